@@ -76,7 +76,7 @@ def _block_seconds(
     matrix_forward, matrix_backward, matrix_weight, column_weight = matrix_seconds(question, columns, device)
     attention, scan = _attention_seconds(question, columns, wide), scan_seconds(question, columns, wide)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    held = counts.block + counts.experts
+    rank_weights = counts.block + counts.experts
     trained = trained_weights(question, columns, counts.block, counts.experts)
     # operators other than products, attention core and operations on weights: measured curves, or bytes
     if measured:
@@ -89,9 +89,9 @@ def _block_seconds(
     # copies by the device to gather weights and to reduce gradients
     gathered, other_seconds = np.zeros((2, len(columns))), other_seconds + scan
     if data_parallel and measured:
-        gathered = gathering_seconds(question, columns, held)
+        gathered = gathering_seconds(question, columns, rank_weights)
     elif data_parallel:
-        gathered = copied_bytes(question, columns, trained / held) * held / device.memory_rate
+        gathered = copied_bytes(question, columns, trained / rank_weights) * rank_weights / device.memory_rate
     forward = matrix_forward + attention[0] + other_seconds[0]
     return BlockSeconds(
         forward=forward + gathered[0],

@@ -115,8 +115,8 @@ class Device:
 def require_rate(gpu: GpuSpec, precision: Precision) -> None:
     """Raise InputError if the GPU has no matrix rate in `precision`."""
     if precision not in gpu.peak:
-        known = ", ".join(f"`{name}`" for name in gpu.peak)
-        hint = f"it has {known}: --precision {next(iter(gpu.peak))}"
+        precisions = ", ".join(f"`{name}`" for name in gpu.peak)
+        hint = f"it has {precisions}: --precision {next(iter(gpu.peak))}"
         raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=hint)
 
 
@@ -235,8 +235,8 @@ def _cast_seconds(
     if not device.casts_apart:  # one new operand for both products that use it
         if cast_by_norm:
             return 0.0
-        moved = (gradients if backward else inputs) * ((2 if narrow < 1 else 1) * wide + 2 * narrow)
-        return kernel + moved / device.memory_rate
+        moved_bytes = (gradients if backward else inputs) * ((2 if narrow < 1 else 1) * wide + 2 * narrow)
+        return kernel + moved_bytes / device.memory_rate
     matrices, fuses = local.matrices, device.fuses
     times = 1.0 if fuses else matrices  # one cast input per matrix; a compiler casts it once
 
@@ -323,26 +323,26 @@ def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -
 
 def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
     forward, backward, weight, column_weight = np.zeros((4, len(columns)))
-    wide, stack = device_of(question, wide=True), question.stack
+    wide_rates, stack = device_of(question, wide=True), question.stack
     tuning = question.training.tuning
     operators = product_operators(question.model, joined=stack.joins_parallel_products, tuning=tuning)
-    for one, gemm in products_of(operators):
-        runs_on = wide if gemm.router or gemm.adapter else device
+    for op, gemm in products_of(operators):
+        runs_on = wide_rates if gemm.router or gemm.adapter else device
         local = local_gemm(question, columns, gemm)
         cast_by_norm = stack.transformer_engine and gemm.behind_norm
-        forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
-        towards_input, towards_weight = backward_products(local, runs_on, trained=one.trained)
+        forward = forward + op.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
+        towards_input, towards_weight = backward_products(local, runs_on, trained=op.trained)
         casts = _cast_seconds(local, runs_on, backward=True) + _widening_seconds(local, runs_on)
         backward_pass = towards_input + towards_weight + casts
         if gemm.routed and not stack.experts_in_one_kernel:
-            read, added = _exposed_weight_seconds(question, local, trained=one.trained)
-            forward = forward + one.share * read
+            read, added = _exposed_weight_seconds(question, local, trained=op.trained)
+            forward = forward + op.share * read
             backward_pass, towards_weight = backward_pass + read + added, towards_weight + added
         if gemm.from_latent and stack.recomputes_latent_heads:
             backward_pass = backward_pass + forward_seconds(local, runs_on)
-        backward, weight = backward + one.share * backward_pass, weight + one.share * towards_weight
+        backward, weight = backward + op.share * backward_pass, weight + op.share * towards_weight
         if gemm.split == "columns":
-            column_weight = column_weight + one.share * towards_weight
+            column_weight = column_weight + op.share * towards_weight
     return forward, backward, weight, column_weight
 
 
@@ -395,8 +395,8 @@ def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
     `MatMul4Bit`)."""
     if local.stored_bytes is None:
         return 0.0
-    moved = local.outputs * local.inputs * local.batch * (local.stored_bytes + device.element_bytes)
-    return local.matrices * device.profile.kernel_seconds + moved / device.memory_rate
+    moved_bytes = local.outputs * local.inputs * local.batch * (local.stored_bytes + device.element_bytes)
+    return local.matrices * device.profile.kernel_seconds + moved_bytes / device.memory_rate
 
 
 def product_seconds(local: LocalGemm, device: Device) -> Array:

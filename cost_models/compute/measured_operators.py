@@ -57,23 +57,23 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
     # the MLP's activations are taken together
     by_kind: dict[str, ElementwiseOperator] = {"modulation": "multiply", "rotary": "rotary"}
     by_kind |= {"dropout": "dropout"} if question.dropout > 0 else {}
-    for one in operators:
-        if (curve := by_kind.get(one.kind, one.norm)) is not None:
-            call_counts[curve, one.reads] += one.share * (one.inputs if one.kind == "modulation" else 1)
-    both = [calls(curve, {over.place: over.width}, count) for (curve, over), count in call_counts.items()]
+    for op in operators:
+        if (curve := by_kind.get(op.kind, op.norm)) is not None:
+            call_counts[curve, op.reads] += op.share * (op.inputs if op.kind == "modulation" else 1)
+    paired = [calls(curve, {over.place: over.width}, count) for (curve, over), count in call_counts.items()]
     inner = sum_amounts(
-        (one.share, {one.reads.place: one.reads.width}) for one in operators if one.kind == "activation"
+        (op.share, {op.reads.place: op.reads.width}) for op in operators if op.kind == "activation"
     )
     timed_as = {"quick-gelu": "silu", "gelu-tanh": "gelu"}.get(model.activation, model.activation)
-    both.append(calls(cast(ElementwiseOperator, timed_as), inner))
-    if any(one.kind == "activation" and one.inputs > 1 for one in operators):
-        both.append(calls("multiply", inner))
-    residuals = [one for one in operators if one.kind == "residual"]
-    sums = [calls("add", {one.reads.place: one.reads.width}, one.inputs - 1) for one in residuals]
+    paired.append(calls(cast(ElementwiseOperator, timed_as), inner))
+    if any(op.kind == "activation" and op.inputs > 1 for op in operators):
+        paired.append(calls("multiply", inner))
+    residuals = [op for op in operators if op.kind == "residual"]
+    sums = [calls("add", {op.reads.place: op.reads.width}, op.inputs - 1) for op in residuals]
     biased = sum_amounts(
-        (one.share, {"stream" if one.returns.place == "whole" else one.returns.place: one.returns.width})
-        for one in operators
-        if one.biased and one.returns is not None  # after ranks have added up their parts
+        (op.share, {"stream" if op.returns.place == "whole" else op.returns.place: op.returns.width})
+        for op in operators
+        if op.biased and op.returns is not None  # after ranks have added up their parts
     )
     additions = gradient_additions(operators).items()
     gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in additions]
@@ -81,23 +81,23 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
     stream_elements = columns.tokens(question.training.sequence_length) * model.hidden_size
     exchanged: _Calls = ("copy", copies * stream_elements, 1.0)
     once = [*gradient_sums, calls("bias-gradient", biased), exchanged]
-    return _both_passes(question.hardware, both, [*sums, exchanged], once)
+    return _both_passes(question.hardware, paired, [*sums, exchanged], once)
 
 
 def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
     """Tensor → number of additions of its gradients in the backward pass, n − 1 for a tensor that n operators
     read."""
     additions: dict[Tensor, float] = defaultdict(float)
-    for one in operators:
-        if one.kind == "residual" or (one.kind == "norm" and one.shares_input):
-            additions[one.reads] += 1
-        if one.kind == "routing":  # the rank's tokens, which the router also reads
-            additions[Tensor(width=one.reads.width, place="split")] += one.share
-        readers = len(one.gemm.outputs) if one.gemm is not None else 1 if one.kind == "gate" else 0
-        if readers and not one.reads_core:
-            place = "whole" if one.reads.place == "entrance" else one.reads.place
-            over = Tensor(width=one.reads.width, place=place)
-            additions[over] += one.share * (readers - 1 + one.shares_input)
+    for op in operators:
+        if op.kind == "residual" or (op.kind == "norm" and op.shares_input):
+            additions[op.reads] += 1
+        if op.kind == "routing":  # the rank's tokens, which the router also reads
+            additions[Tensor(width=op.reads.width, place="split")] += op.share
+        readers = len(op.gemm.outputs) if op.gemm is not None else 1 if op.kind == "gate" else 0
+        if readers and not op.reads_core:
+            place = "whole" if op.reads.place == "entrance" else op.reads.place
+            over = Tensor(width=op.reads.width, place=place)
+            additions[over] += op.share * (readers - 1 + op.shares_input)
     return additions
 
 
@@ -136,9 +136,9 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
     model, profile = question.model, question.hardware
     hidden = columns.tokens(question.training.sequence_length) * model.hidden_size
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
-    both: list[_Calls] = [("embedding", hidden, 1.0), ("dropout", hidden, float(question.dropout > 0))]
+    paired: list[_Calls] = [("embedding", hidden, 1.0), ("dropout", hidden, float(question.dropout > 0))]
     positions: _Calls = ("add", hidden, float(model.positions == "learned"))
-    return _both_passes(profile, both, [positions], [("add", table, 1.0 + model.tied_embeddings)])
+    return _both_passes(profile, paired, [positions], [("add", table, 1.0 + model.tied_embeddings)])
 
 
 def head_operators(question: Question, columns: LayoutColumns) -> Array:
@@ -153,12 +153,12 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _both_passes(
-    profile: HardwareProfile, both: list[_Calls], once: Sequence[_Calls] = (), back: Sequence[_Calls] = ()
+    profile: HardwareProfile, paired: list[_Calls], once: Sequence[_Calls] = (), back: Sequence[_Calls] = ()
 ) -> Array:
-    """(2, N) seconds of operator calls, forward and backward, from measured curves. Calls in `both` run in
+    """(2, N) seconds of operator calls, forward and backward, from measured curves. Calls in `paired` run in
     both passes, those in `once` in the forward pass only, those in `back` in the backward pass only."""
-    backward = _curve_seconds(profile, both, backward=True) + _curve_seconds(profile, back)
-    return np.array([_curve_seconds(profile, [*both, *once]), backward])
+    backward = _curve_seconds(profile, paired, backward=True) + _curve_seconds(profile, back)
+    return np.array([_curve_seconds(profile, [*paired, *once]), backward])
 
 
 def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool = False) -> Array:

@@ -210,21 +210,21 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     operators = job_operators(question.model, question.training.tuning)
     kept = [(one, one.share, _kept_bytes(question, one)) for one in operators]
 
-    def bytes_of(chosen: Iterable[tuple[float, Amount]]) -> Array:
-        return on_rank(question, columns, sum_amounts(chosen))
+    def bytes_of(terms: Iterable[tuple[float, Amount]]) -> Array:
+        return on_rank(question, columns, sum_amounts(terms))
 
     core = [(question.model.attention_share, _score_bytes(question))]
     twice, element = _second_output_bytes(question, columns), question.training.element_bytes
     output_bytes = element * question.model.attended_size  # the core also keeps its output
 
-    def without_outputs(held: Array, drops: Container[str | None]) -> Array:
-        """Bytes `held`, less the kept inputs that are outputs of the operators in `drops`."""
+    def without_outputs(total: Array, drops: Container[str | None]) -> Array:
+        """Bytes `total`, less the kept inputs that are outputs of the operators in `drops`."""
         read = [
             (share, {place: size - output_bytes * (one.kind == "core") for place, size in amount.items()})
             for one, share, amount in kept
             if one.reads_output_of in drops
         ]
-        return held - bytes_of(read) if read else held
+        return total - bytes_of(read) if read else total
 
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
     none = without_outputs(none, stack.always_discards)
@@ -378,12 +378,12 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, A
     waiting = 2 * tensor * np.minimum((columns.vpp - 1) * columns.pp + 1, columns.vpp * microbatches)
     chunked = (columns.vpp > 1) | is_overlapped(columns, "pp", default=False)
     split = is_scheduled(columns, ALWAYS_SPLIT)
-    every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
+    all_ranks = np.where(chunked, 3 * columns.vpp * held - waiting, held)
     # inputs are counted with them, and fewer have gradients
     waits = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)
-    every = np.where(split, 4 * columns.vpp * held - waits, every) + encoded
+    all_ranks = np.where(split, 4 * columns.vpp * held - waits, all_ranks) + encoded
     first = np.where(split, -2 * held, np.where(chunked, -held, 0.0))
-    return every, first, np.where(chunked | split, -2 * held, -held)
+    return all_ranks, first, np.where(chunked | split, -2 * held, -held)
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:

@@ -179,8 +179,8 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
 def ends_differ(question: Question) -> bool:
     """Whether bytes of states per parameter of embedding and head differ from those of the blocks."""
     training = question.training
-    apart = training.tuning is not None or training.reference == "host"
-    return apart or training.optimizer in ("adafactor", "muon")
+    adapted = training.tuning is not None or training.reference == "host"
+    return adapted or training.optimizer in ("adafactor", "muon")
 
 
 def _factored_bytes(question: Question, part: Part) -> float:
@@ -223,5 +223,5 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
 def _is_sharded(question: Question, columns: LayoutColumns, ranks: Array | Ints, experts: bool) -> Bools:
     """(N,) whether weights or gradients are sharded over data-parallel ranks. `fully_shard` treats experts
     that only this rank holds like other parameters, as a shard of all."""
-    alone = (columns.replicas > 1) & experts & question.stack.fully_shard
-    return (columns.zero >= 2) & ((ranks > 1) | alone)
+    unshared = (columns.replicas > 1) & experts & question.stack.fully_shard
+    return (columns.zero >= 2) & ((ranks > 1) | unshared)

@@ -79,8 +79,8 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         h, images = model.hidden_size, 1 / model.diffusion.tokens
         activated = Tensor(h / model.diffusion.tokens, "whole")
         operators.append(Operator("modulation activation", "activation", "attention", activated))
-        made = Gemm(h, (6 * h,), "whole", rows=images)
-        operators.append(multiply("modulation", made, half="attention", reads="whole", bias=True))
+        into_six = Gemm(h, (6 * h,), "whole", rows=images)
+        operators.append(multiply("modulation", into_six, half="attention", reads="whole", bias=True))
     if tower and tower.part == "joint":
         operators += projector_operators(tower, model)
     mixer, parallel = model.mixer_of(0), model.parallel_block
@@ -158,8 +158,8 @@ def embedding_weights(model: TransformerSpec) -> int:
     """
     if model.tower is not None and model.is_tower:
         return patch_weights(model.tower)
-    if (drawn := model.diffusion) is not None:  # a matrix embeds patches, and two the time step, with biases
-        return (drawn.pixels + drawn.frequencies + model.hidden_size + 3) * model.hidden_size
+    if (images := model.diffusion) is not None:  # a matrix embeds patches, and two the time step, with biases
+        return (images.pixels + images.frequencies + model.hidden_size + 3) * model.hidden_size
     rows = model.max_positions * (model.positions == "learned")
     rows += model.encoder.token_types if model.encoder else 0
     biases = 2 * model.stacks.position_buckets * model.num_heads if model.stacks else 0
@@ -340,8 +340,8 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
         flops = 2.0 * state_products(mixer) * mixer.value_size * mixer.state_dim
         yield _operator("state scan", "scan", mixed, returns=returned, weights=learned, flops=flops)
     gains = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
-    more: dict[str, Any] = {"weights": gains if mixer.output_norm else {}, "inputs": 1 if mixer.scans else 2}
-    yield _operator("gated norm", "gating", returned, returns=returned, launched=not mixer.step_rank, **more)
+    extra: dict[str, Any] = {"weights": gains if mixer.output_norm else {}, "inputs": 1 if mixer.scans else 2}
+    yield _operator("gated norm", "gating", returned, returns=returned, launched=not mixer.step_rank, **extra)
     recomputes_input = mixer.step_rank is not None  # the scan's kernel recomputes this input
     out = Gemm(mixer.value_size, (h,), "rows", ("out_proj",))
     yield _product("state outputs", out, "split", bias=mixer.bias, shares_input=recomputes_input)

@@ -75,8 +75,8 @@ def with_bucket_lengths(question: Question) -> Question:
     if lengths is None or lengths.packing != "bucket":
         return question
     sample = sequences_of(lengths, training.sequence_length)
-    there = lengths.model_copy(update={"lognormal": None, "documents": tuple(sample.documents.tolist())})
-    update = {"sequence_length": max(1, round(sample.mean)), "lengths": there}
+    exact = lengths.model_copy(update={"lognormal": None, "documents": tuple(sample.documents.tolist())})
+    update = {"sequence_length": max(1, round(sample.mean)), "lengths": exact}
     return replace(question, training=training.model_copy(update=update))
 
 

@@ -183,16 +183,16 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     model, element = question.model, question.training.element_bytes
     if not model.moe_share:
         return Traffic(np.zeros((2, len(columns))), np.zeros((2, 1)))
-    own = tokens_on_rank(question, columns, "split")
+    tokens = tokens_on_rank(question, columns, "split")
     several = (columns.ep > 1) & (model.num_experts / columns.ep > 1)
     copies = tokens_on_rank(question, columns, "copies")
-    passes = 2 * (own + tokens_on_rank(question, columns, "sent")) + np.where(several, 4 * copies, 0.0)
+    passes = 2 * (tokens + tokens_on_rank(question, columns, "sent")) + np.where(several, 4 * copies, 0.0)
     # Transformer Engine moves an expert's rows into padded ones and out of padded results in fp8 or fp4, whose scales
     # need whole multiples of them (`Fp8Padding`; Megatron Core, moe/experts.py); a dispatcher that sends tokens writes
     # them padded
     padded = question.stack.transformer_engine and question.stack.expert_dispatch == "copies"
     passes = passes + (4.0 if padded and question.training.narrow else 0.0) * copies
-    scores = _ROUTER_PASSES * FP32_BYTES * own * model.num_experts
+    scores = _ROUTER_PASSES * FP32_BYTES * tokens * model.num_experts
     moved_bytes = model.moe_share * (element * model.hidden_size * passes + scores)
     returned = model.moe_share * model.hidden_size * copies
     biases = np.array(_bias_bytes(question))[:, None] * returned
@@ -226,32 +226,33 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
     """
     distinct, index = np.unique(parts, return_inverse=True)
     count = distinct.astype(np.float64)
-    experts, chosen, groups = model.num_experts, model.experts_per_token, model.expert_groups
+    experts, picks, groups = model.num_experts, model.experts_per_token, model.expert_groups
     size = experts / count
     if groups is None:
-        return np.asarray((count * (1.0 - _probability_of_none(size, experts, chosen)))[index])
+        return np.asarray((count * (1.0 - _probability_of_none(size, experts, picks)))[index])
     of_group = experts // groups.count
     open_to = groups.per_token * of_group
     # a part of one group, or of a share of it
     share = groups.per_token / groups.count
-    inside: Array = share * (1.0 - _probability_of_none(np.minimum(size, of_group), open_to, chosen))
+    inside: Array = share * (1.0 - _probability_of_none(np.minimum(size, of_group), open_to, picks))
     spans = np.maximum(1.0, np.round(size / of_group))  # groups in a part
     several = np.zeros(len(size))
     for taken in range(1, groups.per_token + 1):
-        reached = 1.0 - _probability_of_none(np.full(len(size), float(taken * of_group)), open_to, chosen)
+        reached = 1.0 - _probability_of_none(np.full(len(size), float(taken * of_group)), open_to, picks)
         several = several + _probability_of_draws(taken, spans, groups.per_token, groups.count) * reached
     return np.asarray((count * np.where(size > of_group, several, inside))[index])
 
 
-def _probability_of_none(marked: Array, among: int, drawn: int) -> Array:
-    """(N,) probability that `drawn` draws without replacement from `among` take no marked item."""
+def _probability_of_none(marked: Array, among: int, draws: int) -> Array:
+    """(N,) probability that `draws` draws without replacement from `among` take no marked item."""
     none = np.ones(len(marked))
-    for draw in range(drawn):
+    for draw in range(draws):
         none = none * np.maximum(0.0, among - marked - draw) / (among - draw)
     return none
 
 
-def _probability_of_draws(taken: int, marked: Array, drawn: int, among: int) -> Array:
-    """(N,) probability that `drawn` draws without replacement from `among` take exactly `taken` marked items."""
-    ways = np.array([comb(int(count), taken) * comb(among - int(count), drawn - taken) for count in marked])
-    return np.asarray(ways / comb(among, drawn))
+def _probability_of_draws(hits: int, marked: Array, draws: int, among: int) -> Array:
+    """(N,) probability that `draws` draws without replacement from `among` take exactly `hits` marked
+    items."""
+    ways = np.array([comb(int(count), hits) * comb(among - int(count), draws - hits) for count in marked])
+    return np.asarray(ways / comb(among, draws))

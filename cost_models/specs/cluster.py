@@ -429,8 +429,8 @@ class ClusterSpec(CheckedSpec):
         inside = links.inter_node.bandwidth / self.oversubscription
         if buildings.link.bandwidth > inside:
             rates = format_bandwidth(buildings.link.bandwidth), format_bandwidth(inside)
-            more = f"`buildings.link` has more bandwidth a GPU, {rates[0]}, than the network of a building, {rates[1]}"
-            yield f"{more}, which its bytes pass"
+            text = f"`buildings.link` has more bandwidth a GPU, {rates[0]}, than the network of a building, {rates[1]}"
+            yield f"{text}, which its bytes pass"
 
     def _graph_errors(self) -> Iterator[str]:
         """Yield an error message for each contradiction between the link graph and the rest of the cluster,
@@ -503,7 +503,7 @@ class MixedCluster(CheckedSpec):
     def contradictions(self) -> dict[str, object]:
         """Error messages about pools that contradict one another, each mapped to a value that is true if the
         message applies."""
-        names, count, most = [pool.name for pool in self.pools], len(self.pools), f"{MAX_GPUS:,} are the most"
+        names, count, cap = [pool.name for pool in self.pools], len(self.pools), f"{MAX_GPUS:,} are the most"
         repeated = min((name for name in names if names.count(name) > 1), default="")
         odd = [name for name in names if not re.fullmatch(POOL_NAME, name)]
         with_graph = [pool.name for pool in self.pools if pool.graph]
@@ -513,7 +513,7 @@ class MixedCluster(CheckedSpec):
             f"two pools are called `{repeated}`; give each a `name` of its own": repeated,
             f"`{''.join(odd[:1])}` is no name of a pool: letters, digits and `._-`, 50 at most": odd,
             f"pool `{''.join(with_graph[:1])}` has a `graph`; links of pools are levels, so leave it out": with_graph,
-            f"{self.num_gpus:,} GPUs are more than there are; {most}": self.num_gpus > MAX_GPUS,
+            f"{self.num_gpus:,} GPUs are more than there are; {cap}": self.num_gpus > MAX_GPUS,
             "not every pool has `links.inter_node`, so `between` must say how pools are linked": unlinked,
         }
 

@@ -352,8 +352,8 @@ class TrainingSpec(Spec):
     def tokens_counted(self) -> float:
         """Mean tokens per sequence without padding; for an encoder-decoder the decoder's tokens are added."""
         if self.lengths is not None:
-            drawn = sequences_of(self.lengths, self.sequence_length)
-            return float(drawn.documents.sum()) / drawn.number
+            sample = sequences_of(self.lengths, self.sequence_length)
+            return float(sample.documents.sum()) / sample.number
         return self.sequence_length + (self.target_length or 0)
 
     @property
