@@ -443,7 +443,7 @@ def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
     same question."""
     names = {"gpu": "GPU", "family": "stack"}
     words = [word for name, word in names.items() if not one.equal_names(other, name)[0, 0]]
-    apart = zip(FEATURES, np.abs(one.features[0] - other.features[0]), strict=True)
+    distances = zip(FEATURES, np.abs(one.features[0] - other.features[0]), strict=True)
     tolerances = dict.fromkeys(SHAPE, _SIZE_TOLERANCE)
-    words += [_WORDS.get(name, name) for name, distance in apart if distance > tolerances.get(name, 1e-3)]
+    words += [_WORDS.get(name, name) for name, distance in distances if distance > tolerances.get(name, 1e-3)]
     return tuple(dict.fromkeys(words))

@@ -108,8 +108,8 @@ class Question:
         job = self.training
         if not self.stack.skips_ignored_tokens or job.reference is not None:
             return 1.0
-        there = 1.0 if job.lengths is None else job.tokens_counted / job.sequence_length
-        return there * (1.0 if job.answers is None else job.answers)
+        real_share = 1.0 if job.lengths is None else job.tokens_counted / job.sequence_length
+        return real_share * (1.0 if job.answers is None else job.answers)
 
     @property
     def dropout(self) -> float:
@@ -125,10 +125,10 @@ _USUAL_DROPOUT = 0.1
 
 def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> Question:
     """Create the question of a cluster of several pools from the question of each pool."""
-    known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
+    measured = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
     weakest = max((pool.hardware for pool in pools), key=by_uncertainty)
     return replace(
-        pools[0], cluster=known.common_limits, hardware=weakest, risk="none", mixed=known, members=pools
+        pools[0], cluster=measured.common_limits, hardware=weakest, risk="none", mixed=measured, members=pools
     )
 
 
@@ -180,9 +180,9 @@ def question_of_parts(
     clusters = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
     profiles = hardware if isinstance(hardware, tuple) else (hardware,)
     pools = list[Question]()
-    for one, profile in zip(clusters, profiles, strict=True):
-        require_tiles(profile, one.gpu)
-        pools.append(Question(cluster=one, hardware=profile, **shared))
+    for pool_cluster, profile in zip(clusters, profiles, strict=True):
+        require_tiles(profile, pool_cluster.gpu)
+        pools.append(Question(cluster=pool_cluster, hardware=profile, **shared))
     return mixed_question(cluster, tuple(pools)) if isinstance(cluster, MixedCluster) else pools[0]
 
 

@@ -49,8 +49,8 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakErrors:
-    """Distribution of the error of predicted memory peaks: a core, and outliers below and above the
-    prediction."""
+    """Distribution of the error of predicted memory peaks: most runs, and outliers far below and far above
+    the prediction."""
 
     core: float
     """Factor on the standard deviation that the stack's `memory_error` implies, for runs that are no
@@ -124,9 +124,9 @@ def weighed_mask(seconds_K: Array, risk: Risk) -> Bools:
     """Mask (K, ...) of the scenarios that `risk` counts (all, or the slowest), from step seconds (K, ...).
     Among equal ones the first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
-    chosen = np.zeros(seconds_K.shape, dtype=np.bool_)
-    np.put_along_axis(chosen, order[: num_weighed(len(seconds_K), risk)], True, axis=0)
-    return chosen
+    mask = np.zeros(seconds_K.shape, dtype=np.bool_)
+    np.put_along_axis(mask, order[: num_weighed(len(seconds_K), risk)], True, axis=0)
+    return mask
 
 
 def weigh(seconds_K: Array, risk: Risk) -> Array:

@@ -277,8 +277,8 @@ class PlanRestrictions(Spec):
 
 
 class PlanChoice(Spec):
-    """Record of why a plan's layout was preferred to the fastest layout of its kind (restrictions): the model
-    cannot tell the two steps apart."""
+    """Record of why a plan's layout was preferred to the fastest within its restrictions: the model cannot
+    tell their steps apart."""
 
     first: LayoutText
     """Layout with the fastest predicted step within the plan's restrictions."""

@@ -80,8 +80,8 @@ class LargestSize:
     next_fails: bool
     """Whether the next size, and every larger one, is proved to fit in no layout."""
     comparable: bool
-    """Whether a failure at the first size that some degrees divide rules out all larger sizes that they
-    divide."""
+    """Whether a size that does not fit implies that no larger size divisible by the same parallel degrees
+    fits."""
 
 
 def offload_choices(question: Question) -> tuple[tuple[str, ...], ...]:
@@ -127,7 +127,7 @@ class _SizeSearch:
     """Whether every tried size was either found to fit or proved not to; False if time ran out on one."""
 
     def largest(self, sure: int, guess: int) -> LargestSize:
-        """Find the largest size that fits, given that `sure` fits; a `guess` near the answer saves searches.
+        """Find the largest size that fits, starting from `guess`; size `sure` is known to fit.
 
         A size above the last that fits may fit too, if other degrees divide it; none does if the first of
         every kind above does not fit.
@@ -162,8 +162,8 @@ class _SizeSearch:
         )
 
     def _count_fitting(self, sizes: Ints, sure: int, guess: int) -> int:
-        """Number of `sizes`, in rising order, that fit, given that the first `sure` do. Found by doubling
-        steps, then by bisection."""
+        """Number of leading `sizes` (in rising order) that fit, of which the first `sure` are known to. Found
+        by doubling steps, then by bisection."""
 
         def fits(number: int) -> bool:
             return self._fits(int(sizes[number - 1]))
@@ -229,7 +229,7 @@ def with_remedies(
         if isinstance(whole_nodes, ClusterSpec):
             on_nodes = replace(question, cluster=whole_nodes)
         remedies = Remedies(question=largest, on_nodes=on_nodes, limits=limits, state_bytes=error.state_bytes)
-        error.would_fit = tuple(remedies.all())
+        error.would_fit = tuple(remedies.fitting_plans())
         raise
 
 
@@ -252,7 +252,7 @@ class Remedies:
     state_bytes: float
     budget: Budget = field(default_factory=lambda: Budget(time_limit=SECONDS_OF_REMEDIES))
 
-    def all(self) -> Iterator[Alternative]:
+    def fitting_plans(self) -> Iterator[Alternative]:
         """Yield a plan that fits for every change that allows one, the easiest change first."""
         cluster, limits = self.question.cluster, self.limits
         loosened = self._drop_one_restriction()
@@ -326,8 +326,9 @@ class Remedies:
 
     def on_the_same_machine(self) -> Iterator[Alternative]:
         """Yield plans that fit on the same cluster, with other axes, more host memory or other software
-        stacks. First each axis that is closed by default, such as offload; then more host memory than the
-        machine has, the least first; then other stacks, the fastest first, which offload if they must."""
+        stacks. First each axis that the search excludes by default, such as offload; then more host memory
+        than the machine has, the least first; then other stacks, the fastest first, which offload if they
+        must."""
         question, limits, until = self.question, self.limits, self._seconds_until(MACHINE_SHARE)
         opened = (
             Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))

@@ -263,8 +263,8 @@ class Technique:
 
 
 def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd.DataFrame:
-    """Data frame of the step time that techniques save in a plan with a fixed layout, added one by one to a
-    bare trainer. It has a row per technique, the one that saves most first.
+    """Data frame of the step time saved by each technique, added one by one to a bare trainer with the plan's
+    layout. It has a row per technique, the one that saves most first.
 
     Columns: `name`, `kind` (base, trainer or mathematics), `has` (whether the plan has it as it is), `step_seconds`
     (for the tokens of the plan's own batch), `mfu`, `adds` (MFU), `fits`.
@@ -302,8 +302,8 @@ def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd
 
 
 def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Technique]:
-    """Yield techniques of trainers that apply to a plan and keep the mathematics; overlaps only along axes of
-    several ranks."""
+    """Yield techniques of trainers that apply to a plan and keep the mathematics. Overlaps apply only to axes
+    of several ranks."""
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
@@ -551,8 +551,8 @@ def frontier_frame(
     points: int | None = POINTS,
     most_named: int | None = None,
 ) -> pd.DataFrame:
-    """Data frame of the cheaply priced layouts under every recompute policy, and of the plans on the Pareto
-    frontier of memory and time.
+    """Data frame of layouts at quick prices (blocks spread evenly) under every recompute policy, and of the
+    Pareto frontier of memory and time.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`,
     `tokens_per_second`, `mfu`, `fits`, `pareto` (no known plan that fits is both smaller and faster),
@@ -576,7 +576,7 @@ def frontier_frame(
         proven = {point.estimate.layout for point in frontier.points if point.gap <= 0}
     line = [one for one in line if one.layout != chosen.layout] + [chosen]
     prices = balanced_prices(question, columns)
-    open_rows, priced = _price_near_line(question, columns, prices, line, budget)
+    open_rows, priced = _price_near_frontier(question, columns, prices, line, budget)
     line = priced + line  # the chosen plan stays last
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named))
     frame = pd.concat([cheap, pd.DataFrame([_row(one, *_PRICES) for one in line])], ignore_index=True)
@@ -590,11 +590,11 @@ def frontier_frame(
     )
 
 
-def _price_near_line(
+def _price_near_frontier(
     question: Question, columns: LayoutColumns, prices: BalancedPrices, line: list[Estimate], budget: Budget
 ) -> tuple[Bools, list[Estimate]]:
-    """Mask of cheap prices that are not better than the known plans (`line`, the chosen one last), and more
-    plans priced in full. The latter have cheap prices that seemed to improve the frontier.
+    """Price in full the layouts whose quick prices seem to improve the frontier of known plans (`line`, the
+    chosen one last). Return a mask of the quick prices that do not improve it, and the plans priced in full.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
     more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.
@@ -629,8 +629,8 @@ def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layo
 def _cheap_rows(
     question: Question, x: LayoutColumns, prices: BalancedPrices, is_shown: Bools, most_named: int | None
 ) -> dict[str, object]:
-    """Columns of the data frame for the cheap prices to show, where `is_shown` masks the flattened prices
-    (layouts, policies)."""
+    """Columns of the data frame for layouts at quick prices, which mask `is_shown` selects from flattened
+    prices (layouts, policies)."""
     row, policy = np.nonzero(is_shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     named_rows = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]

@@ -273,8 +273,8 @@ def _search_one(
 
 
 def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
-    """Bound on the objective's value: that of a search's best plan if its step took only the proven lower
-    bound."""
+    """Bound on the objective's value over one search's layouts: that of the best plan if its step took only
+    the proven lower bound."""
     best, bound = result.best, result.certificate.bound
     if bound <= 0:
         return objective.measure.open
@@ -286,8 +286,8 @@ _COUNTS = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
 
 
 def _add_counts(certificates: Sequence[Certificate]) -> Certificate:
-    """Certificate with the counts of several certificates added up; its bound and gap are those of the
-    first."""
+    """Copy of the first certificate, including its bound and gap, with the counts of all certificates added
+    up."""
     sums = {name: sum(getattr(one, name) for one in certificates) for name in _COUNTS}
     return certificates[0].model_copy(update=sums)
 

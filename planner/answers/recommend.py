@@ -78,8 +78,8 @@ class LayoutKind:
 
 
 def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]:
-    """Yield kinds of layouts from simple to general, each with wider restrictions, but none wider than the
-    `user`'s.
+    """Yield kinds (sets) of layouts from simple to general, each with wider restrictions, but none wider than
+    the `user`'s.
 
     If the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write
     them.
@@ -169,15 +169,15 @@ def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) 
 
 def _layouts_by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
     """Yield legal layouts with one sequence per microbatch, by rising tp × pp, then by falling tp."""
-    cluster, model, usual = question.cluster, question.model, question.stack.usual_degrees
+    cluster, model, usual_degrees = question.cluster, question.model, question.stack.usual_degrees
     degrees = [
         (tp * pp, -tp, tp, pp)
-        for tp in (divisors(cluster.gpus_per_node) if "tp" in usual else [1])
-        for pp in (divisors(cluster.num_gpus // tp) if "pp" in usual else [1])
+        for tp in (divisors(cluster.gpus_per_node) if "tp" in usual_degrees else [1])
+        for pp in (divisors(cluster.num_gpus // tp) if "pp" in usual_degrees else [1])
         if model.num_layers % pp == 0
     ]
     ep = 1
-    if model.has_experts and "ep" in usual:
+    if model.has_experts and "ep" in usual_degrees:
         ep = max(degree for degree in divisors(model.num_experts) if degree <= cluster.gpus_per_node)
     for size, _, tp, pp in sorted(degrees):
         dp = cluster.num_gpus // size
@@ -341,7 +341,7 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
-    """Best layout of the simplest kind in which one has a step that the model cannot tell apart from the
+    """Best layout of the simplest kind (set of layouts) whose best step the model cannot tell apart from the
     fastest. The fastest is that within `sure`, and the answer if no kind comes so close. None if nothing
     fits, or time ends.
 
@@ -404,8 +404,8 @@ def fastest_feasible(
 def _search(
     question: Question, limits: Restrictions, budget: Budget, below: float = math.inf, *, settles: bool = True
 ) -> SearchResult | None:
-    """Search for the proved fastest layout within some restrictions; None if nothing fits. Without an estimate if
-    none takes less than `below` seconds."""
+    """Result of a search for the fastest layout within some restrictions; None if nothing fits. It has no
+    estimate if no layout takes less than `below` seconds."""
     try:
         return budget.search(question, limits, top=1, must_beat_seconds=below, closes_with_ilp=settles)
     except InfeasibleError:
@@ -489,8 +489,8 @@ def middle_seconds(question: Question, layout: Layout) -> float:
 
 
 def count_near(question: Question, limits: Restrictions, result: SearchResult, budget: Budget) -> int | None:
-    """Number of layouts within the model's error of the fastest, counted from the final state of the search.
-    None if they are too many, or time has run out."""
+    """Number of layouts whose step is within the model's error of the fastest, counted from the state in
+    which the search ended. None if they are too many, or time has run out."""
     below, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()
     searches = result.searches or _new_searches(question, limits)
     for search in searches:
@@ -504,8 +504,8 @@ def count_near(question: Question, limits: Restrictions, result: SearchResult, b
 
 
 def _new_searches(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
-    """Searches that were not run, of which only the enumerated layouts are counted, for a question proved in
-    another way."""
+    """Searches not yet run over a question's layouts, to count them where the optimum was proved without a
+    search."""
     searches = []
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal

@@ -248,7 +248,7 @@ def _other_questions(
 
 @dataclass(slots=True)
 class ChangePath:
-    """Today's layout and the changes of it chosen so far, one after another."""
+    """Sequence of changes chosen so far, starting from today's layout."""
 
     question: Question
     restrictions: Restrictions
@@ -293,9 +293,9 @@ class ChangePath:
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
     def _best_moves(self, current: Estimate) -> Iterator[Move]:
-        """Yield legal moves of axes not yet changed, the best with each set of axes by quick prices. Quick
-        prices have blocks placed evenly and a mix of policies priced as the fastest of them. The first move
-        recomputes as little as memory allows."""
+        """Yield legal moves (new values of axes not yet changed): for each set of axes those with the fastest
+        quick prices. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of
+        them. The first move recomputes as little as memory allows."""
         if "recompute" not in self.changed_axes:
             yield {"recompute": ("none",)}
         legal = [
@@ -334,8 +334,7 @@ class ChangePath:
         )
 
     def _price_after(self, move: Move, layout: Layout) -> Estimate | None:
-        """Estimate of a layout after a move (new values of one or two axes); None if the result breaks a
-        rule.
+        """Price a layout after a move (new values of one or two axes); None if the result breaks a rule.
 
         If the move changes recompute, or changes the stages so that recompute by stage no longer applies, as
         little is recomputed as memory allows.
@@ -357,7 +356,7 @@ class ChangePath:
         return price(self.question, placed).within(self.restrictions.max_memory)
 
     def _price_least_recompute(self, layout: Layout) -> Estimate | None:
-        """Estimate of a layout with the least recomputation that fits in memory: none, the attention core's,
+        """Price a layout with the least recomputation that fits in memory: none, that of the attention core,
         or full in few blocks."""
 
         def price_under(policy: str) -> Estimate | None:

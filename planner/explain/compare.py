@@ -39,7 +39,7 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
         *_names_or_fields("model", [question.model for question in questions]),
         ("GPUs", [grouped(cluster.num_gpus) for cluster in clusters]),
         *_names_or_fields("cluster", clusters),
-        *_fields("", [question.training for question in questions]),
+        *_field_values("", [question.training for question in questions]),
         *_names_or_fields("stack", [question.stack for question in questions]),
         *_names_or_fields("profile", [question.hardware for question in questions]),
     ]
@@ -62,18 +62,18 @@ def _names_or_fields(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[s
     """Label and names of the specs that the questions have for `what`; if all names are equal, label and
     values of each field."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
-    return [(what, names)] if len({*names}) > 1 else _fields(f"{what} ", specs)
+    return [(what, names)] if len({*names}) > 1 else _field_values(f"{what} ", specs)
 
 
-def _fields(prefix: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
+def _field_values(prefix: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
     """Label of each field of the specs, starting with `prefix`, with the field's value in each spec as
     text."""
     names = dict.fromkeys(name for spec in specs for name in type(spec).model_fields if name not in _UNPRICED)
     labels = {name: prefix + _LABELS.get(name, name.replace("_", " ")) for name in names}
-    return [(labels[name], _texts([getattr(spec, name, None) for spec in specs])) for name in names]
+    return [(labels[name], _value_texts([getattr(spec, name, None) for spec in specs])) for name in names]
 
 
-def _texts(values: Sequence[object]) -> list[str]:
+def _value_texts(values: Sequence[object]) -> list[str]:
     """Convert the values of a field to texts: numbers and names as they are, longer values only to "one",
     "another", ..."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
@@ -126,17 +126,17 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> lis
             for e, question in zip(estimates, questions, strict=True)
         ]
         lines.append(Line("step", "model FLOP/s per GPU", "FLOP/s", flops))
-    times = [e.time if does_same_work else _shares(e.time) for e in estimates]
-    lines += _parts("time", "seconds" if does_same_work else "share", times)
+    times = [e.time if does_same_work else _part_shares(e.time) for e in estimates]
+    lines += _part_lines("time", "seconds" if does_same_work else "share", times)
     lines.append(Line("memory", "peak memory", "bytes", [e.peak_bytes for e in estimates]))
-    return lines + _parts("memory", "bytes", [e.rank_memory[e.fullest_rank] for e in estimates])
+    return lines + _part_lines("memory", "bytes", [e.rank_memory[e.fullest_rank] for e in estimates])
 
 
-def _shares(parts: Breakdown) -> Breakdown:
+def _part_shares(parts: Breakdown) -> Breakdown:
     return Breakdown(tuple((part, seconds / parts.total) for part, seconds in parts))
 
 
-def _parts(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Line]:
+def _part_lines(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Line]:
     """Lines of the comparison for the parts of several totals, one for each part that is not zero (up to
     rounding) in all."""
     dicts = [

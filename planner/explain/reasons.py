@@ -388,7 +388,8 @@ def _is_complete(question: Question, layout: Layout, axes: set[str]) -> bool:
 
 
 def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restrictions:
-    """Restrictions to the layout's values on the given `axes`, and to those of `limits` on all other axes."""
+    """Restrictions that fix the given `axes` to the layout's values, and keep those of `limits` on all other
+    axes."""
     columns = LayoutColumns.of([layout])
     names = [name for axis in axes - {"recompute"} for name in AXES[axis].columns(axis)]
     free, values = limits.without(names), {name: int(getattr(columns, name)[0]) for name in names}
@@ -464,8 +465,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
 
 
 def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
-    """Search for the fastest layouts within the plan's restrictions, which include the plan's own if that is one
-    of them."""
+    """Search for the fastest layouts within the plan's restrictions; the plan's own may be among them."""
     restrictions = plan.restrictions.read
     question = restrictions.apply_confidence(plan.question)
 
@@ -560,7 +560,7 @@ class WhyNot:
     left_out: tuple[str, ...] = ()
     """Sentences on default limits of the search that exclude the layout."""
     difference: Breakdown | None = None
-    """Step seconds of the layout minus those of the plan, by part, the largest first; None for an illegal
+    """Step seconds of this layout minus those of the plan, by part, the largest first; None for an illegal
     layout."""
 
     @property

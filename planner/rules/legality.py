@@ -34,13 +34,13 @@ from planner.rules.pools import pool_objections, with_mean_batch
 from planner.rules.stack import STACK_RULES, split_rows
 
 
-def _uses_every_gpu(question: Question, layout: Layout) -> Words:
-    have, cluster = question.cluster.num_gpus, question.cluster
-    text = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {have:,}"
-    fits, rest = divmod(have, layout.tp * layout.cp * layout.pp)
-    if fits and not rest:
-        return Words(text, f"dp{fits} fits")
-    more_nodes, partial = divmod(layout.num_gpus - have, cluster.gpus_per_node)
+def _gpu_count_words(question: Question, layout: Layout) -> Words:
+    gpus, cluster = question.cluster.num_gpus, question.cluster
+    text = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {gpus:,}"
+    dp, remainder = divmod(gpus, layout.tp * layout.cp * layout.pp)
+    if dp and not remainder:
+        return Words(text, f"dp{dp} fits")
+    more_nodes, partial = divmod(layout.num_gpus - gpus, cluster.gpus_per_node)
     return Words(text, f"add {counted(more_nodes, 'node')}" if more_nodes > 0 and not partial else "")
 
 
@@ -65,12 +65,12 @@ def _splits_nf4_blocks(question: Question, x: LayoutColumns) -> Bools:
     return split
 
 
-def _blocks_are_whole(question: Question, layout: Layout) -> Words:
+def _nf4_block_words(question: Question, layout: Layout) -> Words:
     rows = split_rows(question, layout.tp, layout.expert_tp)
     cuts = [(name, width // degree) for name, width, degree in rows]
-    which = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in cuts if cut % NF4_BLOCK)
+    parts = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in cuts if cut % NF4_BLOCK)
     text = f"`tp{layout.tp}` splits blocks of {NF4_BLOCK} elements that share a scale of nf4"
-    return Words(f"{text}: a rank has rows of {which}", "use a smaller tp, or --base-precision int8")
+    return Words(f"{text}: a rank has rows of {parts}", "use a smaller tp, or --base-precision int8")
 
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
@@ -79,48 +79,48 @@ def _pieces(question: Question, x: LayoutColumns) -> Ints:
     return x.cp * np.where(exchanges_by(question, x, "all-to-all"), 1, 2)
 
 
-def _pieces_divide(question: Question, layout: Layout) -> Words:
+def _sequence_words(question: Question, layout: Layout) -> Words:
     length, pieces = question.training.sequence_length, int(_pieces(question, LayoutColumns.of([layout]))[0])
     return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
 
 
-def _heads_divide(question: Question, layout: Layout) -> Words:
+def _kv_heads_words(question: Question, layout: Layout) -> Words:
     who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
     text = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp} ranks share"
     return Words(f"{text} {question.model.num_kv_heads} key/value heads")
 
 
-def _experts_split(question: Question, layout: Layout) -> Words:
+def _experts_words(question: Question, layout: Layout) -> Words:
     count = question.model.num_experts
     return Words(f"`ep{layout.ep}` shares {counted(count, 'expert')}", dividing("ep", count, count))
 
 
-def _groups_divide(question: Question, layout: Layout) -> Words:
-    ranks, together = layout.tp * layout.data_ranks, layout.ep * layout.expert_tp
-    text = f"ep{layout.ep} x etp{layout.expert_tp} = {together:,} ranks hold the experts of a block"
+def _expert_group_words(question: Question, layout: Layout) -> Words:
+    ranks, group_ranks = layout.tp * layout.data_ranks, layout.ep * layout.expert_tp
+    text = f"ep{layout.ep} x etp{layout.expert_tp} = {group_ranks:,} ranks hold the experts of a block"
     return Words(f"{text}; tp x cp x dp has {ranks:,}", "they must divide it")
 
 
-def _no_experts(question: Question, layout: Layout) -> Words:
+def _no_experts_words(question: Question, layout: Layout) -> Words:
     text = f"`ep{layout.ep}`" if layout.ep > 1 else f"`etp{layout.etp}`"
     return Words(f"{text} shares experts, and model `{question.model.name}` has none", "leave it out")
 
 
-def _stages_have_blocks(question: Question, layout: Layout) -> Words:
+def _empty_stage_words(question: Question, layout: Layout) -> Words:
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
     has = f"makes {counted(layout.num_stages, 'stage')}; the model has"
     hint = "only the first stage and the last may have none: they have the embedding and the head"
     return Words(f"`{written}` {has} {counted(question.model.num_layers, 'block')}", hint)
 
 
-def _batch_divides(question: Question, layout: Layout) -> Words:
-    batch, together = question.training.global_batch, layout.dp * layout.mbs
-    below = batch // together * together
-    neighbours = f"{below} and {below + together} are" if below else f"{together} is"
+def _batch_words(question: Question, layout: Layout) -> Words:
+    batch, step_batch = question.training.global_batch, layout.dp * layout.mbs
+    lower_batch = batch // step_batch * step_batch
+    neighbours = f"{lower_batch} and {lower_batch + step_batch} are" if lower_batch else f"{step_batch} is"
     return Words(f"global batch {batch} is not a multiple of dp{layout.dp} x mbs{layout.mbs}", neighbours)
 
 
-def _updates_at_once(question: Question, layout: Layout) -> Words:
+def _backward_update_words(question: Question, layout: Layout) -> Words:
     count = layout.microbatches(question.training.global_batch)
     text = "updates in the backward pass (`--optimizer-in-backward`) leave no gradients to add up: a step has one"
     return Words(f"{text} microbatch without stages, and {count} with pp{layout.pp} here", "a smaller batch")
@@ -146,13 +146,13 @@ def _cpu_updates(columns: LayoutColumns) -> Bools:
     return (columns.offload_states > 0) | (columns.offload_streamed > 0)
 
 
-def _more_than_there_are(question: Question, layout: Layout) -> Words:
-    named, has = counted(layout.offload.named, "block"), question.model.num_layers // layout.pp
-    text = f"`offload` moves {named} of every rank; `pp{layout.pp}` gives a rank {has}"
+def _offloaded_blocks_words(question: Question, layout: Layout) -> Words:
+    blocks, has = counted(layout.offload.named, "block"), question.model.num_layers // layout.pp
+    text = f"`offload` moves {blocks} of every rank; `pp{layout.pp}` gives a rank {has}"
     return Words(text, "name fewer, or leave out the count: every block")
 
 
-def _ring_too_long(question: Question, layout: Layout) -> Words:
+def _ring_words(question: Question, layout: Layout) -> Words:
     streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
     text = f"`ring={layout.ring}` has more buffers than the {counted(streamed, 'block')} that are streamed"
     return Words(text, f"use `ring={streamed}` or less")
@@ -162,8 +162,8 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
     """For each layout, whether its offloaded data overflow the memory of some host, (N,), under the recompute
     policies `used`. None: the allowed policy that offloads least."""
     overflows = np.zeros(len(x), dtype=np.bool_)
-    some = offloads(x).any() or question.training.reference == "host"
-    for pool in question.pools if some else ():
+    offloads_any = offloads(x).any() or question.training.reference == "host"
+    for pool in question.pools if offloads_any else ():
         overflows |= host_bytes(pool, x, used) > usable_host_memory(pool.cluster)
     return overflows
 
@@ -176,7 +176,7 @@ def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
     return overflows
 
 
-def _hosts_hold(question: Question, layout: Layout) -> Words:
+def _host_memory_words(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in question.pools if overflows_hosts(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
@@ -187,10 +187,10 @@ def _hosts_hold(question: Question, layout: Layout) -> Words:
         text += f", and cluster `{cluster.name}` does not say how much one has"
         return Words(text, "add `host_memory`, or say --host-memory")
     usable = f"they may fill {format_bytes(usable_host_memory(cluster))}"
-    return _no_room(text, cluster, cluster.host_memory, usable)
+    return _capacity_words(text, cluster, cluster.host_memory, usable)
 
 
-def _drives_hold(question: Question, layout: Layout) -> Words:
+def _drive_words(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in question.pools if _overflows_drive(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(drive_bytes(pool, columns)[0]))
@@ -199,10 +199,10 @@ def _drives_hold(question: Question, layout: Layout) -> Words:
         hint = "add `drive: {capacity: 30 TB, read: 20 GB/s, write: 10 GB/s}` to its file"
         return Words(f"{text}, and cluster `{cluster.name}` does not say that one has any", hint)
     usable = f"states may fill {format_bytes(usable_drive(cluster))}"
-    return _no_room(text, cluster, cluster.drive.capacity, usable)
+    return _capacity_words(text, cluster, cluster.drive.capacity, usable)
 
 
-def _no_room(text: str, cluster: ClusterSpec, size: float, usable: str) -> Words:
+def _capacity_words(text: str, cluster: ClusterSpec, size: float, usable: str) -> Words:
     have = f"of the {format_bytes(size)} of a host of `{cluster.name}`"
     return Words(f"{text}; {have} {usable}", "use more nodes, or offload fewer blocks")
 
@@ -210,7 +210,7 @@ def _no_room(text: str, cluster: ClusterSpec, size: float, usable: str) -> Words
 _RULES: dict[str, Row] = {
     "uses every GPU": (
         lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus,
-        _uses_every_gpu,
+        _gpu_count_words,
     ),
     **_divides("attention heads", lambda m: m.num_heads * (m.attention_share > 0)),
     **_divides("key/value heads", lambda m: m.num_kv_heads * (m.attention_share > 0)),
@@ -223,19 +223,19 @@ _RULES: dict[str, Row] = {
     ),
     "ep divides the experts": (
         lambda q, x: q.model.has_experts & (q.model.num_experts % x.ep != 0),
-        _experts_split,
+        _experts_words,
     ),
     "expert groups divide the ranks of a stage": (
         lambda q, x: q.model.has_experts & indivisible(multiplied(x.tp, x.cp, x.dp), x.ep, x.etp),
-        _groups_divide,
+        _expert_group_words,
     ),
     "stages between the ends have blocks": (
         lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS,
-        _stages_have_blocks,
+        _empty_stage_words,
     ),
     "batch divides into microbatches": (
         lambda q, x: indivisible(q.training.global_batch, x.dp, x.mbs),
-        _batch_divides,
+        _batch_words,
     ),
     "ZeRO needs replicas": (
         lambda q, x: (x.zero > 0) & (x.dp == 1) & (x.cp == 1),
@@ -268,15 +268,15 @@ _RULES: dict[str, Row] = {
     ),
     "cp divides the sequence": (
         lambda q, x: (x.cp > 1) & (q.training.sequence_length % _pieces(q, x) != 0),
-        _pieces_divide,
+        _sequence_words,
     ),
     "cp divides the heads it trades": (
         lambda q, x: exchanges_by(q, x, "all-to-all") & indivisible(q.model.num_kv_heads, x.cp, x.tp),
-        _heads_divide,
+        _kv_heads_words,
     ),
     "experts are for a mixture": (
         lambda q, x: (not q.model.has_experts) & ((x.ep > 1) | (x.etp != x.tp)),
-        _no_experts,
+        _no_experts_words,
     ),
     "chunks need a pipeline": (
         lambda q, x: (x.vpp > 1) & (x.pp == 1),
@@ -291,7 +291,7 @@ _RULES: dict[str, Row] = {
     **_divides("groups of heads with states", lambda m: m.recurrence.split_units if m.recurrence else 0),
     **_divides("heads of the tower", lambda m: m.tower.num_heads if m.tower else 0),
     **_divides("columns of the tower's MLP", lambda m: m.tower.ffn_hidden_size if m.tower else 0),
-    "tp keeps quantisation blocks whole": (_splits_nf4_blocks, _blocks_are_whole),
+    "tp keeps quantisation blocks whole": (_splits_nf4_blocks, _nf4_block_words),
     "cp divides the heads of states": (
         lambda q, x: (x.cp > 1) & indivisible(getattr(q.model.recurrence, "heads", 0), x.cp, x.tp),
         "a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share"
@@ -304,7 +304,7 @@ _RULES: dict[str, Row] = {
     ),
     "updates in the backward pass have one microbatch": (
         lambda q, x: q.training.optimizer_in_backward & (x.pp * x.microbatches(q.training.global_batch) != 1),
-        _updates_at_once,
+        _backward_update_words,
     ),
     "an indexer picks from all keys": (
         lambda q, x: exchanges_by(q, x, "ring") & q.model.uses_indexer,
@@ -313,7 +313,7 @@ _RULES: dict[str, Row] = {
     ),
     "a rank has the blocks that it offloads": (
         lambda q, x: offloaded_by_number(x) > q.model.num_layers // x.pp,
-        _more_than_there_are,
+        _offloaded_blocks_words,
     ),
     "offloading is priced of all parameters and of moments in full": (
         lambda q, x: offloads(x) & is_offload_unpriced(q),
@@ -351,7 +351,7 @@ _RULES: dict[str, Row] = {
             & (x.ring != USUAL_RING)
             & (x.ring > np.minimum(x.offload_streamed, q.model.num_layers // x.pp))
         ),
-        _ring_too_long,
+        _ring_words,
     ),
     "tensor overlap splits the sequence": (
         lambda q, x: (x.overlap_tp == 1) & (x.sp == 0),
@@ -390,13 +390,13 @@ LATE_RULES = (
     Rule(
         "hosts hold what is offloaded",
         overflows_hosts,
-        _hosts_hold,
+        _host_memory_words,
         unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.pools),
     ),
     Rule(
         "drives hold what lies on them",
         _overflows_drive,
-        _drives_hold,
+        _drive_words,
         unknown=lambda q: any(pool.cluster.drive is None for pool in q.pools),
     ),
 )
@@ -420,12 +420,12 @@ def check(
     """Sentences on the rules that a layout breaks, including those on its placement, if any, and those of
     `trainer`, if any; empty if it is legal. Without `hosts`, overflow of known host memory is left to the
     price of the layout."""
-    asked = with_mean_batch(question, layout)
-    problems = objections(RULES, asked, layout)
+    mean_question = with_mean_batch(question, layout)
+    problems = objections(RULES, mean_question, layout)
     if not problems:
-        late = _late_objections(asked, layout)
-        problems = [words for rule, words in late if hosts or (rule.unknown and rule.unknown(asked))]
-        problems += objections([SCHEDULE_RULE], asked, layout)
+        late = _late_objections(mean_question, layout)
+        problems = [words for rule, words in late if hosts or (rule.unknown and rule.unknown(mean_question))]
+        problems += objections([SCHEDULE_RULE], mean_question, layout)
     problems += _objections_without_columns(question, layout)
     return problems if trainer is None else [*problems, *refusals(trainer, question, layout)]
 
@@ -474,12 +474,12 @@ def _objections_without_columns(question: Question, layout: Layout) -> Iterator[
         return
     named = layout.offload.named
     rank_of = rank_of_stage(layout.schedule, layout.pp, layout.vpp)
-    least = int(np.bincount(rank_of, weights=layout.layers).min())
+    fewest_blocks = int(np.bincount(rank_of, weights=layout.layers).min())
     if blocks != num_layers:
         placed = f"`layers` places {counted(blocks, 'block')}; the model has {num_layers}"
         yield Words(placed, "leave out `layers` to have them placed")
-    elif named > least:
-        text = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {least}"
+    elif named > fewest_blocks:
+        text = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {fewest_blocks}"
         yield Words(text, "name fewer, or spread blocks evenly")
     if 0 in layout.layers[1:-1]:
         text = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"

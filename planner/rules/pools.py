@@ -86,9 +86,9 @@ def _stage_objections(question: Question, layout: Layout, right: Mapping[str, in
 def _replica_objections(question: Question, layout: Layout, right: Mapping[str, int]) -> Iterator[Words]:
     """Yield sentences on broken rules about the pools of replicas. `right` has the correct number of replicas
     of each pool; it is empty if replicas do not divide the pools."""
-    named, size = Counter(layout.replicas), layout.num_gpus // layout.dp
-    if right and named != right:
-        text = f"`replicas={_counts(named.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
+    counts, size = Counter(layout.replicas), layout.num_gpus // layout.dp
+    if right and counts != right:
+        text = f"`replicas={_counts(counts.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
         yield Words(text, f"dp{sum(right.values())} replicas={_counts(right.items())}")
     different = "replicas in different pools take different numbers of microbatches"
     words = _written_schedule(layout)
@@ -105,13 +105,13 @@ def _replica_objections(question: Question, layout: Layout, right: Mapping[str, 
     if layout.stride("dp") != size:
         text = f"`order={layout.order}` spreads each replica, and each lies in one pool"
         yield Words(text, f"write `order={OUTERMOST_REPLICAS}`")
-    batch, least = question.training.global_batch, fewest_microbatches(layout)
-    together, rest = divmod(batch, layout.mbs)
-    if rest and not words:
+    batch, min_microbatches = question.training.global_batch, fewest_microbatches(layout)
+    microbatch_count, remainder = divmod(batch, layout.mbs)
+    if remainder and not words:
         yield Words(f"global batch {batch} is not a multiple of mbs{layout.mbs}", "use another mbs")
-    elif together < least * layout.dp and not words:
-        microbatches = f"{counted(together, 'microbatch')} of {layout.mbs}"
-        text = f"{microbatches} are too few for {counted(layout.dp, 'replica')}, each with {least} or more"
+    elif microbatch_count < min_microbatches * layout.dp and not words:
+        microbatches = f"{counted(microbatch_count, 'microbatch')} of {layout.mbs}"
+        text = f"{microbatches} are too few for {counted(layout.dp, 'replica')}, each with {min_microbatches} or more"
         yield Words(text, "use a smaller mbs, or larger replicas")
 
 

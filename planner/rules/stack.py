@@ -40,10 +40,10 @@ _FP8_SIDE = 16
 """Number that must divide every dimension of a matrix product in fp8: 16 bytes at one byte per element."""
 
 
-def _precision(question: Question, layout: Layout) -> Words:
+def _precision_words(question: Question, layout: Layout) -> Words:
     text = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
-    why = ", whose gradients vanish without loss scaling" if question.training.precision == "fp16" else ""
-    return Words(text + why, IN_16_BITS)
+    reason = ", whose gradients vanish without loss scaling" if question.training.precision == "fp16" else ""
+    return Words(text + reason, IN_16_BITS)
 
 
 def _adapts_unsupported_matrices(question: Question) -> bool:
@@ -57,12 +57,12 @@ def _adapts_unsupported_matrices(question: Question) -> bool:
     return any((fp8, model.has_experts, model.latent_attention, model.tower, of_states))
 
 
-def _narrow_states(training: TrainingSpec) -> bool:
-    others = (training.moment_dtype, training.gradient_dtype)
-    return training.state_dtype != "fp32" or any(one not in (None, "fp32") for one in others)
+def _has_narrow_states(training: TrainingSpec) -> bool:
+    dtypes = (training.moment_dtype, training.gradient_dtype)
+    return training.state_dtype != "fp32" or any(one not in (None, "fp32") for one in dtypes)
 
 
-def _fp8_sides(question: Question, layout: Layout) -> Words:
+def _fp8_words(question: Question, layout: Layout) -> Words:
     sides = _dims(question, LayoutColumns.of([layout]))
     odd = dict.fromkeys(f"{side[0]:g}" for side in sides if side[0] % _FP8_SIDE)
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
@@ -83,15 +83,15 @@ def _dims(question: Question, x: LayoutColumns) -> list[Array]:
     return [*(size / (x.tp if split else np.ones(len(x))) for size, split in sides), tokens]
 
 
-def _another_model(question: Question, layout: Layout) -> Words:
+def _untrained_words(question: Question, layout: Layout) -> Words:
     model = question.model
     text = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
-    rest = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
+    hint = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
     other_kind = model.recurrence or model.stacks or model.tower or model.diffusion
-    return Words(f"{text} `{model.name}`", "" if other_kind else rest)
+    return Words(f"{text} `{model.name}`", "" if other_kind else hint)
 
 
-def _positions(question: Question, layout: Layout) -> Words:
+def _positions_words(question: Question, layout: Layout) -> Words:
     model, length = question.model, question.training.sequence_length
     text = f"`{model.name}` has {model.longest_sequence:,} learned positions; sequences have"
     needed = length + model.max_positions - model.longest_sequence
@@ -99,9 +99,9 @@ def _positions(question: Question, layout: Layout) -> Words:
     return Words(f"{text} {length:,} tokens", hint)
 
 
-def _parallel_block_is_split(question: Question, layout: Layout) -> Words:
-    which = "experts" if question.model.has_experts else "latent attention"
-    text = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
+def _parallel_block_words(question: Question, layout: Layout) -> Words:
+    part = "experts" if question.model.has_experts else "latent attention"
+    text = f"the executor cannot split {part} over tp{layout.tp} in blocks that run attention and MLP side by side"
     return Words(text, "use tp1")
 
 
@@ -127,28 +127,28 @@ def _nf4_block_crosses_rows(question: Question) -> bool:
     return bool(cut) and any(width % NF4_BLOCK for width in (question.model.hidden_size, *cut))
 
 
-def _sends_ahead(question: Question, layout: Layout) -> Words:
+def _pipeline_sends_words(question: Question, layout: Layout) -> Words:
     text = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
-    named = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
-    return Words(f"{text} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
+    axes = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
+    return Words(f"{text} whatever a layout says", f"write `overlap={axes}`, or leave `overlap` out")
 
 
 _RUNNABLE: dict[str, Row] = {
-    "the model is what it trains": (lambda q, x: bool(q.model.untrained), _another_model),
+    "the model is what it trains": (lambda q, x: bool(q.model.untrained), _untrained_words),
     "learned positions reach the sequence": (
         lambda q, x: (
             (q.model.positions == "learned") & (q.training.sequence_length > q.model.longest_sequence)
         ),
-        _positions,
+        _positions_words,
     ),
     "one kind of GPU": (
         lambda q, x: q.has_pools & ~holds_replicas(q, x),
         "the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools",
         "whole replicas in each run: plan with `--allow replicas`",
     ),
-    "a precision the executor has": (lambda q, x: q.training.precision not in _PRECISIONS, _precision),
+    "a precision the executor has": (lambda q, x: q.training.precision not in _PRECISIONS, _precision_words),
     "states in fp32": (
-        lambda q, x: _narrow_states(q.training),
+        lambda q, x: _has_narrow_states(q.training),
         "the executor keeps gradients, moments and master weights in fp32, and the plan does not",
     ),
     "adapters of dense blocks": (
@@ -227,7 +227,7 @@ _RUNNABLE: dict[str, Row] = {
     ),
     "schedules off tables send ahead": (
         lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN),
-        _sends_ahead,
+        _pipeline_sends_words,
     ),
     "blocks in host memory have buffers of their own": (
         lambda q, x: (x.overlap_dp == 1) & offloads(x),
@@ -248,7 +248,7 @@ _RUNNABLE: dict[str, Row] = {
         lambda q, x: (
             (q.training.precision == "fp8") & np.any([side % _FP8_SIDE != 0 for side in _dims(q, x)], axis=0)
         ),
-        _fp8_sides,
+        _fp8_words,
     ),
     "tp divides the tokens it routes": (
         lambda q, x: q.model.has_experts & (x.sp == 0) & indivisible(q.training.sequence_length, x.cp, x.tp),
@@ -264,7 +264,7 @@ _RUNNABLE: dict[str, Row] = {
         lambda q, x: (
             (x.tp > 1) & q.model.parallel_block & (q.model.has_experts or bool(q.model.latent_attention))
         ),
-        _parallel_block_is_split,
+        _parallel_block_words,
     ),
 }
 RUNNABLE = rules(_RUNNABLE)
@@ -299,9 +299,9 @@ def _order_missing(question: Question, x: LayoutColumns) -> Bools:
     if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
         return np.zeros(len(x), dtype=np.bool_)
     seats = same_seats(x.cp, x.dp, x.pp)
-    own = np.take_along_axis(seats, x.order[:, None], axis=1)
+    chosen_seats = np.take_along_axis(seats, x.order[:, None], axis=1)
     offered = seats[:, [ORDERS.index(order) for order in question.stack.axis_orders]]
-    missing: Bools = (offered != own).all(axis=1)
+    missing: Bools = (offered != chosen_seats).all(axis=1)
     return missing
 
 
@@ -326,16 +326,16 @@ def _any_positive(x: LayoutColumns, axis: str, parts: Iterable[str]) -> Bools | 
     return positive
 
 
-def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
+def _offload_words(question: Question, layout: Layout) -> Words:
     stack, has = question.stack, question.stack.residencies
-    kept = either([f"`{one}`" for one in has]) if has else "nothing"
+    offered = either([f"`{one}`" for one in has]) if has else "nothing"
     lacking = [part for part, count in layout.offload._asdict().items() if count and part not in has]
     if lacking == ["drive"]:
         text = f"software stack `{stack.name}` cannot keep states on a drive"
         return Words(text, "leave out `drive`; `--stack` names another")
     parts = " and ".join(f"`{part}`" for part in lacking)
     text = f"software stack `{stack.name}` cannot keep {parts} of a block in host memory"
-    return Words(text, f"it keeps {kept} there; `--stack` names another")
+    return Words(text, f"it keeps {offered} there; `--stack` names another")
 
 
 def overlappable_axes(stack: StackSpec) -> tuple[Overlap, ...]:
@@ -348,7 +348,7 @@ def overlappable_axes(stack: StackSpec) -> tuple[Overlap, ...]:
     return tuple(axis for axis in OVERLAPS if always[axis] or axis in stack.overlaps)
 
 
-def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
+def _overlap_words(question: Question, layout: Layout) -> Words:
     stack, has = question.stack, overlappable_axes(question.stack)
     lacks = [axis for axis in layout.overlap or () if axis not in has]
     hint = f"it can with {either([f'`overlap={axis}`' for axis in has])}" if has else "leave out `overlap`"
@@ -415,7 +415,7 @@ _STACK_RULES: dict[str, Row] = {
     ),
     "the stack offloads this": (
         lambda q, x: _any_positive(x, "offload", {*Offload._fields} - {*q.stack.residencies}),
-        _stack_lacks_offload,
+        _offload_words,
     ),
     "the stack uses drives under this ZeRO stage": _under_zero_stages(
         lambda q, x: (x.offload_drive > 0) & (x.replicas > 1),
@@ -425,7 +425,7 @@ _STACK_RULES: dict[str, Row] = {
     ),
     "the stack overlaps this": (
         lambda q, x: _any_positive(x, "overlap", {*OVERLAPS} - {*overlappable_axes(q.stack)}),
-        _stack_lacks_overlap,
+        _overlap_words,
     ),
     "the stack overlaps under this ZeRO stage": _under_zero_stages(
         lambda q, x: x.overlap_dp == 1,
@@ -450,6 +450,6 @@ def require_runnable(question: Question, layout: Layout) -> None:
     Raises:
         InputError: with every reason why it cannot, and the hint of the first.
     """
-    own = load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK)
-    broken = objections(STACK_RULES, replace(question, stack=own), layout)
+    own_stack = load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK)
+    broken = objections(STACK_RULES, replace(question, stack=own_stack), layout)
     raise_problems(broken, f"the executor cannot run `{layout}`: {len(broken)} reasons")

@@ -32,9 +32,9 @@ def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any])
     to rounding, and missing ones count as 0."""
     claims, values = dict(_flat_values(claimed)), dict(_flat_values(right))
     mistakes = [
-        f"`{place}` says {_words(claims.get(place))}, computed again it is {_words(values.get(place))}"
+        f"`{place}` says {_value_text(claims.get(place))}, computed again it is {_value_text(values.get(place))}"
         for place in {**values, **claims}
-        if not _equal(claims.get(place), values.get(place))
+        if not _is_equal(claims.get(place), values.get(place))
     ]
     if not mistakes:
         return Check(name, True, f"{counted(len(values), 'value')} computed again, equal to {TOLERANCE:g}")
@@ -55,14 +55,14 @@ def _flat_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield place, value
 
 
-def _equal(claimed: Any, right: Any) -> bool:
+def _is_equal(claimed: Any, right: Any) -> bool:
     numbers = [0.0 if value is None else value for value in (claimed, right)]
     if any(isinstance(number, (bool, str)) for number in numbers):
         return bool(claimed == right)
     return math.isclose(*numbers, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
 
 
-def _words(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "nothing"
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value), 60)

@@ -203,7 +203,7 @@ def _undecided(name: str, budget: Budget) -> Check:
 
 
 def _check_optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
-    """Check that the repeated search finds a plan as good as the one in the file, and none better."""
+    """Check that the repeated search finds no better plan than the file's, and one as good."""
     measure, written, recommended = objective.measure, plan.objective, plan.recommendation is not None
     value = objective.value(plan.question, priced)
     gained = (measure.loss(value) - measure.loss(optimum.value)) / abs(value)

@@ -69,7 +69,7 @@ def _check_loads(
 
     Shape legend: T tables, G GPUs, N nodes, K stages, M memories of a GPU.
     """
-    per_node, chosen = priced.gpus_per_node, list(rows)
+    per_node, option_rows = priced.gpus_per_node, list(rows)
     gpus, nodes = range(priced.gpus), range(-(-priced.gpus // per_node))
     shards_TG, shards_TN = list[list[int]](), list[list[int]]()
     for table in sharding.tables:
@@ -80,7 +80,9 @@ def _check_loads(
     exact = np.vectorize(lambda value: Fraction(float(value)), otypes=[object])
 
     def loads(everywhere: Array, shard: Array, shards: list[list[int]]) -> Any:
-        return exact(everywhere[chosen]).sum(axis=0) + np.array(shards, dtype=object).T @ exact(shard[chosen])
+        return exact(everywhere[option_rows]).sum(axis=0) + np.array(shards, dtype=object).T @ exact(
+            shard[option_rows]
+        )
 
     loads_GK = loads(priced.everywhere_seconds, priced.shard_seconds, shards_TG)
     device_GM = exact(priced.fixed_bytes) + loads(priced.everywhere_bytes, priced.shard_bytes, shards_TG)
