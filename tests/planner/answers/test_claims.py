@@ -28,6 +28,8 @@ from planner.space.space import enumerate_layouts
 
 STACKS = ("meshwright", "fsdp", "megatron-core", "deepspeed", "torchtune")
 LIMITS = ("", "", "", "mbs=1", "recompute=full", "recompute=none", "mbs>=2", "zero=1", "tp=1", "cp>=2")
+SLOW_SEEDS = {54}
+"""Seeds of sizes left out: offload of 600 to 1,800 blocks, where a search takes minutes and all of them 18 GB."""
 SAMPLED = 40
 """Layouts of a size without any that are priced one by one."""
 
@@ -108,7 +110,7 @@ def require_nothing_fits(rng: np.random.Generator, question: Question, limits: R
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(number(2, 60)))
+@pytest.mark.parametrize("seed", sorted({*range(number(2, 60))} - SLOW_SEEDS))
 def test_no_larger_size_fits(seed: int) -> None:
     """Neither the next ones nor those that more degrees divide; and of the next no layout that is priced alone."""
     rng = np.random.default_rng(seed)
