@@ -32,6 +32,6 @@ def multiplied(*columns: Ints) -> Array:
 
 
 def indivisible(total: float | Array, *degrees: Ints) -> Bools:
-    """Whether `total` is not a multiple of the product of the parallel degrees, (N,): for each layout, from
-    columns of degrees (N,)."""
+    """For each layout, whether `total` is not a multiple of the product of its parallel degrees (N,), as
+    (N,)."""
     return np.asarray(np.fmod(total, multiplied(*degrees)) != 0)

@@ -1,5 +1,5 @@
-"""Base classes and field types of all specs (what users write in files): immutable, strictly typed, without
-unknown fields."""
+"""Base classes and field types of all specs, which users write in files. Specs are immutable, strictly typed,
+and without unknown fields."""
 
 from __future__ import annotations
 

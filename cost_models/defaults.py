@@ -1,5 +1,5 @@
-"""Fill in what a user leaves out: the software stack and the hardware profile (measured constants) for a
-cluster."""
+"""Defaults for what a user leaves out, which are the software stack and the hardware profile (measured
+constants) of a cluster."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
 
 
 def _peak_distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
-    """Distance between a profile's GPU and `gpu`: |ln| of the ratio of their peak FLOP/s, 0 if the catalogue
-    lacks the profile's GPU."""
+    """Distance between a profile's GPU and `gpu` by peak FLOP/s, |ln(ratio)|. It is 0 if the catalogue lacks
+    the profile's GPU."""
     if profile.gpu not in catalog.names("gpus"):
         return 0.0
     peaks = (max(catalog.load_gpu(profile.gpu).peak.values()), max(gpu.peak.values()))

@@ -60,8 +60,8 @@ def show_key(key: Key) -> str:
 
 
 def printable(text: str, limit: int | None = 300) -> str:
-    """Copy of `text` without control characters, which could control the terminal, cut to `limit` characters;
-    None: not cut."""
+    """Copy of `text` without control characters, which could control the terminal, cut to `limit` characters
+    (None for no cut)."""
     clean = text[: None if limit is None else limit + 1]
     if not clean.isprintable():
         clean = "".join(char if char.isprintable() else "?" for char in clean)
@@ -148,7 +148,7 @@ _NOUNS = {
 
 
 def _show(value: Any) -> str:
-    """Text of a wrong value for an error message: as the user wrote it, in backticks and truncated."""
+    """Text of a wrong value for an error message, as the user wrote it, in backticks and truncated."""
     if isinstance(value, dict | list):
         return "this group" if isinstance(value, dict) else "this list"
     if value is None:
@@ -171,7 +171,8 @@ def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
 
 
 def _inner_specs(annotation: Any) -> list[type[BaseModel]]:
-    """Spec classes inside a type annotation: `X`, `X | None`, `tuple[X, ...]`, or a named list of specs."""
+    """Spec classes inside a type annotation such as `X`, `X | None`, `tuple[X, ...]`, or a named list of
+    specs."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [spec for inner in get_args(annotation) for spec in _inner_specs(inner)]

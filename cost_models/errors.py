@@ -28,7 +28,7 @@ WARNING = "warning: "
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in the user's input: its location `where` (`file:line field.path`, or a flag), and the
+    """One problem in the user's input, with its location `where` (`file:line field.path`, or a flag) and the
     sentence `what` without a full stop."""
 
     where: str
@@ -65,7 +65,7 @@ class MeshwrightError(ValueError):
 
 
 class InputError(MeshwrightError):
-    """Invalid user input: a wrong file, field, flag or name."""
+    """Invalid user input, such as a wrong file, field, flag or name."""
 
 
 class UnknownNameError(InputError):
@@ -80,7 +80,7 @@ class UnknownNameError(InputError):
 
 
 class InfeasibleError(MeshwrightError):
-    """A valid question has no solution: for instance, no layout fits in memory."""
+    """A valid question has no solution, for instance because no layout fits in memory."""
 
     exit_code = 1
     space = ""
@@ -89,7 +89,7 @@ class InfeasibleError(MeshwrightError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A changed question that has a solution, in place of an infeasible one, with a plan that fits."""
+    """Changed question that has a solution, offered in place of an infeasible one, with a plan that fits."""
 
     change: str
     """Change of the question, as typed on the command line or written in a file: `--gpus 16`."""
@@ -119,7 +119,7 @@ class DoesNotFitError(InfeasibleError):
     """Changed questions that a plan fits; empty if none were searched for."""
 
     def __init__(self, headline: str, *, state_bytes: float = 0.0, closest: Any = None, **words: Any) -> None:
-        """Create the error; `words` are `problems`, `more` and `hint` of the base class."""
+        """Create the error; `words` are the arguments `problems`, `more` and `hint` of the base class."""
         super().__init__(headline, **words)
         self.state_bytes = state_bytes
         """Lower bound on bytes of weights, gradients and optimizer states over all devices together; 0:
@@ -195,7 +195,7 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _name_parts(name: str) -> tuple[str, str, list[str], str]:
-    """Parts of a name for comparing spellings: (first word, letters, numbers, letters and digits without
+    """Parts of a name for comparing spellings, as (first word, letters, numbers, letters and digits without
     separators)."""
     low = name.strip().lower()
     numbers, plain = re.findall(r"[\d.]*\d", low), re.sub(r"[^a-z\d]", "", low)
@@ -210,7 +210,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def either(words: list[str]) -> str:
-    """List of alternatives in words: "a", "a or b", "a, b or c"."""
+    """Join alternatives with commas and "or", as in "a", "a or b", "a, b or c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 

@@ -29,8 +29,8 @@ Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Reliability of a prediction: the source of the hardware constants, and their errors against measured
-    runs."""
+    """Reliability of a prediction, from the source of the hardware constants and their errors against
+    measured runs."""
 
     tier: str
     """Source of the constants: `datasheet`, `profile` (fitted to published runs) or `measured` (on this
@@ -97,8 +97,8 @@ class PoolReplicas:
 
 
 def fullness(peak: float, limit: float) -> tuple[float, float]:
-    """Sort key of a memory peak by the used share of its limit, both bytes: (peak / limit, peak). A limit of
-    zero or less sorts above every share."""
+    """Sort key of a memory peak by the used share of its limit (both bytes), as (peak / limit, peak). A limit
+    of zero or less sorts above every share."""
     return (peak / limit, peak) if limit > 0 else (math.inf, peak)
 
 
@@ -166,7 +166,7 @@ class Estimate:
 
     @property
     def compared_seconds(self) -> float:
-        """Step seconds by which layouts are compared: the mean over scenarios if the question has a risk,
+        """Step seconds by which layouts are compared, the mean over scenarios if the question has a risk,
         else the prediction."""
         return self.step_seconds if self.weighed_seconds is None else self.weighed_seconds
 
@@ -233,8 +233,8 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on memory: "fits", "tight" (within the error of predicted peaks or of host memory) or "does
-        not fit"."""
+        """Verdict on memory, one of "fits", "tight" (within the error of predicted peaks or of host memory)
+        and "does not fit"."""
         if not self.device_holds:
             return "does not fit"
         if not self.fits:
@@ -243,8 +243,8 @@ class Estimate:
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the error of the predicted peak could decide if it fits: the peak is within a factor of 1 +
-        that error of allocatable memory."""
+        """Whether the peak is so close to the memory limit that its prediction error decides if it fits. The
+        error is a factor of 1 + the stack's memory error."""
         factor = 1 + self.trust.memory_error
         return self.allocatable_bytes / factor < self.peak_bytes < self.allocatable_bytes * factor
 

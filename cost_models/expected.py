@@ -1,5 +1,5 @@
-"""Expected step seconds of a layout with a 90 % interval: the prediction, corrected by its errors on similar
-timed runs.
+"""Expected step seconds of a layout with a 90 % interval, which are the prediction corrected by its errors on
+similar timed runs.
 
 Search and proof compare predicted steps ("on paper"); the expected step corrects the prediction by the errors
 of similar timed runs. Runs of the same question count most; if nothing similar was timed, the interval is as
@@ -79,8 +79,8 @@ def features_of(question: Question, layout: Layout) -> dict[str, float]:
 
 
 def labels_of(question: Question) -> dict[str, str]:
-    """Categorical features by which runs are compared, as name → text: GPU, die, stack, family of stacks,
-    whether the model has experts."""
+    """Categorical features by which runs are compared (GPU, die, stack, family of stacks, whether the model
+    has experts), as name → text."""
     gpu, stack = question.cluster.gpu.name, question.stack
     return {
         "gpu": gpu,
@@ -93,7 +93,7 @@ def labels_of(question: Question) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Table of N timed runs or questions: their features and, for runs, the published values."""
+    """Table of N timed runs or questions, with their features and, for runs, the published values."""
 
     features: Array
     """Numeric features of each row, (N, F), in the order of `FEATURES`."""
@@ -126,7 +126,7 @@ class Rows:
 
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
-    """Table with a single row: the features of one question and layout, without a source."""
+    """Table with a single row, which holds the features of one question and layout, without a source."""
     return rows_of([{**features_of(question, layout), **labels_of(question), "source": "", "spread": spread}])
 
 
@@ -203,7 +203,7 @@ class Kernel:
     """Factor on the covariance of a run of a dense model and a run of a mixture of experts."""
 
     def amplitudes(self, rows: Rows) -> Array:
-        """Amplitude `a` of each row, (N,): prior standard deviation of its prediction error, without the
+        """Amplitude `a` of each row, (N,), the prior standard deviation of its prediction error without the
         terms S and N."""
         spread = np.clip(rows.spread, _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
         logarithm = (
@@ -214,7 +214,7 @@ class Kernel:
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
     def similarity(self, one: Rows, other: Rows) -> Array:
-        """Similarity s · e^{−d} of each row of `one` to each row of `other`, (N, M). It is 1 for the same
+        """Similarity s · e^{−d} of the rows of `one` to the rows of `other`, (N, M). It is 1 for the same
         question, and falls with distance and with another GPU, stack or kind of model."""
 
         def factor(name: str, of_others: float) -> Array:
@@ -270,7 +270,7 @@ class Kernel:
         return mean, variance**0.5
 
     def same_question(self, row: Rows, timed: Rows) -> Bools:
-        """Mask of the timed rows, (N,), that have nearly the same question as `row`: the same GPU, family of
+        """Mask of the timed rows, (N,), with nearly the same question as `row`, that is, GPU, family of
         stacks and kind of model, at almost no distance."""
         same_names = [row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts")]
         near = self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE
@@ -279,8 +279,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Lower and upper end of a 90 % interval of step times, in posterior standard deviations from its median,
-    from errors on left-out sources."""
+    """Distances of the ends of a 90 % interval of step times from its median, in posterior standard
+    deviations. They come from errors on left-out sources."""
 
     faster: float
     slower: float
@@ -288,8 +288,8 @@ class Reach:
 
 @cache
 def shipped_constants() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
-    """Constants of the error model in the package's data: the kernel, the interval ends by stratum (timed,
-    untimed, borrowed), and all values of the file."""
+    """Constants of the error model from the package's data, as (kernel, ends of the 90 % interval by stratum,
+    all values of the file)."""
     constants = read_data("errors/steps")
     kernel = Kernel(**{field.name: constants[field.name] for field in fields(Kernel)})
     return kernel, {name: Reach(**ends) for name, ends in constants["reach"].items()}, constants
@@ -350,8 +350,8 @@ class ExpectedStep:
         return self.low, self.high
 
     def sample_steps(self, normal: Array) -> Array:
-        """Convert standard normal draws to step seconds of the same shape: 0 to the median, and the ±1.645
-        that bound 90 % of draws to the interval's ends."""
+        """Convert standard normal draws to step seconds of the same shape. A draw of 0 gives the median, and
+        the ±1.645 that bound 90 % of draws give the interval's ends."""
         side = half_width(INTERVAL_PROBABILITY)
         slower, faster = math.log(self.high / self.seconds) / side, math.log(self.seconds / self.low) / side
         return np.asarray(self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal))
@@ -429,7 +429,7 @@ def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
 
 
 def _fastest(estimate: Estimate) -> float:
-    """Lower limit of step seconds in an interval: the step at the highest plausible MFU."""
+    """Lower limit of step seconds in an interval, the step at the highest plausible MFU."""
     return estimate.step_seconds * min(1.0, estimate.mfu / MOST_MFU)
 
 
@@ -439,8 +439,8 @@ _WORDS |= {"sharded": "zero", "recomputed": "recompute", "bits": "precision"}
 
 
 def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
-    """Names, in words for the user, of the features in which two single rows differ; empty if both have the
-    same question."""
+    """Names, in words for the user, of the features in which two tables of one row differ; empty if both have
+    the same question."""
     names = {"gpu": "GPU", "family": "stack"}
     words = [word for name, word in names.items() if not one.equal_names(other, name)[0, 0]]
     distances = zip(FEATURES, np.abs(one.features[0] - other.features[0]), strict=True)

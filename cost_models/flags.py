@@ -32,7 +32,7 @@ _FLAG = "flag"
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Command-line form of one field of an options class: its spelling, type, help and group."""
+    """Command-line form of one field of an options class, with its spelling, type, help and group."""
 
     metavar: str
     help: str
@@ -145,7 +145,7 @@ def part_of(options: Any, kind: type[O], **more: Any) -> O:
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
-    """Decorator that lets a function of an options object take the option fields as keywords: `plan(...)` for
+    """Decorator that lets a function of an options object take the option fields as keywords, `plan(...)` for
     `plan(PlanOptions(...))`.
 
     Type checkers and editors see the fields as parameters; the help of the function has them too.

@@ -1,5 +1,5 @@
-"""Question: all inputs that determine the price of a layout (model, cluster, training job, software stack,
-hardware constants)."""
+"""A question holds all inputs that determine the price of a layout (model, cluster, training job, software
+stack, hardware constants)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Question:
 
     @property
     def scored_share(self) -> float:
-        """Share of a sequence's tokens whose logits are computed: below 1 if the stack skips padding and
+        """Share of a sequence's tokens whose logits are computed, below 1 if the stack skips padding and
         prompts, which have no loss."""
         job = self.training
         if not self.stack.skips_ignored_tokens or job.reference is not None:
@@ -113,7 +113,7 @@ class Question:
 
     @property
     def dropout(self) -> float:
-        """Dropout probability of hidden activations: from the training job, else the default of the stack."""
+        """Dropout probability of hidden activations, from the training job, else the default of the stack."""
         if self.training.dropout is not None:
             return self.training.dropout
         return _USUAL_DROPOUT if self.stack.usual_dropout and not self.model.gated_mlp else 0.0
@@ -136,8 +136,8 @@ _TIERS = ("measured", "profile", "datasheet")
 
 
 def by_uncertainty(profile: HardwareProfile) -> tuple[int, float]:
-    """Sort key of hardware profiles, the most trusted first: its tier, then the median error against measured
-    runs."""
+    """Sort key of hardware profiles, the most trusted first, by tier and then by median error against
+    measured runs."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error
 
@@ -157,7 +157,7 @@ def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
 
 
 def parts_of(question: Question) -> tuple[AnyCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
-    """Cluster and hardware profile of a question, in the form that a plan file stores: with several pools, a
+    """Cluster and hardware profile of a question as a plan file stores them; with several pools of GPUs, a
     profile for each."""
     if question.mixed is None:
         return question.cluster, question.hardware

@@ -1,5 +1,5 @@
-"""Risk that a request accepts: the required probability of fitting in memory, and the mean of scenarios by
-which steps are compared.
+"""Risk that a request accepts, by the required probability of fitting in memory and by the mean of scenarios
+that compares step times.
 
 Memory: ln(measured / predicted) is a mixture of a core and two kinds of outliers, which no normal error
 explains: runs far below their prediction (they recomputed or offloaded more than reported) and runs far above
@@ -49,8 +49,8 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakErrors:
-    """Distribution of the error of predicted memory peaks: most runs, and outliers far below and far above
-    the prediction."""
+    """Distribution of the error of predicted memory peaks, for most runs and for outliers far below and far
+    above the prediction."""
 
     core: float
     """Factor on the standard deviation that the stack's `memory_error` implies, for runs that are no
@@ -88,7 +88,7 @@ def fits_probability(peak: float, limit: float, error: float) -> float:
 
 
 def least_chance(confidence: float) -> float:
-    """Minimum probability of fitting at which a layout counts as fitting: the required `confidence`, but at
+    """Minimum probability of fitting for a layout to count as fitting; the required `confidence`, but at
     least that of a peak equal to the limit."""
     return max(confidence, peak_errors().p_below(0.0, 1.0))  # without room the error does not matter
 
@@ -138,7 +138,6 @@ def weigh(seconds_K: Array, risk: Risk) -> Array:
 
 
 def interquartile_mean(seconds_K: Array) -> float:
-    """Interquartile mean of the step seconds of K scenarios, from (K,): mean of the middle half, which
-    outliers do not move."""
+    """Mean of the middle half of K scenarios' step seconds, (K,), which outliers do not move."""
     cut = len(seconds_K) // 4
     return float(np.sort(seconds_K)[cut : len(seconds_K) - cut].mean())

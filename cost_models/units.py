@@ -1,4 +1,5 @@
-"""Units: base units inside (bytes, seconds, FLOPs, bytes/s, FLOP/s), friendly units in files and messages.
+"""Units of quantities, with base units inside (bytes, seconds, FLOPs, bytes/s, FLOP/s) and friendly units in
+files and messages.
 
 `parse_*` reads what people write ("80 GiB", "400 Gb/s", "5 us", "312 TFLOP/s"); `format_*` writes what people
 read; `Bytes`, `Bandwidth`, `Seconds` and `FlopRate` are the pydantic field types that do both, losslessly.

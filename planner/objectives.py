@@ -41,8 +41,8 @@ as in curves of many searches; `any`: to the first plan that fits."""
 
 
 class ClosingProgram(Spec):
-    """Result of the integer program that closes a proof: it decides all layouts whose lower bounds are below
-    the best step time at once."""
+    """Result of the integer program that closes a proof by deciding, at once, all layouts with a lower bound
+    below the best step time."""
 
     solver: str
     layouts: int
@@ -187,7 +187,8 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Quantity by which an objective compares plans: label, unit, and function that computes it."""
+    """Quantity by which an objective compares plans, with its label, its unit, and the function that computes
+    it."""
 
     label: str
     unit: Unit
@@ -200,12 +201,12 @@ class Measure:
         return -value if self.highest else value
 
     def best(self, values: Iterable[float]) -> float:
-        """Best of several values: the highest if higher is better, else the lowest."""
+        """Best of several values, which is the highest if higher is better, else the lowest."""
         return max(values) if self.highest else min(values)
 
     @property
     def open(self) -> float:
-        """Trivial bound on the measure, before anything is proved: infinity if higher is better, else 0."""
+        """Trivial bound on the measure before anything is proved, infinity if higher is better, else 0."""
         return math.inf if self.highest else 0.0
 
     def gap(self, value: float, bound: float) -> float:

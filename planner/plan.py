@@ -1,5 +1,5 @@
-"""Plan files: a question (all inputs) with its layout, prediction and certificate of optimality; and a cache
-of layouts found by follow-up searches.
+"""Plan files, which hold a question (all inputs), its layout, prediction and certificate of optimality; and a
+cache for follow-up searches.
 
 `AnyPlan` is the base of all families' plans; `Plan` is that of a transformer, with the records that its file
 holds.
@@ -139,8 +139,8 @@ class AnyPlan(Spec):
         raise NotImplementedError
 
     def problems(self) -> list[Problem]:
-        """Problems of the plan's layout: rules that it breaks on the plan's cluster, and model parts that it
-        does not place."""
+        """Problems of the plan's layout, which are rules that it breaks on the plan's cluster and model parts
+        that it does not place."""
         raise NotImplementedError
 
 
@@ -277,8 +277,8 @@ class PlanRestrictions(Spec):
 
 
 class PlanChoice(Spec):
-    """Record of why a plan's layout was preferred to the fastest within its restrictions: the model cannot
-    tell their steps apart."""
+    """Record of a plan's layout that was preferred to the fastest within its restrictions, as the model
+    cannot tell their steps apart."""
 
     first: LayoutText
     """Layout with the fastest predicted step within the plan's restrictions."""
@@ -325,7 +325,7 @@ class PlanRecommendation(Spec):
 
 
 class Plan(AnyPlan):
-    """Plan file of a transformer: the question, the layout, its predicted step and memory, and its
+    """Plan file of a transformer, with the question, the layout, its predicted step and memory, and its
     certificate of optimality."""
 
     kind: Literal["plan"] = "plan"
@@ -376,7 +376,7 @@ class Plan(AnyPlan):
 
     @property
     def proved_seconds(self) -> float:
-        """Step seconds that the certificate proves minimal: of the plan, or of the faster layout `first` to
+        """Step seconds that the certificate proves minimal, of the plan or of the faster layout `first` to
         which it was preferred."""
         if self.recommendation is not None and self.recommendation.choice is not None:
             return self.recommendation.choice.first_seconds
@@ -458,7 +458,8 @@ def save_plan(plan: AnyPlan, path: str | Path) -> None:
 
 
 def plan_yaml(header: str, fields: dict[str, Any]) -> str:
-    """Text of a plan file in YAML: header comments, then the fields, then YAML's end-of-document mark."""
+    """Text of a plan file in YAML, with header comments, then the fields, then YAML's end-of-document
+    mark."""
     return header + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
 
@@ -621,8 +622,8 @@ def cache_folder() -> Path | None:
 
 @cache
 def _version() -> str:
-    """Text that changes with the installed code: the package version, and the size and modification time of
-    every file."""
+    """Text that changes with the installed code, made of the package version and the size and modification
+    time of every file."""
     lines = [package_version()]
     for place in (*cost_models.__path__, *planner.__path__):
         for folder, folders, files in os.walk(place):

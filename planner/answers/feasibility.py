@@ -361,8 +361,8 @@ class Remedies:
             yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", completed, allowed)
 
     def _other_training(self) -> Iterator[Change]:
-        """Yield changes of training settings that need less memory: more recomputation, 16-bit products, or
-        16-bit optimizer states."""
+        """Yield changes of training settings that need less memory, such as more recomputation, 16-bit
+        products or 16-bit optimizer states."""
         training = self.question.training
         if "full" not in training.recompute:
             yield self._training_change("recompute: full in --training FILE", recompute=RECOMPUTE_POLICIES)
@@ -428,8 +428,8 @@ class Remedies:
                 yield Change(f"{one.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """Yield the plan with the most blocks that fits, by bisection, on at most one node, as for
-        experiments. None if the model's file would need further changes."""
+        """Yield the plan for the largest number of blocks that fits, by bisection, on at most one node, as
+        for experiments. None if the model's file would need further changes."""
         model, best = self.question.model, None
         if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
             return
@@ -453,8 +453,8 @@ class Remedies:
 
 
 def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
-    """Class of a cluster's machines: (kind of GPU, whether links within a node are PCIe). Machines of a class
-    have the same software and kind of links: PCIe boxes, NVLink servers, servers of AMD."""
+    """Class of a cluster's machines, as (kind of GPU, whether links within a node are PCIe). Machines of a
+    class have the same software and kind of links: PCIe boxes, NVLink servers, servers of AMD."""
     return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"
 
 

@@ -1,5 +1,5 @@
-"""Data frames for charts that need many searches or prices: trade-offs of two objectives, numbers of GPUs,
-pairs of degrees, link bandwidths, techniques.
+"""Data frames for charts of many searches or prices, over two objectives, numbers of GPUs, pairs of degrees,
+link bandwidths or techniques.
 
 A point is on the Pareto frontier of two objectives if no covered plan is better in one without being worse in
 the other. On a fixed number of GPUs step time, GPU-hours and money rise together, so the time-optimal plan is
@@ -74,7 +74,7 @@ overlap: MegaScale's value."""
 
 
 def _row(estimate: Estimate, *names: str) -> Row:
-    """Data frame row of an estimate: its layout in short notation, and its attributes `names`."""
+    """Data frame row of an estimate, with its layout in short notation and its attributes `names`."""
     return {"layout": estimate.layout.brief, **{name: getattr(estimate, name) for name in names}}
 
 
@@ -139,8 +139,8 @@ def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budg
 
 
 def _heatmap_degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
-    """Parallel degrees to show in a heat map: those up to `most`, the first above it, and the degree of the
-    plan."""
+    """Parallel degrees to show in a heat map, which are those up to `most`, the first above it, and the
+    degree of the plan."""
     first_beyond = [degree for degree in degrees if degree > most][:1]
     small = [degree for degree in degrees if degree <= most]
     if len(small) > MAX_DEGREES:
@@ -149,8 +149,8 @@ def _heatmap_degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[i
 
 
 def _cell(question: Question, tp: int, pp: int, limits: Restrictions, untried: str, budget: Budget) -> Row:
-    """Row of a heat map: the best layout with this `tp` and `pp`, or the reason why there is none. `untried`
-    says why such layouts are not searched by default."""
+    """Row of a heat map with the best layout of this `tp` and `pp`, or the reason why there is none.
+    `untried` says why such layouts are not searched by default."""
     limited = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     names = ("mfu", "step_seconds", "peak_bytes")
     cell: Row = {"layout": "", **dict.fromkeys((*names, "gap"), float("nan"))}
@@ -207,8 +207,8 @@ def far_links_frame(question: Question, restrictions: Restrictions, budget: Budg
 
 
 def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
-    """Yield copies of the cluster with other farthest links, as (domains, bandwidth in bytes/s, cluster).
-    They go from one building to several, and from narrow links to wide ones."""
+    """Yield copies of the cluster with other bandwidths of the farthest links, as (domains, bandwidth in
+    bytes/s, cluster). They go from one building to several, and from narrow links to wide ones."""
     if cluster.buildings is None:
         yield from ((0, rate, _with_farthest(cluster, rate)) for rate in _bandwidths(cluster))
         return
@@ -224,8 +224,8 @@ def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, Clust
 
 
 def _bandwidths(cluster: ClusterSpec) -> list[float]:
-    """Bandwidths to try for the cluster's farthest links, bytes/s: its own times powers of two, up to that of
-    the next nearer links."""
+    """Bandwidths to try for the cluster's farthest links, bytes/s, the present one times powers of two, up to
+    that of the next nearer links."""
     inside, farthest = used_levels(cluster)[-2:]
     doubled = [farthest.bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
     rates = [rate for rate in doubled if rate < inside.bandwidth]
@@ -383,7 +383,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """Pareto frontier of two objectives: plans from the best in the first objective to the best in the
+    """Pareto frontier of two objectives, as plans from the best in the first objective to the best in the
     second."""
 
     objectives: tuple[Objective, Objective]

@@ -189,7 +189,7 @@ def optimise(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """Result of searching one number of GPUs in one precision: plans, an error, or neither if time ran
+    """Result of searching one number of GPUs in one precision, with plans, an error, or neither if time ran
     out."""
 
     question: Question
@@ -273,8 +273,8 @@ def _search_one(
 
 
 def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
-    """Bound on the objective's value over one search's layouts: that of the best plan if its step took only
-    the proven lower bound."""
+    """Bound on the objective's value over one search's layouts, the value of the best plan if its step took
+    only the proven lower bound."""
     best, bound = result.best, result.certificate.bound
     if bound <= 0:
         return objective.measure.open
@@ -300,8 +300,8 @@ def _certificate(
     gap: float,
     budget: Budget,
 ) -> Certificate:
-    """Certificate of the chosen answer, with the counts of layouts of all attempts, and the gap of the
-    objective over all of them."""
+    """Certificate of the chosen answer, with the counts of layouts of all attempts added up, and the
+    objective's gap over all attempts."""
     certificate = chosen.certificate
     assert certificate is not None
     if objective.name == "memory" and gap > PROVEN:
@@ -330,8 +330,8 @@ def _certificate(
 def _no_plan_error(
     question: Question, objective: Objective, attempts: Sequence[_Attempt], budget: Budget
 ) -> InfeasibleError | RunError:
-    """Error with the reason why no plan answers an objective: none fits, none met the deadline in time, or
-    searches ended without a plan."""
+    """Error that says why no plan answers an objective; none fits, none met the deadline in time, or searches
+    ended without a plan."""
     deadline, errors = objective.deadline, [(one.gpus, one.error) for one in attempts if one.error]
     late = [seconds for one in attempts for seconds in one.late_seconds]
     if late and deadline is not None and not budget.interrupted:
@@ -427,7 +427,7 @@ class MemoryDescent:
         return best, floor
 
     def _plan_under(self, limit: float, objective: Objective) -> SearchResult | None:
-        """Find a plan within a memory limit (bytes) that meets the deadline: any plan or, if too slow, the
+        """Find a plan within a memory limit (bytes) that meets the deadline, any plan or, if too slow, the
         fastest. None if time ran out.
 
         Raises:
@@ -560,7 +560,7 @@ class Ranking:
 
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:
-        """Pareto frontier of days and cost: answers that no other answer beats in both, the soonest first.
+        """Pareto frontier of days and cost, as answers that no other answer beats in both, the soonest first.
         Empty if either is unknown."""
         days = np.array([one.days for one in self.answers], float)  # NaN where unknown
         costs = np.array([one.cost for one in self.answers], float)
@@ -568,8 +568,8 @@ class Ranking:
 
 
 def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
-    """Indices, by rising size, of rows (size, seconds) that are faster than all rows of smaller or equal
-    size, up to size `limit`."""
+    """Indices of the Pareto-optimal rows (smallest size, fewest seconds), by rising size, up to size
+    `limit`."""
     order = np.lexsort((seconds, size))
     order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))

@@ -1,5 +1,5 @@
-"""Recommended layout: the simplest that is likely to fit in memory, and whose step the model cannot tell
-apart from the fastest.
+"""Recommended layout, the simplest that is likely to fit in memory and whose step the model cannot tell apart
+from the fastest.
 
 A gain with odds below two to one (`cost_models.estimate`) does not justify a layout that is harder to run or
 unlike any timed one. Kinds of layouts are tried from the simplest on: ordinary ones use no axis that no timed
@@ -413,7 +413,8 @@ def _search(
 
 
 def _no_slower_than(estimate: Estimate) -> float:
-    """Upper limit of step seconds, up to which a layout is as fast as the estimate or ties with it."""
+    """Largest step seconds at which a layout counts as being as fast as the estimate, within the tolerance of
+    ties."""
     return estimate.compared_seconds * (1 + TIE_TOLERANCE)
 
 
@@ -458,8 +459,9 @@ def max_slowdown(question: Question) -> float | None:
 def choose_by_scenarios(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
-    """Layout with the least mean step over scenarios among the fastest of a finished search, with the record
-    of the comparison. None if that is the search's best layout."""
+    """Layout with the least mean step over scenarios (plausible sets of constants), with the record of the
+    comparison. Compared are the fastest layouts of a finished search; None if the search's best layout
+    wins."""
     share, first = max_slowdown(question), result.best
     if share is None:
         return None

@@ -1,6 +1,6 @@
-"""Advice on a running job: a path of changes from its layout to the best plan, first of the software stack,
-then of the layout. Listed are the switches of the stack that gain, and the three changes of the layout with
-the largest gain for their effort.
+"""Advice on a running job, as a path of changes from its layout to the best plan, first of the software
+stack, then of the layout. Listed are the switches of the stack that gain, and the three changes of the layout
+with the largest gain for their effort.
 
 A switch is a field of the software stack whose catalogue entry has another value (overlaps, kernels,
 fusions): the trainer supports it, and the run does not use it. No switch needs re-sharding, so switches come
@@ -108,8 +108,8 @@ class OtherQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice on a running job: today's layout, the changes with the largest gains for their effort, and the
-    best plan."""
+    """Advice on a running job, with today's layout, the changes with the largest gains for their effort, and
+    the best plan."""
 
     question: Question
     """Question with the advised switches of the software stack."""
@@ -293,7 +293,7 @@ class ChangePath:
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
     def _best_moves(self, current: Estimate) -> Iterator[Move]:
-        """Yield legal moves (new values of axes not yet changed): for each set of axes those with the fastest
+        """Yield legal moves (new values of axes not yet changed), for each set of axes those with the fastest
         quick prices. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of
         them. The first move recomputes as little as memory allows."""
         if "recompute" not in self.changed_axes:
@@ -356,8 +356,8 @@ class ChangePath:
         return price(self.question, placed).within(self.restrictions.max_memory)
 
     def _price_least_recompute(self, layout: Layout) -> Estimate | None:
-        """Price a layout with the least recomputation that fits in memory: none, that of the attention core,
-        or full in few blocks."""
+        """Price a layout with the least recomputation that fits in memory, which is none, that of the
+        attention core, or full in few blocks."""
 
         def price_under(policy: str) -> Estimate | None:
             return self._price(layout.model_copy(update={"recompute": (policy,)}))
@@ -447,7 +447,7 @@ def changed_words(before: Layout, after: Layout) -> str:
 
 
 def trouble_between(before: Layout, after: Layout) -> Trouble:
-    """Effort of changing one layout into another: "re-sharding" if ranks then hold other parameters, else "a
+    """Effort of changing one layout into another, "re-sharding" if ranks then hold other parameters, else "a
     flag"."""
     reshards = any(before.resolve(axis) != after.resolve(axis) for axis in _SHARDING)
     return "re-sharding" if reshards else "a flag"

@@ -1,5 +1,5 @@
-"""Comparison of plans side by side: parts of step and memory, differences of their questions, and whether
-their steps do equal work."""
+"""Comparison of plans side by side, by parts of step and memory, by differences of their questions, and by
+whether their steps do equal work."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def same_model(questions: Sequence[Question]) -> bool:
 
 
 def _names_or_fields(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Label and names of the specs that the questions have for `what`; if all names are equal, label and
-    values of each field."""
+    """Label `what` with the name of each spec or, if all names are equal, a label and values for each field
+    of the specs."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
     return [(what, names)] if len({*names}) > 1 else _field_values(f"{what} ", specs)
 
@@ -74,7 +74,7 @@ def _field_values(prefix: str, specs: Sequence[Spec]) -> list[tuple[str, list[st
 
 
 def _value_texts(values: Sequence[object]) -> list[str]:
-    """Convert the values of a field to texts: numbers and names as they are, longer values only to "one",
+    """Convert the values of a field to texts, numbers and names as they are, longer values only to "one",
     "another", ..."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
@@ -90,7 +90,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a comparison: a quantity, with its value for each compared estimate."""
+    """One line of a comparison, with a quantity and its value for each compared estimate."""
 
     group: Group
     name: str
@@ -101,8 +101,8 @@ class Line:
 
 
 def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> list[Line]:
-    """Lines of quantities of several estimates side by side: headline quantities, parts of the step, memory
-    of each fullest rank.
+    """Lines of a side-by-side comparison of several estimates, with headline quantities, parts of the step
+    and memory of each fullest rank.
 
     A part that is zero everywhere is left out; the others of a group still sum to its total. If the
     `questions` differ in their work, the parts of each step are shares of it, and rates are also given per

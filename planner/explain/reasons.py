@@ -1,5 +1,5 @@
-"""Explanations of a plan: what binds it, its closest rival, the effect of changed hardware, and why another
-layout is not the plan.
+"""Explanations of a plan by its binding constraint, its closest rival, the effect of changed hardware, and
+why another layout is not the plan.
 
 In a what-if one quantity of the question is changed, the unchanged plan is priced, and a better one is
 searched.
@@ -85,8 +85,8 @@ class Sensitivity:
 def sensitivities(
     question: Question, estimate: Estimate, restrictions: Restrictions, cache: PlanCache | None
 ) -> tuple[Sensitivity, ...]:
-    """Effects on a plan of the changes in `CHANGES` that apply to its question. Each has the unchanged plan's
-    price and, with a `cache`, the best plan, from the cache or by a search."""
+    """Effects on a plan of the changes in `CHANGES` (links, memory, kernels) that apply to its question. Each
+    has the unchanged plan's price and, with a `cache`, the best plan, from the cache or by a search."""
     effects = []
     for words, change in CHANGES.items():
         if (changed := change.apply(question)) is None:
@@ -109,7 +109,7 @@ def _search(change: Change, questions: Pair, limits: Restrictions, below: float)
 
 
 def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, budget: Budget) -> pd.DataFrame:
-    """Data frame for a tornado chart: the effect on a plan's step of a quarter more and a quarter less of
+    """Data frame for a tornado chart of the effect on a plan's step of a quarter more and a quarter less of
     each quantity. It has a row for each quantity and factor, the largest effects first.
 
     Columns: `quantity`, `factor`, `held_seconds` of the unchanged plan, `held_fits`, `step_seconds` and
@@ -183,7 +183,7 @@ def faster_under(
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
-    """Upper limit of step seconds for a new plan of a changed question: the old plan's, or infinity if the
+    """Upper limit of step seconds for a new plan of a changed question, the old plan's, or infinity if the
     old plan no longer fits."""
     return repriced.compared_seconds if repriced.fits else math.inf
 
@@ -282,8 +282,8 @@ class Change:
         return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
     def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:
-        """Lower bound on step seconds after the change for each of the N cores of a space, (N,), from the
-        bounds before it. A core is a set of layouts that differ only in ZeRO stage, sharding and schedule.
+        """Lower bound on step seconds after the change, (N,), for each of N cores (layouts that differ only
+        in ZeRO stage, sharding and schedule). It is derived from the bounds before the change.
 
         Bounds of cores are sums of seconds and maxima of such sums, without memory. If nothing gets faster no
         bound falls. A quantity that gets faster by a factor reduces a sum by at most that factor, and sums
@@ -329,8 +329,7 @@ _COMPLETION_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedLayout:
-    """Layout of a user's text, with the omitted words of layout notation filled in by a search, and its
-    price."""
+    """Layout that a user typed, with omitted settings chosen by a search, and its price."""
 
     estimate: Estimate
     filled: tuple[str, ...] = ()
@@ -399,7 +398,7 @@ def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restric
 
 
 def _axes(text: str) -> set[str]:
-    """Names of the axes that the words of a layout's text set."""
+    """Names of the axes that a layout's text sets."""
     return {match[0] for word in text.split() if (match := _AXIS.match(word))}
 
 
@@ -413,7 +412,7 @@ RIVALS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingConstraint:
-    """Constraint that prevents a plan's step from being faster: memory, or a part of the step."""
+    """Constraint that prevents a plan's step from being faster, which is memory or a part of the step."""
 
     resource: str
     """Name of the constraint: `memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`,
@@ -428,7 +427,7 @@ class BindingConstraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Reasons for a plan: its price, binding constraint, rivals and sensitivities."""
+    """Reasons for a plan, with its price, binding constraint, rivals and sensitivities."""
 
     plan: Plan
     """Plan to explain; how it was searched decides why another layout may be faster."""
@@ -511,7 +510,7 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
 def ties_and_rival(
     estimate: Estimate, rivals: Sequence[Estimate]
 ) -> tuple[tuple[Estimate, ...], Estimate | None]:
-    """Rivals with other degrees: those whose step takes as long as the plan's, and the fastest of the rest
+    """Rivals with other degrees whose step takes as long as the plan's, and the fastest of the other rivals
     (None if all tie)."""
     others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
     ties = tuple(one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN)

@@ -1,2 +1,2 @@
-"""Rules that make a layout legal: those of the model, the cluster, the software stack, the executor and
+"""Rules that make a layout legal, from the model, the cluster, the software stack, the executor and
 trainers."""

@@ -1,4 +1,4 @@
-"""Legality of layouts: a list of named rules, shared by the search, error messages and explanations.
+"""Legality of layouts, as a list of named rules that the search, error messages and explanations share.
 
 Every rule has two forms, a condition on many layouts (`broken`, a column) and a sentence for the user
 (`sentence`); both read the same quantities (`q` the question, `x` columns of layouts, `y` one layout). Rules of
@@ -462,8 +462,8 @@ def _late_objections(question: Question, layout: Layout) -> list[tuple[Rule, Wor
 
 
 def _objections_without_columns(question: Question, layout: Layout) -> Iterator[Words]:
-    """Yield sentences on rules for which `LayoutColumns` has no columns: recompute policies, pools and blocks
-    per stage."""
+    """Yield sentences on broken rules that `LayoutColumns` cannot express, on recompute policies, pools and
+    blocks per stage."""
     num_layers, blocks = question.model.num_layers, sum(layout.layers)
     if refused := sorted({*layout.policies} - {*allowed_recompute(layout.schedule)}):
         splits = f"`schedule={layout.schedule}`, which splits backward passes"

@@ -128,8 +128,8 @@ def _counts(counts: Iterable[tuple[str, int]]) -> str:
 
 
 def with_mean_batch(question: Question, layout: Layout) -> Question:
-    """Copy of the question for rules that need one number of microbatches: every replica takes the mean,
-    rounded up."""
+    """Copy of the question in which every replica takes the mean number of microbatches, rounded up, for
+    rules that need one number."""
     if not layout.replicas:
         return question
     return with_microbatches(question, layout, -(-question.training.global_batch // (layout.mbs * layout.dp)))

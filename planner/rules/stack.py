@@ -1,5 +1,5 @@
-"""Rules of software stacks and of the project's executor: layouts that they cannot run, though the cost model
-prices them.
+"""Rules of software stacks and of the project's executor on layouts that they cannot run, though the cost
+model prices them.
 
 The executor runs the stacks of `OWN_STACKS`; limits beyond their files are in `RUNNABLE`. It refuses layouts
 that break one of these rules, and no such layout is planned for it (`require_runnable`).

@@ -1,5 +1,5 @@
-"""Verification of a transformer's plan file: its prices are recomputed from its own inputs, and its search is
-repeated with another solver.
+"""Verification of a transformer's plan file by new prices of its own inputs, and by repeating its search with
+another solver.
 
 Every check is a sentence with a verdict. Only the question is taken from the file: numbers are compared with
 this version's results, the layout with its restrictions, the certificate with a new search, and the optimum

@@ -1,5 +1,5 @@
-"""Verification of a recommender's plans, by exact sums and another solver: shardings of embedding tables, and
-caches for serving. Checked are a sharding's loads, restrictions and lower bound, and a cache's bytes, hits,
+"""Verification of a recommender's plans (shardings of embedding tables, caches for serving) by exact sums and
+another solver. Checked are a sharding's loads, restrictions and lower bound, and a cache's bytes, hits,
 capacity and bound on hits."""
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _check_loads(
 
 
 def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
-    """Check that a sharding obeys its restrictions: fixed options, tables to be placed together, and
-    forbidden options."""
+    """Check that a sharding obeys its restrictions, which are fixed options, tables to be placed together,
+    and forbidden options."""
     tables = sharding.tables
     mistakes = [
         f"table {number} is forbidden as `{table.option}`"
