@@ -69,8 +69,8 @@ def printable(text: str, limit: int | None = 300) -> str:
 
 
 def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
-    """Convert pydantic's validation errors for a spec made in Python to one InputError. Given the spec's
-    type, misspelt names get suggestions."""
+    """Convert pydantic's validation errors for a spec made in Python, not read from a file, to one
+    InputError. Given the spec's type, misspelt names get suggestions."""
     sentences, _ = spec_problems(error, spec_type, most=None)
     problems = [Problem(show_key(key), what) for key, what in sentences.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)

@@ -121,7 +121,8 @@ class Rows:
         return Rows(self.features[places], names, self.spread[places], runs)
 
     def equal_names(self, other: Rows, name: str) -> Bools:
-        """Whether each row here and each row of `other` agree in the categorical feature `name`, (N, M)."""
+        """Whether each row of this table and each row of `other` agree in the categorical feature `name`, (N,
+        M)."""
         return np.asarray(self.names[name][:, None] == other.names[name][None])
 
 
@@ -394,7 +395,7 @@ def spread_of(under_scenarios: Array, seconds: float) -> float:
 
 
 def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
-    """Indices (N,) of the timed rows, from the most to the least similar to `row`.
+    """Indices (N,) that sort the timed rows from the most to the least similar to `row`.
 
     Rows with equal covariance are ordered by similarity: if the row's amplitude is below the deviation between
     publishers, all covariances are zero.
@@ -404,8 +405,9 @@ def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
 
 
 def stratum_of(row: Rows, timed: Rows) -> str:
-    """Word for how closely timed runs match a row. "timed": this GPU, family of stacks and kind of model were
-    timed together; "untimed": another GPU of its die was; else "borrowed"."""
+    """Classify how closely timed runs match a row as "timed", "untimed" or "borrowed". "timed": this GPU,
+    family of stacks and kind of model were timed together; "untimed": another GPU of its die was; else
+    "borrowed"."""
     gpu, family, kind, die = (row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"

@@ -55,8 +55,8 @@ FAMILIES = {
 
 
 def load(name: str | None) -> Any:
-    """Import and return the object named by `module:name`; None, for a class that the family lacks, is not
-    allowed."""
+    """Import and return the object named by `module:name`; `name` may not be None (for a class that the
+    family lacks)."""
     assert name is not None, "verbs refuse what a family does not do"
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

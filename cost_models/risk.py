@@ -95,8 +95,8 @@ def least_chance(confidence: float) -> float:
 
 @lru_cache(maxsize=1024)
 def confident_share(confidence: float, error: float) -> float:
-    """Largest share of the memory limit that a predicted peak may reach to fit with probability
-    `least_chance(confidence)`, for the stack's relative `error`."""
+    """Largest share of the memory limit at which a predicted peak fits with probability
+    `least_chance(confidence)`, given the stack's relative `error`."""
     low, high = 0.0, _MOST_ROOM
     if confidence <= least_chance(EVEN):
         return 1.0
@@ -138,6 +138,6 @@ def weigh(seconds_K: Array, risk: Risk) -> Array:
 
 
 def interquartile_mean(seconds_K: Array) -> float:
-    """Mean of the middle half of K scenarios' step seconds, (K,), which outliers do not move."""
+    """Mean of the middle half of the step seconds of K scenarios, (K,), which outliers do not move."""
     cut = len(seconds_K) // 4
     return float(np.sort(seconds_K)[cut : len(seconds_K) - cut].mean())

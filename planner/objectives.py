@@ -197,7 +197,7 @@ class Measure:
     """Whether a higher value is better; else a lower one."""
 
     def loss(self, value: float) -> float:
-        """A value of the measure, negated if higher is better, so that lower is always better."""
+        """Negate a value of the measure if higher is better, so that lower is always better."""
         return -value if self.highest else value
 
     def best(self, values: Iterable[float]) -> float:

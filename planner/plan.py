@@ -85,8 +85,8 @@ def package_version() -> str:
 
 
 class AnyPlan(Spec):
-    """Base class of plan files, which hold a question and its answer, enough to train; each model family adds
-    fields."""
+    """Base class of plan files, each of which holds a question and its answer, enough to train; model
+    families add fields."""
 
     kind: str
     """Kind of plan file, such as "plan" for transformers."""
@@ -191,7 +191,7 @@ class Prediction(Spec):
 
 
 class PlanOffer(Spec):
-    """Cluster from which a plan could choose, with numbers of GPUs and a price, as stored in a plan file."""
+    """Cluster offered for a plan, with numbers of GPUs and a price, as stored in a plan file."""
 
     cluster: ClusterSpec
     """Cluster on offer, of complete nodes."""
@@ -232,7 +232,7 @@ class PlanObjective(Spec):
 
     @property
     def terms(self) -> Objective:
-        """Objective in the form that searches use."""
+        """Convert the stored objective to the form that searches use."""
         return Objective(name=self.name, price=self.price, deadline=self.deadline, operations=self.operations)
 
 
@@ -444,7 +444,7 @@ _HEADER = """\
 
 
 def plan_text(plan: AnyPlan) -> str:
-    """Text of a plan file, YAML."""
+    """YAML text of a plan file."""
     predicted = getattr(plan, "prediction", None)
     empty = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) is None]
     unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing is kept there
@@ -572,8 +572,8 @@ SearchedLayouts = tuple[Sequence[Layout], bool]
 
 
 class PlanCache:
-    """Cache, in a file in the user's cache folder, of the layouts that follow-up searches of one plan found,
-    by name of the search."""
+    """File in the user's cache folder with the layouts that follow-up searches of one plan found, by name of
+    the search."""
 
     def __init__(self, plan: Plan) -> None:
         folder, self._layouts = cache_folder(), dict[str, tuple[Layout, ...]]()

@@ -57,7 +57,7 @@ far is used."""
 
 
 def lean_limits(limits: Restrictions) -> Restrictions:
-    """Copy of the restrictions that keeps only the layouts that may need least memory."""
+    """Copy of the restrictions that admits only layouts that may need the least memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
 
@@ -85,8 +85,8 @@ class LargestSize:
 
 
 def offload_choices(question: Question) -> tuple[tuple[str, ...], ...]:
-    """Sets of data that a search may offload to host memory, as tuples of residencies. They are none, each
-    residency of the stack alone, then all together, also with states on the drive."""
+    """Sets of data (residencies, such as optimizer states) that a search may offload to host memory. They are
+    none, each residency of the stack alone, then all together, also with states on the drive."""
     cluster = question.cluster
     usable = cluster.gpu.kind != "cpu" and cluster.host_memory is not None
     parts = [part for part in Offload._fields if cluster.drive is not None or part != "drive"]
@@ -253,7 +253,7 @@ class Remedies:
     budget: Budget = field(default_factory=lambda: Budget(time_limit=SECONDS_OF_REMEDIES))
 
     def fitting_plans(self) -> Iterator[Alternative]:
-        """Yield a plan that fits for every change that allows one, the easiest change first."""
+        """Yield the plan found for each change after which a layout fits, the easiest change first."""
         cluster, limits = self.question.cluster, self.limits
         loosened = self._drop_one_restriction()
         fitting = list(self._fitting(loosened))
@@ -375,7 +375,7 @@ class Remedies:
                 yield self._training_change(words, state_dtype="bf16", gradient_dtype="bf16")
 
     def _shorter_sequences(self) -> Iterator[Change]:
-        """Yield changes to sequences of 1/2, 1/4, ... of the length, the longest first."""
+        """Yield changes to sequences of a half, a quarter and so on of the length, the longest first."""
         length = self.question.training.sequence_length
         for part in (2**power for power in range(1, HALVINGS + 1)):
             if length % part == 0:
@@ -459,9 +459,9 @@ def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
 
 
 def larger_hosts(question: Question, limits: Restrictions, state_bytes: float) -> Iterator[Change]:
-    """Yield a change of `--host-memory` for each larger size to try. Sizes are powers of two, from the bytes
-    of the `state_bytes` that do not fit in the devices; none over several pools, or if devices are their own
-    hosts."""
+    """Yield a change of `--host-memory` for each larger size of host memory to try. Sizes are powers of two,
+    from the bytes of the `state_bytes` that do not fit in the devices; none over several pools, or if devices
+    are their own hosts."""
     if question.has_pools or is_own_host(question.cluster):
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0

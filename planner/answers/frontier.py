@@ -307,7 +307,7 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
-        """Create a technique from the values (without it, with it) of each field."""
+        """Create a technique from each stack field's values (without the technique, with it)."""
         off, on = ({fact: pair[at] for fact, pair in values.items()} for at in (0, 1))
         return Technique(name=name, kind="trainer", part="stack", on=on, off=off, is_used=is_used)
 
@@ -453,8 +453,8 @@ def exact_frontier(
 
 @dataclass(frozen=True, slots=True)
 class _FrontierWalk(MemoryDescent):
-    """Search along the Pareto frontier of step time and memory on one number of GPUs, from the fastest plan
-    to ever less memory."""
+    """Search that follows the Pareto frontier of step time and memory on one number of GPUs, from the fastest
+    plan to ever less memory."""
 
     def point(self, result: SearchResult) -> Point:
         """Convert the best plan of a search to a frontier point."""

@@ -86,7 +86,7 @@ class Optimum:
 
     @property
     def plain(self) -> bool:
-        """Whether the objective is just the fastest step on the question's own number of GPUs."""
+        """Whether the objective is just the fastest step, without a choice among numbers of GPUs."""
         return self.objective == Objective() and not self.sizes
 
     def for_file(self, gpus_per_node: int) -> PlanObjective | None:
@@ -376,7 +376,7 @@ def split_by_padding(question: Question, limits: Restrictions) -> list[Restricti
 
 
 def limit_below(size: float) -> float:
-    """Largest memory limit, bytes, that a peak of `size` bytes exceeds."""
+    """Largest memory limit, bytes, that excludes a peak of `size` bytes, up to the tolerance of rounding."""
     return size * (1 - TOLERANCE)
 
 
@@ -548,8 +548,8 @@ class Ranking:
         between its bound and its value; both ranks are equal if these intervals do not overlap."""
 
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
-            """Whether no plan that the search of the second answer may have missed is better than the first
-            answer."""
+            """Whether the first answer's plan is proved at least as good as any that the second answer's
+            search could have missed."""
             measure, bound = self.objective.measure, second.optimum.bound
             return second.optimum.gap <= PROVEN or measure.loss(first.optimum.value) <= measure.loss(bound)
 

@@ -252,7 +252,7 @@ class Recommendation:
 
     @property
     def is_fastest(self) -> bool:
-        """Whether the recommended layout is also the fastest of all within the user's restrictions."""
+        """Whether the recommended layout is also the fastest within the user's restrictions."""
         return not self.why
 
     @property

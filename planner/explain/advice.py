@@ -334,7 +334,7 @@ class ChangePath:
         )
 
     def _price_after(self, move: Move, layout: Layout) -> Estimate | None:
-        """Price a layout after a move (new values of one or two axes); None if the result breaks a rule.
+        """Price a layout after a move (new values of one or two axes); None if the new layout breaks a rule.
 
         If the move changes recompute, or changes the stages so that recompute by stage no longer applies, as
         little is recomputed as memory allows.

@@ -195,8 +195,8 @@ def searched_space(question: Question, restrictions: Restrictions) -> Space | No
 
 
 def scale_limits(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
-    """Copy of the restrictions with the memory limit scaled by the ratio of device memory after and before a
-    change."""
+    """Copy of the restrictions with the memory limit scaled as a change of the question scales device
+    memory."""
     if restrictions.max_memory is None:
         return restrictions
     factor = after.cluster.gpu.memory / before.cluster.gpu.memory
@@ -510,8 +510,8 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
 def ties_and_rival(
     estimate: Estimate, rivals: Sequence[Estimate]
 ) -> tuple[tuple[Estimate, ...], Estimate | None]:
-    """Rivals with other degrees whose step takes as long as the plan's, and the fastest of the other rivals
-    (None if all tie)."""
+    """Split a plan's rivals with other degrees into those that tie with its step and the fastest of the
+    others (None if all tie)."""
     others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
     ties = tuple(one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN)
     apart = (one for one in others if one not in ties)

@@ -69,8 +69,8 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
 
 
 def _stage_objections(question: Question, layout: Layout, right: Mapping[str, int]) -> Iterator[Words]:
-    """Yield sentences on broken rules about the pools of pipeline ranks. `right` has the correct number of
-    ranks of each pool; it is empty if ranks do not divide the pools."""
+    """Yield sentences on broken rules about the pools in which pipeline ranks lie. `right` has the correct
+    number of ranks of each pool; it is empty if ranks do not divide the pools."""
     if words := _written_schedule(layout):
         yield Words(f"{words} needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
     outermost = layout.stride("pp") * layout.pp == layout.num_gpus
@@ -84,8 +84,8 @@ def _stage_objections(question: Question, layout: Layout, right: Mapping[str, in
 
 
 def _replica_objections(question: Question, layout: Layout, right: Mapping[str, int]) -> Iterator[Words]:
-    """Yield sentences on broken rules about the pools of replicas. `right` has the correct number of replicas
-    of each pool; it is empty if replicas do not divide the pools."""
+    """Yield sentences on broken rules about the pools in which replicas lie. `right` has the correct number
+    of replicas of each pool; it is empty if replicas do not divide the pools."""
     counts, size = Counter(layout.replicas), layout.num_gpus // layout.dp
     if right and counts != right:
         text = f"`replicas={_counts(counts.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"

@@ -294,8 +294,8 @@ def _context_missing(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _order_missing(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether none of the software stack's orders of mesh axes places the ranks as its own
-    order does, (N,)."""
+    """For each layout, whether no order of mesh axes that the software stack offers places the ranks as the
+    layout's order does, (N,)."""
     if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
         return np.zeros(len(x), dtype=np.bool_)
     seats = same_seats(x.cp, x.dp, x.pp)
