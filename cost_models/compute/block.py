@@ -59,8 +59,8 @@ class BlockSeconds:
 def block_seconds(
     question: Question, columns: LayoutColumns, device: Device, *, data_parallel: bool = True
 ) -> BlockSeconds:
-    """Seconds of one block for one microbatch on one rank, a sum over operators by roofline. With
-    `data_parallel` it includes the copies around data-parallel collectives."""
+    """Seconds of one block for one microbatch on one rank, a sum over operators, each by a roofline model.
+    With `data_parallel` it includes the copies around data-parallel collectives."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
@@ -109,8 +109,8 @@ def _block_seconds(
 def _recomputed_seconds(
     question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
-    """(N, P) seconds that the backward pass repeats under each of P recompute policies: zero for none, for
-    selective the attention core (or the stack's other selective drops), for full the block.
+    """(N, P) seconds that the backward pass repeats under each of P recompute policies. They are zero for
+    none, for selective the attention core (or the stack's other selective drops), for full the block.
 
     A stack that stops early omits the last GEMM of the recomputed part (in a mixture of the dense blocks
     only), as nothing needs its output again.

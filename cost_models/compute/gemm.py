@@ -178,7 +178,7 @@ def gemm_seconds(
 
 def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) -> Array:
     """Share of the tile slots of all waves that hold useful output, for the best tile shape; 1 on a device
-    without waves."""
+    without waves (CPU)."""
     if device.sm_count == 1:
         return np.ones(np.broadcast(m, n, batch).shape)
     best: Array = np.zeros(np.broadcast(m, n, batch).shape)
@@ -204,7 +204,7 @@ _SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in 
 
 
 def _alignment(widths: Sequence[Array], device: Device) -> Array:
-    """Share of the matrix rate that remains for the least aligned row width; 1 on devices without tiles."""
+    """Share of the matrix rate that remains for the least aligned row width; 1 on a CPU."""
     lowest_share: Array = np.ones(np.broadcast(*widths).shape)
     for width in widths if device.sm_count > 1 and device.tensor_cores else ():
         row_bytes = np.ceil(np.asarray(width) * device.operand_bytes).astype(np.int64)
@@ -241,7 +241,7 @@ def _cast_seconds(
     times = 1.0 if fuses else matrices  # one cast input per matrix; a compiler casts it once
 
     def cast(elements: Array, casts: float, *, turned: bool = False) -> Array:
-        """Seconds to cast `casts` operands with `elements` in total, each for one product."""
+        """Seconds to cast `casts` operands of `elements` elements in total, each operand for one product."""
         kernels, bytes_each = _COMPILED_KERNELS, 2 * wide + narrow
         if not fuses:
             kernels = _EAGER_KERNELS + turned

@@ -52,8 +52,8 @@ input."""
 
 
 def norm_bytes(question: Question, norm: Norm) -> float:
-    """Bytes per input element that a norm keeps for the backward pass: its input, which an eager RMS norm
-    keeps in fp32, with the normalised input if its gain is trained (on a CPU in fp32 too)."""
+    """Bytes per input element that a norm keeps for the backward pass. It keeps its input, which an eager RMS
+    norm keeps in fp32, with the normalised input if its gain is trained (on a CPU in fp32 too)."""
     element, stack = question.training.element_bytes, question.stack
     trains = question.training.tuning is None
     if norm != "rmsnorm":
@@ -218,7 +218,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     output_bytes = element * question.model.attended_size  # the core also keeps its output
 
     def without_outputs(total: Array, drops: Container[str | None]) -> Array:
-        """Bytes `total`, less the kept inputs that are outputs of the operators in `drops`."""
+        """Bytes `total` minus the kept inputs that are outputs of operators in `drops`."""
         read = [
             (share, {place: size - output_bytes * (one.kind == "core") for place, size in amount.items()})
             for one, share, amount in kept

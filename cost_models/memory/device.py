@@ -69,15 +69,15 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def communicators(columns: LayoutColumns) -> Ints:
-    """(N,) number of communicators that a rank creates along the mesh axes: one for each axis, and two for a
+    """(N,) number of communicators that a rank creates along the mesh axes, one for each axis and two for a
     pipeline (one per direction)."""
     degrees = (columns.tp, columns.cp, columns.replicas, columns.ep, columns.pp, columns.pp)
     return np.asarray(np.sum([degree > 1 for degree in degrees], axis=0))
 
 
 def workspace_bytes(question: Question) -> float:
-    """Bytes of the matrix library's workspaces inside the allocator: one for the forward thread, one for the
-    backward thread, and a third if Transformer Engine calls the library itself."""
+    """Bytes of the matrix library's workspaces inside the allocator. There is one for the forward thread, one
+    for the backward thread, and a third if Transformer Engine calls the library itself."""
     gpu, stack = question.cluster.gpu, question.stack
     if gpu.kind == "cpu":
         return 0.0

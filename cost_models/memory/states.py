@@ -79,8 +79,8 @@ class StateBytes:
 
 
 class DeviceShare(NamedTuple):
-    """Share of each kind of a parameter's states that stays on the device, (N,) or one number: 1, or 0 for
-    states that offload moves."""
+    """Share of each kind of a parameter's states that stays on the device, (N,) or one number. It is 0 for
+    states that offload moves, else 1."""
 
     optimizer: Array | float = 1.0
     weights: Array | float = 1.0

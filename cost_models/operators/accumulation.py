@@ -74,7 +74,7 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def gradient_dtype(question: Question) -> StateDtype:
-    """Type in which gradients are accumulated: the training spec's, or else the stack's default."""
+    """Type in which gradients are accumulated, from the training spec or else from the stack."""
     stack, training = question.stack, question.training
     default = "fp32" if accumulates_in_copy(question) else stack.gradient_dtype
     if training.precision == "fp16":

@@ -348,7 +348,7 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
 
 
 def state_products(mixer: Recurrence) -> int:
-    """Number of matrix products with a head's state per token: 3 with the delta rule, else 2."""
+    """Number of matrix products with a head's state per token, 3 with the delta rule and else 2."""
     return 3 if mixer.delta else 2
 
 

@@ -99,8 +99,8 @@ class _KindPart:
 
     @property
     def passes(self) -> float:
-        """Training FLOPs of a block divided by its forward FLOPs: 3, or 1 for frozen blocks with nothing
-        trained before them."""
+        """Training FLOPs of a block divided by its forward FLOPs, which is 3, or 1 for frozen blocks with
+        nothing trained before them."""
         return 1.0 if self.training.runs_forward_only else 3.0
 
 
@@ -122,7 +122,8 @@ def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list
 
 
 def index_width(model: TransformerSpec, sequence_length: int) -> int:
-    """Width of all queries of an indexer; 0 without one, or if a sequence is too short to leave out any token."""
+    """Width of all queries of a sparse-attention indexer together; 0 without an indexer, or if a sequence is
+    too short to leave out any token."""
     latent = model.latent_attention
     if latent is None or latent.indexer is None or sequence_length <= (model.attention_window or 0):
         return 0

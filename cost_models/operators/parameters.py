@@ -85,8 +85,8 @@ def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
 
 
 def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Rows of the output matrix over all tensor ranks: the padded vocabulary, or the model's `outputs` on
-    each rank."""
+    """Rows of the output matrix over all tensor ranks, which are the padded vocabulary, or `outputs` per rank
+    in a model that sets it."""
     return padded_vocabulary(model, tp) if model.outputs is None else model.outputs * np.asarray(tp)
 
 
@@ -144,8 +144,8 @@ ENDS: tuple[Part, ...] = ("embedding", "head")
 
 @lru_cache(maxsize=_CACHED)
 def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
-    """Operators of a block in a training job: the model's operators, each matrix product followed by its
-    adapters."""
+    """Operators of a block in a training job, in which the operators of an adapter follow each adapted matrix
+    product."""
     if tuning is None:
         return block_operators(model)
     if tuning.left is not None:

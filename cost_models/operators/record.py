@@ -207,7 +207,8 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 
 
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
-    """(N,) total on a rank, for one microbatch, of an amount that is given per token of each place."""
+    """(N,) total on a rank, for one microbatch, of an amount given per token of each place (sharding of an
+    activation)."""
     total = np.zeros(len(columns))
     for place, value in amount.items():
         if value:
@@ -216,7 +217,8 @@ def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array
 
 
 def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:
-    """(N,) number of tokens (or of parts or copies of tokens) of one microbatch that a rank has at a place."""
+    """(N,) number of tokens (or of parts or copies of tokens) of one microbatch that a rank holds of an
+    activation sharded as `place`."""
     tokens = columns.tokens(question.training.sequence_length)
     if place == "whole" or (place == "entrance" and question.stack.saves_gathered_activations):
         return tokens

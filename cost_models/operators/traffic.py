@@ -173,7 +173,7 @@ scattered into a map."""
 
 
 def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Bytes moved and kernels launched by expert routing, mean over the blocks: for router scores, and for
+    """Bytes moved and kernels launched by expert routing, mean over the blocks. They cover router scores, and
     copies of tokens that are ordered by destination, by expert and back.
 
     Forward a token is read once and written k times, its copies are reordered by expert if a rank has several

@@ -69,7 +69,7 @@ class LinkSpec(Spec):
 
 
 class Links(Spec):
-    """The links between GPUs: one kind inside a node, one between nodes."""
+    """Links between GPUs, one kind inside a node and one between nodes."""
 
     intra_node: LinkSpec
     """Link between GPUs of one node."""
@@ -361,7 +361,7 @@ class DriveSpec(Spec):
 
 
 class ClusterSpec(CheckedSpec):
-    """A homogeneous cluster: `nodes` × `gpus_per_node` of one GPU."""
+    """A homogeneous cluster of `nodes` × `gpus_per_node` GPUs of one type."""
 
     kind: Literal["cluster"] = "cluster"
     name: Name = "custom"
@@ -524,8 +524,8 @@ class MixedCluster(CheckedSpec):
 
     @property
     def link(self) -> LinkSpec:
-        """Link between GPUs of different pools: `between`, or else a link with the lowest bandwidth and the
-        highest latency of the pools' networks."""
+        """Link between GPUs of different pools (`between`, or else the lowest bandwidth and highest latency
+        of the pools' networks)."""
         if self.between is not None:
             return self.between
         farthest = (pool.buildings.link if pool.buildings else pool.links.farthest for pool in self.pools)
@@ -577,8 +577,8 @@ class Maintenance(CheckedSpec):
     takes: _Duration
 
     def contradictions(self) -> dict[str, object]:
-        """One error message, mapped to whether it applies: an interruption takes at least as long as the time
-        between two."""
+        """One error message, mapped to whether an interruption takes at least as long as the time between two
+        interruptions."""
         return {"`takes` is not shorter than `every`: no time is left to train": self.takes >= self.every}
 
 

@@ -122,8 +122,8 @@ def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kinds of the blocks of a model: `of_block` has the kind number of each block, counted from 0 by first
-    appearance. L blocks, K kinds."""
+    """Kind number of each block of a model (`of_block`), counted from 0 by first appearance. L blocks, K
+    kinds."""
 
     of_block: tuple[int, ...]
 
@@ -146,8 +146,8 @@ class Kinds:
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """(start, period): from block `start` on, kinds repeat every `period` blocks; the pair has the least
-        sum."""
+        """(start, period) of the pattern in which kinds repeat every `period` blocks from block `start` on;
+        the pair has the least sum."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
             if period >= sum(best):
@@ -272,8 +272,8 @@ def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
 def of_each_kind(
     model: TransformerSpec, training: TrainingSpec
 ) -> tuple[tuple[int, TransformerSpec, TrainingSpec], ...]:
-    """For each kind of block: the number of blocks, a model with only such blocks, and the job with the
-    sequences and trained parts of such blocks.
+    """(number of blocks, model with only such blocks, job with their sequences and trained parts) for each
+    kind of block.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.

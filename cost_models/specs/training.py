@@ -200,8 +200,8 @@ def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
 
 
 def _sample_lengths(lengths: LengthsSpec, longest: int) -> Ints:
-    """(D,) tokens of each document in a sample: quantiles of the lognormal distribution, or the given
-    lengths, each equally often."""
+    """(D,) tokens of each document in a sample, which are quantiles of the lognormal distribution, or the
+    given lengths, each equally often."""
     if lengths.lognormal is None:
         documents = np.array(lengths.documents or (longest,), dtype=np.int64)
         return np.tile(documents, -(-_MIN_SAMPLE // len(documents)))
@@ -339,8 +339,8 @@ class TrainingSpec(Spec):
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """Tokens of each sequence in a sample: one number, or in an encoder-decoder the encoder's and the
-        decoder's."""
+        """Tokens of each sequence in a sample, one number, or two (encoder, decoder) in an
+        encoder-decoder."""
         return (self.sequence_length, *([self.target_length] if self.target_length else []))
 
     @property
@@ -365,8 +365,8 @@ class TrainingSpec(Spec):
 
     @property
     def tokens_per_sample(self) -> float:
-        """Mean tokens per sample: of one document or sequence, or of a pair in preference or reward
-        training."""
+        """Mean tokens per sample, which is a document or a sequence, or a pair of these in preference or
+        reward training."""
         longest, lengths = self.sequence_length, self.lengths
         sequence = longest if lengths is None else sequences_of(lengths, longest).mean
         return sequence if self.reference is None and not self.reward else 2 * sequence

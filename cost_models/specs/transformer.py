@@ -156,8 +156,8 @@ class Recurrence(CheckedSpec):
 
     @property
     def split_units(self) -> int:
-        """Number of units that tensor-parallel ranks divide among them: groups of heads, or for mamba1
-        channels, as all share one key."""
+        """Number of units (groups of heads, or for mamba1 channels, as all share one key) that
+        tensor-parallel ranks divide among them."""
         return self.heads if self.kind == "mamba1" else self.groups
 
     @property
@@ -189,7 +189,7 @@ class Recurrence(CheckedSpec):
 
     @property
     def head_numbers(self) -> int:
-        """Number of extra scalars per head and token: a step size, or a decay and a write strength."""
+        """Number of extra scalars per head and token (a step size, or a decay and a write strength)."""
         return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1}.get(self.kind, 0)
 
     @property
@@ -221,8 +221,8 @@ class Encoder(Spec):
 
 
 class Stacks(Spec):
-    """Encoder-decoder: the first blocks encode one sequence; the other blocks decode another and also attend
-    to the encoder's output. T5, Raffel et al. 2019, arXiv 1910.10683."""
+    """Encoder-decoder, whose first blocks encode one sequence; the other blocks decode another and also
+    attend to the encoder's output. T5, Raffel et al. 2019, arXiv 1910.10683."""
 
     encoder_layers: Annotated[int, Field(ge=0)]
     """Number of blocks of the encoder; the remaining blocks are the decoder's."""
@@ -414,7 +414,7 @@ class Tower(CheckedSpec):
 
     @property
     def tokens(self) -> int:
-        """Tokens per image in the tower's blocks: its patches and any class token."""
+        """Tokens per image in the tower's blocks, which are its patches and any class token."""
         return self.patches + self.class_token
 
     @property
@@ -457,8 +457,8 @@ Mixer = Literal["attention", "recurrence", "both", "none"]
 
 
 class TransformerSpec(Spec):
-    """Shape of a dense or MoE transformer: a decoder, or an encoder (`encoder` is set), or an encoder-decoder
-    (`stacks` is set).
+    """Shape of a dense or MoE transformer, which is a decoder, an encoder (if `encoder` is set) or an
+    encoder-decoder (if `stacks` is set).
 
     Defaults that depend on other fields are filled in on construction. Each block is priced by its kind
     (`cost_models.specs.kinds`).
