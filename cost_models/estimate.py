@@ -374,7 +374,7 @@ def words_beyond_runs(question: Question, layout: Layout) -> tuple[str, ...]:
         return ()
     for axis in COMPARED:
         value = axis_value(axis, layout)
-        timed_values = {used for runs in timed for used in runs.used(axis)}
+        timed_values = {used for runs in timed for used in runs.values_of(axis)}
         if value == axis_value(axis, _PLAINEST) or value in timed_values:
             continue
         if isinstance(AXES[axis], Number) and value.isdecimal():

@@ -237,7 +237,7 @@ def _as_large_as_all(pool: Question, question: Question) -> Question:
     if links.inter_node is None:
         links = links.with_inter_node(question.pool_link)
     elif isinstance(links, LinkLevels):
-        links = links.under(cluster.nodes)
+        links = links.levels_for(cluster.nodes)
     update: dict[str, object] = {"links": links}
     update["nodes"] = -(-question.cluster.num_gpus // cluster.gpus_per_node)
     if cluster.nodes <= (cluster.nodes_per_leaf or 0):

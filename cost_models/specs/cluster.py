@@ -138,7 +138,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     @model_validator(mode="after")
     def _check_levels(self) -> LinkLevels:
-        if problems := list(dict.fromkeys(self._problems())):
+        if problems := list(dict.fromkeys(self._errors())):
             raise ValueError("; ".join(problems))
         return self
 
@@ -181,7 +181,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         inside = [level.faster(intra_node) for level in self.inside]
         return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
 
-    def under(self, nodes: int) -> LinkLevels:
+    def levels_for(self, nodes: int) -> LinkLevels:
         """A copy with only the levels that `nodes` nodes use; the outermost of these levels then joins all
         nodes."""
         enough = next(
@@ -199,7 +199,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         kind = self.root[at].kind
         return "network" if at >= len(self.inside) else "nvlink" if kind in _NVLINK else kind
 
-    def _problems(self) -> Iterator[str]:
+    def _errors(self) -> Iterator[str]:
         """Yield an error message for each contradiction between link levels."""
         names = [level.name for level in self.root]
         yield from (f"two levels are called `{name}`" for name in names if names.count(name) > 1)

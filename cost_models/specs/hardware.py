@@ -148,7 +148,7 @@ class TimedRuns(Spec):
     """Layout axis → values that the runs cover, separated by spaces, such as "1 2 8"; axes that no run sets
     are left out."""
 
-    def used(self, axis: str) -> tuple[str, ...]:
+    def values_of(self, axis: str) -> tuple[str, ...]:
         """Values of a layout axis that the timed runs cover; empty if no run sets the axis."""
         return tuple(self.axes.get(axis, "").split())
 

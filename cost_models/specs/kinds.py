@@ -81,7 +81,7 @@ class Frozen:
         ("passed"), or frozen without gradients ("still")."""
         return "" if not self.blocks[block] else "passed" if self.trained_before(block) else "still"
 
-    def left(self, block: int) -> tuple[UntrainedPart, ...]:
+    def untrained_parts(self, block: int) -> tuple[UntrainedPart, ...]:
         """Names of the parts that the job does not train, for a model whose blocks are all like block
         `block`. A tower's embedding is that of patches."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
@@ -97,7 +97,7 @@ class Frozen:
         return tuple(name for name, frozen in parts.items() if frozen)
 
     @property
-    def everything(self) -> bool:
+    def trains_nothing(self) -> bool:
         """Whether the job trains no part of the model."""
         return all((self.patches or not self.tower, *self.blocks, self.projector, self.embedding, self.head))
 
@@ -160,14 +160,14 @@ class Kinds:
     def class_at(self) -> Ints:
         """(L + 1,) equivalence class of each position between blocks; the same sequence of kinds follows all
         positions of a class, as far as there are blocks."""
-        return self.after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
+        return self.class_after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
 
     @property
     def classes(self) -> int:
         """Number of classes of positions between blocks (see `class_at`); 1 if all blocks are alike."""
         return sum(self._repeats)
 
-    def after(self, start: Ints, blocks: Ints) -> Ints:
+    def class_after(self, start: Ints, blocks: Ints) -> Ints:
         """Class (see `class_at`) of the position that is `blocks` blocks after a position of class
         `start`."""
         begin, period = self._repeats
@@ -293,7 +293,7 @@ def of_each_kind(
         elif kind_model.tower is not None:
             joint = kind_model.tower.model_copy(update={"share": images * kind_model.tower.features / source})
             kind_model = kind_model.model_copy(update={"tower": joint})
-        if frozen is not None and (untrained := frozen.left(kinds.of_block.index(kind))):
+        if frozen is not None and (untrained := frozen.untrained_parts(kinds.of_block.index(kind))):
             job["tuning"] = FREEZE_TUNING.model_copy(update={"left": untrained})
         jobs.append((count, kind_model, training.model_copy(update=job)))
     return tuple(jobs)

@@ -185,7 +185,7 @@ def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
     return Sequences(np.concatenate(packed), place_D)
 
 
-def share_cut(lengths: LengthsSpec, longest: int) -> float:
+def truncated_share(lengths: LengthsSpec, longest: int) -> float:
     """Share of a lognormal distribution's documents that are longer than `longest` tokens and therefore cut."""
     mean, sigma = lengths.lognormal or (1.0, 0.0)
     return 1.0 - NormalDist(log(mean) - sigma**2 / 2, sigma).cdf(log(longest)) if sigma else 0.0

@@ -215,7 +215,7 @@ class Encoder(Spec):
     head_transform: bool = True
     """Whether the head has a square matrix, the activation and a norm before the output matrix."""
 
-    def masked_of(self, sequence_length: int) -> int:
+    def masked_tokens(self, sequence_length: int) -> int:
         """Number of masked tokens in a sequence of `sequence_length` tokens."""
         return max(1, round(self.masked * sequence_length))
 

@@ -60,4 +60,4 @@ def share_of_targets(model: TransformerSpec, training: TrainingSpec) -> float:
     length = training.sequence_length
     if model.tower is not None:
         return 1 - (training.images or 1) * model.tower.features / length
-    return model.encoder.masked_of(length) / length if model.encoder else 1.0
+    return model.encoder.masked_tokens(length) / length if model.encoder else 1.0

@@ -124,7 +124,7 @@ class Batches:
         length = tokens.shape[1]
         for row in range(len(tokens)):
             draw = np.random.default_rng((self.seed, step, first + row))
-            places = draw.permutation(length)[: encoder.masked_of(length)]
+            places = draw.permutation(length)[: encoder.masked_tokens(length)]
             fate = draw.random(len(places))
             other = draw.integers(0, self.vocabulary, len(places))
             mask = self.vocabulary - 1 if encoder.mask_token is None else encoder.mask_token

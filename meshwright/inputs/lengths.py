@@ -9,7 +9,7 @@ from typing import get_args
 from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files.reading import read_text
-from cost_models.specs.training import LengthsSpec, Packing, TrainingSpec, grouped_lengths, share_cut
+from cost_models.specs.training import LengthsSpec, Packing, TrainingSpec, grouped_lengths, truncated_share
 from cost_models.units import grouped
 from meshwright.inputs.goals import one_of
 from meshwright.inputs.options import Job
@@ -46,7 +46,7 @@ def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
 
 def documents_told(training: TrainingSpec) -> Iterator[str]:
     """What was assumed of documents."""
-    cut = share_cut(training.lengths, training.sequence_length) if training.lengths else 0.0
+    cut = truncated_share(training.lengths, training.sequence_length) if training.lengths else 0.0
     if cut >= _WORTH_SAYING:
         yield f"{100 * cut:.1f} % of documents are longer than a sequence, and cut to it"
 

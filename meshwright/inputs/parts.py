@@ -80,7 +80,7 @@ def _freezing(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[
     blocks = model.num_layers - (model.tower.layers if model.tower else 0)
     if training.first_frozen > blocks:
         yield f"--freeze first={training.first_frozen}", f"`{model.name}` has {blocks} such blocks"
-    if frozen_parts(model, training).everything:
+    if frozen_parts(model, training).trains_nothing:
         yield "--freeze", "leaves nothing to train"
 
 

@@ -118,7 +118,7 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
         if axis in user.named_axes or axis in also or axis in stack.usual_degrees:
             continue
         relevant = runs if axis in OPTIONAL and question.hardware.stack != "any" else ()
-        values = {value for one in relevant for value in one.used(axis)}
+        values = {value for one in relevant for value in one.values_of(axis)}
         if not values:
             unused.add(axis)
         elif axis == "cp":
@@ -128,7 +128,7 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
         usual_values["order"] = frozenset([ORDERS.index(stack.axis_orders[0])])
     if len(stack.context_kinds) > 1:
         usual_values["context"] = frozenset([CONTEXTS.index(stack.context_parallel)])
-    timed_schedules = {value for one in runs for value in one.used("schedule")} | _USUAL_SCHEDULES
+    timed_schedules = {value for one in runs for value in one.values_of("schedule")} | _USUAL_SCHEDULES
     schedules = frozenset(SCHEDULES.index(name) for name in stack.schedules if name in timed_schedules)
     if schedules and len(schedules) < len({*stack.schedules}):
         usual_values["schedule"] = schedules

@@ -189,7 +189,7 @@ class Program:
         of the stage before that end in it. The columns of the first stage all begin with the model. What is
         left of a stage's one size is the first class."""
         stage_J, kinds = choice.columns.stage, choice.leaf.kinds
-        end_J = kinds.after(choice.columns.start, choice.columns.num_blocks)
+        end_J = kinds.class_after(choice.columns.start, choice.columns.num_blocks)
         for stage in range(1, choice.leaf.num_stages if choice.leaf.is_plain else 1):
             for start in range(1, kinds.classes):
                 begins = (stage_J == stage) & (choice.columns.start == start)

@@ -52,7 +52,7 @@ def test_positions_of_a_class_are_followed_by_the_same_kinds(drawn: list[int]) -
             left = last - max(one, other)
             assert own.of_block[one : one + left] == own.of_block[other : other + left]
         for size in range(last - one + 1):
-            assert own.after(own.class_at[one], np.array(size)) == own.class_at[one + size]
+            assert own.class_after(own.class_at[one], np.array(size)) == own.class_at[one + size]
 
 
 @given(LISTS, st.randoms(use_true_random=False))

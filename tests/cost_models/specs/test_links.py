@@ -159,9 +159,9 @@ def test_faster_links_are_faster_on_every_level_of_their_class(tmp_path: Path) -
 def test_a_pool_under_one_leaf_stays_under_it_in_a_larger_job(tmp_path: Path) -> None:
     links = read(tmp_path, PAIR, BOX, LEAF, SPINE).links
     assert isinstance(links, LinkLevels)
-    assert [(one.name, one.nodes) for one in links.under(4).root] == [
+    assert [(one.name, one.nodes) for one in links.levels_for(4).root] == [
         ("pair", None),
         ("box", 1),
         ("leaf", None),
     ]
-    assert links.under(5).root == links.root
+    assert links.levels_for(5).root == links.root

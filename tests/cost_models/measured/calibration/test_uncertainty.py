@@ -37,8 +37,8 @@ def test_too_few_pairs_say_nothing(cases: tuple[Case, ...]) -> None:
 def test_the_runs_of_a_profile_name_what_they_used(cases: tuple[Case, ...]) -> None:
     (runs,) = timed_runs(cases, {case.row.row_id: 0.1 for case in cases})
     assert (runs.source, runs.stack, runs.runs, runs.median_error) == ("bloom_prequel", "bigscience", 60, 0.1)
-    assert "8" in runs.used("pp")
-    assert runs.used("cp") == ()
+    assert "8" in runs.values_of("pp")
+    assert runs.values_of("cp") == ()
 
 
 def test_shipped_profiles_say_on_which_runs_they_rest() -> None:
