@@ -147,9 +147,9 @@ def _recomputed_seconds(
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of attention scores and weighted values, forward and backward, mean over all blocks,
-    with and without attention. They are those of a flash kernel, or of batched products that keep the s × s
-    scores in memory."""
+    """(2, N) seconds of attention scores and weighted values, forward and backward, mean over blocks with and
+    without attention. They are those of a flash kernel, or of batched products that keep the s × s scores in
+    memory."""
     model, length = question.model, question.training.sequence_length
     if not model.attention_share:
         return np.zeros((2, len(columns)))

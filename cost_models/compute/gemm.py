@@ -312,8 +312,8 @@ class LocalGemm:
 
 
 def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
-    """(N,) seconds of a block's matrix products forward, backward, for weight gradients, and for weight
-    gradients of column-parallel matrices.
+    """(N,) seconds each of a block's matrix products in the forward pass, in the backward pass, of these for
+    weight gradients, and of these for weight gradients of column-parallel matrices.
 
     Backward runs each GEMM twice, as dgrad and as wgrad. A mixture is averaged with the model's dense blocks.
     """
@@ -347,8 +347,8 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
 
 
 def _exposed_weight_seconds(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds of memory traffic that expert GEMMs cannot hide behind compute, for reading weights and
-    for accumulating weight gradients.
+    """(N,) seconds each to read weights and to accumulate weight gradients that expert GEMMs cannot hide
+    behind compute.
 
     Each expert's product is a separate kernel over few rows: it waits for the first of its weights, and at
     its end reads, updates and writes a block of the gradient. Transformer Engine's grouped products on B200

@@ -85,8 +85,8 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def index_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of an indexer's scores, forward and backward, on every tensor rank. They are 0 without
-    an indexer."""
+    """(2, N) seconds of the scores of a sparse-attention indexer, forward and backward, on every tensor rank.
+    They are 0 without an indexer."""
     sequence, picked = question.training.sequence_length, float(question.model.attention_window or 0)
     width, tokens = index_width(question.model, sequence), columns.tokens(sequence)
     scores = tokens * sequence / 2 * (width > 0)

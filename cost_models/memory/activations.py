@@ -64,8 +64,8 @@ def norm_bytes(question: Question, norm: Norm) -> float:
 
 
 def is_eager(question: Question) -> bool:
-    """Whether the stack runs plain PyTorch operators on a CPU, with neither a fused RMS norm nor an attention
-    kernel that reads grouped heads in place."""
+    """Whether the stack runs plain PyTorch operators on a CPU, without a fused RMS norm and without an
+    attention kernel that reads grouped heads in place."""
     return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
 
 
@@ -137,7 +137,7 @@ def _patch_bytes(question: Question) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationBytes:
-    """Activation bytes kept per live microbatch on one pipeline rank; (N,) each, `block` (N, P)."""
+    """Activation bytes that one pipeline rank keeps per live microbatch; (N,) each, `block` (N, P)."""
 
     block: Array
     """(N, P) bytes of a block under each of P recompute policies."""

@@ -402,8 +402,8 @@ TOWER_NORM = "tower norm"
 
 
 def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operator]:
-    """Yield the operators of the tower's last norm and the projector, which run with the decoder's first block.
-    LLaVA, Liu et al. 2023, arXiv 2304.08485, section 4.1.
+    """Yield the operators of a vision tower's last norm and of the projector, which run with the decoder's
+    first block. LLaVA, Liu et al. 2023, arXiv 2304.08485, section 4.1.
 
     Widths are per token of a sequence, so they include the image tokens per sequence token. Tensor ranks
     split the matrices as an MLP's; a single matrix is split by its inputs.

@@ -169,7 +169,7 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
 
 
 def part_of(one: Operator) -> UntrainedPart:
-    """Part of the model (block, tower or projector) to which an operator of a block belongs."""
+    """Part of the model (block, vision tower or projector) to which an operator of a block belongs."""
     return "tower" if one.name == TOWER_NORM else "projector" if one.name[:9] == "projector" else "block"
 
 
@@ -195,8 +195,8 @@ def _names_in_group(target: str) -> frozenset[str]:
 
 
 def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool) -> Iterator[Operator]:
-    """Yield the operators of one matrix's adapter, which are the products with A and B, and the additions of
-    output and input gradient."""
+    """Yield the operators of one matrix's adapter (products with A and B, and additions to the matrix's
+    output and input gradient)."""
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}

@@ -149,7 +149,7 @@ class TimedRuns(Spec):
     are left out."""
 
     def values_of(self, axis: str) -> tuple[str, ...]:
-        """Values of a layout axis that the timed runs cover; empty if no run sets the axis."""
+        """Values of a layout axis (such as "tp") that the timed runs cover; empty if no run sets the axis."""
         return tuple(self.axes.get(axis, "").split())
 
 

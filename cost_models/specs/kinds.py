@@ -82,8 +82,8 @@ class Frozen:
         return "" if not self.blocks[block] else "passed" if self.trained_before(block) else "still"
 
     def untrained_parts(self, block: int) -> tuple[UntrainedPart, ...]:
-        """Names of the parts that the job does not train, for a model whose blocks are all like block
-        `block`. A tower's embedding is that of patches."""
+        """Names of the parts that the job does not train, in a model whose blocks are all like the block with
+        index `block`. A tower's embedding is that of patches."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
         parts: dict[UntrainedPart, bool] = {
             "still": self.state(block) == "still",
@@ -129,7 +129,7 @@ class Kinds:
 
     @cached_property
     def number(self) -> int:
-        """Number of different kinds of blocks, K."""
+        """Number of kinds of blocks in the model, K."""
         return max(self.of_block) + 1
 
     @cached_property
@@ -232,8 +232,8 @@ def kinds_of(
     decoder, tower, stacks, rotary = decoder_of(model), model.tower, model.stacks, model.rotary
 
     def describe(number: int) -> tuple[State, TransformerSpec]:
-        """Training state of a block, and a model all of whose blocks are like the block. In a mixture's block
-        the always-active MLP is the shared expert."""
+        """(training state of a block, model whose blocks are all like that block). In a mixture's block the
+        always-active MLP is the shared expert."""
         state, layer = "" if frozen is None else frozen.state(number), number - (tower.layers if tower else 0)
         if layer < 0:
             return state, tower_of(model)

@@ -36,7 +36,7 @@ class Indexer(Spec):
 
     @property
     def width(self) -> int:
-        """Elements per token that an indexer computes, for queries, their weights and a key."""
+        """Elements per token that an indexer computes for queries, their weights and a key."""
         return self.heads * (self.head_dim + 1) + self.head_dim
 
 
@@ -681,12 +681,12 @@ class TransformerSpec(Spec):
 
     @property
     def query_size(self) -> int:
-        """Width of all query heads together."""
+        """Width of all query heads together, in elements."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
-        """Width of all key heads together."""
+        """Width of all key heads together, in elements."""
         return self.num_kv_heads * self.head_dim
 
     @property
@@ -728,7 +728,8 @@ class TransformerSpec(Spec):
         return self.stacks.source_share if self.stacks else 0.0
 
     def _mean_over_blocks(self, full: float, windowed: float) -> float:
-        """Mean over the blocks of a value, given the values with full attention and with an attention window."""
+        """Mean over the blocks of a value that is `windowed` in blocks with an attention window and `full` in
+        the others."""
         return self.windowed_share * windowed + (1 - self.windowed_share) * full
 
     @property
