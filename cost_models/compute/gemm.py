@@ -312,8 +312,8 @@ class LocalGemm:
 
 
 def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
-    """(N,) seconds each of a block's matrix products in the forward pass, in the backward pass, of these for
-    weight gradients, and of these for weight gradients of column-parallel matrices.
+    """Four (N,) arrays of seconds of a block's matrix products, for the forward pass, the backward pass,
+    weight gradients (part of backward), and weight gradients of column-parallel matrices.
 
     Backward runs each GEMM twice, as dgrad and as wgrad. A mixture is averaged with the model's dense blocks.
     """
