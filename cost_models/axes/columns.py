@@ -24,26 +24,26 @@ T = TypeVar("T")
 
 
 def take_rows(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numbers]:
-    """Selected rows of a column. A column broadcast from one number stays broadcast."""
+    """Select the rows `index` of a column; a column broadcast from one number stays broadcast."""
     if isinstance(index, slice) or column.strides != (0,):
         return column[index]
     return np.broadcast_to(column[:1], index.shape) if len(column) else column[index]
 
 
 _COLUMNS_OF = {name: tuple(word.columns(name)) for name, word in AXES.items() if word.columns(name)}
-"""Axis of unplaced layouts → names of its columns."""
+"""Axis name → names of the columns that store its value, for axes that a layout without placement has."""
 COLUMNS: dict[str, Word] = {
     column: word for name, axis in AXES.items() for column, word in axis.columns(name).items()
 }
-"""Column → kind of word that writes its number, in the order of the notation. Recompute, chosen stage by
-stage, has none."""
+"""Column name → kind of word that writes the column's number, in the order of the layout notation. Recompute,
+chosen stage by stage, has none."""
 USUAL_CONTEXT = UNSAID
-"""Number in the column `context` for the stack's default."""
+"""Number in the column `context` of layouts that use the software stack's default."""
 
 
 def context_ways(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) indices into `CONTEXTS`, the ways to exchange keys and values, from each layout's choice or else
-    the stack's default."""
+    """(N,) indices into `CONTEXTS`: how context-parallel ranks exchange keys and values, by the layout's
+    choice or else the stack's default."""
     usual = CONTEXTS.index(question.stack.context_parallel)
     return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
 
@@ -55,7 +55,7 @@ def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bo
 
 
 def names_overlap(columns: LayoutColumns) -> Bools:
-    """(N,) whether layouts name the axes whose communication overlaps compute (`overlap=`)."""
+    """(N,) whether the layout sets `overlap=`, the axes whose communication overlaps compute."""
     named: Bools = np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0)
     return named
 
@@ -67,7 +67,7 @@ def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) 
 
 
 def is_scheduled(columns: LayoutColumns, some: Container[str]) -> Bools:
-    """(N,) whether the schedule of each layout is among the names in `some`."""
+    """(N,) whether the layout's pipeline schedule is among the names in `some`."""
     wanted: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
     return wanted
 
@@ -95,7 +95,7 @@ class LayoutColumns(_AxisColumns):
 
     @classmethod
     def of(cls, layouts: Sequence[Layout]) -> LayoutColumns:
-        """Columns of a sequence of layouts, in order."""
+        """Convert a sequence of layouts to columns, a row for each layout."""
         values: dict[str, Ints] = {}
         for axis, names in _COLUMNS_OF.items():
             numbers = [AXES[axis].numbers(layout.resolve(axis)) for layout in layouts]
@@ -103,7 +103,7 @@ class LayoutColumns(_AxisColumns):
         return LayoutColumns(**values)
 
     def layout(self, row: int) -> Layout:
-        """Layout of one row, with blocks not yet placed on stages."""
+        """Convert row number `row` to a layout, with blocks not yet placed on stages."""
         return Layout(
             **{
                 axis: AXES[axis].value(*[int(getattr(self, name)[row]) for name in names])
@@ -116,11 +116,11 @@ class LayoutColumns(_AxisColumns):
         return LayoutColumns(**{name: take_rows(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
-        """(N,) number of microbatches per pipeline and step, m = B / (b·d)."""
+        """(N,) number of microbatches per pipeline and step, global batch / (mbs × dp)."""
         return global_batch // (self.mbs * self.dp)
 
     def tokens(self, sequence_length: int) -> Array:
-        """(N,) number of tokens of one microbatch on one rank, b·s/c."""
+        """(N,) number of tokens of one microbatch on one rank, mbs × sequence length / cp."""
         return self.mbs * sequence_length / self.cp
 
     @property
@@ -135,15 +135,15 @@ class LayoutColumns(_AxisColumns):
 
     @property
     def expert_shard(self) -> Ints:
-        """(N,) number of ranks over which ZeRO shards experts; with hybrid sharding experts have as many
+        """(N,) number of ranks over which ZeRO shards experts. With hybrid sharding experts have as many
         copies as other parameters."""
         same = self.expert_replicas
         copies: Ints = np.gcd(same, self.replicas // self.shard)
         return same // copies
 
     def shards(self, *, experts: bool, zero: int = 0) -> Ints:
-        """(N,) number of ranks over which a parameter (of routed experts, or any other) is sharded from ZeRO
-        stage `zero` on; below that stage 1."""
+        """(N,) number of ranks over which ZeRO shards parameters, of routed experts if `experts`, else of
+        others. It is 1 below ZeRO stage `zero`."""
         return np.where(self.zero >= zero, self.expert_shard if experts else self.shard, 1)
 
     @property
@@ -152,8 +152,8 @@ class LayoutColumns(_AxisColumns):
         return self.tp * self.cp * self.pp * self.dp
 
     def stride(self, axis: str) -> Ints:
-        """(N,) ranks between neighbours along a mesh axis other than tp, which is tp times the degrees of the
-        axes inside it."""
+        """(N,) difference in rank between neighbours along a mesh axis other than tp: tp times the degrees of
+        the axes inside it."""
         places = PLACES[self.order]
         inside = places < places[:, [MESH_AXES.index(axis)]]
         stride: Ints = self.tp * self.cp ** inside[:, 0] * self.dp ** inside[:, 1] * self.pp ** inside[:, 2]
@@ -161,14 +161,16 @@ class LayoutColumns(_AxisColumns):
 
 
 MIN_ROWS_TO_DEDUPLICATE = 256
-"""Minimum number of rows for which looking for equal rows is faster than computing them all."""
+"""Minimum number of rows from which costs are computed once for equal rows, as finding equal rows then takes
+less time."""
 _DENSE = 4
-"""Maximum ratio of the span of values to their number for numbering by a table, which is faster than
-sorting."""
+"""Maximum ratio of value range to number of values at which distinct values are numbered by a lookup table
+instead of sorting."""
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
-    """(N,) code of each row's combination of values in several columns, rising with the first column."""
+    """(N,) integer code of each row's combination of values in several columns; codes are ordered like the
+    first column."""
     code, size = np.zeros_like(columns[0]), 1
     if not len(code):
         return code
@@ -190,7 +192,8 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
 
 
 def _numbered(column: Ints) -> tuple[Ints, int]:
-    """(N,) rank of each value among the distinct values of a column, and the number of distinct values."""
+    """(N,) index of each value of a column in the sorted distinct values, and the number of distinct
+    values."""
     if not len(column):
         return column, 1
     low = int(column.min())
@@ -207,7 +210,8 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
 
 
 def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """First row of each distinct combination of values, and (N,) index of the combination of each row."""
+    """First row of each distinct combination of values in several columns, and each row's index of its
+    combination, (N,)."""
     kind, count = _numbered(codes_of(columns))
     first = np.empty(count if len(kind) else 0, dtype=np.int64)
     first[kind[::-1]] = np.arange(len(kind))[::-1]
@@ -215,8 +219,8 @@ def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def over_distinct(columns: LayoutColumns, names: Iterable[str], compute: Callable[[LayoutColumns], T]) -> T:
-    """Call `compute` once for each distinct combination of values in the named columns, and spread the
-    results over all rows. The result of `compute(columns)`, a record of (N,) arrays, depends on those columns
+    """Call `compute` on one row for each distinct combination of values in the columns `names`, and copy the
+    results to all rows. The result of `compute(columns)`, a record of (N,) arrays, depends on those columns
     alone."""
     if len(columns) < MIN_ROWS_TO_DEDUPLICATE:
         return compute(columns)
@@ -228,7 +232,7 @@ def over_distinct(columns: LayoutColumns, names: Iterable[str], compute: Callabl
 
 
 def _take_rows(value: Any, index: Ints) -> Any:
-    """A copy of a record in which every array has only the rows `index`."""
+    """Copy a record (dataclass, tuple or dict) with only the rows `index` of each array."""
     if isinstance(value, np.ndarray):
         return take_rows(value, index)
     if isinstance(value, tuple):

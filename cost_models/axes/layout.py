@@ -50,11 +50,12 @@ from cost_models.specs.choices import (
 from cost_models.units import counted
 
 ZERO_STAGES = 4
-"""Number of ZeRO stages, 0 to 3."""
+"""Number of ZeRO stages, counting stage 0 (no sharding) to 3."""
 USUAL_RING = 2
-"""Default buffers for streamed weights: one computes while the next is filled."""
+"""Default number of device buffers for streamed weights: one block computes from the first while the second
+is filled."""
 MOST_REPLICAS = 2**16
-"""Maximum number of replicas whose pools a layout may name."""
+"""Maximum number of data-parallel replicas for which a layout may name the pools."""
 
 
 class Offload(NamedTuple):
@@ -69,27 +70,27 @@ class Offload(NamedTuple):
 
     @property
     def named(self) -> int:
-        """Number of a rank's blocks to which `states`, `parked` and `streamed` give counts."""
+        """Number of a rank's blocks offloaded by an explicit count in `states`, `parked` or `streamed`."""
         return sum(count for count in self[: len(RESIDENCIES)] if count < EVERY)
 
 
 RESIDENCIES = ("states", "parked", "streamed")
-"""Residencies of a block's states other than the device."""
+"""Ways to offload a block's states to host memory; without any, they are on the device."""
 UPDATED_BY_CPU = ("states", "streamed")
-"""Residencies whose states the CPU updates, so that they may be on the drive."""
+"""Ways to offload a block's states with which the CPU updates them; only such states may be on the drive."""
 NOWHERE = Offload()
 
 
 OUTERMOST_REPLICAS: Order = "tp-cp-pp-dp"
-"""Order with each replica of the model on neighbouring ranks, so that it can lie within one pool (Megatron's
-alternative)."""
+"""Order of mesh axes in which dp is outermost, so that each replica is on neighbouring ranks and can lie in
+one pool (Megatron's alternative)."""
 MESH_AXES = ("cp", "dp", "pp")
-"""Mesh axes other than tp."""
+"""Mesh axes other than tp, which is innermost in every order."""
 
 
 def _first_seats() -> Ints:
-    """Table (8, orders) of `same_seats` for each set of mesh axes above degree one. The bits of a row's
-    index, from the lowest, say whether cp, dp and pp are above one."""
+    """Table (8, orders) of the results of `same_seats`, a row for each set of mesh axes with a degree above
+    one. The bits of a row's index, from the lowest, say whether cp, dp and pp are above one."""
     table = []
     for bits in range(8):
         there = {axis for bit, axis in enumerate(MESH_AXES) if bits >> bit & 1}
@@ -100,19 +101,19 @@ def _first_seats() -> Ints:
 
 _FIRST_SEATS = _first_seats()
 PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS], dtype=np.int64)
-"""(orders, 3): where cp, dp and pp lie in each order."""
+"""(orders, 3) positions of cp, dp and pp in each order of the mesh axes; smaller is further inside."""
 
 
 def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
-    """For every mesh order, the index of the first order with the same rank placement, as orders coincide
-    where degrees are 1; (N, orders), or (orders,) for one mesh."""
+    """For each order of mesh axes, the index of the first order that places ranks equally, (N, orders), or
+    (orders,) for one mesh. Orders place ranks equally if they differ only in axes of degree 1."""
     table: Ints = _FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
     return table
 
 
 def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
-    """Canonical order of mesh axes, which is the first that places ranks as `order` does on a mesh of the
-    given degrees."""
+    """Canonical order of mesh axes: the first order that places ranks as `order` does on a mesh of these
+    degrees."""
     return ORDERS[int(same_seats(cp, dp, pp)[ORDERS.index(order)])]
 
 
@@ -134,54 +135,61 @@ class Layout(Spec):
     """
 
     tp: GpuCount = 1
-    """Tensor-parallel degree t."""
+    """Tensor-parallel degree."""
     pp: GpuCount = 1
-    """Pipeline-parallel degree p (ranks)."""
+    """Pipeline-parallel degree: number of pipeline ranks."""
     vpp: PositiveInt = 1
-    """Model chunks per pipeline rank (virtual stages per rank), v."""
+    """Model chunks per pipeline rank (virtual stages per rank)."""
     cp: GpuCount = 1
     """Context-parallel degree: ranks that share one sequence, each with a part of its tokens."""
     dp: GpuCount = 1
-    """Data-parallel degree d."""
+    """Data-parallel degree."""
     ep: GpuCount = 1
     """Expert-parallel degree: ranks that share the experts of a mixture, taken from tp × cp × dp."""
     etp: GpuCount | None = None
-    """Tensor-parallel degree inside an expert; None: tp."""
+    """Tensor-parallel degree inside an expert; None: as `tp`."""
     mbs: GpuCount = 1
-    """Sequences in one microbatch, b."""
+    """Microbatch size, in sequences."""
     zero: Annotated[int, Field(ge=0, le=ZERO_STAGES - 1), _ZERO] = 0
-    """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over `shard` ranks."""
+    """ZeRO stage: 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also parameters, over `shard`
+    ranks."""
     shard: GpuCount | None = None
-    """Ranks that ZeRO shards over (hybrid sharding: replicas of such groups); None: all dp × cp."""
+    """Number of ranks that ZeRO shards over; fewer than dp × cp is hybrid sharding, with replicas of each
+    shard. None: all dp × cp."""
     sp: Annotated[bool, Switch()] = False
-    """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
+    """Megatron sequence parallelism: activations outside tensor-parallel regions are split along the sequence
+    over tp ranks."""
     schedule: Annotated[Schedule, Choice(SCHEDULES)] = "1f1b"
-    """Pipeline schedule; default: `interleaved` with vpp > 1, else `1f1b`."""
+    """Pipeline schedule; by default `interleaved` if vpp > 1, else `1f1b`."""
     order: Annotated[Order, Choice(ORDERS)] = DEFAULT_ORDER
-    """Mesh axes from neighbouring ranks outwards; among orders that differ only in axes of degree one, the
-    first."""
+    """Mesh axes from neighbouring ranks outwards. Among orders that differ only in axes of degree one, the
+    first is used."""
     context: Annotated[Context | None, Choice(CONTEXTS)] = None
-    """Way in which context-parallel ranks exchange keys and values; None: the stack's default, or cp is 1."""
+    """Method by which context-parallel ranks exchange keys and values. None: the stack's default, or cp is
+    1."""
     recompute: Annotated[tuple[StageRecompute, ...], PerStage()] = ("none",)
-    """Policy, or mix of policies, of all virtual stages, or one for each in model order."""
+    """Activation recompute policy, or mix of policies: one entry for all virtual stages, or one for each in
+    model order."""
     offload: Annotated[Offload, Counts(Offload._fields)] = NOWHERE
     """Blocks of every rank whose states, weights or activations are in host memory."""
     ring: Annotated[PositiveInt, Number(sign="=", simplest=USUAL_RING)] = USUAL_RING
-    """Blocks whose streamed weights are on the device at a time, including buffers that are being filled."""
+    """Number of device buffers for blocks' streamed weights, including buffers that are being filled."""
     overlap: Annotated[tuple[Overlap, ...] | None, Subset(OVERLAPS)] = None
     """Axes whose communication overlaps compute; None: the stack's default."""
     layers: Annotated[tuple[int, ...], PerStage(int)] = ()
-    """Blocks of each virtual stage in model order (pp × vpp entries); empty: not placed yet."""
+    """Number of blocks of each virtual stage in model order (pp × vpp entries); empty: not placed yet."""
     pools: Annotated[tuple[_Pool, ...], PerStage()] = ()
-    """Pool of each pipeline rank, on a cluster of several pools; empty: only one pool, or not chosen yet."""
+    """Name of each pipeline rank's pool, on a cluster of several pools; empty: only one pool, or not chosen
+    yet."""
     replicas: Annotated[tuple[_Pool, ...], PerStage(most=MOST_REPLICAS)] = ()
-    """Pool of each of the dp replicas, on a cluster of several pools whose replicas each lie within one
-    pool."""
+    """Name of each replica's pool (dp entries), on a cluster of several pools whose replicas each lie within
+    one pool."""
 
     @model_validator(mode="before")
     @classmethod
     def _implied(cls, data: Any) -> Any:
-        """Add default fields that follow from given ones, such as the schedule from `vpp`."""
+        """Add defaults of omitted fields that depend on given fields, such as the schedule, which depends on
+        `vpp`."""
         if not isinstance(data, dict):
             return data
         implied: dict[str, Any] = {"schedule": usual_schedule(data.get("vpp", 1))}
@@ -250,17 +258,17 @@ class Layout(Spec):
 
     @property
     def sequence_ranks(self) -> str:
-        """Text of the parallel degrees that split a sequence, such as "cp2 x tp4"."""
+        """Text that lists the parallel degrees that split a sequence, such as "cp2 x tp4"."""
         return f"cp{self.cp} x tp{self.tp}" if self.cp > 1 else f"tp{self.tp}"
 
     @property
     def shard_group(self) -> int:
-        """Number of ranks that ZeRO shards over, `shard` or else dp × cp."""
+        """Number of ranks that ZeRO shards over: `shard`, or dp × cp if it is None."""
         return self.shard or self.data_ranks
 
     @property
     def expert_tp(self) -> int:
-        """Tensor-parallel degree inside an expert, `etp` or else tp."""
+        """Tensor-parallel degree inside an expert: `etp`, or tp if it is None."""
         return self.etp or self.tp
 
     @property
@@ -271,12 +279,12 @@ class Layout(Spec):
 
     @property
     def says_pools(self) -> str:
-        """Name of the axis (`replicas` or `pools`) that assigns the layout's ranks to pools; empty if neither
-        does."""
+        """Name of the field, `replicas` or `pools`, that assigns the layout's ranks to pools; empty if
+        neither does."""
         return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
 
     def resolve(self, axis: str) -> Any:
-        """Effective value of an axis even if omitted, as etp follows tp, and shard dp × cp."""
+        """Effective value of an axis, even if omitted: `etp` is then tp, and `shard` dp × cp."""
         return getattr(self, RESOLVED_AS.get(axis, axis))
 
     @property
@@ -286,21 +294,21 @@ class Layout(Spec):
 
     @property
     def policies(self) -> tuple[Recompute, ...]:
-        """Recompute policies of the layout's blocks, each once."""
+        """Distinct recompute policies of the layout's blocks."""
         return tuple(dict.fromkeys(policy for mix in self.recompute for policy in policies_in(mix)))
 
     def microbatches(self, global_batch: int) -> int:
-        """Microbatches per pipeline and step, m = B / (b·d). With `replicas` in several pools, whose numbers
-        differ, their mean rounded down."""
+        """Number of microbatches per pipeline and step, global batch / (mbs × dp). With `replicas` in several
+        pools, whose numbers differ, their mean rounded down."""
         return global_batch // (self.mbs * self.dp)
 
     @property
     def brief(self) -> str:
-        """Notation of the layout for people, without `layers` if the placement is even."""
+        """Short notation of the layout for people, without `layers` if blocks are spread evenly."""
         return str(self.model_copy(update={"layers": ()}) if len(set(self.layers)) == 1 else self)
 
     def stride(self, axis: str) -> int:
-        """Number of ranks between neighbours along a mesh axis."""
+        """Difference in rank between neighbours along a mesh axis."""
         order = self.order.split("-")
         return math.prod(getattr(self, inner) for inner in order[: order.index(axis)])
 
@@ -321,21 +329,21 @@ AXES: dict[str, Word] = {
     name: next((part for part in field.metadata if isinstance(part, Word)), Number())
     for name, field in Layout.model_fields.items()
 }
-"""Every axis by its name, in the order of the notation, with the kind of word that writes and parses it."""
+"""Axis name → kind of word that writes and parses the axis, in the order of the layout notation."""
 
 RESOLVED_AS = {"etp": "expert_tp", "shard": "shard_group"}
-"""Axes that follow others when omitted, and the property with their effective value."""
+"""Axis whose default is another axis's value → name of the `Layout` property with its effective value."""
 _UNWRITTEN = {name: field.default for name, field in Layout.model_fields.items()} | dict.fromkeys(
     ("tp", "pp", "dp", "mbs", "zero")
 )
-"""Value at which an axis is omitted from the notation; None: it is always written."""
+"""Axis name → value at which the axis is omitted from the notation; None: it is always written."""
 
 MAX_WORDS = 100
-"""Maximum number of words in a layout: five times as many as there are axes."""
+"""Maximum number of words in a layout's text, five times the number of axes."""
 
 
 def parse_layout(text: str) -> Layout:
-    """Parse a layout from its notation; all invalid words are reported at once.
+    """Parse a layout from text in its notation, and report all invalid words at once.
 
     Raises:
         InputError: unknown or repeated words, or words that contradict one another.
@@ -379,19 +387,20 @@ def parse_layout(text: str) -> Layout:
 
 
 COMPARED = tuple(name for name in AXES if name not in ("dp", "layers", "pools", "replicas"))
-"""Axes by which layouts are compared; dp, layers and pools follow from the other axes and the GPUs."""
+"""Axes in which a comparison of layouts may show a difference; dp, layers and pools follow from the others
+and the number of GPUs."""
 USUAL = "usual"
-"""Word for the default value of an axis."""
+"""Word that comparisons show for an axis's default value."""
 
 
 def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
-    """Names of the axes on which two layouts differ, in the order of the notation."""
+    """Names of the axes whose values differ between two layouts, in the order of the layout notation."""
     return tuple(name for name in COMPARED if axis_value(name, one) != axis_value(name, other))
 
 
 def axis_value(name: str, layout: Layout) -> str:
-    """Value of a layout's axis as one word ("8", "interleaved", "True"); for recompute the policies in use,
-    without their counts."""
+    """Value of a layout's axis as one word for comparisons, such as "8" or "interleaved"; for recompute the
+    policies in use, without their counts."""
     value = getattr(layout, name)
     if name == "recompute":
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}

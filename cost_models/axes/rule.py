@@ -16,7 +16,7 @@ from cost_models.question import Question
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Error sentence for a broken rule, and one hint (may be empty)."""
+    """Error sentence about a broken rule, and one hint, which may be empty."""
 
     what: str
     hint: str = ""
@@ -25,23 +25,25 @@ class Words:
 Broken = Callable[[Question, LayoutColumns], Bools | bool]
 Sentence = Callable[[Question, Layout], Words]
 Row = tuple[Broken, str | Sentence] | tuple[Broken, str, str]
-"""Condition that breaks a rule, and its sentence, or templates of sentence and hint."""
+"""Condition under which a rule is broken, and its error sentence: a function, or templates of sentence and
+hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One named rule that layouts must obey, shared by the search, the errors and the explanations."""
+    """One named rule that layouts must obey, shared by the search, error messages and explanations."""
 
     name: str
     broken: Broken
-    """Condition that breaks the rule, of N layouts: (N,), or one value for all."""
+    """Function that returns whether each of N layouts breaks the rule, (N,), or one value for all."""
     what: str | Sentence
-    """Template of `layout`, `question`, `model`, `training` and `stack` ("not with `zero{layout.zero}`"), or a function
-    that words the broken rule."""
+    """Template of the error sentence, with fields `layout`, `question`, `model`, `training` and `stack` ("not
+    with `zero{layout.zero}`"), or a function that returns sentence and hint."""
     hint: str = ""
-    """Template of the hint, if `what` is one."""
+    """Template of the hint; used only if `what` is a template."""
     unknown: Callable[[Question], bool] | None = None
-    """Whether a question leaves out the limit that a pricing rule asks for, so that no price shows it."""
+    """Function that returns whether a question does not specify the limit that the rule checks; None: it
+    always does."""
 
     def sentence(self, question: Question, layout: Layout) -> Words:
         """Error sentence and hint for a layout that breaks the rule."""
@@ -53,7 +55,7 @@ class Rule:
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
-    """Rules built from a table of conditions and sentences by name, in the table's order."""
+    """Build rules from a table of rule name → condition and error sentence, in the table's order."""
     return tuple(Rule(name, *row) for name, row in table.items())
 
 
@@ -66,13 +68,14 @@ def unbroken(rules: Iterable[Rule], question: Question, columns: LayoutColumns) 
 
 
 def objections(rules: Iterable[Rule], question: Question, layout: Layout) -> list[Words]:
-    """Error sentences and hints of the rules that a layout breaks, in the order of the rules."""
+    """Error sentences and hints of the rules that one layout breaks, in the order of the rules."""
     columns = LayoutColumns.of([layout])
     return [rule.sentence(question, layout) for rule in rules if np.all(rule.broken(question, columns))]
 
 
 def dividing(axis: str, total: int, limit: int) -> str:
-    """Clause that lists the degrees up to `limit` that divide `total`, such as "tp1, tp2 or tp4 divide them"."""
+    """Clause for an error message that lists the degrees up to `limit` that divide `total`, such as "tp1, tp2
+    or tp4 divide them"."""
     fitting = [
         f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
     ]
@@ -80,7 +83,8 @@ def dividing(axis: str, total: int, limit: int) -> str:
 
 
 def raise_problems(words: Sequence[Words], headline: str) -> None:
-    """Raise one error for all broken rules; return if there are none.
+    """Raise one InputError with all sentences and hints in `words` under a `headline`; do nothing if there
+    are none.
 
     Raises:
         InputError: the only problem, or all under a headline, with the hint of the first.

@@ -1,5 +1,5 @@
-"""Stages of a pipeline: placement of blocks on stages, and recompute policies of a stage: one for all its
-blocks, or a mix.
+"""Pipeline stages of a layout: number of blocks on each stage, and the recompute policies of a stage's blocks
+(one policy, or a mix).
 
 A mix is written `full:3` (three blocks in full, the others nothing), or `full:3/selective` (three in full,
 all others selectively). Blocks that recompute most come first in a stage, as in Megatron-LM's
@@ -21,7 +21,7 @@ from cost_models.schedules.registry import SPLIT_BACKWARD
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 
 ENDS = 2
-"""Number of stages that may have no block: the first, with the embedding, and the last, with the head."""
+"""Number of stages that may have no block: the first has the embedding, the last the head."""
 _NONE, _FULL = (RECOMPUTE_POLICIES.index(policy) for policy in ("none", "full"))
 _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASCII)
 
@@ -35,14 +35,15 @@ def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Number of blocks of each stage, filled in turn with ceil(L / stages) each, so that the last stage, with
-    the head, has fewer."""
+    """Number of blocks of each stage if stages take ceil(blocks / stages) each, first to last; the last
+    stage, with the head, has fewer."""
     most = -(-num_layers // stages)
     return tuple(max(0, min(most, num_layers - most * stage)) for stage in range(stages))
 
 
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Number of blocks of each stage, filled in turn until the total work passes the stage's share.
+    """Number of blocks of each stage if each is filled until the total work, head included, passes the
+    stage's equal share.
 
     The head counts as `head` blocks and follows the last block, so the last stages may have none.
     """
@@ -52,7 +53,7 @@ def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int,
 
 
 def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
-    """Recompute policies that the stages of a pipeline schedule may use.
+    """Recompute policies that stages may use under a pipeline schedule.
 
     PyTorch recomputes a checkpointed region for every piece of its backward pass. A split backward pass has a
     piece for each parameter: whole blocks would be recomputed about seven times, and per-operator policies
@@ -67,8 +68,8 @@ def policy_mask(policies: Container[str]) -> Bools:
 
 
 def policies_by_schedule(policies: Iterable[str]) -> Bools:
-    """Whether stages may use each of `RECOMPUTE_POLICIES` under each of `SCHEDULES`, if it is among `policies`,
-    (schedules, P)."""
+    """(schedules, P) whether stages may use each of `RECOMPUTE_POLICIES` under each of `SCHEDULES`; policies
+    not in `policies` are False."""
     return np.array([policy_mask({*policies}.intersection(allowed_recompute(one))) for one in SCHEDULES])
 
 
@@ -78,11 +79,11 @@ def _is_mix(text: str) -> str:
 
 
 StageRecompute = Annotated[str, AfterValidator(_is_mix)]
-"""A policy, or a mix of policies, as text."""
+"""Text of a stage's recompute policy or mix of policies, such as `full` or `full:3/selective`."""
 
 
 def _parts(text: str) -> dict[Recompute, int | None]:
-    """Recompute policies in the text of a mix, each with its number of blocks, or None for all remaining blocks."""
+    """Parse the text of a recompute mix to policy → number of blocks, or None for all remaining blocks."""
     found: dict[Recompute, int | None] = {}
     for word in text.split("/"):
         match = _PART.fullmatch(word)
@@ -101,19 +102,20 @@ def _parts(text: str) -> dict[Recompute, int | None]:
 
 
 def policies_in(text: str) -> tuple[Recompute, ...]:
-    """Recompute policies that the text of a mix names, and `none` if the text leaves blocks over."""
+    """Recompute policies that blocks have under the text of a mix; `none` is one if the text does not cover
+    all blocks."""
     parts = _parts(text)
     return (*parts,) if None in parts.values() or "none" in parts else (*parts, "none")
 
 
 def named_blocks(text: str) -> int:
-    """Total number of blocks to which the text of a recompute mix gives counts."""
+    """Number of blocks that the text of a recompute mix covers by explicit counts."""
     return sum(count or 0 for count in _parts(text).values())
 
 
 def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
-    """(S, P) number of blocks of each stage under each recompute policy, from the stage's number of blocks and
-    its mix.
+    """(S, P) number of blocks of each stage under each recompute policy, from the stages' numbers of blocks
+    and texts of their mixes.
 
     Raises:
         InputError: a mix names more blocks than its stage has.
@@ -130,8 +132,8 @@ def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
 
 
 def mix_of(counts_P: Sequence[int]) -> str:
-    """Text of a stage's recompute mix from its number of blocks under each policy, such as
-    `full:3/selective`, most recompute first."""
+    """Text of a stage's recompute mix, such as `full:3/selective`, from its number of blocks under each
+    policy, (P,). The policy that recomputes most is first."""
     used = [(policy, count) for policy, count in zip(RECOMPUTE_POLICIES, counts_P, strict=True) if count][
         ::-1
     ]
@@ -143,8 +145,8 @@ def mix_of(counts_P: Sequence[int]) -> str:
 
 
 def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
-    """(..., P) number of blocks under each recompute policy, in stages whose first `number` blocks (or all,
-    if fewer) are recomputed in full."""
+    """(..., P) number of blocks under each recompute policy, in stages of `sizes` blocks whose first `number`
+    blocks (at most all) are recomputed in full."""
     full = np.minimum(sizes, number)
     counts = np.zeros((*full.shape, len(RECOMPUTE_POLICIES)), dtype=np.int64)
     counts[..., _FULL], counts[..., _NONE] = full, sizes - full
@@ -152,8 +154,8 @@ def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
 
 
 def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
-    """Number of blocks per stage that are recomputed in full, if all stages have the same; else None. The
-    number is the one with which `first_in_full` gives every stage's mix."""
+    """Number of blocks per stage recomputed in full, if every stage's mix is that of `first_in_full` with the
+    same number; else None."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())
     same = (counts_SP == first_in_full(np.array(layers), number)).all()
@@ -161,7 +163,8 @@ def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | Non
 
 
 def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
-    """Text of each stage's recompute mix. An end stage without blocks repeats its neighbour's last policy."""
+    """Text of each stage's recompute mix, from its number of blocks under each policy, (S, P). A first or
+    last stage without blocks repeats its neighbour's last policy."""
     mixes = [mix_of(stage) for stage in counts_SP.tolist()]
     for end, neighbour in ((0, 1), (-1, -2)):
         if not counts_SP[end].sum():
@@ -170,7 +173,7 @@ def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
 
 
 def policy_of_blocks(blocks: int, text: str) -> tuple[Recompute, ...]:
-    """Recompute policy of each block of a stage, in model order, those that recompute most first."""
+    """Recompute policy of each block of a stage, in model order; blocks that recompute most come first."""
     counts_P = blocks_by_policy((blocks,), (text,))[0].tolist()
     ordered = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
     return tuple(policy for policy, count in ordered for _ in range(count))

@@ -22,12 +22,13 @@ class Word:
     """One kind of word in the notation of layouts, a name followed by a value."""
 
     sign: str = field(default="=", kw_only=True)
-    """Sign between the name of an axis and its value."""
+    """Text between the name of an axis and its value, `=` or empty."""
     simplest: int = field(default=0, kw_only=True)
-    """Number in the column of a layout without the axis."""
+    """Number in the column of layouts that do not set the axis."""
 
     def read(self, rest: str) -> Any:
-        """Parse the value in a word's text after the name; None if the text belongs to another word.
+        """Parse the axis's value from `rest`, a word's text after the axis name; None if the text is not of
+        this kind of word.
 
         Raises:
             ValueError: the value cannot be parsed; the message says why.
@@ -37,48 +38,50 @@ class Word:
         return self.parse(rest.removeprefix(self.sign))
 
     def parse(self, text: str) -> Any:
-        """Parse the value in a word's text after the sign, as in `read`."""
+        """Parse the axis's value from a word's text after the sign; None if the text is not of this kind of
+        word."""
         return text
 
     def write(self, name: str, value: Any) -> str:
-        """Text of the word for an axis name and a value."""
+        """Text of the word for an axis name and its value, such as `tp8`."""
         return f"{name}{self.sign}{value}"
 
     def compare(self, name: str, value: Any) -> str:
-        """Text of the word where layouts are compared. An absent value has a word too, such as "no sp" or
-        "usual overlap"."""
+        """Text of the word in comparisons of layouts, where an absent value also has a text, such as "no sp"
+        or "usual overlap"."""
         if value is None or value is False or (isinstance(self, (Counts, PerStage)) and not any(value)):
             return f"{'usual' if isinstance(self, (Choice, Subset)) else 'no'} {name}"
         return self.write(name, value)
 
     def columns(self, name: str) -> dict[str, Word]:
-        """Name of each column that stores the axis → kind of word that writes the column's number."""
+        """Names of the columns that store the axis `name`, each → kind of word that writes the column's
+        number."""
         return {name: self}
 
     def numbers(self, value: Any) -> tuple[int, ...]:
-        """Numbers that store a value in the axis's columns; the inverse of `value`."""
+        """Encode an axis's value as one integer for each of its columns; the inverse of `value`."""
         return (int(value),)
 
     def value(self, *numbers: int) -> Any:
-        """Value of the axis from the numbers in its columns; the inverse of `numbers`."""
+        """Decode an axis's value from the integers in its columns; the inverse of `numbers`."""
         return numbers[0]
 
     @property
     def every(self) -> range | None:
-        """Range of the numbers that a column may hold; None for any number from the simplest on."""
+        """Range of the numbers that the axis's column may contain; None: any number from `simplest` up."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Number(Word):
-    """Word with a number, written `tp8` or `tp=8`; with the sign `=` only `ring=4`."""
+    """Word with a number, written `tp8` or `tp=8`; with the sign `=` only in the form `ring=4`."""
 
     sign: str = field(default="", kw_only=True)
     simplest: int = field(default=1, kw_only=True)
     least: int = 1
     most: int | None = None
     outside: str = "must be above zero"
-    """Complaint about a number below the least or above the most."""
+    """Error message about a number below `least` or above `most`."""
 
     def parse(self, text: str) -> int | None:
         digits = text if self.sign else text.removeprefix("=")
@@ -92,8 +95,8 @@ class Number(Word):
 
 @dataclass(frozen=True, slots=True)
 class Switch(Word):
-    """Word that is on or off, written `sp` or `sp=1`; `sp=0` says that it is off. Of a subset whether a name
-    is in it, or `UNSAID`, the simplest."""
+    """Word that is on or off, written `sp` or `sp=1`, and `sp=0` for off. As a column of a `Subset` it is
+    whether a name is in the subset, or `UNSAID`."""
 
     sign: str = field(default="", kw_only=True)
 
@@ -112,12 +115,12 @@ class Switch(Word):
 
 
 UNSAID = -1
-"""Number in a column for a choice that the layout leaves to the stack's default."""
+"""Number in an axis's column if the layout uses the software stack's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice(Word):
-    """Word with one of several names, stored in a column as the name's index, such as `schedule=zbv`."""
+    """Word with one of several names, such as `schedule=zbv`, stored in a column as the name's index."""
 
     names: tuple[str, ...]
 
@@ -137,8 +140,8 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Subset(Word):
-    """Word with a subset of several names, or `none`, and a column for each name, such as `overlap=tp,dp`.
-    Omitted, it means the stack's default."""
+    """Word with a subset of several names or `none`, such as `overlap=tp,dp`, stored in a column for each
+    name. Omitted, it means the stack's default."""
 
     names: tuple[str, ...]
 
@@ -165,13 +168,14 @@ class Subset(Word):
 
 
 EVERY = 10**6
-"""Count that stands for all blocks."""
+"""Number of blocks that stands for all blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts(Word):
-    """Word with counts of several parts, a column each, such as `offload=streamed:28/states:4`. Omitted parts
-    have none; a part without a count means all (`offload=streamed`)."""
+    """Word with a number of blocks for several parts, such as `offload=streamed:28/states:4`, stored in a
+    column for each part. Omitted parts are zero; a part without a number means all blocks
+    (`offload=streamed`)."""
 
     parts: tuple[str, ...]
 
@@ -206,13 +210,13 @@ class Counts(Word):
 
 @dataclass(frozen=True, slots=True)
 class PerStage(Word):
-    """Word with a value for each stage, equal neighbours written as a run, such as `layers=12*7,11`. It has
+    """Word with a value for each stage, such as `layers=12*7,11`, where `12*7` repeats 12 seven times. It has
     no column, as the planner chooses the values."""
 
     item: Callable[[str], Any] = str
-    """Parser of one value; raises ValueError."""
+    """Function that parses one value; it raises ValueError."""
     most: int = MAX_STAGES
-    """Maximum number of values."""
+    """Maximum number of values in the word."""
 
     def parse(self, text: str) -> tuple[Any, ...]:
         try:
@@ -229,8 +233,8 @@ class PerStage(Word):
 
 
 def _expand(text: str, most: int) -> list[str]:
-    """Values of the runs in a text, `12*2,11` → ["12", "12", "11"]; raises ValueError on invalid runs, and on
-    more than `most` values."""
+    """Expand the repeated values in a text, `12*2,11` → ["12", "12", "11"]. Raises ValueError on an invalid
+    repetition, or more than `most` values."""
     values: list[str] = []
     for run in text.split(",", most):
         value, star, count = run.partition("*")

@@ -1,5 +1,4 @@
-"""Communication seconds of the ranks of every axis of a layout: data, context, tensor and expert ranks, and
-stages.
+"""Communication seconds of each parallel axis of a layout: data, context, tensor, expert and pipeline.
 
 **Data ranks**: reduced gradients, gathered weights, and their exposed part. Per step and rank, in elements ×
 (d−1)/d (Rajbhandari et al. 2020): replicas 2Ψ, ZeRO-1/2 2Ψ (scatter + gather), ZeRO-3 Ψ per gather and per
@@ -95,17 +94,18 @@ from cost_models.specs.training import STATE_BYTES
 
 
 class DataSeconds(NamedTuple):
-    """Seconds of data-parallel communication for one module (a block, the embedding, the head), each (N,),
-    without overlap."""
+    """Seconds of data-parallel communication of one module (a block, the embedding or the head), (N,) each,
+    before any overlap with compute."""
 
     gather: Array
-    """Gathers of weights before each pass of a microbatch (ZeRO-3)."""
+    """Seconds to gather weights before a pass of a microbatch (ZeRO-3)."""
     backward_reduce: Array
-    """Gradients reduced after every microbatch (ZeRO-2/3 without delayed synchronisation)."""
+    """Seconds to reduce gradients after a microbatch's backward pass (ZeRO-2/3 without delayed
+    synchronisation)."""
     step_reduce: Array
-    """Gradients reduced once a step."""
+    """Seconds to reduce gradients once a step."""
     step_gather: Array
-    """Updated weights gathered once a step (ZeRO-1/2)."""
+    """Seconds to gather updated weights once a step (ZeRO-1/2)."""
 
 
 def data_seconds(
@@ -116,8 +116,8 @@ def data_seconds(
     owners: Array | float = 1.0,
     of: TrainedShare = ALL_TRAINED,
 ) -> DataSeconds:
-    """Seconds of data-parallel communication over the ranks that hold a module, with `module_parameters` (N,)
-    parameters on each, of which `of` gives the trained share.
+    """Seconds of data-parallel communication of a module with `module_parameters` (N,) parameters on each
+    rank; `of` is the share of them that is trained.
 
     If the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 if one rank owns
     tensors of several modules.
@@ -158,8 +158,8 @@ def data_seconds(
 def exposed_seconds(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools = True
 ) -> Array:
-    """(N,) seconds of `communication` that remain exposed beside `window` seconds of compute, if `overlapped`;
-    else all of them.
+    """(N,) seconds of `communication` that `window` seconds of compute do not hide; all of them where
+    `overlapped` is False.
 
     Together they take max(C, M) + κ min(C, M), as each slows the other while they overlap.
     """
@@ -171,8 +171,8 @@ def exposed_seconds(
 
 
 def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
-    """(N,) seconds per step of LAMB's all-reduce of norms, two numbers per parameter tensor, so that nearly all
-    is latency.
+    """(N,) seconds per step of the LAMB optimizer's all-reduce of norms: two numbers per parameter tensor, so
+    nearly all latency.
 
     Priced as one over tensor ranks and one over those that ZeRO shards over, or, with experts, over all
     replicas. Two numbers for the two copies of a tied matrix are left out. 0 for other optimizers.
@@ -190,31 +190,32 @@ def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups
 
 
 class ContextSeconds(NamedTuple):
-    """Seconds of context-parallel communication per block and microbatch, each (N,); zero if cp is 1."""
+    """Seconds of context-parallel communication per block and microbatch, (N,) each; zero if cp is 1."""
 
     forward: Array
-    """Exposed seconds of a forward pass."""
+    """Exposed seconds of a forward pass; likewise `backward`."""
     backward: Array
     forward_hidden: Array
-    """Seconds hidden by the attention kernel."""
+    """Seconds of a forward pass hidden by the attention kernels; likewise `backward_hidden`."""
     backward_hidden: Array
 
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) calls of the attention kernel per pass, one per step of a ring, one per piece of a gathered
-    sequence, else one."""
+    """(N,) number of attention kernel calls per pass: one per step of a ring, or per piece of a gathered
+    sequence, else 1."""
     gathers = exchanges_by(question, columns, "all-gather")
     return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
 
 
 def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether attention runs in steps, each on the keys and values of one context-parallel rank."""
+    """(N,) whether attention runs as several kernel calls, each on the keys and values of one
+    context-parallel rank."""
     ring, gathers = (exchanges_by(question, columns, way) for way in ("ring", "all-gather"))
     return ring | (gathers & question.stack.torch_context_parallel)
 
 
 def attended_width(question: Question) -> int:
-    """Width of the keys and values that attention reads and context-parallel ranks exchange, over all tensor
+    """Elements per token of the keys and values that context-parallel ranks exchange, summed over tensor
     ranks."""
     model = question.model
     width = model.kv_size + model.value_size
@@ -222,8 +223,8 @@ def attended_width(question: Question) -> int:
 
 
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements of the keys and values of an entire sequence that a rank gathers for a block's attention,
-    zero without gathering. The backward pass holds their gradients too."""
+    """(N,) elements of the keys and values of an entire sequence that a rank gathers for a block's attention;
+    zero if it gathers none. The backward pass holds their gradients too."""
     gathers = exchanges_by(question, columns, "all-gather")
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
     return np.where(gathers, whole * attended_width(question), 0.0)
@@ -232,8 +233,8 @@ def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
 def context_seconds(
     question: Question, columns: LayoutColumns, group: Groups, core_forward: Array, core_backward: Array
 ) -> ContextSeconds:
-    """Seconds of context-parallel communication per block and microbatch, given the (N,) seconds of the
-    attention kernels that can hide them."""
+    """Seconds of context-parallel communication per block and microbatch. Attention kernels of `core_forward`
+    and `core_backward` (N,) seconds can hide it."""
     sent, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
     for way in CONTEXTS:
         rows = exchanges_by(question, columns, way)
@@ -259,12 +260,12 @@ def context_seconds(
 
 
 _Messages = Sequence[tuple[Array, Array | float]]
-"""(N,) seconds of messages, and the share of the attention kernels that can hide them."""
+"""For each message its seconds, (N,), and the share of the attention kernels' seconds that can hide it."""
 
 
 def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Groups) -> Array:
-    """(N,) seconds per pass in which context ranks trade tokens for heads before a recurrence's convolution and
-    back after its scan, whatever attention does.
+    """(N,) seconds per pass of the all-to-alls around a recurrence (such as Mamba) under context parallelism,
+    which exchange tokens for heads and back.
 
     Keys shared by heads of several ranks are sent to each of these; Mamba-1's joint projection is added up.
     """
@@ -282,7 +283,8 @@ def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Grou
 
 
 def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's tokens of one microbatch per element of the model's unsplit width, divided by tp."""
+    """(N,) bytes of one feature (element of the hidden width) over a rank's tokens of one microbatch, divided
+    by tp."""
     tokens = columns.tokens(question.training.sequence_length)
     return tokens / columns.tp * question.training.element_bytes
 
@@ -290,8 +292,8 @@ def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
 def _context_messages(
     way: Context, question: Question, columns: LayoutColumns, group: Groups
 ) -> tuple[_Messages, _Messages]:
-    """Seconds of the messages of a forward and of a backward pass for one way of context parallelism, without
-    overlap. With each goes the share of the attention kernels that can hide it."""
+    """Messages of a forward and of a backward pass under one method of context parallelism, with their
+    seconds before overlap. With each goes the share of the attention kernels that can hide it."""
     model, steps, rank_bytes = question.model, columns.cp - 1, _rank_bytes(question, columns)
     if way == "all-to-all":
         whole = columns.cp * rank_bytes
@@ -317,16 +319,18 @@ def _context_messages(
 
 
 class TensorSeconds(NamedTuple):
-    """Seconds of tensor-parallel communication per microbatch, each (N,)."""
+    """Seconds of tensor-parallel communication per microbatch, (N,) each."""
 
     block_forward: Array
     block_backward: Array
     block_regather: Array
-    """Backward gathers of inputs, hidden by products for input gradients."""
+    """Seconds to gather a block's inputs again in the backward pass; matrix products for input gradients can
+    hide them."""
     block_summed: Array
-    """Sums of input gradients, scattered or not, hidden by weight products; not part of `block_backward`."""
+    """Seconds to all-reduce or reduce-scatter a block's input gradients, which products for weight gradients
+    can hide; not part of `block_backward`."""
     block_recomputed: Array
-    """(N, P) part of `block_forward` that each recompute policy repeats."""
+    """(N, P) seconds of `block_forward` that each recompute policy repeats in the backward pass."""
     embedding_forward: Array
     embedding_backward: Array
     head_forward: Array
@@ -381,7 +385,8 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
 
 
 def _selection_seconds(question: Question, tokens: Array, group: Groups) -> Array:
-    """(N,) seconds to sum Mamba-1's joint projection over tensor ranks, or its gradient; mean over blocks."""
+    """(N,) seconds to all-reduce Mamba-1's joint projection, or its gradient, over tensor ranks; mean over
+    blocks."""
     mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
     if mixer is None or not (mixer.step_rank and share):
         return np.zeros(len(tokens))
@@ -409,9 +414,9 @@ def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroup
 
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds to send one microbatch from a pipeline stage to the next; zero if pp is 1. In an
-    encoder-decoder tokens of both stacks are sent, with a vision tower the larger of tower's and decoder's
-    tokens."""
+    """(N,) seconds to send one microbatch's activations from a pipeline stage to the next; zero if pp is 1.
+    In an encoder-decoder tokens of both stacks are sent, with a vision tower the larger of tower's and
+    decoder's tokens."""
     message = boundary_elements(question, columns) * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends

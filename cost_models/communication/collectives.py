@@ -34,8 +34,8 @@ from cost_models.specs.hardware import HardwareProfile, curve_seconds
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
 
 _CHUNK = 2.0**19
-"""Bytes of a channel that NCCL hands on at a time in a broadcast: one of NCCL_STEPS = 8 parts of its buffer
-of 4 MiB (NCCL_BUFFSIZE; nccl/src/include/collectives.h, BROADCAST_CHUNKSTEPS)."""
+"""Bytes that an NCCL channel forwards at a time in a broadcast: one of NCCL_STEPS = 8 parts of its buffer of
+4 MiB (NCCL_BUFFSIZE; nccl/src/include/collectives.h, BROADCAST_CHUNKSTEPS)."""
 
 
 def all_reduce_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
@@ -91,8 +91,8 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
 def fan_out_seconds(
     rank_bytes: npt.ArrayLike, node_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile
 ) -> Array:
-    """Seconds in which each rank sends pieces of data to several other ranks. Between nodes each piece is sent
-    once, and is then handed on inside the node.
+    """Seconds in which each rank sends pieces of its data to several other ranks. Between nodes each piece is
+    sent once, then forwarded inside the node.
 
     `rank_bytes` are a rank's bytes for all members of its group, with a piece for each; `node_bytes` its
     bytes for all nodes. One kernel does both at once, so the slower sets the pace (DeepEP's internode
@@ -110,7 +110,8 @@ def fan_out_seconds(
 
 
 def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds in which one rank sends the message to the next member, at the worst boundary of the group.
+    """Seconds in which every rank sends a message to the next member of its group, over the slowest link
+    between such neighbours.
 
     Every rank sends at the same time, so each has only its own share of a link, plus the shares of the
     members behind the same link that hand on to one another.
@@ -126,14 +127,15 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def _once_around_seconds(groups: Groups) -> Array:
-    """Seconds of latency of the n − 1 hops of a ring. A domain is left once for each domain that the group spans."""
+    """Latency in seconds of the n − 1 hops of a ring. The ring leaves a domain (such as a node) once for each
+    domain that the group spans."""
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
     return _hops_seconds([hops, *leaving], [at.latency for at in groups.reach])
 
 
 def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds until the last rank of a chain gets its first chunk. They are those of one chunk of every
+    """Seconds until the last rank of a broadcast chain gets its first chunk: those of one chunk of every
     channel, at each hop's rate."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
@@ -142,7 +144,7 @@ def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
 
 
 def _tree_seconds(groups: Groups) -> Array:
-    """Seconds of latency of the hops up a tree, which is a chain inside the node and log2(domains) levels
+    """Latency in seconds of the hops up a reduction tree: a chain inside the node and log2(domains) levels
     across nodes."""
     inside = [at for at in groups.reach if not at.level.network]
     across = [at for at in groups.reach if at.level.network]
@@ -154,8 +156,8 @@ def _tree_seconds(groups: Groups) -> Array:
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:
-    """Seconds of all hops of a ring or tree, where a hop costs as much as the outermost level whose domains
-    it leaves."""
+    """Latency in seconds of all hops of a ring or tree. `leaving` counts the hops that leave a domain of each
+    level, `each` is a hop's seconds there."""
     seconds = np.zeros(1)
     for cost, hops, farther in zip(each, leaving, [*leaving, 0][1:], strict=True):
         seconds = seconds + (hops - farther) * cost
@@ -163,7 +165,7 @@ def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | fl
 
 
 def _efficiency(at: Reach, profile: HardwareProfile) -> float:
-    """Share of link bandwidth that collectives reach on the links of a level."""
+    """Fraction of the links' nominal bandwidth that collectives reach on one level of links."""
     return profile.network_efficiency if at.level.network else profile.link_efficiency
 
 
@@ -180,8 +182,8 @@ def _measured_or_formula_seconds(
     groups: Groups,
     profile: HardwareProfile,
 ) -> Array:
-    """(N,) seconds of a collective by the formula plus start-up, or by a measured curve that matches; 0 for
-    an empty message."""
+    """(N,) seconds of a collective: by a measured curve that matches the group, else by `formula` plus
+    start-up; 0 for an empty message."""
     message = _as_floats(message_bytes)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes

@@ -43,27 +43,28 @@ from cost_models.schedules.registry import rank_of_stage
 from cost_models.specs.transformer import TransformerSpec
 
 _ENTRIES = 4_000_000
-"""Maximum cells × ranks handled at once, which bounds memory."""
+"""Maximum number of tensor cells × ranks computed at once, which bounds memory."""
 
 
 class StoredTensor(NamedTuple):
-    """Bytes per parameter of stored weights, gradients or optimizer states, with the first ZeRO stage that
-    shards them."""
+    """Bytes per parameter of a stored tensor (weights, gradients or optimizer states), and the first ZeRO
+    stage that shards it."""
 
     bytes_each: float
     from_stage: int
-    """First ZeRO stage that shards it."""
+    """First ZeRO stage that shards the tensor."""
 
 
 class ReshardBytes(NamedTuple):
-    """Bytes that each of R ranks holds, needs, receives and sends when the layout changes, (R,)."""
+    """Bytes that each of R ranks holds, needs, receives and sends when the layout changes, (R,) each."""
 
     there: Array
-    """Bytes held in the first layout."""
+    """Bytes that the rank holds in the first layout."""
     needed: Array
-    """Bytes needed in the second layout."""
+    """Bytes that the rank must hold in the second layout."""
     received_inside: Array
-    """Bytes received from ranks of the same node; the other fields likewise."""
+    """Bytes received from ranks of the same node. `sent_inside` are bytes sent to them; `received` and `sent`
+    are from and to other nodes."""
     received: Array
     sent_inside: Array
     sent: Array
@@ -74,7 +75,7 @@ class ReshardBytes(NamedTuple):
         return self.received_inside + self.received
 
     def seconds(self, question: Question) -> tuple[float, float]:
-        """Seconds of the busiest rank's transfers on the links inside a node, and on the network."""
+        """Seconds of the busiest rank's transfers inside its node, and over the network between nodes."""
         profile, rates = question.hardware, {True: np.inf, False: np.inf}
         for level in levels_of(question.cluster):
             share = profile.network_efficiency if level.network else profile.link_efficiency
@@ -86,7 +87,8 @@ class ReshardBytes(NamedTuple):
 def reshard(
     question: Question, first: Layout, second: Layout, kept: Sequence[StoredTensor], per_node: int
 ) -> ReshardBytes:
-    """Bytes per rank to move the stored tensors of a model between two placed layouts on the same ranks."""
+    """Bytes per rank to move a model's stored tensors from the `first` to the `second` placed layout, on the
+    same ranks with `per_node` ranks a node."""
     total = np.zeros((len(ReshardBytes._fields), max(first.num_gpus, second.num_gpus)))
     for each, from_stage in kept:
         boxes = [_rank_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
@@ -101,12 +103,13 @@ def reshard(
 
 
 Parts = dict[str, float]
-"""Elements by sharing among ranks."""
+"""How ranks of a stage share a tensor ("columns", "rows", "whole" ...) → number of elements shared that
+way."""
 
 
 def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[set[int]]]]:
-    """Yield each part of the model that lies on one pipeline rank as a unit, the number of such parts, and
-    the pipeline ranks that hold them in each layout."""
+    """Yield the elements of each part of the model (block, embedding ...), the number of such parts, and the
+    set of pipeline ranks that hold it in each layout."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
@@ -143,8 +146,9 @@ def _block_parts(model: TransformerSpec) -> Parts:
 
 
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
-    """(R,) pipeline rank of each rank, or -1 for none, and the box of a tensor that each rank holds, (R, 3,
-    2) for each kind of sharing. A box has a begin and an end along three directions, as shares of the tensor."""
+    """Pipeline rank of each rank, (R,), or -1 if the layout does not use it; and for each way of sharing the
+    part of a tensor that the rank holds, (R, 3, 2). Such a box has a begin and an end along three directions,
+    as shares of the tensor."""
     rank, stride = np.arange(ranks), layout.stride("pp")
     seat = rank // (stride * layout.pp) * stride + rank % stride  # in the stage, in order of rank
     shards = layout.shard_group if sharded else 1
@@ -168,7 +172,7 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
 
 
 def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:
-    """(W, R) shares of a tensor that each rank holds, needs, receives and sends, one row for each field of
+    """Shares of a tensor that each rank holds, needs, receives and sends, (6, R), a row for each field of
     `ReshardBytes`."""
     cuts = [np.unique(np.concatenate([before_R[:, at], after_R[:, at]]).round(12)) for at in range(3)]
     middle_C3, size_C3 = (
@@ -186,8 +190,8 @@ def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:
 
 
 def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
-    """Yield for each field of `ReshardBytes` the (C, R) shares of each cell of a tensor that each rank holds,
-    needs, receives or sends."""
+    """Yield, for each field of `ReshardBytes`, the share of each of C cells of a tensor that each rank holds,
+    needs, receives or sends, (C, R)."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R, starts_M = np.arange(ranks) // per_node, np.arange(0, ranks, per_node)
     holders_CM, needers_CM = (

@@ -1,5 +1,5 @@
-"""Levels of a cluster's links, positions of the ranks of every parallel group, and each group's share of the
-links.
+"""Levels of a cluster's links, groups of ranks of every parallel axis, and the bandwidth of the links that
+each group uses.
 
 **Levels** are counted from the GPUs outwards: node and network, leaf switches and spine. A level joins the
 domains of the level inside it (GPUs, nodes, the nodes under a leaf switch) into larger ones. Its `bandwidth`
@@ -58,18 +58,18 @@ if TYPE_CHECKING:
 
 
 class Level(LevelSpec):
-    """Links of one level of a cluster, from node to network. Its `gpus` are those of one domain, neighbours
-    in rank (None for all); its `sharers` are the GPUs that share one link, all of which each can use while
-    the others are silent (None for all of the inner domain)."""
+    """Links of one level of a cluster, such as NVLink in a node or the network. One domain of the level joins
+    `gpus` neighbouring GPUs (None: all); `sharers` GPUs share one link, and each can use all of it while the
+    others are silent (None: all GPUs of the inner domain)."""
 
     network: bool
-    """Whether the level is between nodes."""
+    """Whether the links are between nodes."""
     opens: bool
-    """Whether GPUs attach directly to the level, as the nearest of their medium."""
+    """Whether GPUs attach directly to the level, as the innermost level of its medium (NVLink or network)."""
 
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
-    """Link levels of a cluster from the inside out; the last joins all GPUs of the cluster."""
+    """Link levels of a cluster, from the GPUs outwards; the last level joins all GPUs of the cluster."""
     links, per_node = cluster.links, cluster.gpus_per_node
     if isinstance(links, LinkLevels):  # levels as given in the file
         inside = len(links.inside)
@@ -100,21 +100,21 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
 def link_level(
     name: str, link: LinkSpec, gpus: int | None, *, network: bool, opens: bool = True, sharers: int = 1
 ) -> Level:
-    """Level with the bandwidth and latency of `link`, each of whose domains has `gpus` GPUs (all if None)."""
+    """Level with the bandwidth and latency of `link`, in domains of `gpus` GPUs (None: all GPUs)."""
     fields = {field: getattr(link, field) for field in LinkSpec.model_fields}
     fields |= {"name": name, "gpus": gpus, "sharers": sharers if opens else None}
     return Level.model_construct(**fields, network=network, opens=opens)
 
 
 def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
-    """Link levels of a cluster up to the first that joins all of the cluster's GPUs."""
+    """Link levels of a cluster, from the GPUs outwards, up to the first that joins all its GPUs."""
     levels = levels_of(cluster)
     enough = (at for at, level in enumerate(levels) if (level.gpus or cluster.num_gpus) >= cluster.num_gpus)
     return levels[: next(enough, len(levels) - 1) + 1]
 
 
 def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
-    """A copy of the cluster in which only the links of level `at` take time, without latency."""
+    """Copy a cluster so that transfers take time only on links of level number `at`, and have no latency."""
     root = tuple(
         level.model_copy(
             update={
@@ -136,7 +136,8 @@ def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
 
 
 def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> networkx.Graph[str]:
-    """Graph of all links of some GPUs (by default of all) up to the level that joins them.
+    """Graph of GPUs, adapters and switches with all links of the GPUs `gpus` (None: all), up to the level
+    that joins them.
 
     Vertices have `kind` (gpu, adapter, switch), `level`, its index, and `index`, their number from the left.
     Edges have `level`, `bandwidth` (bytes/s, one direction) and `latency`: those from a GPU up to the switch
@@ -169,8 +170,8 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Ranks of N groups, each (N,), as `pieces` runs of `length` ranks `stride` apart; the runs begin `outer`
-    ranks apart."""
+    """Ranks of N groups, (N,) each. A group is `pieces` runs of `length` ranks that are `stride` apart; the
+    runs begin `outer` ranks apart."""
 
     length: Ints
     stride: Ints
@@ -185,7 +186,7 @@ class Runs:
 
 def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
     """Ranks of groups within one pipeline stage, as runs of ranks at equal strides. The groups have `size`
-    members `stride` apart in the stage's numbering.
+    members `stride` apart in the numbering of the stage's ranks.
 
     A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's
     ranks. A group within a piece, or with equal parts of complete pieces, is represented exactly; for any
@@ -205,8 +206,8 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
 
 
 def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
-    """Minimum members of a group on each node, and maximum nodes that the group spans; a node has `capacity`
-    ranks.
+    """Minimum members of a group on each node that it touches, and maximum nodes that the group spans, (N,)
+    each, for nodes of `capacity` ranks.
 
     Groups tile the world, so a piece that lies in one node is a slot for the groups outside: what holds for single runs
     (`_pack_single_runs`) holds for the pieces of a group. Where a node border cuts the pieces, they share no node.
@@ -223,8 +224,8 @@ def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
 
 
 def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
-    """(N,) whether neighbours in a group may lie in one domain of `outer` ranks, but in two of the domains of
-    `inner` ranks inside it.
+    """(N,) whether two neighbours of a group can lie in the same domain of `outer` ranks, but in different
+    inner domains of `inner` ranks.
 
     Neighbours in a run are if a border of an inner domain cuts the run. The last of a run and the first of
     the next are unless each run begins with separate domains; for runs that are not placed this is unknown.
@@ -236,7 +237,8 @@ def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
 
 
 def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Minimum members of a single run on each node, and maximum nodes that the run spans.
+    """Minimum members of a single run of ranks on each node that it touches, and maximum nodes that the run
+    spans, (N,) each.
 
     If the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie
     end to end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is
@@ -249,8 +251,8 @@ def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, In
 
 
 def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
-    """Bandwidth shares (N,) of groups on each level of a cluster with a link graph. Equal groups are computed
-    once; the (N,) columns of `places` are those of `fabric.shares`.
+    """Fraction of link bandwidth that groups get on each level of a cluster with a link graph, (N,). Equal
+    groups are computed once; the (N,) columns of `places` are those of `fabric.shares`.
 
     Raises:
         InputError: `links` and `graph` of the cluster do not have the same levels.
@@ -270,7 +272,8 @@ def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
 
 
 def fabric_of(cluster: ClusterSpec) -> Fabric:
-    """Fabric built from the `graph` lines of a cluster. Raises InputError if its `links` have other levels."""
+    """Build the graph of links from the `graph` lines of a cluster. Raises InputError if its `links` have
+    other levels."""
     from cost_models.fabric.assembling import fabric_of_lines
 
     fabric, levels = fabric_of_lines(cluster.graph), levels_of(cluster)
@@ -285,50 +288,58 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Use of the links of one level by the groups of one parallel axis, each (N,) for the least favourable group."""
+    """Use of one level of links by the groups of one parallel axis, (N,) each, for the group with the worst
+    position."""
 
     level: Level
     together: Ints
-    """Minimum members that share the way out of a domain of the level inside; 1 if that domain is a GPU."""
+    """Minimum members of the group in one inner domain, which share the domain's way out; 1 if the inner
+    domain is a GPU."""
     domains: Ints
-    """Maximum domains of the level inside that the group spans."""
+    """Maximum number of inner domains (such as nodes) that the group spans."""
     held: Ints
-    """Minimum members in one of the level's own domains."""
+    """Minimum members of the group in one domain of this level."""
     reached: Ints
-    """Minimum members reached by this medium: those in one domain of its outermost level."""
+    """Minimum members of the group in one domain of the outermost level of the same medium (NVLink or
+    network)."""
     behind: Ints
-    """Members behind one link, only one of which at a time sends to a neighbour elsewhere."""
+    """Number of members that share one link in point-to-point transfers, of which only one at a time sends to
+    a member behind another link."""
     meets: Bools
-    """Whether neighbours in the group may share a domain of this level, but none of the level inside."""
+    """Whether neighbours in the group can communicate over this level: they share a domain of it, but no
+    inner domain."""
     share: Share = FULL_SHARE
-    """Bandwidth share of the slowest group on a graph of links."""
+    """Fraction of the bandwidth that the slowest group gets, if the cluster has a link graph; else all of
+    it."""
 
     @property
     def bandwidth(self) -> Array:
-        """(N,) bytes/s that all members in one inner domain together reach in a ring, which is their share
-        while all groups send."""
+        """(N,) bytes/s that a ring through the group reaches out of one inner domain, while all groups
+        send."""
         return np.float64(self.level.bandwidth) * self.together * self.share.ring
 
     @property
     def latency(self) -> Array | float:
-        """Mean seconds of one hop of a ring on the level, (N,) or one number."""
+        """Mean latency in seconds of one hop of a ring on this level, (N,) or one number."""
         return self.level.latency * self.share.delay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Size, nodes and link use of the groups of one parallel axis, each (N,) for the least favourable group."""
+    """Size, nodes and link use of the groups of one parallel axis, (N,) each, for the group with the worst
+    position."""
 
     size: Ints
     ranks_per_node: Ints
-    """Minimum members on any node of the group."""
+    """Minimum members of the group on a node that it touches."""
     nodes: Ints
-    """Maximum nodes that the group spans."""
+    """Maximum number of nodes that the group spans."""
     reach: tuple[Reach, ...]
-    """Use of each level, from the inside out."""
+    """Use of each level of links, from the GPUs outwards."""
 
     def ring_bandwidth(self, link_efficiency: float = 1.0, network_efficiency: float = 1.0) -> Array:
-        """(N,) bytes/s of the slowest link of a ring through the group, at the efficiency of the link's medium."""
+        """(N,) bytes/s of the slowest link of a ring through the group. The efficiencies are fractions of
+        nominal bandwidth, inside the node and on the network."""
         slowest = np.full(len(self.size), np.inf)
         for at in self.reach:
             efficiency = network_efficiency if at.level.network else link_efficiency
@@ -338,28 +349,28 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroups:
-    """Groups of ranks that hold the same parameters, and their division by hybrid sharding."""
+    """Groups of ranks with the same parameters, and their subgroups under hybrid sharding."""
 
     every: Groups
-    """All ranks with the same parameters, over which gradients are summed."""
+    """Groups of all ranks with the same parameters, over which gradients are summed."""
     shard: Groups
-    """Ranks that ZeRO shards over."""
+    """Groups of ranks over which ZeRO shards."""
     copies: Groups
-    """Ranks that hold the same shard; of size 1 if ZeRO shards over all."""
+    """Groups of ranks with the same shard; of size 1 if ZeRO shards over all replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshGroups:
-    """Groups of ranks along each mesh axis that work on one microbatch; consecutive members of a `pp` group
-    exchange stage boundaries."""
+    """Groups of ranks along the axes whose ranks work on one microbatch; neighbours in a `pp` group exchange
+    activations."""
 
     tp: Groups
     cp: Groups
     pp: Groups
     ep: Groups
-    """Ranks that hold different experts of one block and exchange tokens for them."""
+    """Groups of ranks with different experts of a block, which exchange tokens."""
     etp: Groups
-    """Ranks that hold parts of the same experts."""
+    """Groups of ranks that each hold a part of the same experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,13 +378,13 @@ class AxisGroups(MeshGroups):
     """Groups of ranks along all parallel axes, including the ranks that hold the same parameters."""
 
     data: ReplicaGroups
-    """Ranks over data and context parallelism together."""
+    """Groups of dp × cp ranks with the same parameters outside experts."""
     experts: ReplicaGroups
-    """Ranks that hold the same experts."""
+    """Groups of ranks with the same experts."""
 
     @property
     def dp(self) -> Groups:
-        """Groups of the dp × cp ranks whose gradients are summed."""
+        """Groups of dp × cp ranks over which gradients are summed."""
         return self.data.every
 
 
@@ -390,11 +401,12 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
     world, piece, ones = x.ranks, x.stride("pp"), np.ones(len(x), dtype=np.int64)
 
     def in_stage(size: Ints, stride: Ints) -> Groups:
-        """Groups of `size` ranks within a stage, `stride` apart in the stage's numbering of ranks."""
+        """Groups of `size` ranks within a stage, `stride` apart in the numbering of the stage's ranks."""
         return _groups(cluster, size, stride, piece, x.pp, world)
 
     def replicas(size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:
-        """Groups of `size` ranks with the same parameters, and their runs of `shard` ranks that ZeRO shards over."""
+        """Groups of `size` ranks with the same parameters, split into subgroups of `shard` ranks over which
+        ZeRO shards."""
         every = in_stage(size, stride)
         if (shard == size).all():
             return ReplicaGroups(every=every, shard=every, copies=in_stage(ones, ones))
@@ -413,8 +425,8 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
 
 
 def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Groups:
-    """Groups of `size` ranks `stride` apart in the numbering of a stage, which owns runs of `piece`
-    neighbouring ranks, one in every piece · stages."""
+    """Groups of `size` ranks that are `stride` apart in the numbering of a stage's ranks. A stage owns runs
+    of `piece` neighbouring ranks, one in every piece · stages."""
     runs, levels = runs_of_stage(size, stride, piece, stages, world), levels_of(cluster)
     ones = np.broadcast_to(np.int64(1), world.shape)
     packed = [(size, ones) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels]
@@ -457,8 +469,8 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
 
 
 def _mesh_share(level: Level, held: Ints) -> Share:
-    """Bandwidth share of groups in a full mesh of links. A group has all links between its members; pipeline
-    neighbours have one link."""
+    """Fraction of a level's bandwidth that groups get in a full mesh of links, where they use only the links
+    between their members; `held` is their number in one domain. Pipeline neighbours have one link."""
     if not level.mesh or level.gpus is None:
         return FULL_SHARE
     links = max(1, level.gpus - 1)
@@ -467,13 +479,13 @@ def _mesh_share(level: Level, held: Ints) -> Share:
 
 
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
-    """Groups (one row) of `size` ranks `stride` apart, among all GPUs of the cluster."""
+    """One group of `size` ranks `stride` apart, in a job on all GPUs of the cluster."""
     length, apart, world, one = np.array([[size], [stride], [cluster.num_gpus], [1]], dtype=np.int64)
     return _groups(cluster, length, apart, world, one, world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
-    """Groups (`rows` rows) of two ranks on different nodes, joined only by `link`."""
+    """Pairs of ranks on different nodes, joined only by `link`, as groups with `rows` equal rows."""
     one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     reach = Reach(
         level=link_level("between", link, None, network=True),

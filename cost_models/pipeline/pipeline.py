@@ -37,8 +37,8 @@ from cost_models.specs.choices import Schedule
 
 
 def stacked_parts(term: Term, parts: Iterable[str], axis: int) -> Array:
-    """Values of the named parts of a term, stacked along a new `axis`; zero for absent parts, and by policy if
-    any part is."""
+    """Stack the values of the named `parts` of a term along a new `axis`, with zeros for absent parts. All
+    have an axis P of recompute policies if any part has one."""
     policies = max(value.ndim for value in term.values()) > 1
     values = {part: value[:, None] if policies and value.ndim == 1 else value for part, value in term.items()}
     shape = np.broadcast_shapes(*(value.shape for value in values.values()))
@@ -47,11 +47,11 @@ def stacked_parts(term: Term, parts: Iterable[str], axis: int) -> Array:
 
 
 class RankMemory:
-    """Computes the peak memory of each pipeline rank for any placement of the blocks."""
+    """Memory model of a pipeline: peak bytes of each rank for any placement of the blocks on stages."""
 
     def __init__(self, columns: Mapping[str, Array], table: ActionTable) -> None:
-        """Store the memory coefficients `columns`, (·, Q) or (·, P, Q), with one row for all ranks or one for
-        each rank."""
+        """Store the memory coefficients `columns` by name, (1 or R, Q) or (1 or R, P, Q), and find the
+        moments of the schedule `table` at which memory can peak."""
         self._x = {
             name: np.broadcast_to(column, (table.pp, *column.shape[1:])) for name, column in columns.items()
         }
@@ -67,7 +67,8 @@ class RankMemory:
         return peak_R
 
     def breakdowns(self, blocks_SP: Ints) -> tuple[Breakdown, ...]:
-        """Peak memory of each pipeline rank by part, for one placement of the blocks."""
+        """Bytes by part (weights, activations ...) of each pipeline rank at the rank's memory peak, for one
+        placement."""
         moments_RKQ = self.moments(blocks_SP)
         fullest_R = moments_RKQ.sum(axis=-1).argmax(axis=-1)
         return tuple(
@@ -76,8 +77,8 @@ class RankMemory:
         )
 
     def moments(self, blocks_SP: Ints) -> Array:
-        """Bytes of each pipeline rank at the moments of a step that can be the rank's peak, the optimizer step
-        last, (..., R, K + 1, Q)."""
+        """Bytes by part of each pipeline rank at every moment of a step at which memory can peak, (..., R, K
+        + 1, Q). The last moment is the optimizer step."""
         x = self._x
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
         blocks_R1P = blocks_RCP.sum(axis=-2, keepdims=True)
@@ -97,8 +98,8 @@ class RankMemory:
         return np.concatenate([training_RKQ, update_R1Q], axis=-2)
 
     def _bytes_of_blocks(self, name: str, blocks_RKP: Array) -> Array:
-        """Bytes of each rank's blocks for coefficient `name`, which is equal for all blocks or given by sort,
-        (..., R, K, Q)."""
+        """Bytes of each rank's blocks, (..., R, K, Q): coefficient `name`, in bytes per block, times
+        `blocks_RKP` blocks under each recompute policy."""
         each: Array = self._x[name]
         alike = each.ndim == 2
         size_RKQ: Array = (
@@ -114,20 +115,23 @@ class RankMemory:
         return held_R1Q
 
     def _add_end_activations(self, training_RKQ: Array) -> None:
-        """Add to `training_RKQ` the activation bytes that embedding and head keep for live microbatches."""
+        """Add to `training_RKQ`, in bytes, the activations that embedding and head keep for live
+        microbatches."""
         x, last, live_RKC = self._x, self._last, self._live_RKC
         training_RKQ[..., 0, :, :] += live_RKC[0, :, :1] * x["embedding_activation"][0]
         training_RKQ[..., last, :, :] += live_RKC[last, :, -1:] * x["head_activation"][last]
 
     @property
     def most_live(self) -> Array:
-        """Maximum number of live microbatches of each rank, (R,), for schedules with one chunk a rank."""
+        """Maximum number of live microbatches (forward pass done, backward pass not yet) of each rank, (R,),
+        for schedules with one chunk a rank."""
         most_R: Array = self._live_RKC.max(axis=(1, 2))
         return most_R
 
     def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
-        """Peak bytes of each rank in training without the kept activations of blocks, if `policies` are in
-        use, (..., R). For one chunk a rank."""
+        """Peak bytes of each rank during the passes, (..., R), excluding the activations that blocks keep for
+        the backward pass. `layers_R` are blocks per rank, `policies` the recompute policies in use; for
+        schedules with one chunk a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
         held_R1Q = self._static_bytes(layers_R[..., None, None].astype(np.float64))
@@ -138,7 +142,8 @@ class RankMemory:
         return most_R
 
     def _working_bytes(self, blocks_RCP: Array) -> Array:
-        """Bytes of the largest set of temporary tensors of each rank, (..., R, Q)."""
+        """Bytes of each rank's largest set of temporary tensors (of one block or of the loss), (..., R,
+        Q)."""
         used_RP: Bools = np.asarray(blocks_RCP.any(axis=-2))
         working_RQ = _largest_set(np.where(used_RP[..., None], self._x["working"], 0.0))
         last_Q, head_Q = working_RQ[..., self._last, :], self._x["head_moment"][self._last]
@@ -147,14 +152,14 @@ class RankMemory:
 
 
 def _largest_set(sets: Array) -> Array:
-    """Set with the largest total among S sets (..., S, Q), as (..., Q)."""
+    """Select the set of tensors with the most bytes among S sets, (..., S, Q) → (..., Q)."""
     most = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
     return np.take_along_axis(sets, most, axis=-2)[..., 0, :]
 
 
 def _stacked_moments(profiles: Sequence[Ints]) -> Array:
-    """Live microbatches at the peak candidates of all ranks in one array, (R, K, C); ranks with fewer moments
-    repeat the last one."""
+    """Stack each rank's counts of live microbatches, (moments, C), into one array, (R, K, C); ranks with
+    fewer moments repeat the last one."""
     most = max(map(len, profiles))
     return np.stack(
         [np.concatenate([one, np.repeat(one[-1:], most - len(one), axis=0)]) for one in profiles]
@@ -163,42 +168,45 @@ def _stacked_moments(profiles: Sequence[Ints]) -> Array:
 
 Delay = Array | float
 Column = Callable[[str], Array]
-"""Function from the name of a coefficient to its values on every stage (..., S), or by policy (..., S, P)."""
+"""Function from a coefficient's name to its values on every stage (..., S) or, with recompute policies, (...,
+S, P)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """Costs and schedule of a pipeline, from which the step time and memory of any placement of blocks follow."""
+    """Costs and schedule of a pipeline, which determine step time and memory of any placement of blocks."""
 
     costs: StageCosts
-    """One row, or one for each pipeline rank."""
+    """Cost coefficients of a stage: one row for all pipeline ranks, or one row for each."""
     pp: int
     vpp: int
     schedule: Schedule
     microbatches: int
     any_engine: bool = False
-    """Whether an engine other than PyTorch's runs it: see `build`."""
+    """Whether engines other than PyTorch's may run the schedule, as in `schedules.registry.build`."""
 
     @property
     def num_stages(self) -> int:
-        """Number of virtual stages."""
+        """Number of virtual stages, pp × vpp."""
         return self.pp * self.vpp
 
     @property
     def splits_backward(self) -> bool:
-        """Whether the schedule runs the input half and the weight half of a backward pass at different times."""
+        """Whether the schedule runs the two halves of a backward pass, for input and for weight gradients, at
+        different times."""
         return self.schedule in SPLIT_BACKWARD
 
     @cached_property
     def table(self) -> ActionTable:
-        """Schedule table with the actions of every rank in order; shortened if microbatches are many."""
+        """Action table of the schedule: every rank's passes in order. It omits steady rounds if microbatches
+        are many."""
         return shortened_table(
             self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine
         )
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Schedule table compiled for computing when each action ends."""
+        """The action table prepared for computing start and end times of its actions."""
         return compile_timeline(self.table)
 
     @cached_property
@@ -212,13 +220,12 @@ class Pipeline:
         return stages_of_rank(self.schedule, self.pp, self.vpp).T
 
     def cost(self, name: str) -> float:
-        """Value of a cost column that is equal on all ranks of the pipeline."""
+        """Value of the cost column `name`, which must be equal on all ranks of the pipeline."""
         return float(getattr(self.costs, name)[0])
 
     @cached_property
     def by_rank(self) -> Column:
-        """Function from the name of a cost column to its values on each rank, (R,) or (R, P), each computed once, as
-        every placement reads the same columns."""
+        """Cached function from a cost column's name to its values on each rank, (R,) or (R, P)."""
 
         def values(name: str) -> Array:
             column: Array = getattr(self.costs, name)
@@ -228,11 +235,11 @@ class Pipeline:
 
     @cached_property
     def by_stage(self) -> Column:
-        """Function from the name of a cost column to its values on each virtual stage, (S,) or (S, P)."""
+        """Cached function from a cost column's name to its values on each virtual stage, (S,) or (S, P)."""
         return cache(lambda name: self.by_rank(name)[self.rank_of_stage])
 
     def sum_by_rank(self, value_S: Array) -> Array:
-        """Sum of values of virtual stages over the chunks of each rank, in their order, (..., S) → (..., R)."""
+        """Sum the values of virtual stages over the stages of each rank, (..., S) → (..., R)."""
         if value_S.ndim == 1:
             return np.bincount(self.rank_of_stage, weights=value_S, minlength=self.pp).astype(np.float64)
         return sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
@@ -246,13 +253,14 @@ class Pipeline:
         return on_stages(self.by_stage, "backward", blocks_SP, "stage_backward")
 
     def halves(self, blocks_SP: Ints) -> tuple[Array, Array]:
-        """Seconds of the input half and of the weight half of a backward pass on each virtual stage, (..., S);
-        if the schedule splits none, of the entire pass, and zero."""
+        """Seconds of the two halves of a backward pass, for input and for weight gradients, (..., S) each. If
+        the schedule splits no backward pass, they are the entire pass and zero."""
         return self._halves(self.by_stage, self.backward(blocks_SP), blocks_SP)
 
     def _halves(self, column: Column, backward_S: Array, blocks_SP: Ints) -> tuple[Array, Array]:
-        """Seconds of the halves of a backward pass of `backward_S` seconds, from the values of `column`. The first
-        stage's input, token numbers, needs no gradient: its weight half runs the complete pass."""
+        """Split backward passes of `backward_S` seconds into seconds for input and for weight gradients,
+        (..., S) each, by coefficients from `column`. The first stage's input, token numbers, needs no
+        gradient: its weight half runs the complete pass."""
         if not self.splits_backward:
             return backward_S, np.zeros(self.num_stages)
         weight_S, whole_S, later_S = (
@@ -266,7 +274,8 @@ class Pipeline:
         return input_S, second_S
 
     def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Array:
-        """Seconds of gradient synchronisation or of the optimizer on each rank, once a step, (..., R)."""
+        """Seconds per step of gradient synchronisation (`sync`) or of the optimizer update on each rank,
+        (..., R)."""
         rank_R: Array = self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP))
         return rank_R + self.by_rank(f"rank_{kind}")
 
@@ -286,8 +295,9 @@ class Pipeline:
         return float(both[0]), float(both[1]), busy_R + sync_R + optimizer_R
 
     def _seconds_of(self, by_stage: Column, by_rank: Column, blocks_SP: Ints) -> tuple[Array, ...]:
-        """Seconds of forward passes and both backward halves of each stage, (..., S), then of gradient
-        synchronisation and optimizer of each rank, (..., R), from the values of coefficients."""
+        """Seconds of each stage's forward pass and two backward halves, (..., S), then of each rank's
+        gradient synchronisation and optimizer update, (..., R). The coefficients come from `by_stage` and
+        `by_rank`."""
         forward_S, backward_S = (
             on_stages(by_stage, kind, blocks_SP, f"stage_{kind}") for kind in ("forward", "backward")
         )
@@ -298,7 +308,8 @@ class Pipeline:
         return (forward_S, *self._halves(by_stage, backward_S, blocks_SP), *once_R)
 
     def _step_seconds(self, seconds: Sequence[Array], delay: Delay, overhead: Delay) -> Array:
-        """Seconds of a step for each placement, (...,), from the seconds that `_seconds_of` returns."""
+        """Seconds of a step for each placement, (...,), from the five arrays of `_seconds_of`, the transfer
+        `delay` between ranks and the fixed `overhead`, in seconds."""
         forward_S, first_S, second_S, sync_R, optimizer_R = seconds
         if self.pp == 1:  # no rank to wait for
             ends_R = self.microbatches * (forward_S + first_S + second_S).sum(axis=-1, keepdims=True)
@@ -308,13 +319,13 @@ class Pipeline:
         return step
 
     def step_seconds_by_scenario(self, costs: StageCosts, blocks_SP: Ints) -> Array:
-        """Seconds of a step under each of K scenarios, which are rows of `costs`, (K, ...); costs are equal on
-        all ranks."""
+        """Seconds of a step under each of K scenarios of hardware constants, (K, ...). A scenario is a row of
+        `costs`, which all ranks share."""
         batch, count = blocks_SP.ndim - 2, len(costs)
 
         def each(name: str) -> Array:
-            """Values of one cost column, (K, ..., 1) or (K, ..., 1, P), to broadcast with stages or ranks of
-            any batch of placements."""
+            """Values of one cost column, (K, ..., 1) or (K, ..., 1, P), shaped to broadcast with stages or
+            ranks."""
             column: Array = getattr(costs, name)
             return column.reshape(count, *[1] * (batch + 1), *column.shape[1:])
 
@@ -323,22 +334,23 @@ class Pipeline:
 
     @cached_property
     def overhead(self) -> float:
-        """Fixed seconds of a step, which are those of the slowest rank."""
+        """Fixed seconds of a step, the maximum over the ranks."""
         return float(self.costs.step_overhead.max())
 
     @cached_property
     def memory(self) -> RankMemory:
-        """Memory model of the pipeline's ranks, for peaks of any placement."""
+        """Memory model of the pipeline's ranks, which gives their peaks for any placement of blocks."""
         columns = {name: getattr(self.costs, name)[..., None] for name in BYTES}
         return RankMemory(columns, self.table)
 
     def rank_bytes(self, blocks_SP: Ints) -> Array:
-        """Peak bytes of each rank, in training or in the optimizer step, (..., R)."""
+        """Peak bytes of each rank over the passes and the optimizer step, (..., R)."""
         return self.memory.peaks(blocks_SP)
 
 
 def on_stages(column: Column, kind: str, blocks_SP: Ints, stage: str | None = None) -> Array:
-    """Values of an affine cost coefficient on every virtual stage, given the blocks of each stage, (..., S)."""
+    """Values of the affine cost coefficient `kind` on every virtual stage, (..., S): a part per block times
+    `blocks_SP`, plus a constant of the `stage`, embedding and head."""
     layer, last = column(f"layer_{kind}"), column(f"head_{kind}")
     each_SP = layer if layer.ndim > last.ndim else layer[..., None]
     values: Array = (0.0 if stage is None else column(stage)) + (blocks_SP * each_SP).sum(axis=-1)

@@ -1,5 +1,5 @@
-"""Coefficients on a cluster of several pools: of a pipeline whose ranks lie in different pools, and of
-replicas that each lie within one pool.
+"""Cost coefficients on a cluster of several pools of GPUs, either of one pipeline whose ranks lie in
+different pools, or of replicas that each lie within one pool.
 
 **Ranks in pools.** Every rank has the coefficients of its pool: those of the same degrees on the pool's GPUs,
 links and profile. Four terms depend on other pools:
@@ -76,8 +76,9 @@ from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, Link
 
 Size = TypeVar("Size", int, Ints)
 RankTerms = tuple[Terms, Array]
-"""Coefficients of N layouts and (N,) bytes that a device's peak may reach. For one layout: one row for all
-its ranks, with blocks by sort, or on several pools one for each rank, of mean blocks."""
+"""Cost coefficients of N layouts, and the maximum peak bytes of a device, (N,). For a single layout the rows
+are its ranks: one row for all with blocks by sort (kind and recompute policy), or in several pools one row
+for each rank with mean blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +86,19 @@ class PoolTerms:
     """Cost coefficients of N layouts in each of K pools of GPUs, and the seconds of transfers between ranks."""
 
     priced: tuple[RankTerms, ...]
-    """Coefficients in each pool, without transfers; all have the fixed step time of the slowest pool."""
+    """Cost coefficients and memory limit in each pool, without transfers; all pools have the fixed step time
+    of the slowest."""
     costs: tuple[StageCosts, ...]
-    """The coefficients, with their parts added up."""
+    """Coefficients of `priced` in each pool, each summed over its parts."""
     transfers: Array
-    """(K, K, N) seconds from a rank in one pool to its neighbour in another, or in the same."""
+    """(K, K, N) seconds to send a stage's output from a rank in one pool to the next rank in another pool, or
+    in the same."""
     tied: Array
-    """(K, K, N) seconds to add the gradients of a tied matrix between two pools."""
+    """(K, K, N) seconds to add the gradients of tied embedding and output matrix between two pools."""
     slowdown: Array
-    """(K, N) relative slowdown by stragglers: see `seconds.jitter_share`."""
+    """(K, N) relative slowdown by stragglers in each pool, as `seconds.jitter_share` computes."""
     blocking: Bools
-    """(N,) whether a sender waits for its transfer."""
+    """(N,) whether a pipeline rank waits until its transfer to the next rank ends."""
 
 
 def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
@@ -124,12 +127,12 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
 
 
 def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
-    """Number of parts (pipeline ranks, or replicas) of `size` GPUs each that every pool has room for."""
+    """Number of pipeline ranks or replicas, of `size` GPUs each, that each pool has room for."""
     return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
 
 def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTerms]:
-    """Cost coefficients of the ranks of each of several layouts, computed together."""
+    """Cost coefficients and memory limits of the pipeline ranks of each layout, computed together."""
     if not layouts:
         return []
     columns, rows = LayoutColumns.of(layouts), range(len(layouts))
@@ -145,7 +148,8 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
 
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
-    """Stage costs of one layout, as one row, or in several pools one row for each rank."""
+    """Stage costs of one layout: one row for all pipeline ranks, or in several pools one row for each
+    rank."""
     if not question.has_pools:
         return stage_costs(question, LayoutColumns.of([layout]))
     (terms,) = terms_of_each(question, [layout])
@@ -153,7 +157,7 @@ def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
-    """The layout with the pool of each pipeline rank added; by default the ranks fill the pools in the
+    """Return the layout with a pool for each pipeline rank; unless it names them, ranks fill the pools in the
     cluster's order.
 
     Raises:
@@ -169,13 +173,13 @@ def with_pools(question: Question, layout: Layout) -> Layout:
 
 
 def _named(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
-    """Name of each pool repeated `counts` times, in one tuple."""
+    """Names of the pools, each repeated as often as `counts` gives for it, in one tuple."""
     return tuple(name for name, count in zip(question.pool_names, counts, strict=True) for _ in range(count))
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
-    """Cost coefficients of the ranks of n layouts with R ranks each, as n · R rows, where rank r lies in pool
-    `pool_R[r]` and a layout's ranks are together.
+    """Cost coefficients of the R pipeline ranks of each of n layouts, the layouts `rows` of `terms`, where
+    rank r lies in pool `pool_R[r]`. The result has n · R rows, the ranks of a layout next to each other.
 
     The second value is the maximum peak of each rank's device.
     """
@@ -193,8 +197,8 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
-    """Stage costs of the ranks of layouts over several pools, the coefficients of `rank_terms` summed over
-    parts."""
+    """Stage costs of the R pipeline ranks of each of n layouts, n · R rows: the coefficients of `rank_terms`
+    summed over their parts."""
     columns = {name: _on_ranks([getattr(one, name)[rows] for one in terms.costs], pool_R) for name in COLUMNS}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         columns[name] = columns[name] + (seconds_Rn * (1 + slowdown_Rn)).T.reshape(-1)
@@ -202,8 +206,8 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
-    """Transfers of each rank by coefficient name, as their seconds, (R, n), and their relative slowdown by
-    stragglers, (R, n)."""
+    """Coefficient name → seconds of each rank's transfers and their relative slowdown by stragglers, (R, n)
+    each."""
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
     def between(seconds: Array, here: Ints, there: Ints) -> tuple[Array, Array]:
@@ -227,8 +231,8 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
 
 
 def _as_large_as_all(pool: Question, question: Question) -> Question:
-    """Question of one pool enlarged to as many nodes as all pools together, so that the degrees of a layout
-    fit.
+    """The question about one pool, enlarged to as many nodes as all pools have together, so that the layout's
+    degrees fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
@@ -248,7 +252,7 @@ def _as_large_as_all(pool: Question, question: Question) -> Question:
 
 
 def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> Terms:
-    """Cost terms with the seconds of transfers to neighbouring pipeline ranks set to zero."""
+    """Set the seconds of transfers between pipeline ranks to zero in the cost `terms`."""
     slowdown = jitter_share(pool, columns)
 
     def without_pp(term: Term) -> Term:
@@ -260,8 +264,8 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
 
 
 def _transfers(question: Question, enlarged: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
-    """Seconds to send a stage boundary between two pools, and to add the gradients of a tied matrix, both (K,
-    K, N)."""
+    """Seconds to send a stage's output between two pools, and to add the gradients of tied embedding and
+    output matrix between them, (K, K, N) each."""
     count = len(enlarged)
     boundary, tied = np.zeros((2, count, count, len(columns)))
     ranks = parts_in(question, columns.tp * columns.replicas)
@@ -280,17 +284,17 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
 
 
 def _on_ranks(values: list[Array], pool_R: Ints) -> Array:
-    """Values of one coefficient for the ranks of n layouts, n · R rows, from the values of each pool, (n,) or
+    """Values of one coefficient for R ranks of n layouts, n · R rows, from its values in each pool, (n,) or
     (n, P)."""
     value_nR = np.stack(values, axis=1)[:, pool_R]
     return value_nR.reshape(-1, *value_nR.shape[2:])
 
 
 Finish = Callable[[int], float]
-"""Function from a replica's microbatches to the seconds until they are done; never decreasing."""
+"""Function from a replica's number of microbatches to the seconds until they are done; it never decreases."""
 
 ONCE_A_STEP = tuple(name for name in SECONDS if name.endswith(("_sync", "_optimizer", "_overhead")))
-"""Coefficients of work that all replicas do together, or wait for."""
+"""Coefficients of work once a step, which all replicas do together or wait for."""
 
 
 def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]:
@@ -307,18 +311,20 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]
 
 
 def in_pools(question: Question, layout: Layout) -> Layout:
-    """The layout with as many replicas in each pool as fit, in the cluster's order."""
+    """Return the layout with as many replicas (`dp`) as fit in all pools together, which they fill in the
+    cluster's order."""
     pools = _named(question, parts_in(question, layout.tp * layout.cp * layout.pp))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
 
 def fewest_microbatches(layout: Layout) -> int:
-    """Minimum microbatches that a replica needs to run the layout's plain schedule."""
+    """Minimum number of microbatches with which a replica can run the layout's schedule."""
     return 1 if layout.schedule in QUEUES else layout.pp
 
 
 def require_full_pools(question: Question, layout: Layout) -> None:
-    """Raise InputError unless the replicas fill the pools and each gets enough microbatches.
+    """Raise InputError unless the layout's replicas fill all pools and each gets the schedule's minimum of
+    microbatches.
 
     Raises:
         InputError: they do not, or there are too few microbatches for all.
@@ -339,12 +345,13 @@ def require_full_pools(question: Question, layout: Layout) -> None:
 
 
 def counted_replicas(question: Question, layout: Layout) -> tuple[int, ...]:
-    """Number of replicas that the layout puts in each pool."""
+    """Number of the layout's replicas in each pool."""
     return tuple(layout.replicas.count(name) for name in question.pool_names)
 
 
 def among_replicas(pool: Question, question: Question) -> Question:
-    """Question of one pool in which the GPUs of other pools lie behind the link between pools.
+    """The question about one pool, enlarged to the GPUs of all pools, where the others' lie behind the link
+    between pools.
 
     Collectives measured between its nodes are not used for that link.
     """
@@ -368,25 +375,25 @@ def among_replicas(pool: Question, question: Question) -> Question:
 
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
-    """The question with the global batch that gives every replica of a layout `microbatches`."""
+    """The question with the global batch at which every replica of the layout runs `microbatches`."""
     batch = microbatches * layout.mbs * layout.dp
     return question.updated("training", global_batch=batch)
 
 
 def replica_memory(question: Question, pool: int, layout: Layout, microbatches: int) -> Terms:
-    """Memory terms of a replica in pool number `pool` that runs `microbatches` a step."""
+    """Memory coefficients, in bytes, of a replica in pool number `pool` that runs `microbatches` per step."""
     inside = among_replicas(question.pools[pool], question)
     return memory_terms(with_microbatches(inside, layout, microbatches), LayoutColumns.of([layout]))
 
 
 def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
-    """Link between pools with the bandwidth capped by that of a pool's inner network."""
+    """The link `between` pools, with its bandwidth capped by that of a pool's `inside` network."""
     least = min(between.bandwidth, inside.bandwidth)
     return between.model_copy(update={"bandwidth": least})
 
 
 def _longest(terms: Sequence[Term]) -> Term:
-    """For each layout, the term with the largest total among K terms."""
+    """For each of N layouts, select the term with the most seconds among the terms of K pools."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     return join_terms(terms, lambda values: np.choose(which_N, values))
 
@@ -394,7 +401,8 @@ def _longest(terms: Sequence[Term]) -> Term:
 def shares(
     question: Question, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
 ) -> tuple[tuple[int, ...], ...]:
-    """Microbatches of each replica in each pool, divided so that the slowest replica ends as early as possible."""
+    """Microbatches of each replica in each pool, divided so that the slowest replica ends as early as
+    possible."""
 
     def finish(pipeline: Pipeline, microbatches: int) -> float:
         return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
@@ -407,8 +415,8 @@ def shares(
 def shared(
     finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1
 ) -> tuple[tuple[int, ...], ...]:
-    """Microbatches of each replica in each pool, `least` or more each, under which the slowest pool ends
-    first.
+    """Divide `microbatches` among the replicas of each pool, at least `least` each, so that the slowest
+    replica ends as early as possible.
 
     `finish` and the numbers of `replicas` are given for each pool; of equal finishes the first pool's goes
     first.
@@ -441,8 +449,8 @@ def shared(
 
 
 def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int) -> list[int]:
-    """Initial microbatches of a replica in each pool, as if every microbatch took as long as the last of the
-    mean number."""
+    """Initial guess of the microbatches of a replica in each pool, as if every microbatch took as long as the
+    last of the mean number."""
     mean = max(least, microbatches // sum(replicas))
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]

@@ -1,4 +1,5 @@
-"""A layout placed and priced: step and memory with all parts, time spans, scenarios, and the use of links.
+"""Prediction for one layout: its blocks placed on stages, its step time and memory by part, start and end of
+its actions, uncertainty, and traffic on links.
 
 **The step** follows the docstring of `stage_costs`. Its parts are those of the busiest rank; the remainder is
 divided into exposed transfers between stages (`pp_comm`: the timeline with and without its delay) and waiting
@@ -92,17 +93,18 @@ _PARTS = (*TIME_PARTS, *HIDDEN_PARTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedLayout:
-    """A layout with the number of blocks on each stage, and the table of its schedule's actions."""
+    """A layout with the number of blocks on each stage, and the action table of its pipeline schedule."""
 
     layout: Layout
     blocks: Ints
-    """(S, P) blocks of each virtual stage under each recompute policy; with several kinds (S, K·P), by
-    sort."""
+    """(S, P) number of blocks of each virtual stage under each recompute policy. If the model has K > 1 kinds
+    of blocks, (S, K·P): under each kind and policy."""
     table: ActionTable
     any_engine: bool
 
     def pipeline(self, costs: StageCosts) -> Pipeline:
-        """Pipeline that runs this layout, given stage costs in one row for all ranks or one row for each rank."""
+        """Pipeline that runs this layout, with stage `costs` in one row for all ranks or one row for each
+        rank."""
         return Pipeline(
             costs=costs,
             pp=self.layout.pp,
@@ -114,8 +116,8 @@ class PlacedLayout:
 
 
 def place_layout(layout: Layout, question: Question) -> PlacedLayout:
-    """The layout with blocks on every stage and the schedule's action table; blocks are spread evenly where
-    the layout does not place them.
+    """Place the layout's blocks on its stages, evenly unless `layers=` gives their numbers, and build its
+    schedule's action table.
 
     On a cluster of several pools the ranks fill these in the cluster's order unless the layout names them.
 
@@ -153,14 +155,15 @@ class PricedRanks:
     placed: PlacedLayout
     pipeline: Pipeline
     terms: Terms
-    """One row, or one for each rank."""
+    """Cost coefficients by part: one row for all pipeline ranks, or one row for each."""
     replicas: tuple[PoolReplicas, ...] = ()
-    """Replicas of each pool, if each lies within one of several; other fields then describe the slowest
-    pool."""
+    """Predictions for the replicas of each pool, if each replica lies within one of several pools; else
+    empty. The other fields then describe the slowest pool."""
 
     @cached_property
     def seconds(self) -> dict[str, Array]:
-        """Seconds in a step that each rank spends on each part, as part name → (R,).
+        """Part of the step time (compute, communication by axis ...) → seconds per step that each rank spends
+        on it, (R,).
 
         Transfers between stages that block nobody, and waiting for them, belong to no rank and are left out.
         """
@@ -168,16 +171,17 @@ class PricedRanks:
         row_of_stage = pipeline.rank_of_stage % len(pipeline.costs)
 
         def on_rows(name: str) -> Array:
-            """A coefficient split into the Q time parts, one value for each row of the cost table (and each
-            policy P if it differs)."""
+            """Split the coefficient `name` into Q parts of time, (Q, rows) or, with recompute policies, (Q,
+            rows, P). The rows are those of the cost table."""
             return stacked_parts(self.terms[name], _PARTS, axis=0)
 
         def column(name: str) -> Array:
-            """Parts of a coefficient on every virtual stage, (Q, S) or (Q, S, P)."""
+            """Split the coefficient `name` into Q parts of time on every virtual stage, (Q, S) or, with
+            policies, (Q, S, P)."""
             return on_rows(name)[:, row_of_stage]
 
         def on_ranks(kind: str, stage: str | None = None) -> Array:
-            """Parts of an affine coefficient summed over the blocks of each rank, (Q, R)."""
+            """Seconds of each rank's blocks for the affine coefficient `kind`, by part, (Q, R)."""
             return pipeline.sum_by_rank(on_stages(column, kind, blocks_SP, stage))
 
         compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
@@ -188,13 +192,13 @@ class PricedRanks:
         return dict(zip(_PARTS, seconds_QR, strict=True))
 
     def memory(self) -> tuple[Breakdown, ...]:
-        """Peak memory of each rank by part, at the rank's fullest moment of the step."""
+        """Bytes by part of each rank at the moment of the step at which the rank's memory peaks."""
         columns = {name: stacked_parts(self.terms[name], MEMORY_PARTS, axis=-1) for name in BYTES}
         return RankMemory(columns, self.pipeline.table).breakdowns(self.placed.blocks)
 
 
 def price_ranks(question: Question, layout: Layout) -> PricedRanks:
-    """The layout with its blocks placed and the cost coefficients of its ranks.
+    """Place one layout's blocks and compute the cost coefficients of its pipeline ranks.
 
     Raises:
         InputError: the layout cannot be placed or scheduled, or its replicas do not fill the pools.
@@ -203,8 +207,8 @@ def price_ranks(question: Question, layout: Layout) -> PricedRanks:
 
 
 def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[PricedRanks]:
-    """Several layouts with placed blocks and cost coefficients of their ranks, computed together; once for
-    equal layouts.
+    """Place the blocks of several layouts and compute the cost coefficients of their pipeline ranks; equal
+    layouts are priced once.
 
     Raises:
         InputError: as for `price_ranks`, of any of the layouts.
@@ -218,7 +222,8 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
 
 
 def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
-    """Cost coefficients of the ranks of the slowest pool, with the replicas of every pool.
+    """Price a layout whose replicas each lie in one pool: cost coefficients of the slowest pool, and
+    predictions for all.
 
     Raises:
         InputError: the replicas do not fill the pools, or there are too few microbatches for all.
@@ -253,17 +258,19 @@ class PredictedSpan(NamedTuple):
 
     rank: int
     kind: str
-    """Kind of a pass as in the action table; else `sync`, `offload`, `optimizer`, `overhead`."""
+    """Kind of pass in the action table (F, B, I or W), or else `sync`, `offload`, `optimizer` or
+    `overhead`."""
     stage: int
-    """Virtual stage of a pass, else -1."""
+    """Virtual stage of a pass; -1 for other actions."""
     microbatch: int
-    """Microbatch of a pass, else -1."""
+    """Number of a pass's microbatch; -1 for other actions."""
     start: float
     end: float
 
 
 class PassSpans(NamedTuple):
-    """Start and end seconds of every action of a schedule table, (R, A) each."""
+    """Start and end, in seconds from the start of the step, of every action of a schedule's table, (R, A)
+    each."""
 
     table: ActionTable
     start: Array
@@ -283,8 +290,8 @@ def pass_spans(ranks: PricedRanks) -> PassSpans:
 
 
 def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, ...]:
-    """All actions of a step with start and end seconds, rank by rank in order of time; actions of zero length
-    are left out.
+    """Predicted start and end of all actions of a step, ordered by pipeline rank and start. Actions of zero
+    length are left out.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -318,7 +325,7 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
 
 
 _WORTH_NAMING = 0.05
-"""Minimum share of the step from which a part other than compute is named as its bound."""
+"""Minimum share of the step time from which a part other than compute may be reported as the bottleneck."""
 
 
 def estimate(question: Question, layout: Layout) -> Estimate:
@@ -383,7 +390,8 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
 
 
 def trust_of(question: Question) -> Trust:
-    """Reliability of a prediction, from the error that the hardware profile has shown."""
+    """Known error of predictions with the question's hardware profile, from runs that it was compared
+    with."""
     hardware, stack = question.hardware, question.stack
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
     differs = [name for name, here in pairs if name not in here | {"any"}]
@@ -412,15 +420,16 @@ def trust_of(question: Question) -> Trust:
 
 
 def bound_by(parts: Breakdown) -> str:
-    """Name of the largest part of the step other than compute, if it is large enough; else `compute`."""
+    """Name of the step's bottleneck: its largest part other than compute if that is 5 % of the step or more,
+    else `compute`."""
     others = [(seconds, name) for name, seconds in parts if name != "compute"]
     seconds, name = max(others)
     return name if seconds >= _WORTH_NAMING * parts.total else "compute"
 
 
 def scenarios_of(question: Question) -> tuple[Question, ...]:
-    """One question with each scenario's hardware constants, for a question with a risk; empty without risk or
-    scenarios."""
+    """Copies of a question, each with one scenario's hardware constants; empty if the question has no risk
+    setting or its profile no scenarios."""
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk == "none" or question.has_pools:
         return ()
@@ -434,8 +443,8 @@ def scenarios_of(question: Question) -> tuple[Question, ...]:
 
 
 def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCosts | None:
-    """Stage seconds of one layout with a row for each scenario of hardware constants; None if the profile has
-    none, or over several pools."""
+    """Stage costs of one layout in seconds, a row for each scenario of hardware constants. None if the
+    profile has no scenarios, or over several pools."""
     hardware, scenarios = question.hardware, question.hardware.scenarios
     if scenarios is None or question.has_pools:
         return None
@@ -445,8 +454,8 @@ def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCo
 
 
 def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
-    """Step seconds under each scenario of the question's hardware profile, (K,); None if the profile has none,
-    or over several pools."""
+    """Step seconds of a layout under each of K scenarios of hardware constants, (K,). None if the profile has
+    no scenarios, or over several pools."""
     costs = costs_under_scenarios(question, LayoutColumns.of([layout]))
     if costs is None:
         return None
@@ -455,14 +464,15 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:
-    """Mean step seconds over the scenarios that the question's risk counts; None without risk or scenarios."""
+    """Mean step seconds over the scenarios that the question's risk setting counts (all, or the slowest).
+    None without a risk setting or scenarios."""
     steps_K = None if question.risk == "none" else seconds_under_scenarios(question, layout)
     return None if steps_K is None else float(weigh(steps_K, question.risk))
 
 
 def step_deviation(question: Question, layout: Layout, seconds: float) -> float | None:
-    """Standard deviation of the logarithm of the true step time around the predicted one; None without
-    scenarios.
+    """Standard deviation of log(true step time / predicted `seconds`); None without scenarios of hardware
+    constants.
 
     Scenarios of the constants, what no constant explains, and for every axis, GPU or stack of the question that no run
     of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.estimate`).
@@ -476,14 +486,14 @@ def step_deviation(question: Question, layout: Layout, seconds: float) -> float 
 
 
 _FARTHEST = 50.0
-"""Maximum logarithm of a step over its prediction, as scenarios may differ by any power."""
+"""Maximum of log(step time / predicted step time), a cap that keeps `exp` finite."""
 
 
 def step_interval(
     question: Question, layout: Layout, seconds: float, share: float
 ) -> tuple[float, float] | None:
-    """Lower and upper step seconds between which a `share` of all cases lies, around the prediction; None
-    without scenarios."""
+    """Lower and upper bound in seconds of the interval around the predicted step time that holds the true one
+    with probability `share`. None without scenarios of hardware constants."""
     deviation = step_deviation(question, layout, seconds)
     scenarios = question.hardware.scenarios
     if deviation is None or scenarios is None:
@@ -494,8 +504,8 @@ def step_interval(
 
 
 def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Stage costs of N layouts, with seconds averaged over scenarios if the question has a risk; bytes are the
-    same in all.
+    """Stage costs of N layouts, with seconds averaged over scenarios of hardware constants if the question
+    has a risk setting. Bytes do not depend on the scenario.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -515,7 +525,7 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     count = max(1, int(counted_KN[:, :1].sum()))
 
     def mean(of_each: Sequence[Array]) -> Array:
-        """Mean over the scenarios that the question's risk counts."""
+        """Mean of one column, (N,) or (N, P), over the scenarios that the question's risk setting counts."""
         total = np.zeros_like(of_each[0])
         for value, counted in zip(of_each, counted_KN, strict=True):
             total += value * (counted if value.ndim == 1 else counted[:, None])
@@ -531,7 +541,8 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
 
 
 def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
-    """Seconds of a rank's average share of the work, without waiting, by which scenarios are ordered, (N,)."""
+    """Seconds per step of a pipeline rank's average share of the work, without waiting, (N,). Scenarios are
+    ranked by them."""
     block = costs.layer_forward + costs.layer_backward[:, 0]
     ends = costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward
     stage = costs.stage_forward + costs.stage_backward
@@ -542,18 +553,19 @@ def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossPart:
-    """Time and memory of the loss computation on the rank with the last stage."""
+    """Time and memory of output layer and loss on the pipeline rank with the last stage."""
 
     seconds: float
-    """Seconds of a microbatch, forward and backward."""
+    """Seconds of forward and backward pass of one microbatch."""
     bytes: float
     """Bytes of logits and their derivatives; a loss in chunks also holds the gradient of the output matrix."""
     chunk: int | None
-    """Tokens whose logits exist at a time; None: all of a microbatch."""
+    """Number of tokens whose logits exist at the same time; None: all tokens of a microbatch."""
 
 
 def loss_part(question: Question, layout: Layout) -> LossPart | None:
-    """Seconds and bytes of the loss computation on the last stage; None over several pools of GPUs."""
+    """Seconds and bytes of output layer and loss on the last stage; None on a cluster of several pools of
+    GPUs."""
     if question.has_pools:
         return None
     columns = LayoutColumns.of([layout])
@@ -568,42 +580,42 @@ def loss_part(question: Question, layout: Layout) -> LossPart | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """Traffic of one parallel axis over the links of one network level in a step, on the pipeline rank that
+    """Traffic per step of one parallel axis over the links of one network level, on the pipeline rank that
     sends most."""
 
     level: Level
     axis: str
     share: float
-    """Bytes / (capacity × step); 1 for a link that is never idle."""
+    """Fraction of the step during which the axis keeps the link busy, bytes / (bandwidth × step seconds)."""
     gpu_bytes: float
-    """Bytes over one GPU's share of the link."""
+    """Bytes per step over one GPU's share of the link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Parallel axes of a layout whose traffic crosses the farthest links of a network of several levels, and
-    axes that stay inside."""
+    """Parallel axes that send over the outermost links of a network of several levels, and axes that do
+    not."""
 
     level: Level
     inside: str
-    """Name of the level that they leave."""
+    """Name of the level just inside the outermost one."""
     uses: tuple[LinkUse, ...]
-    """Traffic of each crossing axis, the busiest first."""
+    """Traffic of each axis that uses the outermost links, the busiest axis first."""
     stay: tuple[str, ...]
-    """Axes of more than one rank that do not cross."""
+    """Axes of degree above 1 that do not use the outermost links."""
 
 
 def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
-    """Traffic of every parallel axis on every network level, innermost level first; `question` is of one kind
-    of GPU."""
+    """Traffic of every parallel axis on every network level, innermost level first; for a cluster with one
+    pool of GPUs."""
     return tuple(
         one for at in range(len(levels_of(question.cluster))) for one in _level_use(question, estimate, at)
     )
 
 
 def crossing(question: Question, estimate: Estimate) -> Crossing | None:
-    """Traffic of the parallel axes over the farthest links; None if one network joins all nodes, or the GPUs
-    are of several kinds."""
+    """Traffic of the parallel axes over the outermost links. None if one network joins all nodes, or on a
+    cluster of several pools."""
     if question.has_pools:
         return None
     levels = used_levels(question.cluster)
@@ -622,7 +634,8 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
 
 
 def _level_use(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
-    """Traffic of the parallel axes that use the links of network level `at`."""
+    """Traffic of each parallel axis that uses the links of network level number `at`, counted from the GPUs
+    outwards."""
     level, layout = levels_of(question.cluster)[at], estimate.layout
     # question in which only this level's links take time, and only for their bytes
     update = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0, "collectives": ()}

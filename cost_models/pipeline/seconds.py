@@ -1,5 +1,5 @@
-"""Time coefficients of a rank, in seconds by the part of a step that a user sees: for a block's passes, for
-an action of the pipeline, and for a rank's work once a step.
+"""Time coefficients in seconds, split into the parts that a user sees (compute, communication by axis ...):
+for a block's passes, for one pipeline action, and for a rank's work once a step.
 
 A term is `{part: seconds}`. Parts in `HIDDEN_PARTS` overlap others: they are shown, never added.
 
@@ -82,10 +82,10 @@ from cost_models.specs.training import STATE_BYTES
 
 Term = dict[str, Array]
 Terms = dict[str, Term]
-"""Coefficient of `StageCosts` → its term, seconds or bytes by part: (N,), or (N, P) by policy."""
+"""Coefficient name of `StageCosts` → part name → seconds or bytes, (N,) or, by recompute policy, (N, P)."""
 
 LINK_AXES = ("tp", "cp", "ep", "pp", "dp")
-"""Axes whose groups communicate."""
+"""Parallel axes whose groups of ranks communicate."""
 _OF_PASSES, _OF_A_STEP = (
     ("compute", "recompute", *(f"{axis}_comm" for axis in LINK_AXES)),
     ("offload", "host", "jitter"),
@@ -93,22 +93,22 @@ _OF_PASSES, _OF_A_STEP = (
 TIME_PARTS = (*_OF_PASSES, "optimizer", *_OF_A_STEP)
 HIDDEN_PARTS = {f"{axis}_hidden": f"{axis}_comm" for axis in LINK_AXES if axis != "pp"}
 HIDDEN_PARTS |= {"offload_hidden": "offload"}
-"""Hidden part → name of the part of which it is hidden."""
+"""Part with overlapped (hidden) seconds → part with the exposed seconds of the same communication."""
 FRAGMENTATION = "fragmentation"
-"""Name of the part of bytes that the allocator holds and no tensor uses; all other parts count as
-allocated."""
+"""Name of the memory part for bytes that the allocator reserves but no tensor uses."""
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
 _ADDED = (*_OF_PASSES, *MEMORY_PARTS, *_OF_A_STEP)
-"""Parts in the order of addition, separately for time and for memory."""
+"""Parts of time and of memory in the fixed order in which they are added."""
 
 
 def sum_of_parts(term: Term) -> Array:
-    """Sum of the parts of a term, seconds or bytes, leaving out hidden (overlapped) parts."""
+    """Sum the parts of a term, in seconds or bytes, except overlapped (hidden) communication."""
     return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
 
 
 def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
-    """The term `own` plus `times` times each of the other terms, part by part; a missing part counts as zero."""
+    """Add `times` times each of the `others` to the first term, part by part; a missing part counts as
+    zero."""
     summed = dict(own)
     for other in others:
         for part, value in other.items():
@@ -117,8 +117,8 @@ def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
 
 
 def jitter_share(question: Question, columns: LayoutColumns) -> Array:
-    """Relative slowdown by stragglers and noise, `jitter_per_doubling * log2(nodes)` for the nodes that a
-    layout occupies, (N,).
+    """Relative slowdown by stragglers and noise, (N,): `jitter_per_doubling * log2(nodes)`, where a layout
+    runs on `nodes` nodes.
 
     On a CPU also by other work on its cores, and by the turns that more processes than cores take. Rates are
     measured in a process's own time, which does not pass while another has its core.
@@ -136,35 +136,39 @@ def jitter_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def with_jitter(term: Term, slowdown: Array) -> Term:
-    """The term with a part `jitter` for stragglers and noise, `slowdown` times the term's total."""
+    """Add a part `jitter` to a term for stragglers and noise: the relative `slowdown` times the term's
+    total."""
     seconds = sum_of_parts(term)
     return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
 
 
 class Links(NamedTuple):
-    """Process groups of each axis, and seconds of data-parallel communication of each module."""
+    """Process groups of each parallel axis, and seconds of data-parallel communication of each module."""
 
     groups: MeshGroups
     block: DataSeconds
-    """Seconds of a block; its experts are over the ranks that hold the same experts."""
+    """Seconds of data-parallel communication for one block; its experts are reduced over ranks with the same
+    experts."""
     embedding: DataSeconds
     head: DataSeconds
     norms: Array
-    """Seconds of LAMB's all-reduce of norms."""
+    """Seconds per step of the LAMB optimizer's all-reduce of norms, (N,)."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Building blocks of the coefficients of N layouts, of time and of memory, each computed on first use."""
+    """Intermediate results (times, sizes, parameter counts) from which the coefficients of N layouts are
+    made, each computed on first use."""
 
     question: Question
     columns: LayoutColumns
     data_parallel: bool = True
-    """Whether other ranks hold the same parameters; False: priced without replicas."""
+    """Whether to price communication between data-parallel replicas; if False, as if each layout had one
+    replica."""
 
     @cached_property
     def launches(self) -> Array:
-        """Host seconds to launch the kernels of a block once, (N,)."""
+        """Host seconds to launch the kernels of one pass of one block, (N,)."""
         columns, profile = self.columns, self.question.hardware
         model, stack = self.question.model, self.question.stack
         split = np.where(columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
@@ -182,23 +186,23 @@ class Pieces:
 
     @cached_property
     def device(self) -> Device:
-        """Rates of the GPU in the training precision."""
+        """Compute and memory rates of the GPU in the training precision."""
         return device_of(self.question)
 
     @cached_property
     def links(self) -> Links:
-        """Process groups and seconds of data-parallel communication, which do not depend on the microbatch."""
+        """Process groups, and seconds of data-parallel communication by module."""
         names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
         return over_distinct(self.columns, names, lambda rows: _links_of(replace(self, columns=rows)))
 
     @cached_property
     def block(self) -> BlockSeconds:
-        """Compute seconds of a block."""
+        """Compute seconds of a block's forward and backward pass of one microbatch."""
         return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
 
     def straggler_wait(self, core: Array) -> Term:
         """Seconds of waiting for the rank with most attention work, (N,) or (N, P), if attention takes `core`
-        seconds; an empty term if all sequences are alike."""
+        seconds. The term is empty if all sequences are equally long."""
         return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
 
     @cached_property
@@ -207,39 +211,41 @@ class Pieces:
 
     @cached_property
     def ends(self) -> EndSeconds:
-        """Compute seconds of embedding and head."""
+        """Compute seconds of embedding and output head for one microbatch."""
         return end_seconds(self.question, self.columns, device_of(self.question, wide=True))
 
     @cached_property
     def tensor(self) -> TensorSeconds:
-        """Seconds of tensor-parallel communication."""
+        """Seconds of tensor-parallel communication per microbatch in a block, the embedding and the head."""
         return tensor_seconds(self.question, self.columns, self.links.groups.tp)
 
     @cached_property
     def context(self) -> ContextSeconds:
-        """Seconds of context-parallel communication."""
+        """Seconds of context-parallel communication per block and microbatch."""
         kernels = self.block.core_forward, self.block.core_backward
         return context_seconds(self.question, self.columns, self.links.groups.cp, *kernels)
 
     @cached_property
     def experts(self) -> Array:
-        """Seconds to exchange tokens with experts in one pass of one block, (N,)."""
+        """Seconds of the all-to-all that exchanges tokens with experts in one pass of one block, (N,)."""
         return expert_seconds(self.question, self.columns, self.links.groups)
 
     @cached_property
     def counts(self) -> Parameters:
-        """Numbers of parameters that a rank holds of each module."""
+        """Number of parameters of each module (block, experts, embedding, head) that a rank holds, before
+        ZeRO shards them."""
         x = self.columns
         return parameters(self.question.model, x.tp, ep=x.ep, etp=x.etp)
 
     @cached_property
     def head_parameters(self) -> Array:
-        """Number of parameters of the head on a rank that holds the head, (N,)."""
+        """Number of parameters of final norm and output matrix on the rank with the last stage, (N,)."""
         return head_parameters(self.question, self.columns, self.counts)
 
     @cached_property
     def states(self) -> Mapping[Part, StateBytes]:
-        """Bytes of states per parameter of each part of the model, as if all were on the device."""
+        """Part of the model → bytes of weights, gradients and optimizer states per parameter, as if nothing
+        were offloaded."""
         question, columns = self.question, self.columns
         block = state_bytes(question, columns)
         apart = {end: state_bytes(question, columns, end=end) for end in ENDS if ends_differ(question)}
@@ -248,17 +254,18 @@ class Pieces:
 
     @cached_property
     def kept(self) -> ActivationBytes:
-        """Bytes of activations that a rank keeps for the backward pass."""
+        """Bytes of activations that a rank keeps for the backward pass, per block and for embedding and
+        head."""
         return activation_bytes(self.question, self.columns)
 
     @property
     def none(self) -> Array:
-        """Zeros for N layouts, (N,)."""
+        """Array of zeros, one for each of the N layouts, (N,)."""
         return np.zeros(len(self.columns))
 
     @cached_property
     def exposed_experts(self) -> Array:
-        """Seconds by which the exchange with experts lengthens one pass of a block, (N,).
+        """Exposed seconds of the exchange of tokens with experts in one pass of a block, (N,).
 
         It overlaps the compute of another microbatch, forward with backward and vice versa, so both exchanges
         of a block are hidden by both its passes. Overlap slows compute down as usual.
@@ -269,20 +276,20 @@ class Pieces:
 
     @property
     def hidden_experts(self) -> Array:
-        """Seconds of the exchange with experts that overlap compute, (N,)."""
+        """Overlapped seconds of the exchange of tokens with experts in one pass of a block, (N,)."""
         return np.maximum(0.0, self.experts - self.exposed_experts)
 
     @cached_property
     def exposed_regather(self) -> Array:
-        """Seconds of a block's backward pass for gathering inputs again that products for input gradients do
-        not hide, (N,)."""
+        """Exposed seconds of gathering a block's inputs again in the backward pass, (N,); the matrix products
+        for input gradients hide the rest."""
         half = self.block.matrices_backward / 2
         return exposed_seconds(self.tensor.block_regather, half, self.question.hardware)
 
     @cached_property
     def exposed_sums(self) -> Array:
-        """Seconds for summing input gradients that products for the same matrices' weight gradients do not
-        hide, (N,)."""
+        """Exposed seconds of summing a block's input gradients over tensor ranks, (N,); the matrix products
+        for weight gradients hide the rest."""
         return exposed_seconds(self.tensor.block_summed, self.block.column_weight, self.question.hardware)
 
     @cached_property
@@ -334,37 +341,38 @@ def _links_of(pieces: Pieces) -> Links:
 
 
 def head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
-    """Number of parameters of final norm and output matrix on the last stage, (N,); a tied matrix on the
-    embedding's rank is not counted twice."""
+    """Number of parameters of final norm and output matrix on the last stage, (N,). If embedding and output
+    matrix are tied and on the same rank, the matrix is not counted again."""
     shared = question.model.tied_embeddings & (columns.pp == 1)
     return counts.head_vectors + np.where(shared, 0.0, counts.head_matrix)
 
 
 _SPLIT_LAUNCHES = (1.1, 2.0)
-"""Launch time of dgrad and of wgrad in PyTorch's split backward pass, relative to an unsplit one: the graph
-is walked in Python, and each weight is a separate call."""
+"""Launch time of input and of weight gradients in PyTorch's split backward pass, relative to an unsplit
+backward pass: Python walks the graph and calls each weight's product separately."""
 _ROUTING_HOST_SECONDS = 1.0e-3
 """Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense
 block, if Megatron Core's host loops over the experts: some 32 kernels (moe/router.py, token_dispatcher.py) at
 30 us each, as a dense block's 13 take 0.4 ms."""
 _EXPERT_HOST_SECONDS = 3.0e-5
-"""Host seconds per local expert, mean over both passes: two weights an expert, each with a separate hook
-(distributed_data_parallel.py)."""
+"""Host seconds per local expert, mean over forward and backward: each of its two weights has a hook (Megatron
+Core, distributed_data_parallel.py)."""
 _EXPERT_CAST_HOST_SECONDS = 1.1e-4
-"""Further host seconds per local expert in fp8: a cast copy of each weight looked up, a tensor made for each
-of two cast operands."""
+"""Additional host seconds per local expert in fp8, to look up cast copies of its weights and create tensors
+for two cast operands."""
 SLICE_SECONDS = 7.8e-6
 """Host seconds per rank's slice of a matrix that is gathered or reduced as a list of slices (DeepSpeed v0.5,
 zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient): a loop over ranks cuts a slice,
 2.8 us (timed with torch 2.11 on a CPU), and c10d copies it by a separate kernel, 5 us (profile
 `datasheet-gpu`)."""
 MOST_PASSES = 2.0
-"""Passes over a block that a backward pass launches at most: its own, and the forward pass of full recompute."""
+"""Maximum number of passes over a block that a backward pass launches: its own, and the forward pass repeated
+by full recompute."""
 
 
 def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array:
-    """Exposed seconds of tensor-parallel communication that takes `sent` seconds and can hide behind `window`
-    seconds of products, in the shape of `sent`.
+    """Exposed seconds of tensor-parallel communication that takes `sent` seconds, in the shape of `sent`;
+    matrix products of `window` seconds hide the rest.
 
     Kernels send while they multiply only within one node, as user buffers and symmetric memory reach no further.
     Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many
@@ -390,8 +398,8 @@ def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array
 
 
 def layer_forward(pieces: Pieces) -> Term:
-    """Seconds of one block's forward pass by part. Parts are compute, exposed tensor-parallel and gather time,
-    and launches that outlast the device."""
+    """Seconds of one block's forward pass by part: compute, exposed tensor-parallel and gather communication,
+    and kernel launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     experts_shown = pieces.exposed_experts
     gather, gather_hidden = exposed_gathers_forward(pieces)
@@ -417,8 +425,8 @@ def layer_forward(pieces: Pieces) -> Term:
 
 
 def layer_backward(pieces: Pieces) -> Term:
-    """Seconds of one block's backward pass by part, under each recompute policy, communication repeated for
-    recomputation included."""
+    """Seconds of one block's backward pass by part, under each recompute policy, including communication that
+    recomputation repeats."""
     question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
     recompute = block.recomputed
     repeated = tensor.block_recomputed
@@ -460,8 +468,8 @@ def layer_backward(pieces: Pieces) -> Term:
 
 
 def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
-    """Seconds of one block's backward pass as the schedule runs it, and of the part for weight gradients that
-    a split schedule runs separately.
+    """Seconds of one block's entire backward pass, and of its part for weight gradients that a split schedule
+    may run later.
 
     Communication stays with the other half. If every pass is split each half has separate launches; if few
     are, launches are divided like the device's work, so that the halves add up to the complete pass.
@@ -478,8 +486,8 @@ def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
 
 
 def _expert_count_wait(pieces: Pieces) -> Array:
-    """Seconds that the device waits for its experts' first product because the host must first read token
-    counts, (N,).
+    """Seconds that the device idles before its experts' first product, while the host reads how many tokens
+    each expert has, (N,).
 
     If no token is dropped the host reads the counts before it can launch the experts' kernels, by when the
     device has finished all earlier ones. It loops over the experts of the first of their two products (half
@@ -495,20 +503,20 @@ def _expert_count_wait(pieces: Pieces) -> Array:
 
 
 def _expert_host_seconds(question: Question) -> float:
-    """Host seconds to launch the work of one expert in one pass."""
+    """Host seconds to launch the kernels of one expert in one pass."""
     narrow = question.training.operand_bytes < question.training.element_bytes
     return _EXPERT_HOST_SECONDS + _EXPERT_CAST_HOST_SECONDS * narrow
 
 
 def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
-    """Exposed host seconds to launch a block. On a CPU all are; on a GPU only those that outlast the device's
-    work."""
+    """Exposed host seconds to launch a block's kernels: on a CPU all `launches`, on a GPU the excess over the
+    device's work."""
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
 def at_least_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
-    """Seconds of a pass that can hide communication, at least the seconds that the host needs to launch the
-    pass, (N,).
+    """Seconds of compute that can hide communication, (N,): `window`, or if longer the host's seconds to
+    launch so many `passes`.
 
     Stages differ in what they recompute, so of backward passes the one with most launches counts: with a
     shorter window a device that outpaces its host would expose more the faster it is.
@@ -517,16 +525,17 @@ def at_least_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
 
 
 _TOKEN_BYTES, _SIZE_BYTES = 8, 40
-"""Bytes of a token's number, and of the five sizes that Megatron-LM sends ahead (core/tensor_parallel/data.py)."""
+"""Bytes of a token id, and of the five sizes that Megatron-LM broadcasts before a batch
+(core/tensor_parallel/data.py)."""
 _MASK_BYTES = 17
-"""Bytes read and written per pair of positions: ones and their lower triangle in fp32, compared
-(megatron/utils.py)."""
+"""Bytes read and written per pair of positions to build a causal mask: ones and their lower triangle in fp32,
+compared (megatron/utils.py)."""
 _MASK_KERNELS = 3
 
 
 def action_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds that each pipeline action takes besides its blocks (sends, host work, batch), by pass; sends
-    that do not block are separate."""
+    """Seconds of each pipeline action in addition to its blocks, by pass: blocking sends, host work, and
+    broadcast of the batch. Sends that do not block are the coefficient `p2p`."""
     question, columns = pieces.question, pieces.columns
     each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
@@ -552,19 +561,19 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 _Exposed = tuple[Array, Array]
-"""Exposed seconds, and hidden seconds."""
+"""Exposed seconds and hidden (overlapped) seconds of the same communication."""
 
 
 def exposed_gathers_forward(pieces: Pieces) -> _Exposed:
-    """Exposed and hidden seconds of gathering a block's weights in a forward pass, (N,) each."""
+    """Exposed and hidden seconds of gathering a block's ZeRO-3 weights in a forward pass, (N,) each."""
     if pieces.question.stack.zero3_waits_for_device:
         return _MatrixGathers(pieces).forward()
     return _exposed_behind(pieces, pieces.links.block.gather, pieces.forward_window)
 
 
 def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
-    """Exposed and hidden seconds of gathering a block's weights and reducing its gradients in a backward pass,
-    (N, P) each."""
+    """Exposed and hidden seconds of gathering a block's ZeRO-3 weights and reducing its gradients in a
+    backward pass, (N, P) each."""
     data, policies = pieces.links.block, range(len(RECOMPUTE_POLICIES))
     if pieces.question.stack.zero3_reuse_elements is None:
         same = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
@@ -577,7 +586,8 @@ def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
 
 
 class _MatrixGathers:
-    """Seconds of gathering a block's weights matrix by matrix, as hooks of each matrix do."""
+    """Seconds of gathering a block's ZeRO-3 weights matrix by matrix, for stacks with a hook on each matrix
+    (DeepSpeed)."""
 
     def __init__(self, pieces: Pieces) -> None:
         columns, self._pieces = pieces.columns, pieces
@@ -589,14 +599,15 @@ class _MatrixGathers:
         self._slice_N = np.where(pieces.links.block.gather > 0, SLICE_SECONDS * columns.shard, 0.0)
 
     def forward(self) -> _Exposed:
-        """Exposed and hidden gather seconds of a forward pass, (N,) each, where a matrix waits for the gather
-        of the next."""
+        """Exposed and hidden gather seconds of a forward pass, (N,) each; a matrix waits for the gather of
+        the next one."""
         gather_UN = self._pieces.links.block.gather * np.roll(self._share_UN, -1, axis=0)
         return self._run_by_run(list(zip(gather_UN, gather_UN, self._seconds(backward=False), strict=True)))
 
     def backward(self, policy: int) -> _Exposed:
-        """Exposed and hidden gather seconds of a backward pass, (N,) each, from the last matrix to the first.
-        Recomputed ones run forward before the first that needs them."""
+        """Exposed and hidden gather seconds of a backward pass under recompute policy number `policy`, (N,)
+        each. Matrices run from last to first; recomputed matrices run forward before the first that needs
+        them."""
         pieces, name, stack = self._pieces, RECOMPUTE_POLICIES[policy], self._pieces.question.stack
         data, again = pieces.links.block, pieces.block.recomputed[:, policy]
         redone = [
@@ -635,8 +646,8 @@ class _MatrixGathers:
         return self._run_by_run(behind)
 
     def _run_by_run(self, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
-        """Exposed and hidden seconds of runs given as (gather, all communication, compute), (N,) each. Under
-        ZeRO-3 alone each run waits for its own communication."""
+        """Exposed and hidden seconds of a sequence of matrices, each given as seconds of (gather, all
+        communication, compute), (N,). Only under ZeRO-3 does each matrix wait for its own communication."""
         gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
         late = self._slice_N * (gathers > 0).sum(axis=0)
         waited = [_exposed_behind(self._pieces, *run) for run in zip(moved, seconds, strict=True)]
@@ -646,9 +657,9 @@ class _MatrixGathers:
         return np.where(zero3, late + shown, shown_once), np.where(zero3, hidden, hidden_once)
 
     def _seconds(self, *, backward: bool) -> Array:
-        """Compute seconds of each matrix's run in a forward or backward pass, (U, N). The core runs before
-        what reads it, and backward behind that; what a block without one has besides products is shared
-        out."""
+        """Compute seconds attributed to each of U matrices in a forward or backward pass, (U, N). The
+        attention core counts with a matrix next to it; the other work besides products is shared out by
+        parameters."""
         pieces, block = self._pieces, self._pieces.block
         products = [
             one.share * forward_seconds(local_gemm(pieces.question, pieces.columns, one.gemm), pieces.device)
@@ -668,20 +679,22 @@ class _MatrixGathers:
 
 
 def _ordered_sum(arrays: Iterable[Array]) -> Array:
-    """Sum of arrays in a fixed order, so that a layout's costs have the same bits alone and among others."""
+    """Sum arrays in a fixed order, so that floating-point results do not depend on which layouts are computed
+    together."""
     total: Array = reduce(np.add, arrays, np.zeros(1))
     return total
 
 
 def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exposed:
-    """Exposed and hidden seconds of communication that can hide behind `window` seconds of compute, (N,) each."""
+    """Exposed and hidden seconds of `communication` seconds that overlap `window` seconds of compute, (N,)
+    each."""
     streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
     shown = exposed_seconds(communication, window, pieces.question.hardware, overlapped=streams)
     return shown, communication - shown
 
 
 def sync_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds of gradient reduction still exposed after a rank's last backward pass, by module."""
+    """Exposed seconds of gradient reduction after a rank's last backward pass, by module."""
     links, layer, question = pieces.links, pieces.links.block.step_reduce, pieces.question
     window = at_least_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
     layer_shown = _exposed_reduce(pieces, layer, window)
@@ -704,8 +717,8 @@ def sync_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
-    """Further seconds per block of data-parallel communication that `overlap=dp` cannot hide, (N,); 0 in
-    layouts without `overlap=dp`.
+    """Additional exposed seconds per block of data-parallel communication that cannot overlap compute even
+    with `overlap=dp`, (N,); 0 in layouts without `overlap=dp`.
 
     No compute remains that could hide the last block's reduction, and none has begun that could hide the
     first gather.
@@ -721,8 +734,8 @@ def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
 
 
 def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
-    """Exposed seconds at the end of a step for reducing the gradients of a module, mean over a rank's chunks,
-    (N,). The reduction takes `reduce` seconds; `window` is the backward pass of the module."""
+    """Exposed seconds at the end of a step of reducing a module's gradients, (N,), mean over a rank's chunks.
+    The reduction takes `reduce` seconds; the module's backward pass takes `window` seconds."""
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
     overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
@@ -736,19 +749,21 @@ def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
 
 
 def exposed_update_gather(pieces: Pieces, gather: Array, window: Array) -> Array:
-    """Exposed seconds of a gather of updated weights that can hide behind `window` seconds, (N,)."""
+    """Exposed seconds of gathering updated weights (ZeRO-1/2), (N,): the gather takes `gather` seconds and
+    may overlap `window` seconds of compute."""
     hides = is_overlapped(pieces.columns, "dp", default=pieces.question.stack.overlap_parameter_gather)
     return exposed_seconds(gather, window, pieces.question.hardware, overlapped=hides)
 
 
 def forward_window(pieces: Pieces) -> Array:
-    """Seconds of a block's forward pass that can hide the gather of weights, launches included, (N,)."""
+    """Seconds of a block's forward pass that can hide the gather of updated weights, kernel launches
+    included, (N,)."""
     return at_least_launches(pieces, pieces.forward_window, passes=1.0)
 
 
 def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds of updating the rank's share of the states, then of gathering updated weights (ZeRO-1/2), by
-    module.
+    """Seconds of updating the rank's share of the optimizer states, then of gathering updated weights
+    (ZeRO-1/2), by module.
 
     On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and
     writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
@@ -774,8 +789,8 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 def block_update(pieces: Pieces, each: Array | None = None) -> Array:
-    """Seconds to update the parameters of a block on the device, without jitter, (N,); `each` are the seconds
-    per non-expert parameter, if known."""
+    """Seconds to update a block's parameters on the device, without jitter, (N,). `each` are the seconds per
+    non-expert parameter, computed if None."""
     block = pieces.counts.block * (_update_seconds(pieces, "block") if each is None else each)
     if pieces.question.model.has_experts:
         block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
@@ -783,13 +798,13 @@ def block_update(pieces: Pieces, each: Array | None = None) -> Array:
 
 
 def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
-    """Seconds to update the parameters of a block on the device, jitter included, (N,)."""
+    """Seconds to update a block's parameters on the device, jitter included, (N,)."""
     return block_update(Pieces(question, columns)) * (1 + jitter_share(question, columns))
 
 
 def _update_seconds(pieces: Pieces, part: Part) -> Array:
-    """Seconds to update one parameter on the device, (N,), from the bytes that an optimizer step reads and
-    writes per parameter."""
+    """Seconds to update one parameter of a `part` of the model on the device, (N,): bytes read and written
+    over memory bandwidth."""
     question, columns = pieces.question, pieces.columns
     experts, states, share = (
         part == "experts",
@@ -812,8 +827,8 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
-    """Seconds to add the gradients of a tied matrix on first and last stage, (N,), by one transfer over the
-    stage boundary's links.
+    """Seconds to add the gradients of a tied embedding and output matrix, on first and last stage, (N,): one
+    transfer over links of the groups `boundary`.
 
     In a V both are on one rank.
     """

@@ -1,5 +1,5 @@
-"""Parts of memory coefficients: states per parameter, parameters of a rank, activations that it keeps, temporaries of
-a block at work, and tensors that collectives hold back.
+"""Memory coefficients in bytes, by part: states of a rank's parameters, optimizer temporaries, temporary
+tensors of the block that runs, and freed tensors that collectives still use.
 
 Temporaries are what a block recomputes, gradients on their way, and weights that it gathers. Tensors are held back
 while the host runs ahead of the device: before torch 2.8 every collective marks its tensors as used on NCCL's stream
@@ -39,7 +39,8 @@ from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 
 
 def persistent_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
-    """Bytes that a block holds throughout the step, given bytes of states per parameter."""
+    """Bytes by part that a block holds throughout the step. `states` and `experts` are bytes per parameter
+    outside and inside routed experts."""
     # ZeRO-3 makes copies for products in fp8 or fp4 as it gathers
     copies = np.where(pieces.columns.zero <= 2, narrow_copies(pieces.question), 0.0)
     dense = _persistent_bytes(states, pieces.counts.block, copies)
@@ -47,19 +48,21 @@ def persistent_block(pieces: Pieces, states: StateBytes, experts: StateBytes) ->
 
 
 def persistent_end(pieces: Pieces, states: StateBytes, module_parameters: Array) -> Term:
-    """Bytes that embedding or head hold throughout the step; `fully_shard` keeps their weights gathered."""
+    """Bytes by part that embedding or head holds throughout the step, from the bytes of `states` per
+    parameter. `fully_shard` keeps the gathered weights too."""
     gathered = pieces.states["embedding"].gathered if pieces.question.stack.fully_shard else 0.0
     return _persistent_bytes(states, module_parameters, gathered)
 
 
 def update_of_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
-    """Temporary bytes of the optimizer step of a block, given bytes of states per parameter."""
+    """Temporary bytes by part of a block's optimizer step. `states` and `experts` are bytes per parameter
+    outside and inside routed experts."""
     dense = update_of(states, pieces.counts.block)
     return sum_terms(dense, update_of(experts, pieces.counts.experts))
 
 
 def update_of(states: StateBytes, module_parameters: Array) -> Term:
-    """Temporary bytes of the optimizer step of a module, by part."""
+    """Temporary bytes by part of a module's optimizer step, from the bytes of `states` per parameter."""
     return {
         "gradients": states.late_gradients * module_parameters,
         "working": states.update * module_parameters,
@@ -67,14 +70,13 @@ def update_of(states: StateBytes, module_parameters: Array) -> Term:
 
 
 _NARROW_COPIES = 2.0
-"""Copies of a matrix in the type of its products that Transformer Engine keeps: one for each way of reading
-it."""
+"""Number of fp8 or fp4 copies of a matrix that Transformer Engine keeps: one row-wise, one column-wise."""
 
 
 def narrow_copies(question: Question) -> float:
     """Bytes per parameter of a block for the fp8 or fp4 copies that Transformer Engine casts once a step, one
-    for each way that a product reads a matrix. A frozen matrix is also read both ways, as its input needs a
-    gradient (module/linear.py, 2.5).
+    for each direction in which a product reads a matrix. A frozen matrix is also read both ways, as its input
+    needs a gradient (module/linear.py, 2.5).
 
     Quantised matrices have none: they are widened to 16 bits where they are used, and multiplied in 16 bits.
     """
@@ -86,8 +88,8 @@ def narrow_copies(question: Question) -> float:
 
 
 def _persistent_bytes(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:
-    """Bytes that a module holds throughout the step, by part; `gathered` are the bytes per parameter that stay
-    gathered."""
+    """Bytes by part that a module holds throughout the step; `gathered` adds bytes per parameter of weights
+    that stay gathered."""
     return {
         "weights": (states.weights + gathered) * module_parameters,
         "gradients": states.gradients * module_parameters,
@@ -96,18 +98,18 @@ def _persistent_bytes(states: StateBytes, module_parameters: Array, gathered: Ar
 
 
 _QUEUED = 1024.0
-"""Launches that wait for the device before the next one blocks its host (CUDA; widely observed, not
-documented)."""
+"""Number of launches queued on the device at which the next launch blocks the host (CUDA; widely observed,
+not documented)."""
 _OF_A_COLLECTIVE = 5.0
-"""Queue entries of a collective: its kernel, and an event recorded and waited for on either stream (torch,
-`ProcessGroupNCCL::collective`)."""
+"""Launch-queue entries per collective: its kernel, and an event recorded and awaited on each of two streams
+(torch, `ProcessGroupNCCL::collective`)."""
 _REDUCED = 2.0
-"""Tensors per block and pass that are reduced over tensor-parallel ranks."""
+"""Number of tensors per block and pass that are all-reduced over tensor-parallel ranks."""
 
 
 def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """Bytes freed by a rank that its allocator cannot reuse yet, as collectives on another stream may still
-    read them, (N,); 0 on a CPU or without tensor parallelism."""
+    """Bytes of freed tensors that a rank's allocator cannot reuse yet, because collectives on another stream
+    may still read them, (N,); 0 on a CPU or without tensor parallelism."""
     if not question.stack.records_streams or question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     model, training = question.model, question.training
@@ -123,8 +125,8 @@ def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def working_bytes(pieces: Pieces) -> Array:
-    """Bytes of the largest set of temporary tensors of one block, (N, P), that is recomputed activations,
-    gradients before reduction, and gathered weights.
+    """Bytes of the largest set of temporary tensors of one block, (N, P): recomputed activations, gradients
+    before reduction, and gathered weights.
 
     The peak of the backward pass holds the gradient of the residual stream, that of the MLP's inner
     activation and, unless products add into the gradient buffer themselves, that of the matrix between (in a
@@ -188,8 +190,8 @@ def working_bytes(pieces: Pieces) -> Array:
 
 
 def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array:
-    """Elements of the largest quantised matrix that is widened for a product, (N,); 0 if frozen matrices are
-    stored at full width. All local experts in one kernel count together. Gradients of adapters are
+    """Number of elements of the largest quantised matrix that is cast to 16 bits for a product, (N,); 0 if no
+    matrix is quantised. All local experts in one kernel count together. Gradients of adapters are
     negligible."""
     largest = np.zeros(len(columns))
     for one in job_operators(question.model, question.training.tuning):
@@ -204,13 +206,13 @@ def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array
 
 
 _SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
-"""Tensors of the attention scores' size in addition to kept ones: gradients of the softmax's output and
-input, and of a masked copy. Equally many exist when the scores are made."""
+"""Attention kernel → number of temporary tensors as large as the attention scores: gradients of the softmax's
+output and input, and of a masked copy. Equally many exist when the scores are made."""
 
 
 def _mixing_bytes(pieces: Pieces) -> Array:
-    """Bytes that the backward pass of stored attention scores or of a plain-product scan holds, less the bytes
-    that the MLP has freed, (N, 1)."""
+    """Temporary bytes of the backward pass of unfused attention scores or an unfused recurrent scan, (N, 1),
+    less the MLP's activations, which are free by then."""
     question, columns = pieces.question, pieces.columns
     model, training = question.model, question.training
     tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)

@@ -1,4 +1,4 @@
-"""Costs of a pipeline stage as affine functions of its layers: one record for one layout and for a million.
+"""Costs of a pipeline stage as affine functions of its number of blocks, in columns for N layouts at once.
 
 Everything downstream (estimate, bounds, ILP, timeline) reads these columns and nothing else, so no second
 model can diverge from the first. Shape legend: N layouts (rows), P recompute policies in the order of
@@ -113,11 +113,12 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds
 
 _FORWARD_PASSES, _BACKWARD_PASSES = 8.0, 10.0
-"""Passes over the residual stream: two norms, and their outputs joined side by side."""
+"""Number of reads and writes of the residual stream in a forward and backward pass of multi-token prediction,
+for two norms and joining their outputs."""
 
 
 def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """Time coefficients that further predicted tokens (multi-token prediction) change, with new values."""
+    """Time coefficients that multi-token prediction changes, with their new values."""
     question, columns, device = pieces.question, pieces.columns, pieces.device
     rows, h = columns.tokens(question.training.sequence_length), question.model.hidden_size
     width, joined = h / columns.tp, np.asarray(2.0 * h)
@@ -133,7 +134,7 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
-    """Memory coefficients that further predicted tokens (multi-token prediction) change, with new values."""
+    """Memory coefficients that multi-token prediction changes, with their new values."""
     own: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
     own |= {k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")}
     return _with_further(pieces, terms, own, ("static", "update"))
@@ -142,8 +143,8 @@ def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
 def _with_further(
     pieces: Pieces, terms: Terms, own: Mapping[str, Sequence[Term]], of_rank: Sequence[str]
 ) -> Terms:
-    """Terms of the model head with further predicted tokens. The head gets the terms `own` for each token, and
-    its rank a block and the embedding, which a pipeline's last rank otherwise would not hold."""
+    """Coefficients of the model head under multi-token prediction, for each further token: the head gains the
+    terms in `own`, and for each name in `of_rank` a block, and the embedding if it is on another rank."""
     times, pipelined = pieces.question.model.further_tokens, pieces.columns.pp > 1
     changed = {
         f"head_{kind}": sum_terms(terms[f"head_{kind}"], *each, times=times) for kind, each in own.items()
@@ -157,17 +158,17 @@ def _with_further(
 
 
 def _unrecomputed(block: Term) -> Term:
-    """A block's term under the policy without recomputation."""
+    """Select a block's term under the policy without recomputation, (N, P) → (N,)."""
     return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
 
 
 _END_OF_A_BLOCK = 0.5
-"""Host time for an end of the model on a CPU, as a share of a block's."""
+"""Host time for embedding or head on a CPU, relative to the host time for a block."""
 
 
 def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> Terms:
-    """All time coefficients for N layouts, by part; without `data_parallel` as if no other ranks held the same
-    parameters."""
+    """All time coefficients of N layouts, in seconds by part. With `data_parallel=False`, as if each layout
+    had one replica."""
     question = with_bucket_lengths(question)
     pieces = Pieces(question, columns, data_parallel)
     ends, tensor, summed = pieces.ends, pieces.tensor, pieces.tensor.head_backward
@@ -206,7 +207,7 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
 
 
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
-    """All memory coefficients for N layouts, by part."""
+    """All memory coefficients of N layouts, in bytes by part."""
     pieces = Pieces(question, columns)
     states, counts, kept, head = pieces.states, pieces.counts, pieces.kept, pieces.head_parameters
     of_block = states["block"], states["experts"]
@@ -273,8 +274,8 @@ def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
 
 
 def _stream_pools(pieces: Pieces, terms: Terms) -> dict[str, Array]:
-    """Bytes of `fully_shard` that only one CUDA stream may reuse, as the allocator keeps pools by stream, by
-    coefficient.
+    """Coefficient name → bytes of `fully_shard` that only one CUDA stream may reuse, as the allocator has
+    separate pools for each stream.
 
     Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from
     which weights are copied out. The reduction's stream makes the shards of gradients: from the second step
@@ -306,13 +307,13 @@ Price = Callable[[Question, LayoutColumns], Terms]
 
 
 def stage_terms(question: Question, columns: LayoutColumns) -> Terms:
-    """All time and memory coefficients of N layouts, by part."""
+    """All time and memory coefficients of N layouts, in seconds and bytes by part."""
     return time_terms(question, columns) | memory_terms(question, columns)
 
 
 def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> list[Terms]:
-    """Cost terms for each kind of block, priced by `price` as if all blocks were of that kind; only terms of
-    blocks differ."""
+    """Cost coefficients for each kind of block (such as attention or recurrent), computed by `price` as if
+    all blocks were of that kind. Only coefficients of blocks differ between kinds."""
     if question.kinds.number == 1:
         return [_zero_frozen_terms(own, price(own, columns)) for own in question.by_kind]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
@@ -348,16 +349,17 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
 
 
 def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Layout columns for blocks of one kind. For a vision tower every image is a sequence, which no rank splits."""
+    """Layout columns for blocks of one kind, `own`. In a vision tower every image is a sequence, which no
+    rank splits."""
     if own.model.tower is None or own.model.tower.part != "tower":
         return columns
     return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
 
 
 def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
-    """Terms of blocks of one kind without the backward passes that a training job skips. Blocks run forward
-    only if nothing before them is trained; a decoder's first block behind a tower includes the token
-    embedding, which is on its rank."""
+    """Set the coefficients of backward passes that training skips to zero for blocks of one kind, `own`.
+    Blocks run forward only if nothing before them is trained; a decoder's first block behind a tower includes
+    the token embedding, which is on its rank."""
     terms = dict(terms)
     if own.training.runs_forward_only:
         for name in terms.keys() & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
@@ -376,23 +378,24 @@ def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
 
 
 def terms_by_sort(each: Sequence[Terms]) -> Terms:
-    """Cost terms with blocks by sort (kind and recompute policy), an axis T in place of P if there are several
-    kinds."""
+    """Join the cost coefficients of each kind of block. If there are several kinds, those of blocks are by
+    sort (kind and recompute policy), with an axis T in place of P."""
     if len(each) == 1:
         return each[0]
     return each[0] | {name: join_terms([terms[name] for terms in each], by_sort) for name in OF_BLOCKS}
 
 
 def by_sort(values: Sequence[Array]) -> Array:
-    """Values by sort (a kind of blocks under a recompute policy), (N, T), from the values of each kind, (N, P)
-    or, where no policy matters, (N,)."""
+    """Join values of each kind of block, (N, P) or (N,) if no recompute policy matters, into values by sort
+    (kind and policy), (N, T)."""
     policies = len(RECOMPUTE_POLICIES)
     each = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
     return np.concatenate(each, axis=-1)
 
 
 def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> Term:
-    """Several terms joined into one by `join`, part by part; a missing part counts as zero."""
+    """Join several terms into one by applying `join` to the values of each part; a missing part counts as
+    zero."""
     known = {part: value for term in terms for part, value in term.items()}
     return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}
 
@@ -404,21 +407,23 @@ SECONDS = (
     *("layer_sync", "embedding_sync", "head_sync", "rank_sync"),
     *("layer_optimizer", "embedding_optimizer", "head_optimizer", "rank_optimizer", "step_overhead"),
 )
-"""Columns in seconds. A block's backward pass, with recomputation and exposed communication, is (N, P); its part for
-weight gradients is without recomputation. `stage_weight` is by how much a pass is longer in two actions than in one,
-`p2p` the delay between the end of an action and the start of its successor on another rank."""
+"""Columns of `StageCosts` in seconds. A block's backward pass, with recomputation and exposed communication,
+is (N, P); its part for weight gradients is without recomputation. `stage_weight` is by how much a pass is
+longer in two actions than in one, `p2p` the delay between the end of an action and the start of its successor
+on another rank."""
 BYTES = (
     *("static", "layer_static", "layer_activation", "layer_pending", "layer_update", "rank_update"),
     *("embedding_static", "embedding_activation", "embedding_update"),
     *("head_static", "head_activation", "head_pending", "head_update", "working", "head_moment"),
 )
-"""Columns in bytes. `layer_activation`, (N, P), is kept for the backward pass for each block and live microbatch, and
-`layer_pending` between the halves of the backward pass; `rank_update` is what the optimizer step of a rank holds
-whatever its blocks; `working`, (N, P), is the largest temporary set of one block (recomputed activations, gathered
-weights, gradients), and `head_moment` what is held at once while the loss of a microbatch runs, when no block does."""
+"""Columns of `StageCosts` in bytes. `layer_activation`, (N, P), is kept for the backward pass for each block
+and live microbatch, and `layer_pending` between the halves of the backward pass; `rank_update` is the
+optimizer step's temporary memory of a rank, whatever its blocks; `working`, (N, P), is the largest temporary
+set of one block (recomputed activations, gathered weights, gradients), and `head_moment` that of the loss of
+a microbatch, when no block runs."""
 COLUMNS = (*SECONDS, *BYTES, "memory_limit")
 OF_BLOCKS = tuple(name for name in COLUMNS if name.startswith("layer_") or name == "working")
-"""Columns of blocks."""
+"""Columns whose values may differ between kinds of blocks."""
 
 if TYPE_CHECKING:
 
@@ -436,35 +441,38 @@ else:
 
 
 class StageCosts(_CostColumns):
-    """Cost columns of N layouts, `COLUMNS`, each (N,) unless marked (N, P). `kinds` has the columns of blocks
-    (`OF_BLOCKS`) for each kind, if there are several; the main columns are then of the mean block."""
+    """Cost coefficients of N layouts in the columns `COLUMNS`, each (N,) or, by recompute policy, (N, P). If
+    there are several kinds of blocks, `kinds` has the columns `OF_BLOCKS` for each kind; the main columns are
+    then of the mean block."""
 
     def __len__(self) -> int:
         return len(self.layer_forward)
 
     def rows(self, index: Ints | slice) -> StageCosts:
-        """Costs of only the layouts at `index`."""
+        """Costs of only the layouts in the rows `index`."""
         kinds = tuple({name: value[index] for name, value in one.items()} for one in self.kinds)
         return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
 
     def within(self, limit: float | None) -> StageCosts:
-        """Costs with a memory limit of at most `limit` bytes on each device, unchanged for `limit=None`."""
+        """Costs with the memory limit of each device lowered to at most `limit` bytes; unchanged if `limit`
+        is None."""
         return self if limit is None else replace(self, memory_limit=np.minimum(self.memory_limit, limit))
 
     @property
     def each_kind(self) -> tuple[StageCosts, ...]:
-        """Costs as if all blocks were of one kind, for each kind."""
+        """Costs for each kind of block, as if all blocks were of that kind."""
         return tuple(replace(self, kinds=(), **own) for own in self.kinds) or (self,)
 
     @property
     def in_sorts(self) -> StageCosts:
-        """Costs with columns of blocks by sort (N, K·P), which price placements; unchanged if there is only
-        one kind of block."""
+        """Costs with block columns by sort (kind and recompute policy), (N, K·P), as placements are priced.
+        Unchanged if there is only one kind of block."""
         return self._join_kinds(by_sort)
 
     @property
     def lightest(self) -> StageCosts:
-        """Costs whose block columns are the minimum over the kinds of blocks, so a lower bound for every block."""
+        """Costs whose block columns are the minimum over the kinds of blocks, a lower bound for every
+        block."""
         return self._join_kinds(lambda values: np.min(values, axis=0))
 
     def _join_kinds(self, join: Callable[[list[Array]], Array]) -> StageCosts:
@@ -475,7 +483,8 @@ class StageCosts(_CostColumns):
 
 
 def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> StageCosts:
-    """Stage costs of N layouts, computed once for equal ones; columns that `price` does not give are zero.
+    """Stage costs of N layouts, computed once for layouts with equal costs; columns that `price` does not
+    return are zero.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -485,8 +494,8 @@ def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage
 
 
 def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Stage costs of N layouts in seconds, under hardware constants that may differ between rows; all bytes
-    are zero.
+    """Stage costs of N layouts with only the columns in seconds; bytes are zero. Hardware constants of the
+    question may be arrays (N,).
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -501,8 +510,8 @@ def _costs(question: Question, price: Price, columns: LayoutColumns) -> StageCos
 
 
 def costs_by_kind(by_kind: Sequence[dict[str, Array]], kinds: Kinds, rows: int) -> StageCosts:
-    """Stage costs of N layouts (`rows`) from the columns of each kind of block; missing columns are zero. Columns
-    that belong to no block are those of the last kind, and those of blocks the mean."""
+    """Stage costs of N layouts (`rows`) from the columns of each kind of block; missing columns are zero.
+    Columns of blocks are the mean over kinds, the others are those of the last kind."""
     zeros = dict.fromkeys(COLUMNS, np.zeros(rows))
     if kinds.number == 1:
         return StageCosts(**zeros | by_kind[-1], kinds=())
@@ -512,19 +521,19 @@ def costs_by_kind(by_kind: Sequence[dict[str, Array]], kinds: Kinds, rows: int) 
 
 
 def add_up(terms: Terms) -> dict[str, Array]:
-    """Sum over the parts of each coefficient, as coefficient name → array."""
+    """Sum the parts of each coefficient, as coefficient name → seconds or bytes."""
     return {name: sum_of_parts(term) for name, term in terms.items()}
 
 
 def costs_of(terms: Terms, limit: Array) -> StageCosts:
-    """Stage costs from terms, each coefficient summed over its parts; `limit` (N,) is the maximum peak of a
-    device, bytes."""
+    """Stage costs from `terms`, each coefficient summed over its parts. `limit`, (N,), is the maximum peak of
+    a device in bytes."""
     return StageCosts(**add_up(terms), memory_limit=limit, kinds=())
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Layout columns with values merged that have equal stage costs, so that few distinct rows remain to be
-    priced.
+    """Replace schedule and number of chunks by canonical values where they do not change the stage costs, so
+    that fewer distinct layouts must be priced.
 
     Chunks and schedules shape the pipeline, but few coefficients of one stage depend on them: a chunk is the
     part that data parallelism cannot hide.
@@ -538,4 +547,4 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 _TRAITS = [(own.splits == "always", own.v_shaped, own.keeps_all_logits) for own in REGISTRY.values()]
 _PRICED_AS = np.array([_TRAITS.index(traits) for traits in _TRAITS])
-"""For each schedule, the first one whose stages are priced by the same rules."""
+"""Index of a schedule → index of the first schedule with the same stage costs."""

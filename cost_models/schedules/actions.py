@@ -1,5 +1,5 @@
-"""Action tables: the actions of every pipeline rank in order, and the microbatches that it keeps between
-them.
+"""Action tables of pipeline schedules: the passes of every pipeline rank in order, and the microbatches whose
+activations it keeps meanwhile.
 
 A schedule (`registry`) makes such a table; the timeline, the memory model, the Gantt chart and the executor
 all read it, so the priced actions are the executed ones. Kinds: F forward; B backward; I and W are the halves
@@ -29,13 +29,14 @@ from cost_models.arrays import Bools, Ints
 
 
 def ranks_of_stages(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
-    """Pipeline rank that holds each virtual stage, (S,)."""
+    """Pipeline rank of each virtual stage, (S,). Stages go round the ranks in a ring or, if `v_shaped`, down
+    the ranks and up again."""
     chunk_S, place_S = np.divmod(np.arange(pp * vpp), pp)
     return np.where(chunk_S % 2 == 1, pp - 1 - place_S, place_S) if v_shaped else place_S
 
 
 def stages_of_ranks(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
-    """Virtual stages that each pipeline rank holds, in model order, (R, V)."""
+    """Virtual stages of each pipeline rank, in model order, (R, V)."""
     return np.argsort(ranks_of_stages(pp, vpp, v_shaped=v_shaped), kind="stable").reshape(pp, vpp)
 
 
@@ -43,26 +44,27 @@ Count = Ints | int
 
 
 def round_sizes(pp: Count, microbatches: Count) -> Ints:
-    """Number of microbatches, about pp, that pass through all chunks of a rank together as one round,
-    elementwise."""
+    """Number of microbatches per round, about pp, elementwise: so many pass through a rank's first chunk
+    before its next chunk begins."""
     sizes: Ints = microbatches // np.maximum(1, microbatches // pp)
     return sizes
 
 
 CACHED_TABLES = 1024
-"""Number of cached action tables and timelines: a search returns to the same few shapes."""
+"""Maximum number of cached action tables and timelines, as a search prices few distinct schedules."""
 
 
 Kind = Literal["F", "B", "I", "W"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FORWARD, BACKWARD, INPUT, WEIGHT = range(len(KINDS))
-"""Indices of kinds in `KINDS`, as stored in a table's columns."""
+"""Index of each kind of action in `KINDS`, as tables store it."""
 IDLE = len(KINDS)
-"""Entry that fills the end of a finished rank's row."""
+"""Kind of the entries after a rank's last action, which fill its row of the table."""
 
 
 class Action(NamedTuple):
-    """One forward pass, backward pass or half of a backward pass, of one microbatch through one virtual stage."""
+    """One pass of one microbatch through one virtual stage: forward, backward, or half of a split
+    backward."""
 
     kind: Kind
     stage: int
@@ -71,7 +73,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActionTable:
-    """Actions of every pipeline rank in execution order; a table equals only itself, which suffices because
+    """Actions of every pipeline rank in execution order. A table equals only itself, which suffices because
     `build` caches."""
 
     schedule: str
@@ -79,30 +81,30 @@ class ActionTable:
     vpp: int
     microbatches: int
     kind: Ints
-    """(R, A) index into `KINDS`, or `IDLE`."""
+    """(R, A) kind of each action, as an index into `KINDS`, or `IDLE`."""
     stage: Ints
-    """(R, A) virtual stage; 0 for an idle entry."""
+    """(R, A) virtual stage of each action; 0 for an idle entry."""
     microbatch: Ints
-    """(R, A) microbatch; 0 for an idle entry."""
+    """(R, A) microbatch number of each action; 0 for an idle entry."""
     v_shaped: bool = False
-    """Whether stages go down the ranks and up again."""
+    """Whether virtual stages go down the ranks and up again, rather than round the ranks in a ring."""
     splits_backward: bool = False
-    """Whether any backward pass is split into its halves."""
+    """Whether any backward pass runs as two actions, for input and for weight gradients."""
     overlapped: Bools | None = None
-    """(R, A) whether this forward and the backward after it are one step of the engine, which runs them in
-    turn and sends both results at its end; None for schedules without such pairs."""
+    """(R, A) whether this forward and the backward after it are one step of the engine, which sends both
+    results at its end; None for schedules without such pairs."""
     left_out: int = 0
-    """Microbatches of the step that the table omits from its middle; they pass like those before and after
-    them."""
+    """Number of microbatches of the step omitted from the steady middle of the table; they take as long as
+    the rounds around them."""
 
     @property
     def num_stages(self) -> int:
-        """Number of virtual stages."""
+        """Number of virtual stages, pp × vpp."""
         return self.pp * self.vpp
 
     @property
     def step_microbatches(self) -> int:
-        """Number of microbatches of the step, both those in the table and the omitted ones."""
+        """Number of microbatches of the step, including those that the table omits."""
         return self.microbatches + self.left_out
 
     @property
@@ -119,16 +121,16 @@ class ActionTable:
 
     @property
     def chunk(self) -> Ints:
-        """Index of the rank's chunk that runs each action, (R, A)."""
+        """(R, A) index of the rank's model chunk (virtual stage on the rank) of each action."""
         return self.stage // self.pp
 
     @property
     def rank_of_stage(self) -> Ints:
-        """Pipeline rank that holds each virtual stage, (S,)."""
+        """Pipeline rank of each virtual stage, (S,)."""
         return ranks_of_stages(self.pp, self.vpp, v_shaped=self.v_shaped)
 
     def actions(self, rank: int) -> tuple[Action, ...]:
-        """Actions of one pipeline rank, in order."""
+        """Actions of one pipeline rank in execution order."""
         columns = (self.kind[rank], self.stage[rank], self.microbatch[rank])
         return tuple(
             Action(KINDS[kind], stage, microbatch)
@@ -140,8 +142,8 @@ class ActionTable:
 def actions_in_rounds(
     pp: int, vpp: int, microbatches: int, *, warm_up_R: Ints, round_size: int, splits_backward: bool
 ) -> Ints:
-    """Kind, stage, microbatch and overlap of the actions, (4, R, A), if microbatches pass chunk after chunk in
-    rounds, backward on the chunks in reverse.
+    """Table of actions, (4, R, A): kind, stage, microbatch and overlap mark. Rounds of `round_size`
+    microbatches pass chunk after chunk; backward passes visit the chunks in reverse.
 
     Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then
     the remaining backwards: backward j follows min(warm_up + j + 1, U) forwards. If backward is split, rank r
@@ -155,8 +157,8 @@ def actions_in_rounds(
     warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
     def with_weight_halves(backward_RU: Ints) -> Ints:
-        """Number of actions that `backward_RU` backward passes take, with their weight halves if backward is
-        split."""
+        """Number of actions in `backward_RU` backward passes, including weight halves that run among them if
+        backward is split."""
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits_backward else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
@@ -178,13 +180,13 @@ def actions_in_rounds(
 
 
 Entry = tuple[int, int, int]
-"""Kind, chunk, and the microbatch of the phase's first round."""
+"""Kind, chunk and microbatch of an action in the first round of a repeated phase."""
 KIND, CHUNK, MICROBATCH, OVERLAPPED = range(4)
 
 
 def repeat(rounds: int, *entries: Entry) -> Ints:
-    """Rows of a phase, (rounds · entries, 4), that repeat the entries, each time with the next microbatch,
-    none overlapped."""
+    """Repeat actions for `rounds` rounds, each time with the next microbatch: rows (kind, chunk, microbatch,
+    overlap mark), (rounds · entries, 4)."""
     once_E4 = np.array([(*entry, 0) for entry in entries])
     rows = np.tile(once_E4, (rounds, 1))
     rows[:, MICROBATCH] += np.arange(rounds).repeat(len(entries))
@@ -192,14 +194,15 @@ def repeat(rounds: int, *entries: Entry) -> Ints:
 
 
 def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
-    """The rows, in which the rows at `places` of every `period` are marked as overlapped."""
+    """Mark the rows at `places` of every `period` rows as overlapped with the next action, in place, and
+    return all rows."""
     rows_A4[np.isin(np.arange(len(rows_A4)) % period, places), OVERLAPPED] = 1
     return rows_A4
 
 
 def actions_of_phases(pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]) -> Ints:
-    """Kind, stage, microbatch and overlap of the actions, (4, R, A), on stages that form a V, from the phases
-    of every rank.
+    """Table of actions, (4, R, A): kind, stage, microbatch and overlap mark, from each rank's phases of rows.
+    Stages go down the ranks and up again (a V).
 
     Entries of microbatches beyond the last are dropped; shorter rows are filled with idle entries.
     """
@@ -215,14 +218,14 @@ def actions_of_phases(pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]
 
 
 _CHANGES = np.array([(1, 0), (-1, 0), (0, 1), (-1, -1), (0, 0)])
-"""Change of the live microbatches, and of those between the halves of their backward pass, by an action of each kind;
-the last by an idle entry."""
+"""Kind of action → change in the number of live microbatches, and of live microbatches between the two halves
+of their backward pass. The last row is for an idle entry."""
 
 
 @lru_cache(maxsize=CACHED_TABLES)
 def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
-    """Numbers of microbatches that each chunk holds at the moments that can be a rank's memory peak. The first
-    are live ones, the second those of them between the two halves of their backward pass.
+    """Numbers of live microbatches of each chunk at the moments at which a rank's memory can peak, then
+    numbers of those between the two halves of their backward pass.
 
     Returns for each rank an array (K, V) of live microbatches: the distinct Pareto-maximal vectors of forwarded
     microbatches per chunk whose backward pass has not ended, over the rank's own order. Memory rises with every
@@ -246,7 +249,7 @@ def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]
 
 
 def _pareto_maximal(vectors_AV: Ints) -> Ints:
-    """Distinct vectors, sorted, that no other vector exceeds or equals in every component."""
+    """Distinct vectors, sorted, (K, V), of which no other vector is at least as large in every component."""
     vectors_KV = np.array(
         sorted(set(map(tuple, vectors_AV.tolist())))
     )  # much faster than `np.unique` over rows

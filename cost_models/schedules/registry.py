@@ -1,4 +1,4 @@
-"""Pipeline schedules: their action tables, rules, and properties known without a table.
+"""Registry of pipeline schedules: action tables, rules on sizes, and properties that need no table.
 
     gpipe        all forwards, then all backwards, in the order of the microbatches (Huang et al. 2019)
     1f1b         after a short warm-up each rank alternates one forward and one backward (Narayanan et al. 2021)
@@ -42,39 +42,41 @@ from cost_models.schedules.actions import (
 )
 
 Objection = Callable[[str, int, int, int], str | None]
-"""Function of (name, pp, vpp, microbatches), all at least one: the sentence that forbids the schedule of this name
-there, or None."""
+"""Function of (name, pp, vpp, microbatches), all at least one → sentence that says why the schedule cannot
+run, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSchedule:
-    """One pipeline schedule, either with `warm_up`, whose stages go round the ranks, or with `phases`, whose
-    stages form a V."""
+    """One pipeline schedule, defined by `warm_up` if stages go round the ranks in a ring, or by `phases` if
+    they go down the ranks and up again (a V)."""
 
     name: str
-    """Name in the notation of layouts."""
+    """Name of the schedule in the notation of layouts."""
     engine: str
-    """Class of `torch.distributed.pipelining` that runs it."""
+    """Name of the class in `torch.distributed.pipelining` that runs the schedule."""
     warm_up: Callable[[Count, Count, Count, Count], Count] | None = None
-    """Forwards of a rank before its first pair of forward and backward, from (pp, vpp, microbatches, rank),
-    elementwise; a rank has at most as many forwards as units."""
+    """Function of (pp, vpp, microbatches, rank), elementwise → number of forward passes of a rank before it
+    alternates forward and backward passes."""
     round_sizes: Callable[[Count, Count], Count] = field(default=round_sizes)
-    """Microbatches that pass through the chunks together, from (pp, microbatches), elementwise."""
+    """Function of (pp, microbatches), elementwise → number of microbatches that pass through a rank's chunk
+    before its next chunk begins."""
     phases: Callable[[int, int, int], list[Ints]] | None = None
-    """Actions of a rank, phase by phase, from (pp, rank, microbatches); stages go down the ranks and up
-    again."""
+    """Function of (pp, rank, microbatches) → rows of the rank's actions, one array for each phase."""
     objection: Objection | None = None
-    """Rule that forbids the schedule, in addition to its chunks."""
+    """Rule on sizes that no engine can break, in addition to the range of `chunks`."""
     engine_objection: Objection | None = None
-    """Further rule of PyTorch's class that other engines do not have."""
+    """Additional rule on sizes of PyTorch's implementation only."""
     chunks: tuple[int, int | None]
-    """Minimum and maximum chunks of a rank; None: as many as there are blocks."""
+    """Minimum and maximum number of model chunks per rank; None: no maximum."""
     splits: Literal["never", "sometimes", "always"] = "never"
-    """Frequency of backward passes that run as two actions, for input and for weight gradients."""
+    """How often backward passes run as two actions, for input and for weight gradients."""
     keeps_all_logits: bool = False
-    """Whether another pass runs between the forward and the backward pass of the head."""
+    """Whether other passes run between the head's forward and backward pass of a microbatch, so that logits
+    of several are live."""
     steady: Literal["queue", "pairs"] | None = None
-    """Paths through the table of one chunk a rank and whole backward passes (`planner`'s bounds).
+    """Pattern of the steady state with one chunk per rank and unsplit backward passes, for the planner's
+    lower bounds.
 
     `queue`: all forwards, then all backwards. `pairs`: backward j runs just before forward j + pp − r on rank
     r. None: bounds only assume that a rank does one thing at a time.
@@ -82,21 +84,23 @@ class PipelineSchedule:
 
     @property
     def v_shaped(self) -> bool:
-        """Whether stages go down the ranks and up again, two chunks a rank; otherwise they go round the ranks."""
+        """Whether virtual stages go down the ranks and up again, two chunks per rank, rather than round the
+        ranks in a ring."""
         return self.phases is not None
 
     @property
     def goes_round(self) -> bool:
-        """Whether each rank has several chunks that go round the ranks, and backward passes are never split."""
+        """Whether each rank has several chunks, stages go round the ranks in a ring, and backward passes are
+        never split."""
         return self.chunks[1] != 1 and not self.v_shaped and self.splits == "never"
 
     def runs_chunks(self, vpp: int) -> bool:
-        """Whether the schedule can run `vpp` chunks a rank."""
+        """Whether the schedule can run `vpp` model chunks per rank."""
         fewest, most = self.chunks
         return fewest <= vpp and (most is None or vpp <= most)
 
     def refused(self, pp: int, vpp: int, microbatches: int) -> str | None:
-        """Sentence that says why no engine can run the schedule for these sizes; None if one can."""
+        """Sentence that says why no engine can run the schedule with these sizes; None if some engine can."""
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
         if not self.runs_chunks(vpp):
@@ -108,7 +112,7 @@ class PipelineSchedule:
         return self.objection and self.objection(self.name, pp, vpp, microbatches)
 
     def table(self, pp: int, vpp: int, microbatches: int) -> ActionTable:
-        """Table of the actions of every rank, in execution order."""
+        """Build the table of every rank's actions in execution order."""
         if self.phases is not None:
             phases = [self.phases(pp, rank, microbatches) for rank in range(pp)]
             columns = actions_of_phases(pp, microbatches, phases)
@@ -138,8 +142,8 @@ class PipelineSchedule:
         )
 
     def live_of_chunk(self, pp: Count, vpp: Count, microbatches: Count, rank: Count, chunk: Count) -> Ints:
-        """Number of a chunk's microbatches that are live at the memory peak that bounds assume, one moment for
-        all chunks of the rank.
+        """Number of live microbatches of one chunk at the moment for which bounds compute a rank's memory,
+        the same for all its chunks.
 
         A rank's peak is at least its memory at that moment, and equal to it with one chunk a rank, so bounds
         need no table. Any shapes that broadcast. In rounds it is when the rank has run `live_of_rank`
@@ -156,8 +160,8 @@ class PipelineSchedule:
         return np.asarray(rounds * size + np.clip(rest - chunk * size, 0, size))
 
     def live_of_rank(self, pp: Count, vpp: Count, microbatches: Count, rank: Count) -> Ints:
-        """Number of live microbatches of a rank at the moment of `live_of_chunk`, summed over the rank's
-        chunks.
+        """Number of live microbatches of a rank, summed over its chunks, at the moment for which bounds
+        compute memory (`live_of_chunk`).
 
         In rounds the warm-up and one more; if backward is split rank r runs r more until its first weight
         half.
@@ -170,8 +174,7 @@ class PipelineSchedule:
 
 
 def _equal_rounds(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence on why microbatches do not pass through the chunks in equal rounds of about pp; None if they
-    do.
+    """Sentence that says why microbatches do not divide into equal rounds of about pp; None if they do.
 
     This is the rule of `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and requires a multiple
     of pp.
@@ -183,8 +186,7 @@ def _equal_rounds(schedule: str, pp: int, vpp: int, microbatches: int) -> str | 
 
 
 def _microbatch_for_each_stage(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence on why the microbatches are too few, if they are fewer than the stages; None if there are
-    enough."""
+    """Sentence that says that there are fewer microbatches than stages; None if there are enough."""
     if microbatches < pp * vpp:
         stages, least = ("pipeline ranks", f"pp{pp}") if vpp == 1 else ("stages", f"{pp * vpp}")
         return f"{schedule} needs at least as many microbatches as {stages}: {microbatches} < {least}"
@@ -192,8 +194,9 @@ def _microbatch_for_each_stage(schedule: str, pp: int, vpp: int, microbatches: i
 
 
 def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
-    """Actions of one rank under the ZB-V schedule, phase by phase. The phases are two warm-ups, the first
-    backward passes of the second chunk, the steady rounds, and the cool-down.
+    """Actions of rank `r` of `pp` under the ZB-V schedule with `m` microbatches, one array for each phase.
+    The phases are two warm-ups, the first backward passes of the second chunk, the steady rounds, and the
+    cool-down.
 
     Laid out for at least 2 · pp − 1 microbatches; with fewer the others are left out of the table.
     """
@@ -220,8 +223,9 @@ def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
 
 
 def _dualpipev_phases(pp: int, r: int, m: int) -> list[Ints]:
-    """Actions of rank r under the DualPipeV schedule, phase by phase, with `after` ranks below it in the V.
-    The phases are warm-up, pairs, then the remaining backward passes.
+    """Actions of rank `r` of `pp` under the DualPipeV schedule with `m` microbatches, one array for each
+    phase. The phases are warm-up, pairs, then the remaining backward passes; `after` ranks are below it in
+    the V.
 
     PyTorch's engine runs the two actions of a pair one after the other, so nothing of them overlaps on the
     device; it sends both results when both are done. The second half of the remaining backward passes is
@@ -302,8 +306,8 @@ _SCHEDULES = (
 )
 
 REGISTRY: dict[str, PipelineSchedule] = {schedule.name: schedule for schedule in _SCHEDULES}
-"""Schedules by name, in the order in which columns of layouts number them; add a record to `_SCHEDULES` to
-register one."""
+"""Schedule name → schedule. Layout columns store a schedule as its index in this order; add a record to
+`_SCHEDULES` to register one."""
 
 
 def schedule_named(name: str) -> PipelineSchedule:
@@ -314,7 +318,7 @@ def schedule_named(name: str) -> PipelineSchedule:
 
 
 def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence that says why PyTorch's engine cannot run the schedule for these sizes; None if it can.
+    """Sentence that says why PyTorch's engine cannot run the schedule with these sizes; None if it can.
 
     Raises:
         UnknownNameError: no such schedule.
@@ -327,7 +331,8 @@ def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False) -> ActionTable:
-    """Table of the actions of every pipeline rank, in the order that `torch.distributed.pipelining` executes.
+    """Build the table of every pipeline rank's actions, in the order that `torch.distributed.pipelining`
+    executes.
 
     `any_engine` also makes tables that this engine refuses and others run: 1F1B with fewer microbatches than
     ranks.
@@ -343,17 +348,17 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
 
 
 LEAST_STEADY, LEAST_STEADY_ROUNDS = 128, 16
-"""Minimum microbatches, and rounds, of a shortened table: twice the warm-up and cool-down of any schedule, so
-that its middle half is steady."""
+"""Minimum microbatches and minimum rounds of a shortened table: twice the warm-up and cool-down of any
+schedule, so that its middle half is steady."""
 
 
 @lru_cache(maxsize=CACHED_TABLES)
 def shortened_table(
     schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, least: int = 0
 ) -> ActionTable:
-    """Action table of a step with `microbatches`, shortened if there are many. A shortened table has fewer,
-    `least` or more, and omits complete rounds of the steady state (`ActionTable.left_out`). Raises as `build`
-    does."""
+    """Action table of a step with `microbatches`, without some complete rounds of the steady state if there
+    are many. A shortened table has fewer microbatches, `least` or more, and counts the omitted ones in
+    `ActionTable.left_out`. Raises as `build` does."""
     few = max(least, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
     if microbatches < 4 * few:
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
@@ -365,12 +370,12 @@ def shortened_table(
 
 
 def rank_of_stage(schedule: str, pp: int, vpp: int) -> Ints:
-    """Pipeline rank that holds each virtual stage, (S,)."""
+    """Pipeline rank of each virtual stage under a schedule, (S,)."""
     return ranks_of_stages(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
 
 
 def stages_of_rank(schedule: str, pp: int, vpp: int) -> Ints:
-    """Virtual stages that each pipeline rank holds, in model order, (R, V)."""
+    """Virtual stages of each pipeline rank under a schedule, in model order, (R, V)."""
     return stages_of_ranks(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
 
 
@@ -379,20 +384,23 @@ def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
 
 
 PLAIN = _names_with(lambda own: own.chunks == (1, 1) and own.splits == "never")
-"""Schedules with one chunk a rank and unsplit backward passes."""
+"""Names of schedules with one chunk per rank and unsplit backward passes."""
 
 V_SHAPED = _names_with(lambda own: own.v_shaped)
-"""Schedules whose stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first
+"""Names of schedules whose stages go down the ranks and up again, two chunks per rank: rank 0 holds the first
 and the last stage."""
 
 SPLIT_BACKWARD = _names_with(lambda own: own.splits != "never")
-"""Schedules that run the two halves of a backward pass at different times."""
+"""Names of schedules that may run the two halves of a backward pass (for input and for weight gradients) at
+different times."""
 
 ALWAYS_SPLIT = _names_with(lambda own: own.splits == "always")
-"""Schedules that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
+"""Names of schedules that split every backward pass into halves; DualPipeV does so in warm-up and cool-down
+only."""
 
 QUEUES = _names_with(lambda own: own.steady == "queue")
-"""Schedules that run all forward passes before all backward passes, of as few microbatches as there are."""
+"""Names of schedules that run all forward passes before all backward passes, with any number of
+microbatches."""
 
 KEEPS_ALL_LOGITS = _names_with(lambda own: own.keeps_all_logits)
-"""Schedules that run another pass between the forward and the backward pass of the head."""
+"""Names of schedules that run other passes between the head's forward and backward pass of a microbatch."""

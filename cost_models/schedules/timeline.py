@@ -1,4 +1,5 @@
-"""Start and end of every action of a table, from durations, and the longest path of actions.
+"""Start and end of every action of a schedule's table, computed from durations, and the critical path of
+actions.
 
 A rank runs its actions in order. A forward waits for the same microbatch's forward on the stage before, a
 backward (or the input half of a split one) for its backward or input half on the stage after, plus the
@@ -28,71 +29,73 @@ from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPU
 from cost_models.schedules.registry import shortened_table
 
 Seconds = npt.ArrayLike
-"""Durations, as numbers or arrays that broadcast."""
+"""Durations in seconds, as numbers or arrays that broadcast."""
 _STEP_START = 0
-"""Row that ends at time zero, followed by the first action of a rank."""
+"""Row of the evaluation that ends at time zero, the predecessor of each rank's first action."""
 _NEVER = 1
-"""Row that ends at minus infinity, the sender of actions that receive nothing."""
+"""Row of the evaluation that ends at minus infinity, the sender to actions that receive nothing."""
 _BEFORE = 2
-"""Number of rows before the first action."""
+"""Number of rows of the evaluation before the first action's row."""
 _NARROW = 16
-"""Minimum actions of a level, over all placements, for which numpy is faster than a loop."""
+"""Minimum number of actions in a level, times placements, for which numpy is faster than a Python loop."""
 _AS_LONG = 1e-9
-"""Relative tolerance for equally long rounds, because of rounding in sums."""
+"""Relative tolerance within which two rounds count as equally long, for rounding errors in sums."""
 _LENGTHENED = 4
-"""Factor on the microbatches of the next table if rounds did not take equally long."""
+"""Factor by which a table's microbatches grow if its steady rounds did not take equally long."""
 _MOST_ACTIONS = 1_000_000
-"""Maximum actions of a shortened table. If two ranks are so nearly equally busy that its rounds still differ
-in length, the price is an upper estimate: no later round is longer than the longest of them."""
+"""Maximum number of actions in a shortened table. If two ranks are so nearly equally busy that its rounds
+still differ in length, the price is an upper estimate: no later round is longer than the longest of them."""
 _BATCH_ROWS = 4_000_000
-"""Actions × placements evaluated at once: bounds memory (32 MB) and stays near the caches."""
+"""Maximum number of actions × placements evaluated at once, which bounds memory (32 MB) and suits the
+caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """A longest chain of actions and transfers, each waiting for the one before, that ends with a rank's last
-    action.
+    """Critical path of a step up to one rank's last action: a longest chain of actions and transfers, each
+    waiting for the previous.
 
     Its length, forward_counts · forward + backward_counts · backward + weight_counts · weight + p2p_count ·
     p2p, is a lower bound on that rank's end for any durations, and equals it for the durations of its search.
     """
 
     forward_counts: Ints
-    """(S,) forward passes."""
+    """(S,) number of forward passes of each virtual stage on the path."""
     backward_counts: Ints
-    """(S,) complete backward passes and input halves."""
+    """(S,) number of complete backward passes and input halves of each virtual stage on the path."""
     weight_counts: Ints
-    """(S,) complete backward passes and weight halves."""
+    """(S,) number of complete backward passes and weight halves of each virtual stage on the path."""
     p2p_count: int
     rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """A schedule table compiled for computing end times. Its actions are in levels, each dependent on earlier
-    levels only."""
+    """A schedule's action table, prepared for computing end times. Actions are sorted into levels, each of
+    which depends only on earlier levels."""
 
     table: ActionTable
     levels: tuple[slice, ...]
-    """Range of actions in each level."""
+    """Range of action numbers (0 to E − 1) in each level."""
     follows: Ints
-    """(E,) row of the action before, on the same rank."""
+    """(E,) row of the evaluation with the previous action of the same rank."""
     receives: Ints
-    """(E,) row of the action from which it receives."""
+    """(E,) row of the evaluation with the action on another rank whose result this action receives."""
     duration_of: Ints
-    """(E,): which duration each takes, counted through those of `_flat_durations`."""
+    """(E,) index of each action's duration in the columns of `_flat_durations`."""
     row_of: Ints
-    """(R, A) row of the evaluation for each action of the table."""
+    """(R, A) row of the evaluation with the end time of each action in the table."""
     cycle: int
-    """Actions of a rank after which the steady state repeats, a round of microbatches later."""
+    """Number of actions of a rank in one round of microbatches, after which the steady state repeats."""
     reach: int
-    """Maximum distance, in places of the table, between an action and those that it waits for."""
+    """Maximum difference in position (column of the table) between an action and an action that it waits
+    for."""
 
     def rank_ends(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
     ) -> Array:
-        """Seconds at which each rank ends its last action, (..., R), from durations (..., S) and transfer
-        delay (...) in seconds.
+        """Seconds from the start of the step at which each rank ends its last action, (..., R). Durations
+        (..., S) and the transfer delay `p2p` (...) are in seconds.
 
         Omitted rounds take as long as the rounds before them, once these, singly or in groups, take equally
         long: an action waits for the one before it and for one of another rank, so equally long rounds are
@@ -102,7 +105,8 @@ class Timeline:
         return self._rank_ends(duration_BS, delay_B).reshape((*batch, self.table.pp))
 
     def _rank_ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """Seconds at which each rank ends its last action, (B, R), for a flat batch of durations."""
+        """Seconds from the start of the step at which each rank ends its last action, (B, R), for B
+        placements' durations."""
         ends_BR = np.empty((len(delay_B), self.table.pp))
         missing_B = np.zeros(len(delay_B), dtype=np.int64)
         step = max(1, _BATCH_ROWS // len(self.duration_of))
@@ -120,8 +124,8 @@ class Timeline:
         return ends_BR
 
     def _pace(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Ints]:
-        """Seconds by which each rank ends later per further microbatch, (B, R or 1), and number of
-        microbatches to add to the table to make the former exact, (B,).
+        """Seconds per additional microbatch by which each rank ends later, (B, R or 1), and number of
+        microbatches by which to lengthen the table for an exact value, (B,).
 
         It is exact for a group of rounds that repeatedly takes equally long, if the omitted microbatches are
         a multiple of the group's; otherwise the longest round bounds it.
@@ -148,8 +152,8 @@ class Timeline:
         return pace_B[:, None], missing_B
 
     def _longer_timeline(self, missing: int) -> Timeline | None:
-        """Timeline of a table with `missing` more microbatches of the same step; None if such a table is too
-        long."""
+        """Timeline of a table with `missing` more microbatches of the same step; None if such a table has too
+        many actions."""
         table, least = self.table, self.table.microbatches + missing
         if least * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
@@ -159,7 +163,8 @@ class Timeline:
     def spans(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
     ) -> tuple[Array, Array]:
-        """Start and end seconds of every action of the table, (..., R, A) each."""
+        """Start and end of every action of the table in seconds from the start of the step, (..., R, A)
+        each."""
         duration_BS, delay_B, batch = self._flat_durations(forward_S, backward_S, p2p, weight_S)
         shape = (*batch, *self.row_of.shape)
         end_RAB = self._ends(duration_BS, delay_B)[self.row_of].reshape((*self.row_of.shape, -1))
@@ -174,7 +179,8 @@ class Timeline:
         tail_R: Seconds = 0.0,
         weight_S: Seconds = 0.0,
     ) -> CriticalPath:
-        """One longest path to the last action of the rank with the greatest end + tail.
+        """Critical path to the last action of the rank whose end plus `tail_R` (seconds of its work after
+        that) is latest.
 
         If the table omits rounds, the part of the path that repeats after a few rounds is repeated for them.
         """
@@ -213,7 +219,7 @@ class Timeline:
 
     def _repeated_stretches(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
         """Stretches of a critical path (its last action first) that repeat in the steady state, as
-        (microbatches, begin, end). For each phase of the schedule this is the shortest one that keeps the
+        (microbatches, begin, end). For each phase of the schedule this is the shortest stretch that keeps the
         pace."""
         table, actions = self.table, self.row_of.shape[1]
         at = np.argsort(self.row_of, axis=None)[path]
@@ -239,8 +245,8 @@ class Timeline:
     def _flat_durations(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds, weight_S: Seconds
     ) -> tuple[Array, Array, tuple[int, ...]]:
-        """Durations of each kind and stage (batch, ·), transfer delay (batch,), and the original shape of the
-        batch.
+        """Broadcast durations to (batch, kinds · stages) and the transfer delay to (batch,), and return both
+        with the batch's original shape.
 
         The kinds are in the order of `KINDS`, followed by a zero for idle entries; a table without split
         backward passes has only the first two.
@@ -258,7 +264,7 @@ class Timeline:
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
     def _ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """End seconds of each row of the evaluation, (2 + E, batch), or (2 + E,) for a batch of one."""
+        """End of each row of the evaluation in seconds, (2 + E, batch), or (2 + E,) for a batch of one."""
         if len(delay_B) * len(self.duration_of) < _NARROW * len(self.levels):
             ends = [self._ends_one_by_one(*one) for one in zip(duration_BS, delay_B.tolist(), strict=True)]
             return np.array(ends[0] if len(ends) == 1 else ends).T
@@ -277,8 +283,8 @@ class Timeline:
         return end
 
     def _ends_one_by_one(self, duration_S: Array, delay: float) -> list[float]:
-        """End seconds of all 2 + E rows for one placement, without numpy, which is faster if levels have few
-        actions."""
+        """End of all 2 + E rows of the evaluation in seconds for one placement, by a Python loop, which is
+        faster than numpy if levels have few actions."""
         end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
         for own, follows, receives in zip(
             duration, self.follows.tolist(), self.receives.tolist(), strict=True
@@ -290,7 +296,7 @@ class Timeline:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def compile_timeline(table: ActionTable) -> Timeline:
-    """Sort a schedule table's actions into levels of dependence; one compilation serves every set of durations."""
+    """Sort a table's actions into levels of dependence, once for any durations."""
     sender_RA, actions = _senders(table), table.kind.shape[1]
     middle = actions // 2
     kind_A, stage_A, microbatch_A = table.kind[0], table.stage[0], table.microbatch[0]
@@ -320,8 +326,8 @@ def compile_timeline(table: ActionTable) -> Timeline:
 
 
 def _senders(table: ActionTable) -> Ints:
-    """Number, along the flattened table, of the action on another rank for which each action waits, or -1, (R,
-    A)."""
+    """(R, A) index, in the flattened table, of the action on another rank whose result each action needs, or
+    -1."""
     stages, rank_S = table.num_stages, table.rank_of_stage
     forward_RA = table.kind == FORWARD
     sends_RA = forward_RA | (table.kind == BACKWARD) | (table.kind == INPUT)
@@ -339,7 +345,7 @@ def _senders(table: ActionTable) -> Ints:
 
 
 def _earliest_levels(sender_RA: Ints) -> Ints:
-    """Earliest round in which each action can run if every action takes one round, (R, A)."""
+    """(R, A) earliest time at which each action can run if every action takes one unit of time."""
     ranks, actions = sender_RA.shape
     sender, unknown = sender_RA.ravel().tolist(), ranks * actions
     # the last for the sender -1 (none)

@@ -1,5 +1,6 @@
-"""Channels to host memory compared with a rank's passes: the binding channel, the smallest ring that hides
-weights, and the microbatch size from which transfers and updates are hidden.
+"""Host channels of an offloading layout compared with its passes: the channel that limits the step, the
+smallest ring of buffers that hides weight copies, and the microbatch sizes from which transfers and updates
+are hidden.
 
 With F FLOP/s reached by a block's passes, a link of BW bytes/s and u seconds of the CPU per parameter,
 weights of e bytes hide behind forward passes from (e / 2) · F / BW tokens of a microbatch on. The CPU's
@@ -30,48 +31,50 @@ from cost_models.question import Question
 
 Binding = Channel | Literal["host memory", "drive", "device memory", "nothing"]
 WORTH_NAMING = 0.01
-"""Share of a step from which exposed seconds of a channel bind."""
+"""Minimum share of the step time that waiting for a host channel takes before the channel is reported as the
+bottleneck."""
 FULL = 0.97
-"""Share of a tier from which it counts as full."""
+"""Share of a memory tier's limit (host, drive, device) from which the tier is reported as full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWindows:
-    """Busy seconds per step of the fullest rank's channels to the host, and the conditions under which passes
-    hide them."""
+    """Busy seconds per step of a rank's channels to the host, and the conditions under which passes hide
+    them."""
 
     down: float
     up: float
-    """Busy seconds of the link each way, those after the update among them."""
+    """Busy seconds per step of the host link in each direction, including copies after the update."""
     update: float
     read: float
-    """Seconds of reading from the drive; 0 without a drive."""
+    """Busy seconds per step of reads from the drive; 0 without a drive."""
     write: float
     hidden: float
-    """Seconds of the passes that can hide transfers and updates."""
+    """Seconds per step of passes that can hide host copies and CPU updates."""
     late_hidden: float
-    """Seconds of the last microbatch's passes that can hide updates, which wait for its gradients."""
+    """Seconds of the last microbatch's passes, which alone can hide updates that wait for its gradients."""
     exposed: float
-    """Seconds that a step waits for them."""
+    """Seconds per step that the device waits for host copies and CPU updates."""
     binding: Binding
     transfer: float | None
     """Seconds to copy a streamed block's weights to the device; None without streamed blocks."""
     forward: float
     """Seconds of a block's forward pass of one microbatch."""
     ring: int | None
-    """Smallest ring with which forward passes never wait for weights once they run; None: no ring suffices,
-    or no block is streamed."""
+    """Smallest number of weight buffers with which forward passes never wait for weights; None if no number
+    suffices, or no block is streamed."""
     forward_tokens: float | None
-    """Tokens of a microbatch on a rank from which two buffers suffice."""
+    """Minimum tokens of a microbatch on a rank with which two weight buffers suffice; None without streamed
+    blocks."""
     microbatch_tokens: float
-    """Tokens of a microbatch on a rank."""
+    """Number of tokens of a microbatch on a rank."""
     update_tokens: float | None
-    """Tokens of a microbatch on a rank from which the CPU's update is hidden; None if the stack updates after
-    the passes, or the CPU updates nothing."""
+    """Minimum tokens of a microbatch on a rank with which passes hide the CPU's update; None if the stack
+    updates after the passes, or the CPU updates nothing."""
 
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
-    """Busy seconds of a placed layout's channels to the host, and the conditions under which passes hide
+    """Busy seconds of an offloading layout's channels to the host, and the conditions under which passes hide
     them. None if the layout keeps nothing in host memory, or spans several pools."""
     layout, batches = estimate.layout, estimate.microbatches
     if not any(layout.offload) or question.has_pools:
@@ -131,8 +134,9 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
 
 
 def smallest_ring(forward: float, transfer: float, streamed: int, before: int) -> int | None:
-    """Smallest ring of weight buffers, from two on, with which no forward pass of `streamed` blocks waits; None
-    if no ring suffices.
+    """Smallest number of weight buffers, two or more, with which no forward pass of the `streamed` last
+    blocks waits for a copy; None if no number suffices. A pass takes `forward` seconds, a copy `transfer`
+    seconds.
 
     The first block is copied while `before` other blocks run; without such blocks it is there when its pass
     begins.

@@ -73,38 +73,39 @@ CHANNELS: dict[Channel, tuple[str, ...]] = {
     "drive read": ("read",),
     "drive write": ("write",),
 }
-"""Channel → fields of `ChannelSeconds` that occupy it."""
+"""Name of a host channel → fields of `ChannelSeconds` whose seconds occupy the channel."""
 
 ADAM_BYTES = 28.0
-"""Bytes of host memory traffic for Adam's update of a parameter in fp32."""
+"""Bytes of host memory traffic per parameter of Adam's update in fp32."""
 NORM_BYTES = 4.0
-"""Bytes of host memory that the norm of a gradient in fp32 reads."""
+"""Bytes of host memory read per parameter for the norm of gradients in fp32."""
 ADDED_BYTES = 12.0
-"""Bytes of host memory that adding two gradients moves: both are read, one is written."""
+"""Bytes of host memory traffic per parameter to add two fp32 gradients: both are read, one is written."""
 ADAM_BANDWIDTH = 0.43
 """Share of a host's memory bandwidth that Adam reaches: 0.257 ns a parameter on a DGX-2, whose two sockets
 have 256 GB/s (Ren et al. 2021, table 4: 2.57 s for 10 B parameters)."""
 UNKNOWN_UPDATE = 2.57e-10
-"""Seconds per parameter on a host of unknown memory bandwidth: as on that DGX-2."""
+"""Seconds per parameter of a CPU update if the host's memory bandwidth is unknown: those of a DGX-2
+(`ADAM_BANDWIDTH`)."""
 
 
 class GradientTraffic(NamedTuple):
-    """Traffic per step of the gradient of one parameter of a rank's unsharded model, as bytes each way,
-    additions and copies; (N,) each."""
+    """Traffic per step and parameter of gradients between a rank and its host, (N,) each: bytes `down` to the
+    host and `up`, CPU additions and copies. Parameters are those of the rank before ZeRO shards them."""
 
     down: Array
     up: Array
     sums: Array
-    """Number of CPU additions to the gradient of earlier microbatches."""
+    """Number of CPU additions of a microbatch's gradient to the sum of earlier microbatches."""
     trips: Array
-    """Copies of a gradient down."""
+    """Number of copies of a gradient to the host."""
 
 
 def gradient_traffic(
     question: Question, columns: LayoutColumns, residency: str, *, experts: bool
 ) -> GradientTraffic:
-    """Traffic per step of the gradients of a block whose states the CPU updates (residency `states` or
-    `streamed`)."""
+    """Traffic per step of gradients of blocks whose states the CPU updates; `residency` is `states` or
+    `streamed`, `experts` selects routed experts."""
     stack, none = question.stack, np.zeros(len(columns))
     shard = columns.shards(experts=experts, zero=1 if residency == STATES else 2)
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
@@ -121,15 +122,15 @@ def gradient_traffic(
 
 
 def weight_traffic(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
-    """(N,) bytes copied to the device in a step per parameter of a rank's streamed blocks, if no weights stay
-    in the device's ring of buffers."""
+    """(N,) bytes per step and parameter of weights copied to the device for a rank's streamed blocks, if
+    every pass copies them again."""
     passes = 2 * columns.microbatches(question.training.global_batch)
     return passes * state_bytes(question, columns, experts=experts).stored
 
 
 def ring_share(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) share of a step's passes through a rank's streamed blocks whose weights are still in the device's
-    ring of buffers.
+    """(N,) share of a step's passes through a rank's streamed blocks that find the block's weights already in
+    a device buffer.
 
     Passes of a rank with one stage go back and forth (`residency.turns_of_rank`): each except the step's
     first begins with the blocks that the ring holds.
@@ -142,7 +143,8 @@ def ring_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def update_seconds(question: Question) -> float:
-    """Seconds per parameter of an optimizer update by a whole host (on a CPU, by one rank)."""
+    """Seconds per parameter of an optimizer update by all cores of a host (if the cluster is of CPUs, by one
+    rank)."""
     cluster, measured = question.cluster, question.hardware.host_update_seconds
     if measured is not None:
         return measured
@@ -152,7 +154,7 @@ def update_seconds(question: Question) -> float:
 
 
 def link_rate(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes/s of a GPU's link to host memory, each way while both ways carry data. A CPU is its own
+    """(N,) bytes/s of a GPU's link to host memory in each direction while both are in use. A CPU is its own
     host, and copies one way after the other."""
     cluster, measured = question.cluster, question.hardware.host_rates
     if measured is None:
@@ -166,7 +168,8 @@ def link_rate(question: Question, columns: LayoutColumns) -> Array:
 
 
 class ChannelSeconds(NamedTuple):
-    """Busy seconds per step of a rank's channels (host link each way, CPU update, drive), (N,) each."""
+    """Busy seconds per step of a rank's channels to the host (link down and up, CPU update, drive), (N,)
+    each."""
 
     down: Array
     up: Array
@@ -174,34 +177,35 @@ class ChannelSeconds(NamedTuple):
     back: Array
     park: Array
     late_down: Array
-    """Part of `down` that waits for the last microbatch."""
+    """Part of `down` that can start only when the last microbatch's gradients exist."""
     late_update: Array
-    """Part of `update` that waits for it."""
+    """Part of `update` that can start only when the last microbatch's gradients exist."""
     read: Array
     write: Array
 
     def updating(self, update: Array, *, overlaps: bool) -> Array:
-        """(N,) seconds of the CPU's update with reads and writes of the drive, which overlap the update or
-        take turns with it."""
+        """(N,) seconds of a CPU update of `update` seconds together with reads and writes of the drive: the
+        longer of both if they overlap, else the sum."""
         drive = self.read + self.write
         return np.maximum(update, drive) if overlaps else update + drive
 
     def longest(self, *, overlaps: bool) -> Array:
-        """(N,) busy seconds per step of the busiest channel."""
+        """(N,) busy seconds per step of the busiest channel; `overlaps` is whether drive and CPU update run
+        at the same time."""
         link: Array = np.maximum(self.down + self.park, self.up + self.back)
         return np.maximum(link, self.updating(self.update, overlaps=overlaps))
 
     @property
     def copies(self) -> Array:
-        """(N,) seconds of all copies between device and host, in either direction."""
+        """(N,) seconds per step of all copies between device and host, both directions added."""
         return self.down + self.up + self.back + self.park
 
 
 def channel_seconds(
     question: Question, columns: LayoutColumns, residencies: Sequence[str] = RESIDENCIES
 ) -> ChannelSeconds:
-    """Busy seconds per step of a rank's channels to the host, for a rank with an even share of the blocks.
-    Only blocks with some `residencies` count; the drive's seconds always cover all blocks."""
+    """Busy seconds per step of the host channels of a rank with an even share of the blocks. Only blocks
+    offloaded in one of the ways `residencies` count; the drive's seconds always cover all blocks."""
     none = np.zeros(len(columns))
     here, link = ranks_on_host(question, columns), link_rate(question, columns)
     each = update_seconds(question) * (1.0 if is_own_host(question.cluster) else here)
@@ -246,8 +250,8 @@ def channel_seconds(
 def exposed_seconds(
     question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """(N,) seconds by which host copies and CPU updates of offloaded blocks outlast a rank's `passes` in a
-    step, (N,) seconds. `channels` are by default those of the layouts.
+    """(N,) seconds per step by which host copies and CPU updates outlast a rank's `passes`, (N,) seconds.
+    `channels` are by default those of the layouts.
 
     The result never falls when a channel becomes slower.
     """

@@ -55,12 +55,13 @@ def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
 
 
 ValueOf = Callable[[Question, LayoutColumns, str, bool], Array]
-"""(N,) value of a parameter of a block with a residency, for routed experts (True) or other parameters."""
+"""Function of question, layouts, way of offloading and whether routed experts → (N,) value per parameter,
+such as bytes."""
 
 
 def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:
-    """(N,) sum of `value_of` over the parameters of the rank that holds most. `value_of` is a value per
-    parameter, by residency.
+    """(N,) sum over the parameters of the rank with most parameters of `value_of`, a value per parameter by
+    the way its block is offloaded.
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
     """
@@ -82,8 +83,8 @@ def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf)
 def host_bytes(
     question: Question, columns: LayoutColumns, recompute: Sequence[Recompute] | None = None
 ) -> Array:
-    """(N,) bytes in the memory of one host, for states of its ranks' blocks and their offloaded activations, or
-    for the weights of a reference model's blocks.
+    """(N,) bytes used in the memory of one host by offloaded states and activations of its ranks, or by a
+    reference model's weights.
 
     `recompute` are the policies of placed layouts; None: the policy that keeps least among those the job
     allows.
@@ -105,21 +106,21 @@ def host_bytes(
 
 
 def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's part of one block of a frozen reference model, in the type of training; under
+    """(N,) bytes of a rank's part of one block of a frozen reference model, in the training precision; under
     ZeRO-3 of the rank's shard."""
     shards = block_shards(question, columns, zero=3)
     return question.training.element_bytes * sum(shards, np.zeros(len(columns)))
 
 
 def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> list[Array]:
-    """(N,) parameters of a block on a rank, divided by ZeRO from stage `zero` on, first those outside routed
-    experts and then those of routed experts."""
+    """(N,) parameters of a block on a rank, divided by ZeRO from stage `zero` on: a list of those outside
+    routed experts and, in a mixture, those of routed experts."""
     sizes = block_parameters(question, columns)
     return [size / columns.shards(experts=experts, zero=zero) for experts, size in sizes]
 
 
 def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
-    """(N,) bytes in host memory per parameter of a block whose states have the residency `part`."""
+    """(N,) bytes in host memory per parameter of a block whose states are offloaded in the way `part`."""
     if part == RESIDENT:
         return np.zeros(len(columns))
     full, left = (states_on_device(question, columns, at, experts=experts) for at in (RESIDENT, part))
@@ -131,8 +132,8 @@ def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, exp
 
 
 def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
-    """(N,) bytes per parameter that gradients on the host take beyond fp32. Each matrix's buffer is rounded to
-    a power of two bytes.
+    """(N,) bytes per parameter by which gradient buffers in host memory exceed fp32 gradients, as each
+    matrix's buffer is rounded up to a power of two.
 
     `fully_shard` pins the gradients that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
     """
@@ -152,7 +153,7 @@ def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, ex
 
 
 def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
-    """(N,) bytes of a rank's staging buffers in host memory for gradients and 16-bit weights.
+    """(N,) bytes in host memory of a rank's staging buffers for gradients and 16-bit weights in transfer.
 
     Blocks with `states` need a rank's share of a block, for gradients and for updated weights; streamed
     blocks need an entire block, to add gradients to those of earlier microbatches. All share buffers of the
@@ -174,8 +175,8 @@ def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> 
 
 
 def drive_parameter_bytes(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
-    """(N,) bytes per parameter on the drive, which a step writes, of a block with the residency `part`. They
-    are zero for residencies that the CPU does not update."""
+    """(N,) bytes on the drive per parameter of a block offloaded in the way `part`; a step writes as many.
+    They are zero if the CPU does not update the block."""
     if part not in UPDATED_BY_CPU or not columns.offload_drive.any():
         return np.zeros(len(columns))
     states, use = state_bytes(question, columns, experts=experts), question.stack.drive
@@ -185,15 +186,15 @@ def drive_parameter_bytes(question: Question, columns: LayoutColumns, part: str,
 
 
 def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes on the drives of one host, each of whose ranks counts as the fullest rank."""
+    """(N,) bytes used on the drives of one host, counting each rank as the rank with most parameters."""
     if not columns.offload_drive.any():
         return np.zeros(len(columns))
     return _fullest_rank(question, columns, drive_parameter_bytes) * ranks_on_host(question, columns)
 
 
 def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """(N,) bytes per step that a rank with an even share of the blocks reads from the drive, and bytes that
-    the rank writes."""
+    """(N,) bytes per step read from the drive, and bytes written, by a rank with an even share of the
+    blocks."""
     read = written = np.zeros(len(columns))
     for experts, parameters_of in rank_parameters(question, columns):
         reread = question.stack.drive.rereads_weights * (FP32 / columns.shards(experts=experts, zero=1))
@@ -207,7 +208,7 @@ def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array,
 
 
 def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's buffers in host memory for chunks of states that are on the drive.
+    """(N,) bytes in host memory of a rank's buffers through which states on the drive pass, chunk by chunk.
 
     A buffer is no larger than the parameters that the rank updates, or, if a block has several chunks, than
     those of a block that it updates at a time: its experts, or all others.

@@ -1,5 +1,4 @@
-"""Times at which blocks are copied to and from host memory and updated there: the window's moves at priced
-seconds.
+"""Predicted start and end of each copy of a block to or from host memory and each CPU update in a step.
 
 The list is that of `residency.turns_of_rank`, which the executor carries out. A move begins at its place in
 the list, once its lane is free and its data is ready. The price's busy seconds of a lane are shared evenly
@@ -54,20 +53,20 @@ LANE_NAMES: Mapping[Lane, str] = {
     "update": "CPU update",
     "drive": "drive",
 }
-"""Name of each lane in charts, in the order shown."""
+"""Channel of a rank (a lane in charts) → name shown, in order."""
 
 
 class MoveSpan(NamedTuple):
-    """One copy or update of a block on one pipeline rank, with start and end in seconds from the start of the
-    step."""
+    """One copy or CPU update of a block on one pipeline rank, with start and end in seconds from the start of
+    the step."""
 
     rank: int
     lane: Lane
     what: str
-    """Data that a lane carries (`weights`, `gradients`, `activations` or `states`), or the CPU's `add` or
-    `update`."""
+    """Data copied (`weights`, `gradients`, `activations` or `states`), or the CPU's work (`add` or
+    `update`)."""
     block: int
-    """Place of the block in the model."""
+    """Index of the block in the model."""
     start: float
     end: float
 
@@ -89,7 +88,8 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
 
 
 class _Lanes:
-    """Schedule of one rank's copies and updates on the lanes of host link, CPU and drive, filled move by move."""
+    """Simulation of one rank's host copies and CPU updates: each move is placed on its channel (lane) in
+    turn."""
 
     def __init__(self, question: Question, layout: Layout, rank: int, passes: PassSpans) -> None:
         self.question, self.layout, self.rank = question, layout, rank
@@ -114,7 +114,7 @@ class _Lanes:
         self._set_seconds()
 
     def _set_seconds(self) -> None:
-        """Compute the seconds of one move of each kind. They are each channel's busy seconds divided by its
+        """Compute the seconds of one move of each kind: a channel's busy seconds per step divided by its
         number of moves."""
         question, layout, columns = self.question, self.layout, LayoutColumns.of([self.layout])
         by_part = {part: channel_seconds(question, columns, (part,)) for part in RESIDENCIES}
@@ -153,8 +153,8 @@ class _Lanes:
         """Seconds by block, of a microbatch one way."""
 
     def carry_out(self) -> list[MoveSpan]:
-        """Schedule all offload copies and CPU updates of a step on one rank's host link, CPU and drive, and
-        return them with times."""
+        """Schedule all host copies and CPU updates of a step on one rank's channels, and return them with
+        start and end."""
         lag = since = 0.0  # seconds that passes have waited so far, and start of the pass before
         here: dict[int, float] = {}  # block → time at which its weights are on the device
         away: dict[tuple[int, int], float] = {}  # (block, microbatch) → time of its activations on the host
@@ -193,7 +193,8 @@ class _Lanes:
         return self.moves
 
     def _update(self, block: int, ready: float) -> None:
-        """Place the moves of the update of a block whose gradients are all on the host, or go there now."""
+        """Schedule the moves that update a block from time `ready` on, once all its gradients are on the
+        host."""
         ready = max(ready, self._arrived.get(block, 0.0))
         if self.lives[block] == STATES:
             ready = self._put("up", "gradients", block, ready)
@@ -210,7 +211,8 @@ class _Lanes:
         self._updated[block] = done
 
     def _put(self, lane: Lane, what: str, block: int, ready: float, seconds: float | None = None) -> float:
-        """Place a move on a lane as soon as the lane is free, and return the time at which the move ends."""
+        """Schedule a move on a channel as soon as it is `ready` and the channel is free; return the time at
+        which the move ends."""
         if seconds is None:
             seconds = self._seconds[lane, what, self.lives[block]]
         if seconds == 0:

@@ -1,5 +1,5 @@
-"""Costs of offloaded blocks on the device: changed coefficients of memory and time, a lower bound on the
-update for ranges of block counts, and the fullest host and drive.
+"""Costs of offloaded blocks on the device: cost coefficients that offload changes, a lower bound on the
+update for ranges of block counts, and memory used on host and drive.
 
 A reference model in host memory is priced here too: its blocks are copied to the device in each of its
 forward passes.
@@ -43,15 +43,17 @@ from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 
 _GRADIENT_BUFFERS = 2
-"""Gradient buffers of streamed blocks on the device during backward passes of the project's executor: one is
-copied to the host as the next is filled (executor/axes/offload/streaming.py). A CPU copies them itself, so it
-needs only one."""
+"""Number of device buffers for gradients of streamed blocks in backward passes of the project's executor: one
+is copied to the host as the next is filled (executor/axes/offload/streaming.py). A CPU copies them itself, so
+it needs only one."""
 PARKED_AT_ONCE = 2
-"""Blocks whose parked states are on the device during the update: one is updated while the next arrives."""
+"""Number of blocks whose parked states (on the host between updates) are on the device at a time during the
+update: one is updated while the next arrives."""
 
 
 def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
-    """Coefficients of the memory model that offload changes; empty for layouts without offload."""
+    """Memory coefficients that offload changes, with new values in bytes by part; empty for layouts without
+    offload."""
     question, columns, counts, kept = pieces.question, pieces.columns, pieces.counts, pieces.kept.block
     if question.training.reference == "host":
         buffers = USUAL_RING * reference_bytes(question, columns)
@@ -64,7 +66,8 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     }
 
     def over_blocks(terms_of: Mapping[str, Term]) -> tuple[Term, Term]:
-        """A term summed over a rank's blocks, given by residency, as a part per block and a constant part."""
+        """Sum `terms_of`, a term per block for each residency, over a rank's blocks: a part per block, and a
+        constant part."""
         sums = {
             part: over_residencies(columns, {where: own[part] for where, own in terms_of.items()})
             for part in terms_of[RESIDENT]
@@ -115,7 +118,8 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """Coefficients of the time model that offload changes; empty for layouts without offload."""
+    """Time coefficients that offload changes, with new values in seconds by part; empty for layouts without
+    offload."""
     question, columns, block = pieces.question, pieces.columns, pieces.block
     if question.training.reference == "host":  # each block's weights are copied while the block before runs
         come = reference_bytes(question, columns) / link_rate(question, columns)
@@ -152,21 +156,23 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _device_update(columns: LayoutColumns, block: Array) -> Affine:
-    """Seconds of the optimizer update on a rank's device, for blocks with states there, `block` seconds each."""
+    """Seconds of the optimizer update on a rank's device, `block` seconds for each block that the device
+    updates."""
     none = np.zeros(len(columns))
     return over_residencies(columns, {RESIDENT: block, PARKED: block, STATES: none, STREAMED: none})
 
 
 def _passes(pieces: Pieces) -> Array:
-    """(N,) seconds per step of the passes of all microbatches through an even share of the blocks."""
+    """(N,) seconds per step of the passes of all microbatches on a rank with an even share of the blocks."""
     question, columns = pieces.question, pieces.columns
     blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
     return blocks * (pieces.block.forward + pieces.block.backward)
 
 
 def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
-    """(N,) lower bound on `rank_optimizer`, seconds, for all layouts between `corners`. The corners differ
-    only in their numbers of offloaded blocks; device and channels are each at their least."""
+    """(N,) lower bound in seconds on the coefficient `rank_optimizer` of all layouts between `corners`, which
+    differ only in their numbers of offloaded blocks. Device and channels each have their minimum over the
+    corners."""
     pieces = Pieces(question, corners[0])
     block = block_update(pieces)
     on_device = reduce(np.minimum, [_device_update(own, block).rank for own in corners])
@@ -178,7 +184,8 @@ def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
 
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
-    """Bytes used and limits, by name, of the fullest host and drive of an offloading layout; empty for others."""
+    """Bytes used and limit, by name, of host memory and drive in the fullest pool of an offloading layout;
+    empty for other layouts."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns = LayoutColumns.of([layout])

@@ -1,5 +1,5 @@
-"""Residencies of a rank's blocks, sums over blocks by residency, and the working window: the streamed blocks
-that are copied in and dropped around each pass.
+"""Residencies of blocks' states (device, or a way of offloading to the host), sums over a rank's blocks by
+residency, and the streamed blocks that are copied in and dropped around each pass.
 
 A layout counts the blocks of every rank with each residency:
 
@@ -66,34 +66,34 @@ RESIDENT, STATES, PARKED, STREAMED = get_args(Residency)
 
 
 def offloads(columns: LayoutColumns) -> Bools:
-    """(N,) whether layouts keep any data of any block in host memory."""
+    """(N,) whether the layout keeps any data of blocks in host memory."""
     some: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in Offload._fields], axis=0)
     return some
 
 
 def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
-    """(N,) blocks per rank that a layout offloads to residency `part` by an explicit count; 0 if it says
-    every block or none."""
+    """(N,) number of blocks per rank that a layout offloads in the way `part` by an explicit count; 0 if it
+    offloads none or all that way."""
     counts: Ints = getattr(columns, f"offload_{part}")
     return np.where(counts >= EVERY, 0, counts)
 
 
 def named_blocks(columns: LayoutColumns) -> Ints:
-    """(N,) number of a rank's blocks for which a layout gives by a count that their states are off the device."""
+    """(N,) number of blocks per rank whose states a layout offloads by an explicit count."""
     named: Ints = np.sum([counted_blocks(columns, part) for part in RESIDENCIES], axis=0)
     return named
 
 
 def rest_is(columns: LayoutColumns, part: str) -> Bools:
-    """(N,) whether the states of all blocks without a count have the residency `part`, or their activations
-    are in host memory."""
+    """(N,) whether a layout offloads all blocks without an explicit count in the way `part` (or, for
+    `activations`, every block's activations)."""
     every: Bools = getattr(columns, f"offload_{part}") >= EVERY
     return every
 
 
 def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: Ints | None = None) -> Array:
-    """(N,) number of blocks whose states have the residency `part`, on a rank of `blocks` blocks (by default
-    an even share of all blocks)."""
+    """(N,) number of blocks on a rank whose states are offloaded in the way `part`. The rank has `blocks`
+    blocks, by default an even share."""
     own: Array = question.model.num_layers / columns.pp if blocks is None else blocks.astype(np.float64)
     return np.where(rest_is(columns, part), own - named_blocks(columns), counted_blocks(columns, part))
 
@@ -102,16 +102,15 @@ def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: I
 
 
 class Affine(NamedTuple):
-    """Sum over the blocks of a rank as a linear function of their number, `layer` × number of blocks +
-    `rank`; (N,) each."""
+    """Sum over the blocks of a rank as a linear function, `layer` × number of blocks + `rank`, (N,) each."""
 
     layer: Array
     rank: Array
 
 
 def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Affine:
-    """Sum over a rank's blocks of `values`, which gives an (N,) value per block by residency. Each block has
-    the residency that its layout gives."""
+    """Sum over a rank's blocks of `values`, which maps the residency of a block's states to a value per
+    block, (N,). Each block has the residency that its layout gives."""
     layer, rank = values[RESIDENT], np.zeros(len(columns))
     for part in RESIDENCIES:
         layer = np.where(rest_is(columns, part), values[part], layer)
@@ -121,23 +120,23 @@ def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Aff
 
 
 def block_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, Array]]:
-    """(N,) parameters of a block on a rank, as pairs for parameters outside routed experts (False) and, in a
-    mixture, for routed experts (True)."""
+    """(N,) parameters of a block on a rank before ZeRO shards them, as pairs: (False, those outside routed
+    experts) and, in a mixture, (True, those of routed experts)."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     return [(False, counts.block), (True, counts.experts)][: 1 + question.model.has_experts]
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) parameters of embedding and head on the pipeline rank with most of them."""
+    """(N,) parameters of embedding and head on the pipeline rank with most of such parameters."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
 
 
 def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, dict[str, Array]]]:
-    """(N,) parameters by residency on a rank with an even share of the blocks, as pairs for parameters
-    outside routed experts (False) and of routed experts (True). Embedding and head, where they are offloaded
-    as blocks are, count outside experts."""
+    """(N,) offloaded parameters by way of offloading on a rank with an even share of the blocks, as pairs:
+    (False, those outside routed experts) and, in a mixture, (True, those of routed experts). Embedding and
+    head, where they are offloaded as blocks are, count outside experts."""
     blocks = {part: blocks_with(question, columns, part) for part in RESIDENCIES}
     found = [
         (experts, {part: blocks[part] * size for part in RESIDENCIES})
@@ -155,8 +154,8 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bo
 def states_on_device(
     question: Question, columns: LayoutColumns, residency: str, *, experts: bool = False
 ) -> StateBytes:
-    """Bytes of states on the device per parameter (of routed experts, or any other) of a block with the given
-    residency.
+    """Bytes of states on the device per parameter of a block with a `residency`, for parameters of routed
+    experts if `experts`, else others.
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
@@ -193,8 +192,8 @@ def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def residencies(layout: Layout, blocks: int) -> list[Residency]:
-    """Residency of the states (device, host memory ...) of each of a rank's blocks, in model order. Blocks on
-    the device come first, as a step needs them first.
+    """Residency of the states (device, or a way of offloading) of each of a rank's blocks, in model order.
+    Blocks on the device come first, as a step needs them first.
 
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
@@ -211,8 +210,8 @@ def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, range]:
 
 
 def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
-    """Index of a block in the model → residency of the block's states, for the blocks of one rank's virtual
-    stages."""
+    """Index of a block in the model → residency of the block's states, for the blocks of the virtual stages
+    `stages` of one rank."""
     blocks = [*chain.from_iterable(blocks_of_stages(layout, stages).values())]
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
 
@@ -226,7 +225,7 @@ class Use(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One load, release, copy down or update of a block's data before or after a pass."""
+    """One load to the device, release, copy to the host or CPU update of a block's data."""
 
     what: Literal["load", "drop", "down", "update"]
     block: int
@@ -236,7 +235,7 @@ class Move(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One pass of a microbatch through a block, with the moves of data before and after it."""
+    """One pass of a microbatch through a block, with the moves of blocks' data before and after it."""
 
     use: Use
     before: tuple[Move, ...]
@@ -246,8 +245,8 @@ class Turn(NamedTuple):
 def turns_of_rank(
     layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, keeps: bool = True
 ) -> list[Turn]:
-    """Passes of a step on the rank of these virtual stages, in order, each with the moves before and after it.
-    The layout's blocks must be placed.
+    """Passes of a step through the blocks of one rank's virtual stages `stages`, in order, each with the data
+    moves before and after it. The layout's blocks must be placed.
 
     Args:
         at_once: whether the CPU updates a block as soon as its gradients are there.
