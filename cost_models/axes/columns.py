@@ -44,8 +44,8 @@ USUAL_CONTEXT = UNSAID
 def context_ways(question: Question, columns: LayoutColumns) -> Ints:
     """(N,) indices into `CONTEXTS`: how context-parallel ranks exchange keys and values, by the layout's
     choice or else the stack's default."""
-    usual = CONTEXTS.index(question.stack.context_parallel)
-    return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
+    default = CONTEXTS.index(question.stack.context_parallel)
+    return np.where(columns.context == USUAL_CONTEXT, default, columns.context)
 
 
 def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bools:
@@ -56,8 +56,8 @@ def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bo
 
 def names_overlap(columns: LayoutColumns) -> Bools:
     """(N,) whether the layout sets `overlap=`, the axes whose communication overlaps compute."""
-    named: Bools = np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0)
-    return named
+    sets_overlap: Bools = np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0)
+    return sets_overlap
 
 
 def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) -> Bools:
@@ -68,8 +68,8 @@ def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) 
 
 def is_scheduled(columns: LayoutColumns, some: Container[str]) -> Bools:
     """(N,) whether the layout's pipeline schedule is among the names in `some`."""
-    wanted: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
-    return wanted
+    scheduled: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
+    return scheduled
 
 
 if TYPE_CHECKING:
@@ -137,9 +137,9 @@ class LayoutColumns(_AxisColumns):
     def expert_shard(self) -> Ints:
         """(N,) number of ranks over which ZeRO shards experts. With hybrid sharding experts have as many
         copies as other parameters."""
-        same = self.expert_replicas
-        copies: Ints = np.gcd(same, self.replicas // self.shard)
-        return same // copies
+        expert_replicas = self.expert_replicas
+        copies: Ints = np.gcd(expert_replicas, self.replicas // self.shard)
+        return expert_replicas // copies
 
     def shards(self, *, experts: bool, zero: int = 0) -> Ints:
         """(N,) number of ranks over which ZeRO shards parameters, of routed experts if `experts`, else of
@@ -174,20 +174,20 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
     code, size = np.zeros_like(columns[0]), 1
     if not len(code):
         return code
-    most = _DENSE * len(code)
+    table_size = _DENSE * len(code)
     for column in columns:
         if column.strides == (0,):
             continue
         low = int(column.min())
-        own, span = column, int(column.max()) - low + 1
+        values, span = column, int(column.max()) - low + 1
         if span == 1:
             continue
-        if size * span > most:
+        if size * span > table_size:
             code, size = _numbered(code)
-        if size * span > most:
-            own, span = _numbered(column)
+        if size * span > table_size:
+            values, span = _numbered(column)
             low = 0
-        code, size = (code * span + (own - low) if size > 1 else own - low), size * span
+        code, size = (code * span + (values - low) if size > 1 else values - low), size * span
     return code
 
 
@@ -199,9 +199,9 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
     low = int(column.min())
     span = int(column.max()) - low + 1
     if span <= _DENSE * len(column):
-        met = np.zeros(span, dtype=np.bool_)
-        met[column - low] = True
-        distinct = np.flatnonzero(met)
+        present = np.zeros(span, dtype=np.bool_)
+        present[column - low] = True
+        distinct = np.flatnonzero(present)
         rank = np.empty(span, dtype=np.int64)
         rank[distinct] = np.arange(len(distinct))
         return rank[column - low], len(distinct)

@@ -93,8 +93,8 @@ def _first_seats() -> Ints:
     one. The bits of a row's index, from the lowest, say whether cp, dp and pp are above one."""
     table = []
     for bits in range(8):
-        there = {axis for bit, axis in enumerate(MESH_AXES) if bits >> bit & 1}
-        seats = [tuple(axis for axis in order.split("-") if axis in there) for order in ORDERS]
+        split_axes = {axis for bit, axis in enumerate(MESH_AXES) if bits >> bit & 1}
+        seats = [tuple(axis for axis in order.split("-") if axis in split_axes) for order in ORDERS]
         table.append([seats.index(seat) for seat in seats])
     return np.array(table, dtype=np.int64)
 
@@ -364,8 +364,8 @@ def parse_layout(text: str) -> Layout:
             continue
         if value is None:
             short = printable(word, limit=60)
-            known = [f"{axis}{kind.sign}" for axis, kind in AXES.items()]
-            problems.append(Problem(f"`{short}`", f"not part of a layout{did_you_mean(short, known)}"))
+            axis_words = [f"{axis}{kind.sign}" for axis, kind in AXES.items()]
+            problems.append(Problem(f"`{short}`", f"not part of a layout{did_you_mean(short, axis_words)}"))
             continue
         if name in fields:
             problems.append(Problem(f"`{printable(word)}`", f"`{name}` is given twice"))

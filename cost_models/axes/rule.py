@@ -50,8 +50,8 @@ class Rule:
         if not isinstance(self.what, str):
             return self.what(question, layout)
         parts = {name: getattr(question, name) for name in ("model", "training", "stack")}
-        known = {"layout": layout, "question": question, **parts}
-        return Words(self.what.format(**known), self.hint.format(**known))
+        values = {"layout": layout, "question": question, **parts}
+        return Words(self.what.format(**values), self.hint.format(**values))
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:

@@ -37,8 +37,8 @@ def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
 def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
     """Number of blocks of each stage if stages take ceil(blocks / stages) each, first to last; the last
     stage, with the head, has fewer."""
-    most = -(-num_layers // stages)
-    return tuple(max(0, min(most, num_layers - most * stage)) for stage in range(stages))
+    stage_layers = -(-num_layers // stages)
+    return tuple(max(0, min(stage_layers, num_layers - stage_layers * stage)) for stage in range(stages))
 
 
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ StageRecompute = Annotated[str, AfterValidator(_is_mix)]
 
 def _parts(text: str) -> dict[Recompute, int | None]:
     """Parse the text of a recompute mix to policy → number of blocks, or None for all remaining blocks."""
-    found: dict[Recompute, int | None] = {}
+    parts: dict[Recompute, int | None] = {}
     for word in text.split("/"):
         match = _PART.fullmatch(word)
         if match is None:
@@ -92,13 +92,13 @@ def _parts(text: str) -> dict[Recompute, int | None]:
                 f"`{word}` is not {' / '.join(RECOMPUTE_POLICIES)}, or one with a count like `full:3`"
             )
         policy = RECOMPUTE_POLICIES[RECOMPUTE_POLICIES.index(match[1])]
-        if policy in found:
+        if policy in parts:
             raise ValueError(f"`{text}` names {policy} twice")
-        found[policy] = None if match[2] is None else int(match[2])
-    open_ended = [policy for policy, count in found.items() if count is None]
+        parts[policy] = None if match[2] is None else int(match[2])
+    open_ended = [policy for policy, count in parts.items() if count is None]
     if len(open_ended) > 1:
         raise ValueError(f"`{text}` leaves the number of blocks open for {' and '.join(open_ended)}")
-    return found
+    return parts
 
 
 def policies_in(text: str) -> tuple[Recompute, ...]:

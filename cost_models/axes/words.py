@@ -146,11 +146,11 @@ class Subset(Word):
     names: tuple[str, ...]
 
     def parse(self, text: str) -> tuple[str, ...]:
-        said = [] if text == NONE else text.split(",")
-        for name in said:
+        given = [] if text == NONE else text.split(",")
+        for name in given:
             if name not in self.names:
                 raise ValueError(f"`{printable(name)}` is none of {', '.join(self.names)}, {NONE}")
-        return tuple(name for name in self.names if name in said)
+        return tuple(name for name in self.names if name in given)
 
     def write(self, name: str, value: Any) -> str:
         return f"{name}={','.join(value) or NONE}"
@@ -183,20 +183,20 @@ class Counts(Word):
         counts = dict.fromkeys(self.parts, 0)
         for word in text.split("/"):
             part, colon, count = word.partition(":")
-            known = part in counts and (not colon or (count.isdecimal() and count.isascii()))
-            if not known or (colon and int(count[:_MOST_DIGITS]) >= EVERY):
+            valid = part in counts and (not colon or (count.isdecimal() and count.isascii()))
+            if not valid or (colon and int(count[:_MOST_DIGITS]) >= EVERY):
                 all_of_them = "/".join(f"{part}:1" for part in self.parts)
                 raise ValueError(f"`{printable(word)}` is not a part like those of `{all_of_them}`")
             counts[part] += int(count) if colon else EVERY
         return tuple(counts.values())
 
     def write(self, name: str, value: Any) -> str:
-        named = [
+        words = [
             part if count >= EVERY else f"{part}:{count}"
             for part, count in zip(self.parts, value, strict=True)
             if count
         ]
-        return f"{name}={'/'.join(named)}"
+        return f"{name}={'/'.join(words)}"
 
     def columns(self, name: str) -> dict[str, Word]:
         return {f"{name}_{part}": Number(least=0, simplest=0) for part in self.parts}

@@ -158,8 +158,8 @@ def data_seconds(
 def exposed_seconds(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools = True
 ) -> Array:
-    """(N,) seconds of `communication` that `window` seconds of compute do not hide; all of them where
-    `overlapped` is False.
+    """(N,) exposed seconds of `communication`, which `window` seconds of compute hide in part where
+    `overlapped`, else not at all.
 
     Together they take max(C, M) + κ min(C, M), as each slows the other while they overlap.
     """
@@ -274,12 +274,14 @@ def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Grou
     if mixer is None or not share:
         return np.zeros(len(columns))
     keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp)) - mixer.key_size
-    whole = columns.cp * _rank_bytes(question, columns)
+    sequence_bytes = columns.cp * _rank_bytes(question, columns)
     traded = mixer.input_size + (0 if mixer.step_rank else 2 * keys) + mixer.decay_size
-    there = all_to_all_seconds(whole * traded, group, question.hardware)
-    there = there + all_reduce_seconds(whole * columns.tp * mixer.selected_size, group, question.hardware)
-    back = all_to_all_seconds(whole * mixer.value_size, group, question.hardware)
-    return np.where(columns.cp > 1, share * (there + back), 0.0)
+    forth = all_to_all_seconds(sequence_bytes * traded, group, question.hardware)
+    forth = forth + all_reduce_seconds(
+        sequence_bytes * columns.tp * mixer.selected_size, group, question.hardware
+    )
+    back = all_to_all_seconds(sequence_bytes * mixer.value_size, group, question.hardware)
+    return np.where(columns.cp > 1, share * (forth + back), 0.0)
 
 
 def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
@@ -296,9 +298,9 @@ def _context_messages(
     seconds before overlap. With each goes the share of the attention kernels that can hide it."""
     model, steps, rank_bytes = question.model, columns.cp - 1, _rank_bytes(question, columns)
     if way == "all-to-all":
-        whole = columns.cp * rank_bytes
-        there = all_to_all_seconds(whole * (model.query_size + 2 * model.kv_size), group, question.hardware)
-        seconds = there + all_to_all_seconds(whole * model.query_size, group, question.hardware)
+        total = columns.cp * rank_bytes
+        forth = all_to_all_seconds(total * (model.query_size + 2 * model.kv_size), group, question.hardware)
+        seconds = forth + all_to_all_seconds(total * model.query_size, group, question.hardware)
         return [(seconds, 0.0)], [(seconds, 0.0)]
     width, behind = attended_width(question), steps / columns.cp
     keys_values = width * rank_bytes

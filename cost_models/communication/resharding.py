@@ -90,15 +90,15 @@ def reshard(
     """Bytes per rank to move a model's stored tensors from the `first` to the `second` placed layout, on the
     same ranks with `per_node` ranks a node."""
     total = np.zeros((len(ReshardBytes._fields), max(first.num_gpus, second.num_gpus)))
-    for each, from_stage in kept:
+    for bytes_each, from_stage in kept:
         boxes = [_rank_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
         for parts, count, stages in _model_parts(question, first, second):
             for part, elements in parts.items():
-                held = [
+                boxes_held = [
                     own[part] * np.isin(stage, list(some))[:, None, None]
                     for (stage, own), some in zip(boxes, stages, strict=True)
                 ]
-                total += each * count * elements * _moved_shares(held[0], held[1], per_node)
+                total += bytes_each * count * elements * _moved_shares(boxes_held[0], boxes_held[1], per_node)
     return ReshardBytes(*total)
 
 
@@ -113,22 +113,26 @@ def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, 
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
-    placed = [np.repeat(ranks, one.layers).tolist() for ranks, one in zip(stage_of, layouts, strict=True)]
-    for (kind, *ranks), count in Counter(zip(kinds, *placed, strict=True)).items():
+    block_ranks = [
+        np.repeat(ranks, one.layers).tolist() for ranks, one in zip(stage_of, layouts, strict=True)
+    ]
+    for (kind, *ranks), count in Counter(zip(kinds, *block_ranks, strict=True)).items():
         yield by_kind[kind], count, [{rank} for rank in ranks]
     first, last = ([{int(ranks[at])} for ranks in stage_of] for at in (0, -1))
     embeds = first
     if model.tower is not None:  # the token embedding lies with the decoder's first block
-        embeds = [{ranks[model.tower.layers]} for ranks in placed]
+        embeds = [{ranks[model.tower.layers]} for ranks in block_ranks]
         yield {"whole": float(patch_weights(model.tower))}, 1, first
     h, norm = model.hidden_size, float(norm_weights(model))
     yield {"whole": float(embedding_weights(model))}, 1, embeds
     inside = norm * model.ends_in_norm + transform_weights(model)
     yield {"whole": inside, "columns": float(model.head_bias * model.vocab_size)}, 1, last
-    both = [one | two for one, two in zip(embeds, last, strict=True)]
+    embedding_or_head = [one | two for one, two in zip(embeds, last, strict=True)]
     matrix = {"columns": float(model.vocab_size * h)}
     head = matrix if model.outputs is None else {"whole": float(model.outputs * h)}
-    for parts, ends in [(matrix, both)] if model.tied_embeddings else [(matrix, embeds), (head, last)]:
+    for parts, ends in (
+        [(matrix, embedding_or_head)] if model.tied_embeddings else [(matrix, embeds), (head, last)]
+    ):
         yield parts, 1, ends
     if further := model.further_tokens:
         yield by_kind[kinds[-1]], further, last
@@ -136,13 +140,13 @@ def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, 
 
 
 def _block_parts(model: TransformerSpec) -> Parts:
-    found: Parts = {}
+    elements: Parts = {}
     for one in block_operators(model):
         rows = one.gemm is not None and one.gemm.split == "rows"
-        for held, count in one.weights.items():
-            part = held if held != "split" else "rows" if rows else "columns"
-            found[part] = found.get(part, 0.0) + one.share * count
-    return found
+        for sharing, count in one.weights.items():
+            part = sharing if sharing != "split" else "rows" if rows else "columns"
+            elements[part] = elements.get(part, 0.0) + one.share * count
+    return elements
 
 
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
@@ -164,11 +168,11 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
         "expert": (expert, (seat % etp, etp), cut),
         "each expert": (expert, one, cut),
     }
-    found = {
+    boxes = {
         part: np.stack([np.stack([place / n, (place + 1) / n], axis=-1) for place, n in along], axis=1)
         for part, along in parts.items()
     }
-    return np.where(rank < layout.num_gpus, rank // stride % layout.pp, -1), found
+    return np.where(rank < layout.num_gpus, rank // stride % layout.pp, -1), boxes
 
 
 def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:

@@ -193,13 +193,13 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
     other group only its shortest part is, and its parts are assumed to share no node (`outer` is the world).
     """
     inside = (piece * stages == world) | (piece % (stride * size) == 0)
-    beyond = ~inside & (stride % piece == 0)
+    outside = ~inside & (stride % piece == 0)
     places = np.where(piece % stride == 0, piece // stride, 1)
-    across = ~inside & ~beyond & (piece % stride == 0) & (size % places == 0)
-    part = np.where(inside | beyond, size, np.gcd(size, places))
+    across = ~inside & ~outside & (piece % stride == 0) & (size % places == 0)
+    part = np.where(inside | outside, size, np.gcd(size, places))
     return Runs(
         length=part,
-        stride=np.where(beyond, stride * stages, stride),
+        stride=np.where(outside, stride * stages, stride),
         pieces=size // part,
         outer=np.where(across, piece * stages, world),
     )
@@ -215,10 +215,10 @@ def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
     members, nodes = _pack_single_runs(runs.length, runs.stride, capacity)
     if (runs.pieces > 1).any():
         pieces_held, pieces_spanned = _pack_single_runs(runs.pieces, runs.outer, capacity)
-        whole = capacity % runs.outer == 0  # pieces are aligned to the outer stride, and so in one node
+        aligned = capacity % runs.outer == 0  # pieces are aligned to the outer stride, and so in one node
         several = runs.pieces > 1
-        members = np.where(several & whole, runs.length * pieces_held, members)
-        nodes = np.where(several, np.where(whole, pieces_spanned, nodes * runs.pieces), nodes)
+        members = np.where(several & aligned, runs.length * pieces_held, members)
+        nodes = np.where(several, np.where(aligned, pieces_spanned, nodes * runs.pieces), nodes)
     fits = world <= capacity
     return np.where(fits, runs.size, members), np.where(fits, 1, nodes)
 
@@ -231,8 +231,8 @@ def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
     the next are unless each run begins with separate domains; for runs that are not placed this is unknown.
     """
     _, spanned = _pack_single_runs(runs.length, runs.stride, inner)
-    apart = (runs.pieces == 1) | ((runs.outer % outer == 0) & (runs.outer < world))
-    cut: Bools = (runs.stride < outer) & ((spanned > 1) | ~apart)
+    separate = (runs.pieces == 1) | ((runs.outer % outer == 0) & (runs.outer < world))
+    cut: Bools = (runs.stride < outer) & ((spanned > 1) | ~separate)
     return cut
 
 
@@ -246,8 +246,8 @@ def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, In
     node.
     """
     slots = np.where(capacity % stride == 0, capacity // stride, 1)
-    together = np.gcd(size, slots)
-    return together, 1 - (together - size) // slots  # 1 + ceil((size − together) / slots)
+    members = np.gcd(size, slots)
+    return members, 1 - (members - size) // slots  # 1 + ceil((size − together) / slots)
 
 
 def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
@@ -263,10 +263,10 @@ def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
     columns = np.broadcast_arrays(*places)
     first, kind = first_of_each(columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
-    usual = astuple(FULL_SHARE)
+    full_share = astuple(FULL_SHARE)
     kinds = [[astuple(share) for share in shares(fabric, *row)] for row in rows]
-    table = np.array(kinds, dtype=np.float64).reshape(len(kinds), len(fabric.levels), len(usual))
-    if (table == np.array(usual)).all():
+    table = np.array(kinds, dtype=np.float64).reshape(len(kinds), len(fabric.levels), len(full_share))
+    if (table == np.array(full_share)).all():
         return [FULL_SHARE] * len(fabric.levels)
     return [Share(*table[kind, at].T) for at in range(len(fabric.levels))]
 
@@ -309,8 +309,8 @@ class Reach:
     """Whether neighbours in the group can communicate over this level: they share a domain of it, but no
     inner domain."""
     share: Share = FULL_SHARE
-    """Fraction of the bandwidth that the slowest group gets, if the cluster has a link graph; else all of
-    it."""
+    """Fraction of link bandwidth that the slowest group gets on a cluster with a link graph; 1 without a
+    graph."""
 
     @property
     def bandwidth(self) -> Array:
@@ -480,8 +480,8 @@ def _mesh_share(level: Level, held: Ints) -> Share:
 
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
     """One group of `size` ranks `stride` apart, in a job on all GPUs of the cluster."""
-    length, apart, world, one = np.array([[size], [stride], [cluster.num_gpus], [1]], dtype=np.int64)
-    return _groups(cluster, length, apart, world, one, world)
+    length, strides, world, one = np.array([[size], [stride], [cluster.num_gpus], [1]], dtype=np.int64)
+    return _groups(cluster, length, strides, world, one, world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:

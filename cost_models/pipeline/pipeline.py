@@ -100,10 +100,12 @@ class RankMemory:
     def _bytes_of_blocks(self, name: str, blocks_RKP: Array) -> Array:
         """Bytes of each rank's blocks, (..., R, K, Q): coefficient `name`, in bytes per block, times
         `blocks_RKP` blocks under each recompute policy."""
-        each: Array = self._x[name]
-        alike = each.ndim == 2
+        bytes_per_block: Array = self._x[name]
+        same_for_all = bytes_per_block.ndim == 2
         size_RKQ: Array = (
-            blocks_RKP @ each if not alike else blocks_RKP.sum(-1, keepdims=True) * each[:, None]
+            blocks_RKP @ bytes_per_block
+            if not same_for_all
+            else blocks_RKP.sum(-1, keepdims=True) * bytes_per_block[:, None]
         )
         return size_RKQ
 
@@ -153,16 +155,16 @@ class RankMemory:
 
 def _largest_set(sets: Array) -> Array:
     """Select the set of tensors with the most bytes among S sets, (..., S, Q) → (..., Q)."""
-    most = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
-    return np.take_along_axis(sets, most, axis=-2)[..., 0, :]
+    largest = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
+    return np.take_along_axis(sets, largest, axis=-2)[..., 0, :]
 
 
 def _stacked_moments(profiles: Sequence[Ints]) -> Array:
     """Stack each rank's counts of live microbatches, (moments, C), into one array, (R, K, C); ranks with
     fewer moments repeat the last one."""
-    most = max(map(len, profiles))
+    max_moments = max(map(len, profiles))
     return np.stack(
-        [np.concatenate([one, np.repeat(one[-1:], most - len(one), axis=0)]) for one in profiles]
+        [np.concatenate([one, np.repeat(one[-1:], max_moments - len(one), axis=0)]) for one in profiles]
     ).astype(np.float64)
 
 
@@ -289,10 +291,10 @@ class Pipeline:
         seconds of each rank, (R,)."""
         delays = np.array([self.cost("p2p"), 0.0])
         seconds = self._seconds_of(self.by_stage, self.by_rank, blocks_SP)
-        both = np.broadcast_to(self._step_seconds(seconds, delays, self.overhead), delays.shape)
+        step_seconds = np.broadcast_to(self._step_seconds(seconds, delays, self.overhead), delays.shape)
         forward_S, first_S, second_S, sync_R, optimizer_R = seconds
         busy_R: Array = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
-        return float(both[0]), float(both[1]), busy_R + sync_R + optimizer_R
+        return float(step_seconds[0]), float(step_seconds[1]), busy_R + sync_R + optimizer_R
 
     def _seconds_of(self, by_stage: Column, by_rank: Column, blocks_SP: Ints) -> tuple[Array, ...]:
         """Seconds of each stage's forward pass and two backward halves, (..., S), then of each rank's
@@ -323,14 +325,14 @@ class Pipeline:
         `costs`, which all ranks share."""
         batch, count = blocks_SP.ndim - 2, len(costs)
 
-        def each(name: str) -> Array:
+        def by_scenario(name: str) -> Array:
             """Values of one cost column, (K, ..., 1) or (K, ..., 1, P), shaped to broadcast with stages or
             ranks."""
             column: Array = getattr(costs, name)
             return column.reshape(count, *[1] * (batch + 1), *column.shape[1:])
 
-        seconds = self._seconds_of(each, each, blocks_SP)
-        return self._step_seconds(seconds, each("p2p")[..., 0], each("step_overhead")[..., 0])
+        seconds = self._seconds_of(by_scenario, by_scenario, blocks_SP)
+        return self._step_seconds(seconds, by_scenario("p2p")[..., 0], by_scenario("step_overhead")[..., 0])
 
     @cached_property
     def overhead(self) -> float:

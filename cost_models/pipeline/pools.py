@@ -108,14 +108,16 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
         InputError: a GPU has no rate for the training precision.
     """
     enlarged = [_as_large_as_all(pool, question) for pool in question.pools]
-    each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
+    terms_by_pool = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
     # the fixed time of a step is that of the pool where it takes longest
     overhead = max(
-        (terms["step_overhead"] for terms in each), key=lambda term: float(sum_of_parts(term).max())
+        (terms["step_overhead"] for terms in terms_by_pool), key=lambda term: float(sum_of_parts(term).max())
     )
-    each = [terms | {"step_overhead": overhead} for terms in each]
+    terms_by_pool = [terms | {"step_overhead": overhead} for terms in terms_by_pool]
     transfers, tied = _transfers(question, enlarged, columns)
-    priced = tuple((terms, memory_limit(pool, columns)) for terms, pool in zip(each, enlarged, strict=True))
+    priced = tuple(
+        (terms, memory_limit(pool, columns)) for terms, pool in zip(terms_by_pool, enlarged, strict=True)
+    )
     return PoolTerms(
         priced=priced,
         costs=tuple(costs_of(*one) for one in priced),
@@ -166,13 +168,13 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     if layout.says_pools or not question.has_pools:
         return layout
     size = layout.tp * layout.data_ranks
-    ranks = _named(question, parts_in(question, size))
+    ranks = _pool_names(question, parts_in(question, size))
     if len(ranks) != layout.pp:
         raise InputError(f"`{layout}` has {layout.pp} ranks of {size} GPUs; the pools hold {len(ranks)}")
     return layout.model_copy(update={"pools": ranks})
 
 
-def _named(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
+def _pool_names(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
     """Names of the pools, each repeated as often as `counts` gives for it, in one tuple."""
     return tuple(name for name, count in zip(question.pool_names, counts, strict=True) for _ in range(count))
 
@@ -210,12 +212,12 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
     each."""
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
-    def between(seconds: Array, here: Ints, there: Ints) -> tuple[Array, Array]:
+    def between_pools(seconds: Array, here: Ints, there: Ints) -> tuple[Array, Array]:
         slower = np.maximum(terms.slowdown[here[:, None], rows], terms.slowdown[there[:, None], rows])
         return seconds[here[:, None], there[:, None], rows], slower
 
-    delay_Bn, slower_Bn = between(terms.transfers, pool_R[:-1], pool_R[1:])
-    tied = between(terms.tied, pool_R[:1].repeat(ranks), pool_R[-1:].repeat(ranks))
+    delay_Bn, slower_Bn = between_pools(terms.transfers, pool_R[:-1], pool_R[1:])
+    tied = between_pools(terms.tied, pool_R[:1].repeat(ranks), pool_R[-1:].repeat(ranks))
     onward = np.minimum(np.arange(ranks), ranks - 2)
     back = np.maximum(np.arange(ranks) - 1, 0)
     slowest_n = np.argmax(delay_Bn * (1 + slower_Bn), axis=0)
@@ -231,7 +233,7 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
 
 
 def _as_large_as_all(pool: Question, question: Question) -> Question:
-    """The question about one pool, enlarged to as many nodes as all pools have together, so that the layout's
+    """Enlarge the question about one pool to as many nodes as all pools have in total, so that the layout's
     degrees fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
@@ -256,8 +258,8 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
     slowdown = jitter_share(pool, columns)
 
     def without_pp(term: Term) -> Term:
-        own = {part: value for part, value in term.items() if part not in ("pp_comm", "jitter")}
-        return with_jitter({**own, "pp_comm": np.zeros(len(columns))}, slowdown)
+        other_parts = {part: value for part, value in term.items() if part not in ("pp_comm", "jitter")}
+        return with_jitter({**other_parts, "pp_comm": np.zeros(len(columns))}, slowdown)
 
     names = ("stage_forward", "stage_backward", "p2p", "embedding_sync", "head_sync")
     return terms | {name: without_pp(terms[name]) for name in names}
@@ -270,14 +272,17 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
     boundary, tied = np.zeros((2, count, count, len(columns)))
     ranks = parts_in(question, columns.tp * columns.replicas)
     for k, pool in enumerate(question.pools):
-        within = replace(columns, pp=ranks[k])
-        boundary[k, k] = boundary_seconds(pool, within, axis_groups(pool.cluster, within))
+        pool_columns = replace(columns, pp=ranks[k])
+        boundary[k, k] = boundary_seconds(pool, pool_columns, axis_groups(pool.cluster, pool_columns))
     across, ends = pairs_over(question.pool_link, len(columns)), []
     for pool in enlarged:  # measured transfers are of the pool's own network, and not of the link between
         collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
-        own, groups = pool.updated("hardware", collectives=collectives), axis_groups(pool.cluster, columns)
-        sent = boundary_seconds(own, columns, replace(groups, pp=across))
-        ends.append((sent, tied_reduce_seconds(own, columns, across)))
+        unmeasured, groups = (
+            pool.updated("hardware", collectives=collectives),
+            axis_groups(pool.cluster, columns),
+        )
+        send_seconds = boundary_seconds(unmeasured, columns, replace(groups, pp=across))
+        ends.append((send_seconds, tied_reduce_seconds(unmeasured, columns, across)))
     for first, second in permutations(range(count), 2):
         boundary[first, second], tied[first, second] = map(np.maximum, ends[first], ends[second])
     return boundary, tied
@@ -305,15 +310,17 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]
         InputError: a GPU has no rate for the training precision.
     """
     pools = [among_replicas(pool, question) for pool in question.pools]
-    each = [stage_terms(pool, columns) for pool in pools]
-    once = {name: _longest([terms[name] for terms in each]) for name in ONCE_A_STEP}
-    return [(terms | once, memory_limit(pool, columns)) for terms, pool in zip(each, pools, strict=True)]
+    terms_by_pool = [stage_terms(pool, columns) for pool in pools]
+    once = {name: _longest([terms[name] for terms in terms_by_pool]) for name in ONCE_A_STEP}
+    return [
+        (terms | once, memory_limit(pool, columns)) for terms, pool in zip(terms_by_pool, pools, strict=True)
+    ]
 
 
 def in_pools(question: Question, layout: Layout) -> Layout:
-    """Return the layout with as many replicas (`dp`) as fit in all pools together, which they fill in the
-    cluster's order."""
-    pools = _named(question, parts_in(question, layout.tp * layout.cp * layout.pp))
+    """Return the layout with the maximum number of replicas (`dp`) for which the pools have room, and the
+    pool of each; replicas fill the pools in the cluster's order."""
+    pools = _pool_names(question, parts_in(question, layout.tp * layout.cp * layout.pp))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
 
@@ -330,17 +337,17 @@ def require_full_pools(question: Question, layout: Layout) -> None:
         InputError: they do not, or there are too few microbatches for all.
     """
     replicas = counted_replicas(question, layout)
-    held = parts_in(question, layout.tp * layout.cp * layout.pp)
-    if replicas != held:
+    capacity = parts_in(question, layout.tp * layout.cp * layout.pp)
+    if replicas != capacity:
         raise InputError(
-            f"`{layout}` has {replicas} replicas in pools {question.pool_names}; their GPUs hold {held}"
+            f"`{layout}` has {replicas} replicas in pools {question.pool_names}; their GPUs hold {capacity}"
         )
-    together, rest = divmod(question.training.global_batch, layout.mbs)
-    least = fewest_microbatches(layout)
-    if rest or together < least * layout.dp:
+    microbatches, rest = divmod(question.training.global_batch, layout.mbs)
+    minimum = fewest_microbatches(layout)
+    if rest or microbatches < minimum * layout.dp:
         raise InputError(
-            f"`{layout}` has {together} microbatches of {question.training.global_batch} sequences for {layout.dp}"
-            f" replicas, each of which takes {least} or more"
+            f"`{layout}` has {microbatches} microbatches of {question.training.global_batch} sequences for {layout.dp}"
+            f" replicas, each of which takes {minimum} or more"
         )
 
 
@@ -388,8 +395,8 @@ def replica_memory(question: Question, pool: int, layout: Layout, microbatches: 
 
 def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
     """The link `between` pools, with its bandwidth capped by that of a pool's `inside` network."""
-    least = min(between.bandwidth, inside.bandwidth)
-    return between.model_copy(update={"bandwidth": least})
+    bandwidth = min(between.bandwidth, inside.bandwidth)
+    return between.model_copy(update={"bandwidth": bandwidth})
 
 
 def _longest(terms: Sequence[Term]) -> Term:
@@ -407,9 +414,9 @@ def shares(
     def finish(pipeline: Pipeline, microbatches: int) -> float:
         return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
 
-    together = question.training.global_batch // layout.mbs
+    total_microbatches = question.training.global_batch // layout.mbs
     ends = [partial(finish, one) for one in pipelines]
-    return shared(ends, counted_replicas(question, layout), together, fewest_microbatches(layout))
+    return shared(ends, counted_replicas(question, layout), total_microbatches, fewest_microbatches(layout))
 
 
 def shared(
@@ -423,28 +430,28 @@ def shared(
     """
     assert microbatches >= least * sum(replicas), "every replica takes some"
     ends = [cache(own) for own in finish]
-    most = _guess(ends, replicas, microbatches, least)
+    counts = _guess(ends, replicas, microbatches, least)
     pools = range(len(replicas))
 
     def end(pool: int, more: int = 0) -> tuple[float, int]:
-        return ends[pool](most[pool] + more), pool
+        return ends[pool](counts[pool] + more), pool
 
     while True:
-        spare = sum(each * count for each, count in zip(most, replicas, strict=True)) - microbatches
-        above = [pool for pool in pools if most[pool] > least]
-        slowest = max(above, key=end, default=None)
+        spare = sum(each * count for each, count in zip(counts, replicas, strict=True)) - microbatches
+        reducible = [pool for pool in pools if counts[pool] > least]
+        slowest = max(reducible, key=end, default=None)
         soonest = min(pools, key=lambda pool: end(pool, 1))
         if spare < 0:
-            most[soonest] += 1
+            counts[soonest] += 1
         elif slowest is not None and (
             spare >= replicas[slowest] or (soonest != slowest and end(slowest) > end(soonest, 1))
         ):
-            most[slowest] -= 1
+            counts[slowest] -= 1
         else:
             break
     fewer = [spare if pool == slowest else 0 for pool in pools]
     return tuple(
-        (most[pool],) * (replicas[pool] - fewer[pool]) + (most[pool] - 1,) * fewer[pool] for pool in pools
+        (counts[pool],) * (replicas[pool] - fewer[pool]) + (counts[pool] - 1,) * fewer[pool] for pool in pools
     )
 
 
@@ -454,8 +461,8 @@ def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, l
     mean = max(least, microbatches // sum(replicas))
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]
-    together = sum(count * rate for count, rate in zip(replicas, rates, strict=True))
+    total_rate = sum(count * rate for count, rate in zip(replicas, rates, strict=True))
     before = sum(n * rate * start for n, rate, start in zip(replicas, rates, starts, strict=True))
-    moment = (microbatches + before) / together
-    found = [int((moment - start) * rate) for start, rate in zip(starts, rates, strict=True)]
-    return [min(max(least, own), microbatches) for own in found]
+    moment = (microbatches + before) / total_rate
+    guesses = [int((moment - start) * rate) for start, rate in zip(starts, rates, strict=True)]
+    return [min(max(least, own), microbatches) for own in guesses]

@@ -215,8 +215,8 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
     """
     ranks = {one: _price_replicas(question, one) for one in layouts if question.has_pools and one.replicas}
     placed = {one: place_layout(one, question) for one in layouts if one not in ranks}
-    each = terms_of_each(question, [one.layout for one in placed.values()])
-    for (layout, one), (terms, limit) in zip(placed.items(), each, strict=True):
+    terms_by_layout = terms_of_each(question, [one.layout for one in placed.values()])
+    for (layout, one), (terms, limit) in zip(placed.items(), terms_by_layout, strict=True):
         ranks[layout] = PricedRanks(placed=one, pipeline=one.pipeline(costs_of(terms, limit)), terms=terms)
     return [ranks[layout] for layout in layouts]
 
@@ -232,12 +232,14 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
     placed = place_layout(layout, question)
     layout = placed.layout
     terms = replica_terms(question, LayoutColumns.of([layout]))
-    taken = shares(question, layout, [placed.pipeline(costs_of(*own)) for own in terms], placed.blocks)
+    shares_by_pool = shares(
+        question, layout, [placed.pipeline(costs_of(*own)) for own in terms], placed.blocks
+    )
     pools: list[PricedRanks] = []
-    for pool, ((own, limit), microbatches) in enumerate(zip(terms, taken, strict=True)):
-        most = max(microbatches)
-        all_terms = own | replica_memory(question, pool, layout, most)
-        pipeline = replace(placed.pipeline(costs_of(all_terms, limit)), microbatches=most)
+    for pool, ((own, limit), microbatches) in enumerate(zip(terms, shares_by_pool, strict=True)):
+        max_microbatches = max(microbatches)
+        all_terms = own | replica_memory(question, pool, layout, max_microbatches)
+        pipeline = replace(placed.pipeline(costs_of(all_terms, limit)), microbatches=max_microbatches)
         pools.append(PricedRanks(placed=placed, pipeline=pipeline, terms=all_terms))
     seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
     replicas = tuple(
@@ -248,7 +250,9 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
             rank_memory=one.memory(),
             memory_limit=one.pipeline.cost("memory_limit"),
         )
-        for name, microbatches, step, one in zip(question.pool_names, taken, seconds, pools, strict=True)
+        for name, microbatches, step, one in zip(
+            question.pool_names, shares_by_pool, seconds, pools, strict=True
+        )
     )
     return replace(pools[int(np.argmax(seconds))], replicas=replicas)
 
@@ -284,8 +288,8 @@ def pass_spans(ranks: PricedRanks) -> PassSpans:
     table = build(
         pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches, any_engine=pipeline.any_engine
     )
-    whole = compile_timeline(table)
-    start, end = whole.spans(pipeline.forward(blocks), first, pipeline.cost("p2p"), second)
+    timeline = compile_timeline(table)
+    start, end = timeline.spans(pipeline.forward(blocks), first, pipeline.cost("p2p"), second)
     return PassSpans(table=table, start=start, end=end)
 
 
@@ -313,13 +317,15 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     updating = float(np.max(last_R + sync_R))
     updated = updating + float(np.max(optimizer_R))
     for rank, waits in enumerate(waits_R.tolist()):
-        own = (
+        once_a_step = (
             ("sync", float(last_R[rank]), float(sync_R[rank])),
             ("offload", updating, waits),
             ("optimizer", updating + waits, float(optimizer_R[rank] - waits)),
             ("overhead", updated, pipeline.overhead),
         )
-        spans += [PredictedSpan(rank, kind, -1, -1, start, start + seconds) for kind, start, seconds in own]
+        spans += [
+            PredictedSpan(rank, kind, -1, -1, start, start + seconds) for kind, start, seconds in once_a_step
+        ]
     lasting = (span for span in spans if span.end > span.start)
     return tuple(sorted(lasting, key=lambda span: (span.rank, span.start)))
 
@@ -422,8 +428,8 @@ def trust_of(question: Question) -> Trust:
 def bound_by(parts: Breakdown) -> str:
     """Name of the step's bottleneck: its largest part other than compute if that is 5 % of the step or more,
     else `compute`."""
-    others = [(seconds, name) for name, seconds in parts if name != "compute"]
-    seconds, name = max(others)
+    candidates = [(seconds, name) for name, seconds in parts if name != "compute"]
+    seconds, name = max(candidates)
     return name if seconds >= _WORTH_NAMING * parts.total else "compute"
 
 
@@ -498,9 +504,9 @@ def step_interval(
     scenarios = question.hardware.scenarios
     if deviation is None or scenarios is None:
         return None
-    wide = half_width(share) * deviation
-    longest = seconds * math.exp(min(scenarios.slower * wide, _FARTHEST))
-    return seconds * math.exp(-scenarios.faster * wide), longest
+    log_width = half_width(share) * deviation
+    longest = seconds * math.exp(min(scenarios.slower * log_width, _FARTHEST))
+    return seconds * math.exp(-scenarios.faster * log_width), longest
 
 
 def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -518,9 +524,9 @@ def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 
 def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: LayoutColumns) -> StageCosts:
-    each = [time_costs(case, rows) for case in cases]
+    costs_by_scenario = [time_costs(case, rows) for case in cases]
     m, layers = rows.microbatches(question.training.global_batch), question.model.num_layers
-    work_KN = np.stack([_work_seconds(own, m, layers, rows.pp) for own in each])
+    work_KN = np.stack([_work_seconds(own, m, layers, rows.pp) for own in costs_by_scenario])
     counted_KN = weighed_mask(work_KN, question.risk)
     count = max(1, int(counted_KN[:, :1].sum()))
 
@@ -531,13 +537,18 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
             total += value * (counted if value.ndim == 1 else counted[:, None])
         return total / count
 
-    found = stage_costs(question, rows)
+    base_costs = stage_costs(question, rows)
     kinds = tuple(
-        own | {name: mean([one.kinds[kind][name] for one in each]) for name in own if name in SECONDS}
-        for kind, own in enumerate(found.kinds)
+        own
+        | {
+            name: mean([one.kinds[kind][name] for one in costs_by_scenario])
+            for name in own
+            if name in SECONDS
+        }
+        for kind, own in enumerate(base_costs.kinds)
     )
-    means = {name: mean([getattr(own, name) for own in each]) for name in SECONDS}
-    return replace(found, **means, kinds=kinds)
+    means = {name: mean([getattr(own, name) for own in costs_by_scenario]) for name in SECONDS}
+    return replace(base_costs, **means, kinds=kinds)
 
 
 def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
@@ -570,10 +581,12 @@ def loss_part(question: Question, layout: Layout) -> LossPart | None:
         return None
     columns = LayoutColumns.of([layout])
     ends = end_seconds(question, columns, device_of(question, wide=True))
-    kept = activation_bytes(question, columns)
+    activations = activation_bytes(question, columns)
     return LossPart(
         seconds=float(ends.head_forward[0] + ends.head_backward[0]),
-        bytes=float(kept.log_probabilities[0] + kept.loss_gradients[0] + kept.released_logits[0]),
+        bytes=float(
+            activations.log_probabilities[0] + activations.loss_gradients[0] + activations.released_logits[0]
+        ),
         chunk=loss_chunk(question, layout),
     )
 

@@ -130,8 +130,8 @@ def jitter_share(question: Question, columns: LayoutColumns) -> Array:
         return stragglers
     slowdown = (1.0 + stragglers) * (1.0 + profile.contention)
     if profile.measured_peak is not None and cluster.host_cores:
-        here = np.minimum(columns.ranks, cluster.gpus_per_node)
-        slowdown = slowdown * np.maximum(1.0, here / cluster.host_cores)
+        ranks_on_node = np.minimum(columns.ranks, cluster.gpus_per_node)
+        slowdown = slowdown * np.maximum(1.0, ranks_on_node / cluster.host_cores)
     return slowdown - 1.0
 
 
@@ -248,9 +248,9 @@ class Pieces:
         were offloaded."""
         question, columns = self.question, self.columns
         block = state_bytes(question, columns)
-        apart = {end: state_bytes(question, columns, end=end) for end in ENDS if ends_differ(question)}
+        by_end = {end: state_bytes(question, columns, end=end) for end in ENDS if ends_differ(question)}
         experts = state_bytes(question, columns, experts=True) if question.model.has_experts else block
-        return dict.fromkeys(ENDS, block) | apart | {"block": block, "experts": experts}
+        return dict.fromkeys(ENDS, block) | by_end | {"block": block, "experts": experts}
 
     @cached_property
     def kept(self) -> ActivationBytes:
@@ -316,12 +316,12 @@ def _links_of(pieces: Pieces) -> Links:
         none = DataSeconds(zeros, zeros, zeros, zeros)
         return Links(groups=mesh, block=none, embedding=none, head=none, norms=zeros)
     head = pieces.head_parameters
-    held = counts.block * question.model.num_layers / columns.pp + counts.embedding + head
+    rank_parameters = counts.block * question.model.num_layers / columns.pp + counts.embedding + head
     matrices = sum(len(one.gemm.outputs) for one in block_operators(question.model) if one.gemm)
 
     def seconds(module: Array, tensors: float, part: Part) -> DataSeconds:
         # ranks that own tensors of it: as many as its share of the parameters, at most one a tensor
-        owners = np.minimum(tensors, columns.shard * module / held)
+        owners = np.minimum(tensors, columns.shard * module / rank_parameters)
         return data_seconds(
             question, columns, groups.data, module, owners, trained_share(question, columns, part)
         )
@@ -351,9 +351,9 @@ _SPLIT_LAUNCHES = (1.1, 2.0)
 """Launch time of input and of weight gradients in PyTorch's split backward pass, relative to an unsplit
 backward pass: Python walks the graph and calls each weight's product separately."""
 _ROUTING_HOST_SECONDS = 1.0e-3
-"""Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense
-block, if Megatron Core's host loops over the experts: some 32 kernels (moe/router.py, token_dispatcher.py) at
-30 us each, as a dense block's 13 take 0.4 ms."""
+"""Additional host seconds to launch router, permutations and exchange of a block with experts in one pass, if
+Megatron Core's host loops over the experts: some 32 kernels (moe/router.py, token_dispatcher.py) at 30 us
+each, as a dense block's 13 take 0.4 ms."""
 _EXPERT_HOST_SECONDS = 3.0e-5
 """Host seconds per local expert, mean over forward and backward: each of its two weights has a hook (Megatron
 Core, distributed_data_parallel.py)."""
@@ -537,11 +537,11 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
     """Seconds of each pipeline action in addition to its blocks, by pass: blocking sends, host work, and
     broadcast of the batch. Sends that do not block are the coefficient `p2p`."""
     question, columns = pieces.question, pieces.columns
-    each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
+    action_seconds, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
     sends_on = is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends)
-    blocked, sent = np.where(sends_on, 0.0, hands_on), np.where(sends_on, hands_on, 0.0)
-    host = np.where(columns.pp > 1, each, 0.0)
+    blocked, overlapped_send = np.where(sends_on, 0.0, hands_on), np.where(sends_on, hands_on, 0.0)
+    host = np.where(columns.pp > 1, action_seconds, 0.0)
     waits = ~sends_on & (columns.pp > 1) & ahead
     gets = question.stack.broadcasts_every_batch
     batch: Term = {}
@@ -553,10 +553,10 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
         mask = _MASK_BYTES * length**2 / pieces.device.memory_rate + _MASK_KERNELS * profile.kernel_seconds
         batch = {"compute": pieces.none + mask, "tp_comm": seconds}
     return {
-        "stage_forward": {"pp_comm": blocked, "host": host + each * (waits | gets)} | batch,
-        "stage_backward": {"pp_comm": blocked, "host": host + each * waits},
+        "stage_forward": {"pp_comm": blocked, "host": host + action_seconds * (waits | gets)} | batch,
+        "stage_backward": {"pp_comm": blocked, "host": host + action_seconds * waits},
         "stage_weight": {"host": np.where(is_scheduled(columns, ALWAYS_SPLIT), host, 0.0)},
-        "p2p": {"pp_comm": sent},
+        "p2p": {"pp_comm": overlapped_send},
     }
 
 
@@ -576,13 +576,13 @@ def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
     backward pass, (N, P) each."""
     data, policies = pieces.links.block, range(len(RECOMPUTE_POLICIES))
     if pieces.question.stack.zero3_reuse_elements is None:
-        same = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
-        each = [same for _ in policies]
+        one_policy = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
+        by_policy = [one_policy for _ in policies]
     else:
         gathers = _MatrixGathers(pieces)
-        each = [gathers.backward(policy) for policy in policies]
-    shown, hidden = (np.stack(some, axis=-1) for some in zip(*each, strict=True))
-    return shown, hidden
+        by_policy = [gathers.backward(policy) for policy in policies]
+    exposed, hidden = (np.stack(some, axis=-1) for some in zip(*by_policy, strict=True))
+    return exposed, hidden
 
 
 class _MatrixGathers:
@@ -648,13 +648,15 @@ class _MatrixGathers:
     def _run_by_run(self, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
         """Exposed and hidden seconds of a sequence of matrices, each given as seconds of (gather, all
         communication, compute), (N,). Only under ZeRO-3 does each matrix wait for its own communication."""
-        gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
+        gathers, communication, seconds = (np.stack(some) for some in zip(*runs, strict=True))
         late = self._slice_N * (gathers > 0).sum(axis=0)
-        waited = [_exposed_behind(self._pieces, *run) for run in zip(moved, seconds, strict=True)]
-        shown, hidden = (_ordered_sum(some) for some in zip(*waited, strict=True))
-        shown_once, hidden_once = _exposed_behind(self._pieces, _ordered_sum(moved), _ordered_sum(seconds))
+        waited = [_exposed_behind(self._pieces, *run) for run in zip(communication, seconds, strict=True)]
+        exposed, hidden = (_ordered_sum(some) for some in zip(*waited, strict=True))
+        shown_once, hidden_once = _exposed_behind(
+            self._pieces, _ordered_sum(communication), _ordered_sum(seconds)
+        )
         zero3 = self._pieces.columns.zero == 3
-        return np.where(zero3, late + shown, shown_once), np.where(zero3, hidden, hidden_once)
+        return np.where(zero3, late + exposed, shown_once), np.where(zero3, hidden, hidden_once)
 
     def _seconds(self, *, backward: bool) -> Array:
         """Compute seconds attributed to each of U matrices in a forward or backward pass, (U, N). The
@@ -667,12 +669,14 @@ class _MatrixGathers:
             if one.gemm
         ]
         product_UN = np.stack(np.broadcast_arrays(*products))
-        every = block.matrices_backward if backward else block.matrices_forward
+        products_seconds = block.matrices_backward if backward else block.matrices_forward
         core = block.core_backward if backward else block.core_forward
         window = pieces.backward_window if backward else pieces.forward_window
         readers = [number for number, one in enumerate(self._matrices) if one.reads_core]
-        others = window - every - (core if readers else 0.0 * core)
-        run_UN: Array = product_UN / _ordered_sum(product_UN) * every + self._share_UN * others
+        other_seconds = window - products_seconds - (core if readers else 0.0 * core)
+        run_UN: Array = (
+            product_UN / _ordered_sum(product_UN) * products_seconds + self._share_UN * other_seconds
+        )
         for reader in readers[:1]:
             run_UN[reader if backward else reader - 1] += core
         return run_UN
@@ -689,8 +693,8 @@ def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exp
     """Exposed and hidden seconds of `communication` seconds that overlap `window` seconds of compute, (N,)
     each."""
     streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
-    shown = exposed_seconds(communication, window, pieces.question.hardware, overlapped=streams)
-    return shown, communication - shown
+    exposed = exposed_seconds(communication, window, pieces.question.hardware, overlapped=streams)
+    return exposed, communication - exposed
 
 
 def sync_terms(pieces: Pieces) -> dict[str, Term]:
@@ -724,13 +728,13 @@ def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
     first gather.
     """
     columns, block = pieces.columns, pieces.links.block
-    named = columns.overlap_dp == 1
-    if not named.any():
+    overlaps_dp = columns.overlap_dp == 1
+    if not overlaps_dp.any():
         return pieces.none
     share = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
-    shown = reduce_shown + exposed_update_gather(pieces, block.step_gather, forward_window(pieces))
-    kept = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - shown)
-    return np.where(named, kept, 0.0)
+    exposed = reduce_shown + exposed_update_gather(pieces, block.step_gather, forward_window(pieces))
+    unhidden = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - exposed)
+    return np.where(overlaps_dp, unhidden, 0.0)
 
 
 def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
@@ -739,13 +743,13 @@ def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
     overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
-    shown = exposed_seconds(reduce, window, question.hardware, overlapped=overlapped)
+    exposed = exposed_seconds(reduce, window, question.hardware, overlapped=overlapped)
     turns = overlapped & (columns.vpp > 1) & ~is_scheduled(columns, V_SHAPED)
     if not (stack.reduces_chunks_in_turn and turns.any()):
-        return shown
+        return exposed
     a_round = round_sizes(columns.pp, columns.microbatches(question.training.global_batch))
-    others = exposed_seconds(reduce, a_round * window, question.hardware, overlapped=overlapped)
-    return np.where(turns, (reduce + (columns.vpp - 1) * others) / columns.vpp, shown)
+    earlier_chunks = exposed_seconds(reduce, a_round * window, question.hardware, overlapped=overlapped)
+    return np.where(turns, (reduce + (columns.vpp - 1) * earlier_chunks) / columns.vpp, exposed)
 
 
 def exposed_update_gather(pieces: Pieces, gather: Array, window: Array) -> Array:

@@ -118,10 +118,10 @@ def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
     launches = block_traffic(question, columns).kernels[0] + products + _OF_A_COLLECTIVE * collectives
     ahead, blocks = _QUEUED / launches, model.num_layers / (columns.pp * columns.vpp)
     several = columns.microbatches(training.global_batch) > 1
-    before = np.where(several, np.minimum(blocks, (ahead - blocks).clip(min=0.0) / 2), 0.0)
+    earlier_blocks = np.where(several, np.minimum(blocks, (ahead - blocks).clip(min=0.0) / 2), 0.0)
     tensor = training.element_bytes * columns.tokens(training.sequence_length) * model.hidden_size
-    held: Array = _REDUCED * tensor * (np.minimum(ahead, blocks) + before)
-    return np.where(columns.tp > 1, held, 0.0)
+    freed_bytes: Array = _REDUCED * tensor * (np.minimum(ahead, blocks) + earlier_blocks)
+    return np.where(columns.tp > 1, freed_bytes, 0.0)
 
 
 def working_bytes(pieces: Pieces) -> Array:
@@ -198,10 +198,12 @@ def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array
         gemm = one.gemm
         if gemm is None or gemm.stored_bytes is None:
             continue
-        together = question.stack.experts_in_one_kernel and gemm.routed
+        in_one_kernel = question.stack.experts_in_one_kernel and gemm.routed
         split = 1 if gemm.split == "whole" else columns.etp if gemm.routed else columns.tp
         local = gemm.inputs * max(gemm.outputs) / split
-        largest = np.maximum(largest, local * (question.model.num_experts / columns.ep if together else 1.0))
+        largest = np.maximum(
+            largest, local * (question.model.num_experts / columns.ep if in_one_kernel else 1.0)
+        )
     return largest
 
 
@@ -223,6 +225,6 @@ def _mixing_bytes(pieces: Pieces) -> Array:
         keys = training.sequence_length * max(1.0, model.source_share)
         scores = tensors * (training.element_bytes * model.num_heads * keys) * tokens
         around = np.maximum(around, stream + scores - pieces.kept.mlp)
-    if each := plain_scan_bytes(question):
-        around = np.maximum(around, stream + each * tokens - pieces.kept.mlp)
+    if scan_bytes := plain_scan_bytes(question):
+        around = np.maximum(around, stream + scan_bytes * tokens - pieces.kept.mlp)
     return around[:, None]

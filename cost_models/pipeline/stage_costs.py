@@ -126,18 +126,20 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
     weight = gemm_seconds(joined, width, rows, device, over_rows=True)
     forward = gemm_seconds(rows, width, joined, device) + _FORWARD_PASSES * passes
     backward = gemm_seconds(rows, joined, width, device) + weight + _BACKWARD_PASSES * passes
-    own = {
+    added_terms = {
         way: (_unrecomputed(terms[f"layer_{way}"]), terms[f"head_{way}"], {"compute": seconds})
         for way, seconds in (("forward", forward), ("backward", backward), ("weight", weight))
     }
-    return _with_further(pieces, terms, own, ("sync", "optimizer"))
+    return _with_further(pieces, terms, added_terms, ("sync", "optimizer"))
 
 
 def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
     """Memory coefficients that multi-token prediction changes, with their new values."""
-    own: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
-    own |= {k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")}
-    return _with_further(pieces, terms, own, ("static", "update"))
+    added_terms: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
+    added_terms |= {
+        k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")
+    }
+    return _with_further(pieces, terms, added_terms, ("static", "update"))
 
 
 def _with_further(
@@ -152,8 +154,10 @@ def _with_further(
     for kind in of_rank:
         head = sum_terms(terms[f"head_{kind}"], terms[f"layer_{kind}"], times=times)
         embedding = terms[f"embedding_{kind}"].items()
-        again = {part: np.where(pipelined, value, 0.0) for part, value in embedding if part != "buffers"}
-        changed[f"head_{kind}"] = sum_terms(head, again)
+        embedding_copy = {
+            part: np.where(pipelined, value, 0.0) for part, value in embedding if part != "buffers"
+        }
+        changed[f"head_{kind}"] = sum_terms(head, embedding_copy)
     return changed
 
 
@@ -209,7 +213,7 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     """All memory coefficients of N layouts, in bytes by part."""
     pieces = Pieces(question, columns)
-    states, counts, kept, head = pieces.states, pieces.counts, pieces.kept, pieces.head_parameters
+    states, counts, activations, head = pieces.states, pieces.counts, pieces.kept, pieces.head_parameters
     of_block = states["block"], states["experts"]
     pending, head_pending = pending_bytes(question, columns)
     boundary, of_first, of_last = boundary_bytes(question, columns)
@@ -218,8 +222,10 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     # tensors wait for its weight half
     collects = is_scheduled(columns, KEEPS_ALL_LOGITS)
     waits = is_scheduled(columns, ALWAYS_SPLIT)
-    live = kept.head + kept.log_probabilities
-    head_moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
+    live = activations.head + activations.log_probabilities
+    head_moment = activations.loss_gradients + np.where(
+        collects, 0.0, np.where(waits, activations.log_probabilities, live)
+    )
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
         gradient = question.training.element_bytes * counts.head_matrix
         head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
@@ -229,16 +235,16 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     terms: Terms = {
         "static": {"buffers": boundary + workspace_bytes(question) + buckets},
         "layer_static": persistent_block(pieces, *of_block),
-        "layer_activation": {"activations": kept.block},
+        "layer_activation": {"activations": activations.block},
         "layer_pending": {"activations": pending},
         "layer_update": update_of_block(pieces, *of_block),
         "rank_update": {"optimizer": np.zeros(len(columns))},
         "embedding_static": persistent_end(pieces, states["embedding"], counts.embedding)
         | {"buffers": of_first},
-        "embedding_activation": {"activations": kept.embedding},
+        "embedding_activation": {"activations": activations.embedding},
         "embedding_update": update_of(states["embedding"], counts.embedding),
         "head_static": persistent_end(pieces, states["head"], head) | {"buffers": of_last},
-        "head_activation": {"activations": np.where(collects, live, np.where(waits, kept.head, 0.0))},
+        "head_activation": {"activations": np.where(collects, live, np.where(waits, activations.head, 0.0))},
         "head_pending": {"activations": head_pending},
         "head_update": update_of(states["head"], head),
         "working": {"working": working_bytes(pieces)},
@@ -254,7 +260,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     moving = [name for name in BYTES if name.endswith(("_activation", "_pending", "_moment", "working"))]
     fragments |= {name: share * sum_of_parts(terms[name]) for name in moving}
     if share:
-        fragments["head_moment"] = fragments["head_moment"] + kept.released_logits
+        fragments["head_moment"] = fragments["head_moment"] + activations.released_logits
     terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in fragments.items()}
     return terms | {"head_moment": _with_freed_ends(pieces, terms["head_moment"])}
 
@@ -317,20 +323,20 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
     if question.kinds.number == 1:
         return [_zero_frozen_terms(own, price(own, columns)) for own in question.by_kind]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
-    alike = question.stack.update_group is None
-    without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if alike else columns
-    kinds, counted, each = question.kinds, named_blocks(columns) > 0, list[Terms]()
+    independent = question.stack.update_group is None
+    without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if independent else columns
+    kinds, counted, by_kind = question.kinds, named_blocks(columns) > 0, list[Terms]()
     for own in question.by_kind:
         rows = _tower_batch_columns(question, own, columns if own.model.moe_share else without)
-        each.append(_zero_frozen_terms(own, over_distinct(rows, AXIS_COLUMNS, partial(price, own))))
+        by_kind.append(_zero_frozen_terms(own, over_distinct(rows, AXIS_COLUMNS, partial(price, own))))
 
     def mean(name: str) -> Term:
-        return join_terms([terms[name] for terms in each], kinds.mean)
+        return join_terms([terms[name] for terms in by_kind], kinds.mean)
 
-    common = each[kinds.of_block[-1]]
+    common = by_kind[kinds.of_block[-1]]
     common = common | {name: mean(name) for name in common if name.startswith("rank_")}
     if question.model.tower is not None:
-        begins = {name: term for name, term in each[0].items() if name.startswith("embedding_")}
+        begins = {name: term for name, term in by_kind[0].items() if name.startswith("embedding_")}
         for name in begins.keys() & {"embedding_static"}:
             begins[name] = begins[name] | {"buffers": common[name]["buffers"]}
         common = common | begins
@@ -341,11 +347,11 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
             return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
 
         means = {name: mean(name) for name in own_names}
-        each = [
+        by_kind = [
             {name: join_terms([terms[name], means[name]], mean_where_counted) for name in own_names}
-            for terms in each
+            for terms in by_kind
         ]
-    return [common | {name: terms[name] for name in own_names} for terms in each]
+    return [common | {name: terms[name] for name in own_names} for terms in by_kind]
 
 
 def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
@@ -389,15 +395,15 @@ def by_sort(values: Sequence[Array]) -> Array:
     """Join values of each kind of block, (N, P) or (N,) if no recompute policy matters, into values by sort
     (kind and policy), (N, T)."""
     policies = len(RECOMPUTE_POLICIES)
-    each = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
-    return np.concatenate(each, axis=-1)
+    by_kind = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
+    return np.concatenate(by_kind, axis=-1)
 
 
 def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> Term:
     """Join several terms into one by applying `join` to the values of each part; a missing part counts as
     zero."""
-    known = {part: value for term in terms for part, value in term.items()}
-    return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}
+    parts = {part: value for term in terms for part, value in term.items()}
+    return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in parts.items()}
 
 
 SECONDS = (
@@ -515,9 +521,9 @@ def costs_by_kind(by_kind: Sequence[dict[str, Array]], kinds: Kinds, rows: int) 
     zeros = dict.fromkeys(COLUMNS, np.zeros(rows))
     if kinds.number == 1:
         return StageCosts(**zeros | by_kind[-1], kinds=())
-    own = tuple({name: one.get(name, zeros[name]) for name in OF_BLOCKS} for one in by_kind)
-    mean = {name: kinds.mean([one[name] for one in own]) for name in OF_BLOCKS}
-    return StageCosts(**zeros | by_kind[-1] | mean, kinds=own)
+    block_columns = tuple({name: one.get(name, zeros[name]) for name in OF_BLOCKS} for one in by_kind)
+    mean = {name: kinds.mean([one[name] for one in block_columns]) for name in OF_BLOCKS}
+    return StageCosts(**zeros | by_kind[-1] | mean, kinds=block_columns)
 
 
 def add_up(terms: Terms) -> dict[str, Array]:

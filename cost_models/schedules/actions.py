@@ -235,30 +235,31 @@ def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]
     """
     change_RA2V = _CHANGES[table.kind][..., None] * (table.chunk[..., None, None] == np.arange(table.vpp))
     count_RA2V = np.cumsum(change_RA2V, axis=1)
-    more = table.left_out if table.is_queue else 0  # all wait for their backward pass
-    count_RA2V[:, :, 0] += more
+    omitted = table.left_out if table.is_queue else 0  # all wait for their backward pass
+    count_RA2V[:, :, 0] += omitted
     # counts can be most only before the first release of several in a row
     release_RA = np.isin(table.kind, (BACKWARD, WEIGHT))
     first_RA = release_RA[:, 1:] & ~release_RA[:, :-1]
-    most = [
+    maximal = [
         _pareto_maximal(count_A2V[:-1][first_A].reshape(-1, 2 * table.vpp))
         for count_A2V, first_A in zip(count_RA2V, first_RA, strict=True)
     ]
-    live, pending = zip(*(np.hsplit(count_KW, 2) for count_KW in most), strict=True)
+    live, pending = zip(*(np.hsplit(count_KW, 2) for count_KW in maximal), strict=True)
     return live, pending
 
 
 def _pareto_maximal(vectors_AV: Ints) -> Ints:
-    """Distinct vectors, sorted, (K, V), of which no other vector is at least as large in every component."""
+    """Distinct Pareto-maximal vectors in sorted order, (K, V): no other vector is at least as large in every
+    component."""
     vectors_KV = np.array(
         sorted(set(map(tuple, vectors_AV.tolist())))
     )  # much faster than `np.unique` over rows
     total_K = vectors_KV.sum(axis=1)
-    kept = [
+    rows = [
         row
         for row, (vector_V, total) in enumerate(zip(vectors_KV, total_K, strict=True))
         if not (vectors_KV[total_K > total] >= vector_V).all(axis=1).any()  # only a larger total can dominate
     ]
-    most_KV: Ints = vectors_KV[kept]
+    most_KV: Ints = vectors_KV[rows]
     most_KV.flags.writeable = False
     return most_KV

@@ -111,12 +111,14 @@ class Timeline:
         missing_B = np.zeros(len(delay_B), dtype=np.int64)
         step = max(1, _BATCH_ROWS // len(self.duration_of))
         for start in range(0, len(delay_B), step):
-            some = slice(start, start + step)
-            end_EB = self._ends(duration_BS[some], delay_B[some]).reshape(_BEFORE + len(self.duration_of), -1)
-            ends_BR[some] = end_EB[self.row_of[:, -1]].T
+            batch = slice(start, start + step)
+            end_EB = self._ends(duration_BS[batch], delay_B[batch]).reshape(
+                _BEFORE + len(self.duration_of), -1
+            )
+            ends_BR[batch] = end_EB[self.row_of[:, -1]].T
             if self.table.left_out:
-                pace_BR, missing_B[some] = self._pace(duration_BS[some], end_EB)
-                ends_BR[some] += self.table.left_out * pace_BR
+                pace_BR, missing_B[batch] = self._pace(duration_BS[batch], end_EB)
+                ends_BR[batch] += self.table.left_out * pace_BR
         for missing in np.unique(missing_B[missing_B > 0]).tolist():
             if longer := self._longer_timeline(missing):
                 late_B = missing_B == missing
@@ -194,26 +196,26 @@ class Timeline:
             pace, ends_R = float(pace_BR.min()), ends_R + self.table.left_out * pace_BR[0]
         rank = int(np.argmax(ends_R + np.asarray(tail_R)))
         late_E = end_E[self.receives] + p2p > end_E[self.follows]
-        before = np.where(late_E, self.receives, self.follows).tolist()
+        predecessors = np.where(late_E, self.receives, self.follows).tolist()
         path = [int(self.row_of[rank, -1]) - _BEFORE]
-        while (row := before[path[-1]]) != _STEP_START:
+        while (row := predecessors[path[-1]]) != _STEP_START:
             path.append(row - _BEFORE)
-        met, stages = np.array(path), self.table.num_stages
-        times = np.ones(len(met), dtype=np.int64)
+        path_E, stages = np.array(path), self.table.num_stages
+        times = np.ones(len(path_E), dtype=np.int64)
         for microbatches, begin, end in (
-            self._repeated_stretches(met, end_E, pace) if self.table.left_out else ()
+            self._repeated_stretches(path_E, end_E, pace) if self.table.left_out else ()
         ):
-            more, missing = divmod(self.table.left_out, microbatches)
+            repeats, missing = divmod(self.table.left_out, microbatches)
             if missing and (longer := self._longer_timeline(missing)):
                 return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
-            times[begin:end] += more
-        count_KS = np.bincount(self.duration_of[met], times, (len(KINDS) + 1) * stages).astype(np.int64)
+            times[begin:end] += repeats
+        count_KS = np.bincount(self.duration_of[path_E], times, (len(KINDS) + 1) * stages).astype(np.int64)
         count_KS = count_KS.reshape(-1, stages)
         return CriticalPath(
             forward_counts=count_KS[FORWARD],
             backward_counts=count_KS[BACKWARD] + count_KS[INPUT],
             weight_counts=count_KS[BACKWARD] + count_KS[WEIGHT],
-            p2p_count=int(times[late_E[met]].sum()),
+            p2p_count=int(times[late_E[path_E]].sum()),
             rank=rank,
         )
 

@@ -109,8 +109,8 @@ def gradient_traffic(
     stack, none = question.stack, np.zeros(len(columns))
     shard = columns.shards(experts=experts, zero=1 if residency == STATES else 2)
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
-    every = ~waits & ((residency == STREAMED) | gradients_leave(question, columns))
-    trips = np.where(every, columns.microbatches(question.training.global_batch), 1)
+    every_microbatch = ~waits & ((residency == STREAMED) | gradients_leave(question, columns))
+    trips = np.where(every_microbatch, columns.microbatches(question.training.global_batch), 1)
     in_full = updates_parameters(question, columns, experts=experts) | (question.training.precision in FULL)
     size = np.where(in_full, FP32, STATE_BYTES[gradient_dtype(question)])
     if not stack.offloads_gradients:
@@ -207,32 +207,38 @@ def channel_seconds(
     """Busy seconds per step of the host channels of a rank with an even share of the blocks. Only blocks
     offloaded in one of the ways `residencies` count; the drive's seconds always cover all blocks."""
     none = np.zeros(len(columns))
-    here, link = ranks_on_host(question, columns), link_rate(question, columns)
-    each = update_seconds(question) * (1.0 if is_own_host(question.cluster) else here)
-    comes = 1.0 - ring_share(question, columns)
+    host_ranks, link = ranks_on_host(question, columns), link_rate(question, columns)
+    per_parameter = update_seconds(question) * (1.0 if is_own_host(question.cluster) else host_ranks)
+    copied_share = 1.0 - ring_share(question, columns)
     norms = question.stack.keeps_streamed_blocks & (columns.zero < 2)
     total = ChannelSeconds(*[none] * len(ChannelSeconds._fields))
     for experts, parameters_of in rank_parameters(question, columns):
         states, parked, streamed = (parameters_of[part] * (part in residencies) for part in RESIDENCIES)
         shard = columns.shards(experts=experts, zero=1)
         optimizer = state_bytes(question, columns, experts=experts).optimizer
-        own, flow = (gradient_traffic(question, columns, part, experts=experts) for part in UPDATED_BY_CPU)
-        weights = streamed * comes * weight_traffic(question, columns, experts=experts)
+        states_traffic, streamed_traffic = (
+            gradient_traffic(question, columns, part, experts=experts) for part in UPDATED_BY_CPU
+        )
+        weights = streamed * copied_share * weight_traffic(question, columns, experts=experts)
         updated = (states + streamed * (1 + norms * NORM_BYTES / ADAM_BYTES)) / shard
-        sums = states * own.sums + streamed * flow.sums
+        sums = states * states_traffic.sums + streamed * streamed_traffic.sums
         last_sums = sum(
             size * (one.sums / np.maximum(one.trips - 1, 1))
-            for size, one in ((states, own), (streamed, flow))
+            for size, one in ((states, states_traffic), (streamed, streamed_traffic))
         )
         back = states * question.training.element_bytes / shard + parked * optimizer
         part = ChannelSeconds(
-            down=(states * own.down + streamed * flow.down) / link,
-            up=(states * own.up + streamed * flow.up + weights) / link,
-            update=(updated + sums * ADDED_BYTES / ADAM_BYTES) * each,
+            down=(states * states_traffic.down + streamed * streamed_traffic.down) / link,
+            up=(states * states_traffic.up + streamed * streamed_traffic.up + weights) / link,
+            update=(updated + sums * ADDED_BYTES / ADAM_BYTES) * per_parameter,
             back=back / link,
             park=parked * optimizer / link,
-            late_down=(states * own.down / own.trips + streamed * flow.down / flow.trips) / link,
-            late_update=(updated + last_sums * ADDED_BYTES / ADAM_BYTES) * each,
+            late_down=(
+                states * states_traffic.down / states_traffic.trips
+                + streamed * streamed_traffic.down / streamed_traffic.trips
+            )
+            / link,
+            late_update=(updated + last_sums * ADDED_BYTES / ADAM_BYTES) * per_parameter,
             read=none,
             write=none,
         )
@@ -244,7 +250,7 @@ def channel_seconds(
     if drive is None or not columns.offload_drive.any():
         return total
     read, written = drive_step_bytes(question, columns)
-    return total._replace(read=here * read / drive.read, write=here * written / drive.write)
+    return total._replace(read=host_ranks * read / drive.read, write=host_ranks * written / drive.write)
 
 
 def exposed_seconds(

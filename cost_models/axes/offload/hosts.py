@@ -99,8 +99,8 @@ def host_bytes(
     if (away := rest_is(columns, "activations")).any():
         live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
         used = [RECOMPUTE_POLICIES.index(policy) for policy in recompute or question.training.recompute]
-        each = activation_bytes(question, columns).block[:, used]
-        kept = each.max(axis=1) if recompute else each.min(axis=1)
+        block_bytes = activation_bytes(question, columns).block[:, used]
+        kept = block_bytes.max(axis=1) if recompute else block_bytes.min(axis=1)
         rank = rank + np.where(away, live * blocks * kept, 0.0)
     return rank * ranks_here
 
@@ -123,10 +123,10 @@ def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, exp
     """(N,) bytes in host memory per parameter of a block whose states are offloaded in the way `part`."""
     if part == RESIDENT:
         return np.zeros(len(columns))
-    full, left = (states_on_device(question, columns, at, experts=experts) for at in (RESIDENT, part))
+    full, on_device = (states_on_device(question, columns, at, experts=experts) for at in (RESIDENT, part))
     scattered = gradients_wait(question, columns) & (part in UPDATED_BY_CPU)
     copied = full.worked_on if part == STATES else 0.0  # weights on both sides
-    away = full.total - left.total + np.where(scattered, full.reduced, 0.0) + copied
+    away = full.total - on_device.total + np.where(scattered, full.reduced, 0.0) + copied
     away = away + _rounding_bytes(question, columns, part, experts=experts)
     return away - drive_parameter_bytes(question, columns, part, experts)
 
@@ -137,19 +137,19 @@ def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, ex
 
     `fully_shard` pins the gradients that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
     """
-    requested = taken = np.zeros(len(columns))
+    requested = allocated = np.zeros(len(columns))
     once = question.stack.unsharded_gradients_until_sync
     if part != STREAMED or not once or is_own_host(question.cluster):
         return requested
     shard = columns.shards(experts=experts)
     for gemm in [one.gemm for one in block_operators(question.model) if one.gemm]:
-        together = question.model.num_experts / columns.ep if gemm.routed else 1.0
+        experts_together = question.model.num_experts / columns.ep if gemm.routed else 1.0
         ranks = shard * np.where(gemm.split == "whole", 1, columns.etp if gemm.routed else columns.tp)
         for outputs in gemm.outputs if gemm.routed == experts else ():
-            size = FP32 * together * gemm.inputs * outputs / ranks
-            requested, taken = requested + size, taken + 2 ** np.ceil(np.log2(size))
-    more = FP32 / shard * (taken / np.maximum(requested, 1.0) - 1)
-    return np.where(columns.zero >= 2, more, 0.0)
+            size = FP32 * experts_together * gemm.inputs * outputs / ranks
+            requested, allocated = requested + size, allocated + 2 ** np.ceil(np.log2(size))
+    excess = FP32 / shard * (allocated / np.maximum(requested, 1.0) - 1)
+    return np.where(columns.zero >= 2, excess, 0.0)
 
 
 def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
@@ -167,16 +167,18 @@ def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> 
         incoming = np.maximum(incoming, np.where(streamed & several, size, with_states * share))
         outgoing = np.maximum(outgoing, with_states * share)
     narrow = question.training.precision not in FULL
-    each = FP32 * incoming + question.training.element_bytes * outgoing * narrow
-    return np.where(columns.zero < 2, STAGING_BUFFERS * question.stack.keeps_streamed_blocks * each, 0.0)
+    buffer_bytes = FP32 * incoming + question.training.element_bytes * outgoing * narrow
+    return np.where(
+        columns.zero < 2, STAGING_BUFFERS * question.stack.keeps_streamed_blocks * buffer_bytes, 0.0
+    )
 
 
 # ---------------------------------------------------------------- drives
 
 
 def drive_parameter_bytes(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
-    """(N,) bytes on the drive per parameter of a block offloaded in the way `part`; a step writes as many.
-    They are zero if the CPU does not update the block."""
+    """(N,) bytes stored on the drive, and written per step, for each parameter of a block offloaded in the
+    way `part`. They are zero if the CPU does not update the block."""
     if part not in UPDATED_BY_CPU or not columns.offload_drive.any():
         return np.zeros(len(columns))
     states, use = state_bytes(question, columns, experts=experts), question.stack.drive
@@ -218,10 +220,12 @@ def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
         return np.zeros(len(columns))
 
     def updated(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
-        own = on_drive & (part in UPDATED_BY_CPU)
-        return np.where(own, 1 / columns.shards(experts=experts, zero=1), 0.0)
+        is_updated = on_drive & (part in UPDATED_BY_CPU)
+        return np.where(is_updated, 1 / columns.shards(experts=experts, zero=1), 0.0)
 
-    most: Array = np.minimum(use.chunk, _fullest_rank(question, columns, updated))
+    buffer_size: Array = np.minimum(use.chunk, _fullest_rank(question, columns, updated))
     if use.block_chunks:
-        most = np.minimum(most, np.max(block_shards(question, columns, zero=1), axis=0) / use.block_chunks)
-    return use.buffers * FP32 * most
+        buffer_size = np.minimum(
+            buffer_size, np.max(block_shards(question, columns, zero=1), axis=0) / use.block_chunks
+        )
+    return use.buffers * FP32 * buffer_size

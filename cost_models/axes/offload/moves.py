@@ -125,30 +125,35 @@ class _Lanes:
         added = float(traffic.sums[0]) * ADDED_BYTES / ADAM_BYTES
         adding = added / (added + (1 / float(columns.shard[0]) if layout.zero else 1.0))
 
-        def each(part: str, channel: str, count: int, share: float = 1.0) -> float:
+        def seconds_each(part: str, channel: str, count: int, share: float = 1.0) -> float:
             return share * float(getattr(by_part[part], channel)[0]) / max(count, 1)
 
         self._down_from = layout.microbatches(question.training.global_batch) - trips
         """Microbatch from which gradients of streamed blocks are copied to the host."""
         self._seconds: dict[tuple[str, str, str], float] = {
-            ("up", "weights", STREAMED): each(STREAMED, "up", loads),
-            ("up", "weights", STATES): each(STATES, "back", blocks[STATES]),
-            ("up", "states", PARKED): each(PARKED, "back", blocks[PARKED]),
-            ("down", "states", PARKED): each(PARKED, "back", blocks[PARKED]),
-            ("up", "gradients", STATES): each(STATES, "up", blocks[STATES]),
-            ("down", "gradients", STATES): each(STATES, "down", blocks[STATES]),
-            ("down", "gradients", STREAMED): each(STREAMED, "down", downs),
-            ("update", "add", STREAMED): each(STREAMED, "update", downs - blocks[STREAMED], adding),
-            ("update", "update", STATES): each(STATES, "update", blocks[STATES]),
-            ("update", "update", STREAMED): each(STREAMED, "update", blocks[STREAMED], 1 - adding),
+            ("up", "weights", STREAMED): seconds_each(STREAMED, "up", loads),
+            ("up", "weights", STATES): seconds_each(STATES, "back", blocks[STATES]),
+            ("up", "states", PARKED): seconds_each(PARKED, "back", blocks[PARKED]),
+            ("down", "states", PARKED): seconds_each(PARKED, "back", blocks[PARKED]),
+            ("up", "gradients", STATES): seconds_each(STATES, "up", blocks[STATES]),
+            ("down", "gradients", STATES): seconds_each(STATES, "down", blocks[STATES]),
+            ("down", "gradients", STREAMED): seconds_each(STREAMED, "down", downs),
+            ("update", "add", STREAMED): seconds_each(STREAMED, "update", downs - blocks[STREAMED], adding),
+            ("update", "update", STATES): seconds_each(STATES, "update", blocks[STATES]),
+            ("update", "update", STREAMED): seconds_each(STREAMED, "update", blocks[STREAMED], 1 - adding),
         }
         """Seconds by lane, tensor or task, and residency of the block."""
         updated = blocks[STATES] + blocks[STREAMED]
-        self._read, self._write = each(STATES, "read", updated), each(STATES, "write", updated)
-        moved = activation_bytes(question, columns).block[0] / link_rate(question, columns)[0]
+        self._read, self._write = (
+            seconds_each(STATES, "read", updated),
+            seconds_each(STATES, "write", updated),
+        )
+        copy_seconds = activation_bytes(question, columns).block[0] / link_rate(question, columns)[0]
         stages = zip(layout.layers, layout.stage_recompute, strict=True)
         policies = [policy for blocks, text in stages for policy in policy_of_blocks(blocks, text)]
-        by_policy = dict(zip(RECOMPUTE_POLICIES, moved * bool(layout.offload.activations), strict=True))
+        by_policy = dict(
+            zip(RECOMPUTE_POLICIES, copy_seconds * bool(layout.offload.activations), strict=True)
+        )
         self._activations = [float(by_policy[policy]) for policy in policies]
         """Seconds by block, of a microbatch one way."""
 
@@ -156,37 +161,37 @@ class _Lanes:
         """Schedule all host copies and CPU updates of a step on one rank's channels, and return them with
         start and end."""
         lag = since = 0.0  # seconds that passes have waited so far, and start of the pass before
-        here: dict[int, float] = {}  # block → time at which its weights are on the device
-        away: dict[tuple[int, int], float] = {}  # (block, microbatch) → time of its activations on the host
+        weights_ready: dict[int, float] = {}  # block → time at which its weights are on the device
+        sent_at: dict[tuple[int, int], float] = {}  # (block, microbatch) → end of the copy of activations
         for turn, start, end in self.turns:
             kind, block, microbatch = turn.use
             start = start + lag
             for move in turn.before:
-                here[move.block] = self._put("up", "weights", move.block, start)
-            wanted, copying = here.get(block, 0.0), self._activations[block]
+                weights_ready[move.block] = self._put("up", "weights", move.block, start)
+            needed, copying = weights_ready.get(block, 0.0), self._activations[block]
             if kind == "B":
-                there = max(since, away[block, microbatch])
-                wanted = max(wanted, self._put("up", "activations", block, there, copying))
-            lag, since = lag + max(0.0, wanted - start), start
+                arrival = max(since, sent_at[block, microbatch])
+                needed = max(needed, self._put("up", "activations", block, arrival, copying))
+            lag, since = lag + max(0.0, needed - start), start
             end = end + lag
             if kind == "F":
-                away[block, microbatch] = self._put("down", "activations", block, end, copying)
-            for what, moved in turn.after:
+                sent_at[block, microbatch] = self._put("down", "activations", block, end, copying)
+            for what, moved_block in turn.after:
                 if what == "down" and microbatch >= self._down_from:
-                    there = self._put("down", "gradients", moved, end)
-                    if moved in self._arrived:
-                        there = self._put("update", "add", moved, there)
-                    self._arrived[moved] = there
+                    arrival = self._put("down", "gradients", moved_block, end)
+                    if moved_block in self._arrived:
+                        arrival = self._put("update", "add", moved_block, arrival)
+                    self._arrived[moved_block] = arrival
                 elif what == "update":
-                    self._update(moved, end)
+                    self._update(moved_block, end)
         last = self.turns[-1][2] + lag
         if not self.question.stack.overlaps_host:
             for block, lives in reversed(self.lives.items()):
                 if lives in UPDATED_BY_CPU:
                     self._update(block, last)
-        for block, done in self._updated.items():
+        for block, updated in self._updated.items():
             if self.lives[block] == STATES:
-                self._put("up", "weights", block, max(last, done))
+                self._put("up", "weights", block, max(last, updated))
         for block, lives in self.lives.items():
             if lives == PARKED:
                 self._put("down", "states", block, self._put("up", "states", block, last))
@@ -203,12 +208,12 @@ class _Lanes:
             begin = max(ready, self._free["update"], self._free["drive"])
             self._put("drive", "states", block, begin, self._read + self._write)
             self._put("update", "update", block, begin)
-            done = max(self._free["update"], self._free["drive"])
+            end = max(self._free["update"], self._free["drive"])
         else:
             read = self._put("drive", "states", block, ready, self._read)
-            done = self._put("update", "update", block, read)
-            done = self._put("drive", "states", block, done, self._write)
-        self._updated[block] = done
+            end = self._put("update", "update", block, read)
+            end = self._put("drive", "states", block, end, self._write)
+        self._updated[block] = end
 
     def _put(self, lane: Lane, what: str, block: int, ready: float, seconds: float | None = None) -> float:
         """Schedule a move on a channel as soon as it is `ready` and the channel is free; return the time at

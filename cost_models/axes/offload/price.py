@@ -85,13 +85,14 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     layer_update, rank_update = over_blocks({at: update_of_block(pieces, *own) for at, own in states.items()})
     streamed, parked = (blocks_with(question, columns, part) for part in (STREAMED, PARKED))
     ring, own_host = np.minimum(columns.ring, streamed), is_own_host(question.cluster)
-    apart = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # separate gradient buffers
+    separate_buffers = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # separate gradient buffers
     made_at_once = np.minimum(1 if own_host else _GRADIENT_BUFFERS, streamed)
     away, working = rest_is(columns, "activations")[:, None], terms["working"]["working"]
-    gradients = np.where(apart, made_at_once * resident_bytes("gradients"), 0.0)
+    gradients = np.where(separate_buffers, made_at_once * resident_bytes("gradients"), 0.0)
     rank_static |= {
         "weights": rank_static["weights"] + ring * resident_bytes("weights"),
-        "gradients": rank_static["gradients"] + np.where(apart, 0.0, ring) * resident_bytes("gradients"),
+        "gradients": rank_static["gradients"]
+        + np.where(separate_buffers, 0.0, ring) * resident_bytes("gradients"),
     }
     rank_update["optimizer"] = np.minimum(PARKED_AT_ONCE, parked) * resident_bytes("optimizer")
     changed: Terms = {
@@ -123,30 +124,34 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
     question, columns, block = pieces.question, pieces.columns, pieces.block
     if question.training.reference == "host":  # each block's weights are copied while the block before runs
         come = reference_bytes(question, columns) / link_rate(question, columns)
-        shown = np.maximum(0.0, come - block.forward)
-        return {"layer_forward": terms["layer_forward"] | {"offload": shown, "offload_hidden": come - shown}}
+        exposed = np.maximum(0.0, come - block.forward)
+        return {
+            "layer_forward": terms["layer_forward"] | {"offload": exposed, "offload_hidden": come - exposed}
+        }
     if not offloads(columns).any():
         return {}
     on_device = _device_update(columns, terms["layer_optimizer"]["optimizer"])
     channels = channel_seconds(question, columns)
     busiest = channels.longest(overlaps=question.stack.drive.overlaps)
-    shown = exposed_seconds(question, columns, _passes(pieces), channels)
+    exposed = exposed_seconds(question, columns, _passes(pieces), channels)
     rank = terms["rank_optimizer"]
     changed = {
         "layer_optimizer": terms["layer_optimizer"] | {"optimizer": on_device.layer},
         "rank_optimizer": rank
         | {"optimizer": on_device.rank + rank["optimizer"]}
-        | {"offload": shown, "offload_hidden": busiest.clip(shown) - shown},
+        | {"offload": exposed, "offload_hidden": busiest.clip(exposed) - exposed},
     }
     away = columns.offload_activations > 0
     if away.any():  # copied out during the next block, back during the one before
         rate = link_rate(question, columns)[:, None]
-        moved = away[:, None] * activation_bytes(question, columns).block / rate
+        copy_seconds = away[:, None] * activation_bytes(question, columns).block / rate
         backward = block.backward[:, None] + terms["layer_backward"]["recompute"]
-        waits = np.maximum(0.0, moved - block.forward[:, None]) + np.maximum(0.0, moved - backward)
+        waits = np.maximum(0.0, copy_seconds - block.forward[:, None]) + np.maximum(
+            0.0, copy_seconds - backward
+        )
         changed["layer_backward"] = terms["layer_backward"] | {
             "offload": waits,
-            "offload_hidden": 2 * moved - waits,
+            "offload_hidden": 2 * copy_seconds - waits,
         }
     if question.stack.offloads_ends:
         by_cpu = rest_is(columns, STATES) | rest_is(columns, STREAMED)
@@ -176,9 +181,9 @@ def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
     pieces = Pieces(question, corners[0])
     block = block_update(pieces)
     on_device = reduce(np.minimum, [_device_update(own, block).rank for own in corners])
-    each = [channel_seconds(question, own) for own in corners]
-    least = ChannelSeconds(*(reduce(np.minimum, own) for own in zip(*each, strict=True)))
-    waits = exposed_seconds(question, corners[0], _passes(pieces), least)
+    channels = [channel_seconds(question, own) for own in corners]
+    fastest = ChannelSeconds(*(reduce(np.minimum, own) for own in zip(*channels, strict=True)))
+    waits = exposed_seconds(question, corners[0], _passes(pieces), fastest)
     seconds: Array = on_device + pieces.device.profile.kernel_seconds + waits
     return seconds * (1 + jitter_share(question, corners[0]))
 
@@ -194,10 +199,10 @@ def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
         tier: str, size_in: Callable[[Question], Array], limit: Callable[[ClusterSpec], float]
     ) -> dict[str, Any]:
         sizes = [(float(size_in(pool)[0]), limit(pool.cluster)) for pool in question.pools]
-        size, most = max(sizes, key=lambda one: one[0] / (one[1] or np.inf))
-        return {f"{tier}_bytes": size, f"{tier}_limit": most or None}  # None: unknown
+        size, size_limit = max(sizes, key=lambda one: one[0] / (one[1] or np.inf))
+        return {f"{tier}_bytes": size, f"{tier}_limit": size_limit or None}  # None: unknown
 
-    found = fullest("host", lambda pool: host_bytes(pool, columns, layout.policies), usable_host_memory)
+    usage = fullest("host", lambda pool: host_bytes(pool, columns, layout.policies), usable_host_memory)
     if layout.offload.drive:
-        found |= fullest("drive", lambda pool: drive_bytes(pool, columns), usable_drive)
-    return found
+        usage |= fullest("drive", lambda pool: drive_bytes(pool, columns), usable_drive)
+    return usage

@@ -67,8 +67,8 @@ RESIDENT, STATES, PARKED, STREAMED = get_args(Residency)
 
 def offloads(columns: LayoutColumns) -> Bools:
     """(N,) whether the layout keeps any data of blocks in host memory."""
-    some: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in Offload._fields], axis=0)
-    return some
+    offloaded: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in Offload._fields], axis=0)
+    return offloaded
 
 
 def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
@@ -80,22 +80,26 @@ def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
 
 def named_blocks(columns: LayoutColumns) -> Ints:
     """(N,) number of blocks per rank whose states a layout offloads by an explicit count."""
-    named: Ints = np.sum([counted_blocks(columns, part) for part in RESIDENCIES], axis=0)
-    return named
+    counts: Ints = np.sum([counted_blocks(columns, part) for part in RESIDENCIES], axis=0)
+    return counts
 
 
 def rest_is(columns: LayoutColumns, part: str) -> Bools:
     """(N,) whether a layout offloads all blocks without an explicit count in the way `part` (or, for
     `activations`, every block's activations)."""
-    every: Bools = getattr(columns, f"offload_{part}") >= EVERY
-    return every
+    offloads_rest: Bools = getattr(columns, f"offload_{part}") >= EVERY
+    return offloads_rest
 
 
 def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: Ints | None = None) -> Array:
     """(N,) number of blocks on a rank whose states are offloaded in the way `part`. The rank has `blocks`
     blocks, by default an even share."""
-    own: Array = question.model.num_layers / columns.pp if blocks is None else blocks.astype(np.float64)
-    return np.where(rest_is(columns, part), own - named_blocks(columns), counted_blocks(columns, part))
+    rank_blocks: Array = (
+        question.model.num_layers / columns.pp if blocks is None else blocks.astype(np.float64)
+    )
+    return np.where(
+        rest_is(columns, part), rank_blocks - named_blocks(columns), counted_blocks(columns, part)
+    )
 
 
 # ---------------------------------------------------------------- sums over blocks
@@ -138,14 +142,14 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bo
     (False, those outside routed experts) and, in a mixture, (True, those of routed experts). Embedding and
     head, where they are offloaded as blocks are, count outside experts."""
     blocks = {part: blocks_with(question, columns, part) for part in RESIDENCIES}
-    found = [
+    pairs = [
         (experts, {part: blocks[part] * size for part in RESIDENCIES})
         for experts, size in block_parameters(question, columns)
     ]
     if question.stack.offloads_ends:
-        others, ends = found[0][1], end_parameters(question, columns)
-        others |= {part: others[part] + rest_is(columns, part) * ends for part in RESIDENCIES}
-    return found
+        dense, ends = pairs[0][1], end_parameters(question, columns)
+        dense |= {part: dense[part] + rest_is(columns, part) * ends for part in RESIDENCIES}
+    return pairs
 
 
 # ---------------------------------------------------------------- what the device holds
@@ -198,8 +202,8 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
     counts = dict(zip((STATES, PARKED, STREAMED), layout.offload, strict=False))
-    rest = next((part for part, count in counts.items() if count >= EVERY), RESIDENT)
-    counts = {RESIDENT: 0} | counts | {rest: max(0, blocks - layout.offload.named)}
+    remaining = next((part for part, count in counts.items() if count >= EVERY), RESIDENT)
+    counts = {RESIDENT: 0} | counts | {remaining: max(0, blocks - layout.offload.named)}
     lives = [part for part, count in counts.items() for _ in range(count)]
     return lives[len(lives) - blocks :]
 
@@ -261,26 +265,26 @@ def turns_of_rank(
         assert kind in ("F", "B"), "split backward passes do not go with offload"
         uses += [Use(kind, block, microbatch) for block in blocks[stage][:: 1 if kind == "F" else -1]]
     last = {use.block: at for at, use in enumerate(uses) if use.kind == "B"}
-    wanted: list[list[int]] = [[]]  # next `ring` different streamed blocks, at each pass and at the end
+    next_blocks: list[list[int]] = [[]]  # next `ring` different streamed blocks, at each pass and at the end
     for use in reversed(uses):
-        following = wanted[-1]
+        following = next_blocks[-1]
         if lives[use.block] == STREAMED:
             following = [use.block, *(block for block in following if block != use.block)][: layout.ring]
-        wanted.append(following)
-    wanted.reverse()
+        next_blocks.append(following)
+    next_blocks.reverse()
     turns: list[Turn] = []
     loaded: set[int] = set()
     for at, use in enumerate(uses):
-        before = tuple(Move("load", block) for block in wanted[at] if block not in loaded)
-        loaded |= {move.block for move in before}
-        after: list[Move] = []
-        block, where = use.block, lives[use.block]
-        if where == STREAMED and use.kind == "B":
-            after.append(Move("down", block))
-        if where == STREAMED and not (keeps and block in wanted[at + 1]):
-            after.append(Move("drop", block))
+        loads = tuple(Move("load", block) for block in next_blocks[at] if block not in loaded)
+        loaded |= {move.block for move in loads}
+        moves: list[Move] = []
+        block, residency = use.block, lives[use.block]
+        if residency == STREAMED and use.kind == "B":
+            moves.append(Move("down", block))
+        if residency == STREAMED and not (keeps and block in next_blocks[at + 1]):
+            moves.append(Move("drop", block))
             loaded.discard(block)
-        if at_once and where in (STATES, STREAMED) and last[block] == at:
-            after.append(Move("update", block))
-        turns.append(Turn(use, before, tuple(after)))
+        if at_once and residency in (STATES, STREAMED) and last[block] == at:
+            moves.append(Move("update", block))
+        turns.append(Turn(use, loads, tuple(moves)))
     return turns
