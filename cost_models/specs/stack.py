@@ -294,7 +294,7 @@ class StackSpec(Spec):
     memory block."""
     loss_chunk: LargeInt | None = None
     """Maximum number of tokens of a microbatch whose logits exist at a time. The loss and its gradients are
-    computed chunk by chunk in the forward pass (`operators.chunked_loss` defines for which layouts); None:
+    computed chunk by chunk in the forward pass (`operators.accumulation.chunks_loss` defines for which layouts); None:
     all logits at once."""
     skips_ignored_tokens: bool = Field(default=False, exclude_if=lambda skips: not skips)
     """Whether logits are computed only for tokens that enter the loss."""

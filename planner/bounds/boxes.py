@@ -30,9 +30,8 @@ from planner.space.counts import Boxes, with_counts
 
 
 def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:
-    """Lower bound of each cost coefficient in each box (range of offload counts), (N,) arrays in bytes or
-    seconds. The memory limit is zero for a box whose corners all overflow hosts or drives under every
-    recompute policy."""
+    """Minimum cost of any layout in each box of offload counts, (N,) for each coefficient; the memory limit is
+    zero where hosts or drives lack room for every corner of the box under all recompute policies."""
     costs, corners = weighed_costs(question, columns), boxes.corners(columns)
     if not boxes.is_single.all():
         sized = [stage_costs(question, corner, memory_terms) for corner in corners]
@@ -46,27 +45,26 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
             for k, own in enumerate(costs.kinds)
         )
         costs = replace(costs, **values, kinds=kinds)
-    limit = np.where(offload_may_fit(question, corners), costs.memory_limit, 0.0)
+    limit = np.where(some_allowed(question, corners), costs.memory_limit, 0.0)
     if not any((own.offload_activations > 0).any() for own in corners):
         return replace(costs, memory_limit=limit)
     overflow = np.zeros_like(costs.working)
     for policy in question.training.recompute:
-        is_legal = offload_may_fit(question.recomputing(policy), corners)
+        is_legal = some_allowed(question.recomputing(policy), corners)
         overflow[:, RECOMPUTE_POLICIES.index(policy)] = np.where(is_legal, 0.0, 2 * costs.memory_limit)
     working = tuple(own | {"working": own["working"] + overflow} for own in costs.kinds)
     return replace(costs, memory_limit=limit, working=costs.working + overflow, kinds=working)
 
 
-def offload_may_fit(question: Question, corners: list[LayoutColumns]) -> Bools:
-    """For each box (range of offload counts), whether hosts and drives have room for one of its corner
-    layouts, (N,)."""
+def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
+    """For each box, whether hosts and drives have room for one of the layouts at its corners, (N,)."""
     allowed: Bools = np.any([unbroken(LATE_RULES, question, corner) for corner in corners], axis=0)
     return allowed
 
 
-def fullest_layouts(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
-    """For each box (range of offload counts), the layout that offloads as many blocks as host memory can
-    hold, and whether the hosts have room for that layout, (N,)."""
+def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
+    """For each box of offload counts, a layout with as many offloaded blocks as host memory holds, and whether
+    hosts hold it, (N,)."""
     lowest, highest = with_counts(columns, boxes.least), with_counts(columns, boxes.most)
     low, high = host_bytes(question, lowest), host_bytes(question, highest)
     room = usable_host_memory(question.cluster)
@@ -78,9 +76,8 @@ def fullest_layouts(question: Question, columns: LayoutColumns, boxes: Boxes) ->
     return fullest, unbroken(LATE_RULES, question, fullest)
 
 
-def host_memory_error(question: Question, columns: LayoutColumns) -> InfeasibleError:
-    """Error to raise if host memory has no room for the offloaded blocks of any layout. It names the layout
-    with the fewest bytes on the hosts."""
+def nothing_held(question: Question, columns: LayoutColumns) -> InfeasibleError:
+    """Error to raise if hosts hold the offloaded blocks of no layout. It names the layout that offloads least."""
     lightest = columns.layout(int(host_bytes(question, columns).argmin()))
     words = objections(LATE_RULES, question, lightest)[0]
     return InfeasibleError(words.what, hint=words.hint)

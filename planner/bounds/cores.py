@@ -32,36 +32,27 @@ from cost_models.pipeline.stage_costs import (
     time_terms,
 )
 from cost_models.risk import weigh
-from planner.bounds.boxes import offload_may_fit
+from planner.bounds.boxes import some_allowed
 from planner.placement.rank_costs import count_fitting
 from planner.space.axes import columns_that_affect
 from planner.space.space import Space
 
 
 class StepPieces(NamedTuple):
-    """Parts of the step time, (N,) arrays in seconds, from which a lower bound under any pipeline schedule is
-    computed."""
+    """Parts of the step time, seconds (N,) each, from which a lower bound under any schedule is computed."""
 
     blocks: Array
-    """Seconds of one microbatch in all blocks, embedding and head, forward and backward, under the fastest
-    recompute policy."""
+    """Passes of all blocks, under the fastest policy, of embedding and of head."""
     of_kinds: Array
-    """Seconds of the forward and backward pass of one block of each kind (such as dense or
-    mixture-of-experts), (N, K)."""
+    """Forward plus backward pass of a block of each kind, (N, K)."""
     forward: Array
-    """Seconds of the forward pass of a stage with one block of the fastest kind; `backward` is its backward
-    pass."""
+    """Forward pass of a stage with a block of the lightest kind; likewise `backward`."""
     backward: Array
-    """Seconds of the backward pass of a stage with one block of the fastest kind."""
     deferrable_weight_seconds: Array
-    """Seconds of the weight-gradient halves of a split backward pass, over all blocks, embedding and head; a
-    schedule may defer these."""
+    """Weight halves of a split backward pass, over all blocks, embedding and head: they may run at other times."""
     stage_forward: Array
-    """Seconds of the forward pass of a stage apart from its blocks."""
     stage_backward: Array
-    """Seconds of the backward pass of a stage apart from its blocks."""
     p2p: Array
-    """Seconds of one transfer of a microbatch between neighbouring stages."""
     tail_seconds: Array
     """Seconds after the last backward pass."""
 
@@ -136,8 +127,8 @@ MEMORY_TERMS = ("static", "layer_static", "layer_activation", "head_static", "wo
 def may_hold_blocks(
     space: Space, cores: Ints, by_kind: Sequence[Mapping[str, Array]], limit: Array, allowed: Bools
 ) -> Bools:
-    """For each core (a layout before ZeRO stage, chunks and schedule are chosen), whether device memory may
-    have room for all blocks with one live microbatch on every rank, (N,); every schedule has such a moment.
+    """For each core (layout before ZeRO stage and schedule are chosen), whether the ranks may have memory for
+    all blocks with one microbatch each, (N,); every schedule has such a moment.
 
     No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on. All
     blocks must fit if they are as light as those of any kind, and those of each kind alone.
@@ -156,8 +147,8 @@ def may_hold_blocks(
 
 
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
-    """Lower bound of the step time of every core (a layout before ZeRO stage, chunks and schedule are chosen)
-    from compute and tensor-parallel communication alone, seconds (N,). The result is cached in the space."""
+    """Lower bound of the step of every core (layout before ZeRO stage and schedule are chosen) from compute and
+    tensor-parallel communication alone, seconds (N,). The bound is remembered in the space."""
     bounds = _remembered(space, ("ideal",), allowed)
     if np.isnan(bounds).any():
         bounds[:] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
@@ -165,14 +156,14 @@ def ideal_seconds(space: Space, allowed: Bools) -> Array:
 
 
 def best_known_bounds(space: Space, allowed: Bools) -> Array:
-    """Highest lower bound of the step time computed so far for every core (a layout before ZeRO stage, chunks
-    and schedule are chosen), seconds (N,), without regard to device memory."""
+    """Highest lower bound of the step computed so far for every core (layout before ZeRO stage and schedule are
+    chosen), seconds (N,), whatever memory devices have."""
     return np.fmax(ideal_seconds(space, allowed), _remembered(space, _RELAXED, allowed))
 
 
 def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
-    """For each core (a layout before ZeRO stage, chunks and schedule are chosen), whether an earlier check
-    proved that its blocks do not fit within `max_memory` bytes a device, (N,)."""
+    """For each core (layout before ZeRO stage and schedule are chosen), whether an earlier check proved that
+    nothing fits within `max_memory`, (N,)."""
     infeasible: Bools = _remembered(space, _fits_within(space, max_memory), allowed) == 0
     return infeasible
 
@@ -181,21 +172,19 @@ _RELAXED = ("relaxed",)
 
 
 def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
-    """Cache key of the feasibility of cores within `max_memory` bytes a device; None: the limit of the
-    device."""
     return "fits", space.question.confidence, max_memory
 
 
 def _remembered(space: Space, name: tuple[object, ...], allowed: Bools) -> Array:
-    """Cached array with one value for each core (a layout before ZeRO stage, chunks and schedule are chosen)
-    under a name and a set of recompute policies, (N,); NaN where not computed yet."""
+    """Array stored under a name with a value for every core (layout before ZeRO stage and schedule are chosen)
+    under the given policies, (N,), NaN where not computed yet."""
     values: Array = space.memo.setdefault((*name, allowed.tobytes()), np.full(len(space.cores), np.nan))
     return values
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
-    """Lower bounds of the step time of all cores of a search space, seconds (N,). With hardware scenarios,
-    the bounds of the scenarios are combined by the risk preference, as step times are."""
+    """Lower bounds of the step of all cores of a search space, seconds (N,); with hardware scenarios, the
+    bounds in each are weighed by the risk preference, as step times are."""
     if not space.in_scenarios:
         return bound(space)
     return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)
@@ -210,8 +199,8 @@ def _ideal_seconds(space: Space, allowed: Bools) -> Array:
 
 
 def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
-    """Number of pipeline ranks, and compute and tensor-parallel seconds, for each distinct core (equal in the
-    columns that affect block costs), with the index of the distinct core of each core, (N,)."""
+    """Number of pipeline ranks and ideal costs for each kind of core, and the index of the kind of each core,
+    (N,)."""
     question, cores = space.question, space.cores
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_affect("blocks")])
     representative = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
@@ -229,8 +218,8 @@ def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
 
 
 def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Seconds]) -> StageCosts:
-    """Costs per stage and block without data-parallel communication, as if no other rank held the same
-    parameters; coefficients that `seconds_of` omits are zero."""
+    """Costs per stage and block if no other ranks held the same parameters; coefficients that `seconds_of` does
+    not name are zero."""
     by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
     return costs_by_kind([seconds_of(terms) for terms in by_kind], space.question.kinds, len(rows))
 
@@ -249,9 +238,9 @@ def _inside_node(term: Term) -> Array:
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
-    """Lower bounds of the step time of cores (layouts before ZeRO stage, chunks and schedule are chosen)
-    without data-parallel communication, seconds (N,). Each cost coefficient is its minimum over the ZeRO
-    stages; infinite where the blocks do not fit in memory."""
+    """Lower bounds of the step of cores (layouts before ZeRO stage and schedule are chosen) from the costs
+    without replicas of the parameters, seconds (N,). Every coefficient is the least over the variants; infinite
+    where the blocks do not fit."""
     fits = partial(_may_fit, space, max_memory)
     may_fit = _per_policy_choice(space, _fits_within(space, max_memory), cores, allowed, fits) != 0
     bound = np.full(len(cores), np.inf)
@@ -267,9 +256,9 @@ def _per_policy_choice(
     allowed: Bools,
     compute: Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]],
 ) -> Array:
-    """Result of `compute` for each core (layout before ZeRO stage and schedule) under the `allowed` recompute
-    policies, (N,), cached in the space. Missing values are computed for `allowed` and for each single policy
-    at once, as the searches of one answer need all of these and they share most of the work."""
+    """Result of `compute` for each core under the `allowed` recompute policies, (N,), computed only if not
+    stored yet. Missing values are computed for `allowed` and for each single policy at once: searches of one
+    answer ask for all of these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
     tables = [_remembered(space, name, choice) for choice in choices]
     if len(new := cores[np.isnan(tables[0][cores])]):
@@ -279,8 +268,8 @@ def _per_policy_choice(
 
 
 def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Lower bounds of the step time of cores (layouts before ZeRO stage and schedule) without data-parallel
-    communication, for each set of allowed recompute policies, seconds (choices, N)."""
+    """Lower bounds of the step of cores, without replicas of the parameters, under each set of allowed
+    recompute policies, seconds (choices, N)."""
 
     def bound(scenario: Space) -> Array:
         each = _unshared_pieces(scenario, cores, choices)
@@ -290,9 +279,9 @@ def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> A
 
 
 def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Sequence[Bools]) -> list[Bools]:
-    """For each set of allowed recompute policies, whether each core (layout before ZeRO stage and schedule)
-    may fit in device memory, (N,). Each memory coefficient is its minimum over the ZeRO stages, sharded over
-    all ranks."""
+    """For each set of allowed recompute policies, which cores (layouts before ZeRO stage and schedule are
+    chosen) may fit in memory, (N,). Every memory coefficient is taken at the ZeRO stage, over all ranks, where
+    it is least."""
     x = space.cores.rows(cores)  # the order of whose axes moves no bytes
     first, kind = first_of_each([getattr(x, field.name) for field in fields(x) if field.name != "order"])
     distinct_cores, rows = cores[first], x.rows(first)
@@ -303,7 +292,7 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
     for zero, has in space.zero_stages_of(distinct_cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
         corners = space.counts.rows(distinct_cores).corners(staged)
-        is_legal |= has & offload_may_fit(space.question, corners)
+        is_legal |= has & some_allowed(space.question, corners)
         for corner in corners:
             for sizes, terms in zip(
                 least_sizes, terms_by_kind(space.question, corner, memory_terms), strict=True
@@ -316,8 +305,8 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
 
 
 def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> list[StepPieces]:
-    """Parts of the step time of cores (layouts before ZeRO stage and schedule) without data-parallel
-    communication, one `StepPieces` for each set of allowed recompute policies. No ZeRO stage is faster.
+    """Parts of the step time of cores if no ranks shared parameters, one `StepPieces` for each set of allowed
+    recompute policies. No ZeRO stage is faster.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at
@@ -344,8 +333,8 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
 
 
 def _costs_without_block_update(space: Space, rows: LayoutColumns, zero: int) -> StageCosts:
-    """Costs of layouts at ZeRO stage `zero` without data-parallel communication, the optimizer step of
-    blocks, and optimizer steps on the host."""
+    """Costs of layouts at a ZeRO stage, without data-parallel communication, without the update of blocks and
+    without updates off the device."""
 
     def seconds_of(terms: Terms) -> Seconds:
         seconds = add_up(terms)

@@ -57,17 +57,16 @@ from planner.placement.patterns import blocks_of_chunks, chunk_sizes, policy_end
 from planner.placement.rank_costs import RankCosts, cheapest_seconds
 
 PRECISION = 1e-5
-"""Relative width at which the bisection of a capacity bound stops; finer than the bounds are tight."""
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
 ROUNDS, ROUNDS_IN_POOLS = 3, 2
-"""Rounds in which the time limit of each rank is tightened by those of the other ranks, on one pool of GPUs
-and on several, where a third round costs more than it prunes."""
+"""Times the limits of ranks are sharpened by one another's: a third time costs more in pools than it rules out."""
 TABLE_ENTRIES = 4_000_000
-"""Maximum layouts × ranks × block counts handled in one batch, which bounds memory."""
+"""Layouts × ranks × counts of blocks handled at once: bounds memory."""
 
 
 def quick_bounds(group: RankCosts) -> Array:
-    """Lower bound of the step time of layouts, as if work were spread evenly over ranks and only their total
-    memory mattered, seconds (N,); infinite where the blocks cannot fit."""
+    """Lower bound of the step time of layouts with work shared evenly and memory met on average, seconds (N,);
+    infinite where nothing can fit."""
     if group.schedule not in PLAIN:
         return quick_chunk_bounds(group)
     (pp, _), work = group.shape, group.least_work
@@ -82,9 +81,8 @@ def quick_bounds(group: RankCosts) -> Array:
 
 
 def pipeline_seconds(schedule: Schedule, pp: Ints | int, m: Ints, cycle: Array, busiest: Array) -> Array:
-    """Lower bound of the time at which rank 0 ends its last action, seconds (N,), if the busiest rank takes
-    `busiest` seconds a microbatch. A microbatch takes `cycle` seconds forward and back through all stages,
-    and there are `m`."""
+    """Lower bound of the end of the last action on rank 0, seconds (N,), if some rank takes `busiest` seconds
+    for one of `m` microbatches, and a microbatch takes `cycle` seconds down the pipeline and up again."""
     steady = schedule_named(schedule).steady
     if steady == "queue":
         return cycle + (m - 1) * busiest
@@ -110,8 +108,7 @@ def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float 
 
 
 def _may_fit(group: RankCosts) -> Bools:
-    """For each layout, whether each rank has memory for a block and all ranks together for all blocks of the
-    model, (N,)."""
+    """For each layout, whether every rank may hold a block and all ranks together the model, (N,)."""
     fit_NR = np.minimum(group.blocks_that_fit.max(axis=-1), group.sizes[-1])
     may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
     for kind in group.of_kinds:
@@ -123,8 +120,8 @@ def _may_fit(group: RankCosts) -> Bools:
 def bounds_by_ranks(
     group: RankCosts, cut_off: float, rank_seconds: Callable[[RankCosts], Array], precision: float
 ) -> Array:
-    """Minimum step time at which all blocks fit on the ranks, seconds (N,), by bisection upwards from the
-    quick bound.
+    """Minimum step time at which the ranks can hold all blocks, seconds (N,), by bisection from the quick
+    bound.
 
     `rank_seconds` (N, R, B) of a group are those of one microbatch on a rank with each of its sizes, at least.
     """
@@ -151,8 +148,8 @@ def bounds_by_ranks(
 
 
 def _rank_seconds(group: RankCosts) -> Array:
-    """Minimum seconds of one microbatch on each rank for each number of blocks, (N, R, B); infinite where the
-    blocks do not fit in memory."""
+    """Minimum seconds of one microbatch on a rank with B blocks, (N, R, B); infinite where the blocks do not
+    fit in memory."""
     if group.kinds.number > 1:
         return lightest_runs(group) + group.fixed_seconds[..., None]
     fit_NRP = group.blocks_that_fit
@@ -168,8 +165,8 @@ def _rank_seconds(group: RankCosts) -> Array:
 
 
 def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
-    """Minimum seconds of one microbatch in B blocks under two recompute policies, mixed in any fraction that
-    fits in memory, (N, R, B); infinite where no fraction fits.
+    """Minimum seconds of B blocks under two recompute policies, in any fraction that fits in memory, (N, R, B);
+    infinite where none fits.
 
     Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
     """
@@ -193,8 +190,8 @@ def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
 
 
 def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
-    """Minimum and maximum number of blocks of each rank, (N, R) each, in any placement whose step takes at
-    most `step` (N,) seconds.
+    """Fewest and most blocks of each rank, (N, R) each, in any placement that takes no longer than `step` (N,)
+    seconds.
 
     Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
     """
@@ -203,9 +200,8 @@ def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
 
 
 def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) -> tuple[Ints, Ints]:
-    """Minimum and maximum number of blocks of each rank, (N, R) each, in any placement whose step takes at
-    most `step` (N,) seconds. `work` is a lower bound of the seconds of one microbatch summed over all ranks,
-    (N,).
+    """Fewest and most blocks of each rank, (N, R) each, in any placement that takes no longer than `step`
+    seconds. `work` is a lower bound of the seconds of one microbatch over all ranks.
 
     Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
     takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
@@ -247,8 +243,8 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
 
 
 def rank_limits(group: RankCosts, end_N: Array, work_N: Array, least_NR: Array, longest_NR: Array) -> Array:
-    """Maximum seconds that each rank may take for one microbatch if the pipeline is to end within `end_N`
-    seconds, (N, R); the path inequalities at the top of the file, solved for the rank.
+    """Maximum seconds per microbatch that each rank may take for the pipeline to end in `end_N` seconds,
+    (N, R); the path inequalities above, solved for the rank.
 
     Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
     ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
@@ -281,8 +277,8 @@ def rank_limits(group: RankCosts, end_N: Array, work_N: Array, least_NR: Array, 
 
 
 def quick_chunk_bounds(rows: RankCosts) -> Array:
-    """Lower bound of the step time of layouts with several chunks (virtual stages) a rank, seconds (N,);
-    infinite where the blocks do not fit on the first rank.
+    """Lower bound of the step time of layouts with several chunks a rank, seconds (N,); infinite where nothing
+    fits on the first rank.
 
     Whichever blocks a rank has, they take no less than as many of those that take least. A block is live as often as
     the first chunk's at most, all together as often as chunks are, at least; at a price of a byte what a block takes is
@@ -304,8 +300,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
         """Minimum total over `blocks_N` blocks, (N,), of a value `each_KN` for a block of each kind. The
         cheapest kinds of blocks come first, as many as there are of each."""
         if len(each_KN) == 1:
-            uniform_total: Array = blocks_N * each_KN[0]
-            return uniform_total
+            same: Array = blocks_N * each_KN[0]
+            return same
         order_KN = np.argsort(each_KN, axis=0, kind="stable")
         there_KN = np.cumsum(np.take_along_axis(counts, order_KN, axis=0), axis=0)
         taken_KN = np.diff(np.minimum(there_KN, blocks_N), axis=0, prepend=0.0)
@@ -315,7 +311,7 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     held_N = lightest(fewest, np.stack([kind.costs.layer_static for kind in rows.of_kinds]))
     room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - held_N + TOLERANCE * x.memory_limit
     room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
-    fits_N = (most_live_N * lightest(live_N, _min_bytes(rows)) <= room_N) & (fewest <= rows.updatable[:, 0])
+    fits_N = (most_live_N * lightest(live_N, _least_kept(rows)) <= room_N) & (fewest <= rows.updatable[:, 0])
     fastest_KN = np.stack([kind.least_block_seconds for kind in rows.of_kinds])
     least_N = lightest(fewest, fastest_KN)
 
@@ -323,7 +319,7 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
         added = _priced_seconds(rows, price_N) - fastest_KN
         return least_N + lightest(live_N, added) - price_N / most_live_N * room_N
 
-    first_N, last_N = np.where(fits_N, _max_over_prices(rows, paid), np.inf), least_N
+    first_N, last_N = np.where(fits_N, _most_over_prices(rows, paid), np.inf), least_N
     if len(fastest_KN) == 1:
         slowest_N = np.where(rows.allowed, rows.block_seconds, 0.0).max(axis=1)
         last_N = np.maximum(first_N - np.where(smaller > 0, slowest_N - fastest_KN[0], 0.0), least_N)
@@ -342,8 +338,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
 
 
 def _round_trip_bounds(rows: RankCosts) -> Array:
-    """Lower bound of the step: seconds of one microbatch forward and back through all stages, plus the first
-    stage's passes of the other microbatches, (N,)."""
+    """Seconds of one microbatch down all stages and up again, plus the first stage's passes of the other
+    microbatches, (N,)."""
     x, light, layers, stages = rows.costs, rows.lightest_costs, rows.num_layers, rows.pp * rows.vpp
     block_N, last_N = (least_allowed(own.layer_backward, rows.allowed) for own in (x, light))
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
@@ -359,8 +355,8 @@ def _round_trip_bounds(rows: RankCosts) -> Array:
 
 
 def chunk_bounds(group: RankCosts) -> Array:
-    """Lower bound of the step time over all placements (patterns) that the search tries with several chunks
-    (virtual stages) a rank, seconds (N,); infinite where no pattern fits in memory."""
+    """Lower bound of the step over all placements (patterns) in several chunks a rank, seconds (N,); infinite
+    where no pattern fits."""
     (pp, vpp), least_N = group.shape, np.full(len(group), np.inf)
     stage_of_RC = stages_of_rank(group.schedule, pp, vpp)
     for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
@@ -379,10 +375,9 @@ def chunk_bounds(group: RankCosts) -> Array:
 
 
 def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
-    """For each layout, whether virtual stages of `sizes_RC` blocks may fit in memory if every block stores
-    the fewest bytes of any recompute policy, (N,). A cheap filter of up to hundreds of thousands of
-    patterns."""
-    x, least_N = group.lightest_costs, _min_bytes(group).min(axis=0)
+    """For each layout, whether stages of `sizes_RC` blocks may fit in memory if every block keeps as little as
+    under any policy, (N,). A cheap filter: patterns are hundreds of thousands where blocks are hundreds."""
+    x, least_N = group.lightest_costs, _least_kept(group).min(axis=0)
     static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
     kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
     free_NR = group.free_bytes + TOLERANCE * x.memory_limit[:, None]
@@ -391,8 +386,7 @@ def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
 
 
 def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: Ints) -> Array:
-    """Lower bound of the step time for given numbers of blocks on the virtual stages (`sizes_RC`) and the
-    first block of each (`begin_RC`), seconds (N,)."""
+    """Lower bound of the step for one choice of stage sizes and of the blocks where stages begin, seconds (N,)."""
     x, of_kinds, count_R = group.costs, group.of_kinds, sizes_RC.sum(axis=1)
     policies, last = np.flatnonzero(group.allowed).tolist(), len(sizes_RC) - 1
     seconds_KNP = [np.where(group.allowed, kind.block_seconds, 0.0) for kind in of_kinds]
@@ -431,13 +425,13 @@ def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: 
 
 
 BOUNDLESS = 1e30
-"""Bytes that stand for unlimited memory."""
+"""Bytes that stand for memory without a limit."""
 
 
 @lru_cache(maxsize=256)
 def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
-    """Blocks of each kind in each sequence of `fewest_blocks` to `most_blocks` neighbouring blocks that a
-    rank may hold, (K, R, B, J) for J sequences. Ranks and counts with fewer sequences repeat a sequence.
+    """Blocks of each kind in every run of `fewest_blocks` to `most_blocks` neighbouring blocks that a rank may
+    have, (K, R, B, J). Ranks and counts with fewer runs repeat a run.
 
     All ranks have at least `fewest_blocks` blocks, so blocks lie before and behind a run. Where a run leaves none for
     the other ranks, any run stands for it.
@@ -459,8 +453,8 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
 
 
 def lightest_runs(group: RankCosts) -> Array:
-    """Minimum seconds of one microbatch in any B neighbouring blocks that a rank may hold, (N, R, B);
-    infinite where no such blocks fit in memory."""
+    """Minimum seconds of one microbatch in any run of B neighbouring blocks of a rank, (N, R, B); infinite
+    where no run fits."""
     size_B = group.sizes.tolist()
     runs_KRBJ = _runs(group.kinds, group.shape[0], size_B[0], size_B[-1]).astype(np.float64)
     costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]
@@ -476,34 +470,32 @@ def lightest_runs(group: RankCosts) -> Array:
     room = (group.free_bytes - group.least_working + slack_N1)[..., None, None] - static
     room = np.clip(room, -BOUNDLESS, BOUNDLESS)
     updated = sum_of_runs((cost.layer_static + cost.layer_update)[:, None] for cost in costs)
-    fits = sum_of_runs(kept_N[:, None] * live_NR for kept_N in _min_bytes(group)) <= room
+    fits = sum_of_runs(kept_N[:, None] * live_NR for kept_N in _least_kept(group)) <= room
     fits &= updated <= (group.update_bytes + slack_N1)[..., None, None]
 
     def paid(price_N: Array) -> Array:
         priced = sum_of_runs(_priced_seconds(group, price_N)[..., None])
         return priced - (price_N[:, None] / live_NR)[..., None, None] * room
 
-    lightest: Array = np.where(fits, _max_over_prices(group, paid), np.inf).min(axis=-1)
+    lightest: Array = np.where(fits, _most_over_prices(group, paid), np.inf).min(axis=-1)
     return lightest
 
 
-def _min_bytes(group: RankCosts) -> Array:
-    """Minimum bytes of activations that a block of each kind stores for one microbatch under any allowed
-    policy, (K, N)."""
+def _least_kept(group: RankCosts) -> Array:
+    """Minimum bytes of activations that a block of each kind keeps for a microbatch under any policy, (K, N)."""
     return np.stack([least_allowed(kind.costs.layer_activation, group.allowed) for kind in group.of_kinds])
 
 
 def _priced_seconds(group: RankCosts, price_N: Array) -> Array:
-    """Minimum over allowed recompute policies of a block's seconds plus `price_N` times its activation bytes,
-    for each kind of block, (K, N)."""
+    """Seconds of a block of each kind plus the price of the activation bytes that the block keeps, under the
+    cheapest policy, (K, N)."""
     priced = [kind.block_seconds + price_N[:, None] * kind.costs.layer_activation for kind in group.of_kinds]
     return np.stack([least_allowed(priced_NP, group.allowed) for priced_NP in priced])
 
 
-def _max_over_prices(group: RankCosts, paid: Callable[[Array], Array]) -> Array:
-    """Maximum of the lower bound `paid(price)` over candidate prices in seconds a byte (Lagrange multipliers
-    of memory), (N,). Candidates are zero and each price at which a block of some kind changes its cheapest
-    policy."""
+def _most_over_prices(group: RankCosts, paid: Callable[[Array], Array]) -> Array:
+    """Maximum of `paid(price)` over candidate prices of a byte of one microbatch, (N,). Candidates are zero,
+    and each price at which a block of some kind changes its policy."""
     longest, policies = paid(np.zeros(len(group))), np.flatnonzero(group.allowed).tolist()
     for kind, (quick, slow) in product(group.of_kinds, combinations(policies, 2)):
         saved = kind.costs.layer_activation[:, quick] - kind.costs.layer_activation[:, slow]

@@ -23,17 +23,15 @@ from planner.placement.mixes import counted_mixes, good_placement
 from planner.placement.rank_costs import RankCosts
 
 MOST_TRIED = 3
-"""Maximum numbers of fully recomputed blocks for which a good placement is sought; the best number nearly
-always has one of the lowest bounds."""
+"""Numbers for which a good placement is sought: the best number has nearly always one of the lowest bounds."""
 PRECISION = 1e-3
-"""Relative width at which the bisection of a bound stops; the bound is only used to sort the numbers of fully
-recomputed blocks."""
+"""Relative width of the interval that holds a bound: it only orders the numbers."""
 
 
 def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
-    """Lower bound of the step in seconds and placement problem (leaf) for each number of blocks that every
-    stage recomputes in full, lowest bound first. Only bounds below `cut_off` seconds; only `leaf` if the
-    layout has no such number to choose.
+    """For each number of blocks recomputed in full in every stage, a lower bound of the step in seconds and the
+    leaf (layout to be placed) with that number, lowest bound first; only bounds below `cut_off`, and the leaf
+    alone if there is no number to choose.
 
     Of two numbers with which the same stages fit only the smaller is kept: it dominates if every choice in time is in
     time there too, and as fast.
@@ -59,11 +57,11 @@ def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[fl
 
 
 def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
-    """Good placement of a layout over the most promising numbers of fully recomputed blocks a stage, with its
-    step seconds, or None if none fits; and a lower bound in seconds over all these numbers, at most `cut_off`
-    and the step."""
+    """Good placement under one of the most promising numbers of fully recomputed blocks with its step seconds,
+    or None where none fits, and a lower bound in seconds. The bound holds under all numbers, and is no higher
+    than `cut_off` or these seconds."""
     best: tuple[Placement, float] | None = None
-    if leaf.uses_full_counts and math.isinf(cut_off) and (first := least_full_count(leaf)) is not None:
+    if leaf.uses_full_counts and math.isinf(cut_off) and (first := least_number(leaf)) is not None:
         best = good_placement(replace(leaf, full_count=first))
     threshold = cut_off if best is None else best[1]
     numbers = leaves_by_full_count(leaf, threshold)
@@ -75,8 +73,8 @@ def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float]
 
 
 def best_of_numbers(task: Task, solve: Callable[[Task], Solution]) -> Solution:
-    """Best placement of a layout over all numbers of fully recomputed blocks a stage; `solve` finds the best
-    placement for one number."""
+    """Best placement of a layout under any number of fully recomputed blocks; `solve` finds the best for one
+    number."""
     best, seconds = task.incumbent or (None, math.inf)
     stopped: list[float] = []
     paths: list[CriticalPath] = []
@@ -95,7 +93,7 @@ def best_of_numbers(task: Task, solve: Callable[[Task], Solution]) -> Solution:
     return Solution(status, best, seconds, min([*stopped, seconds, task.cut_off]), rounds, tuple(paths))
 
 
-def least_full_count(leaf: Leaf) -> int | None:
+def least_number(leaf: Leaf) -> int | None:
     """Smallest number of fully recomputed blocks a stage with which stages of equal size fit in memory; None
     where no number fits."""
     smallest, largest = leaf.num_layers // leaf.pp, -(-leaf.num_layers // leaf.pp)
@@ -105,7 +103,7 @@ def least_full_count(leaf: Leaf) -> int | None:
 
 
 def _seconds(leaf: Leaf, number_N: Ints, size_B: Ints) -> Array:
-    """Seconds of one microbatch on a rank, (N, B, C, R), by number of fully recomputed blocks, block count
-    and class of start positions; infinite where the blocks do not fit."""
+    """Seconds of one microbatch on a rank, (N, B, C, R), by number of fully recomputed blocks, block count and
+    position; infinite where the blocks do not fit."""
     seconds_NBR, _ = counted_mixes(leaf, number_N, size_B)
     return seconds_NBR.reshape(len(number_N), len(size_B), leaf.kinds.classes, leaf.pp)

@@ -7,11 +7,11 @@ import pulp
 
 
 class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
-    """HiGHS solver for PuLP on one thread that prints nothing; takes HiGHS's options by name."""
+    """HiGHS solver for PuLP on one thread without output, even while the model is made; takes HiGHS's own
+    options by name."""
 
     def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 -- PuLP's name
-        """Create the HiGHS model of `lp` with callbacks and options, like the PuLP method that it overrides,
-        but without output."""
+        """Create the HiGHS model with callbacks and options, as PuLP's method does, but without output."""
         lp.solverModel = model = _SilentModel()  # type: ignore[no-untyped-call]
         model.setCallback(*self.callbackTuple)
         for kind in self.callbacksToActivate:
@@ -21,7 +21,7 @@ class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
 
 
 class _SilentModel(highspy.Highs):
-    """HiGHS model with output turned off before callbacks are enabled, when HiGHS 1.16 prints a banner."""
+    """HiGHS model with output turned off before callbacks are enabled, as HiGHS 1.16 prints its name there."""
 
     def enableCallbacks(self) -> None:  # noqa: N802 -- HiGHS's name
         self.setOptionValue("output_flag", False)

@@ -62,13 +62,13 @@ from planner.placement.leaf import (
 from planner.placement.mixes import fastest_mixes
 from planner.placement.rank_costs import RankCosts
 
-COLLINEAR_TOLERANCE = 1e-12
-"""Relative tolerance within which the times of passes count as collinear."""
+SAME_LINE = 1e-12
+"""Relative distance within which passes count as on one straight line."""
 
 
 class Choices:
-    """Numbers of blocks that each rank may hold, each under the fastest mix of recompute policies that fits
-    in memory, with the seconds of a microbatch."""
+    """Numbers of blocks that each rank may have, each under the fastest mix of recompute policies that fits,
+    with their seconds."""
 
     def __init__(self, leaf: Leaf, first: int, blocks: Ints, useful: Bools) -> None:
         self.leaf = leaf
@@ -92,8 +92,8 @@ class Choices:
 
     @cached_property
     def ways(self) -> Bools:
-        """For each number of blocks on earlier ranks, whether each rank may take each choice of a block
-        count, (R, L + 1, B)."""
+        """Whether each rank may make each choice of a block count, by the number of blocks before it, (R, L +
+        1, B); other ranks are not considered."""
         begins: Bools = self.leaf.kinds.class_at[:, None] == self.classes
         return self.useful[:, None, :] & begins
 
@@ -103,7 +103,7 @@ class Choices:
 
     @cached_property
     def slowest_step(self) -> float:
-        """Upper bound, in seconds, of the step time of any placement made of these block counts."""
+        """Upper bound of the step time of any placement made of the choices, seconds."""
         if self.leaf.kinds.classes == 1:
             return float(self.leaf.step_seconds(self.table(self.most_blocks)))
         chosen_BRP = np.where(self.useful.T[..., None], self.blocks, 0)
@@ -111,8 +111,7 @@ class Choices:
 
 
 def choices_among(leaf: Leaf, first: int, blocks_BRP: Ints, useful_RB: Bools) -> Choices | None:
-    """Choices with the block counts from the smallest to the largest that `useful_RB` marks for some rank;
-    None if some rank has no useful count. `first` is the block count of row 0 of `blocks_BRP`."""
+    """Block counts of each rank from the first to the last that some rank may have; None if a rank may have none."""
     if not useful_RB.any(axis=1).all():
         return None
     used = np.flatnonzero(useful_RB.any(axis=0)).tolist()
@@ -121,8 +120,8 @@ def choices_among(leaf: Leaf, first: int, blocks_BRP: Ints, useful_RB: Bools) ->
 
 
 def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
-    """Block counts that each rank may hold in a step of at most `target` seconds, by bounds of single ranks;
-    None if no step is that short."""
+    """Block counts that each rank may have in a step of at most `target` seconds, by bounds of single ranks;
+    None where no step is so short."""
     low, high = leaf.sizes.start, leaf.sizes.stop - 1
     least_R, most_R = np.full(leaf.pp, low), np.full(leaf.pp, high)
     if math.isfinite(target):
@@ -138,8 +137,8 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
-    """Minimum sum of `added_CRB` over rank r and all later ranks, (R + 1, C, L + 1), by number of blocks on
-    earlier ranks; infinite if the remaining blocks cannot be placed.
+    """Minimum sum of `added_CRB` over rank r and all later ranks, (R + 1, C, L + 1), by the number of blocks
+    before them; infinite if impossible.
 
     `ways` (R, L + 1, B) are those of `Choices.ways` that remain.
     """
@@ -157,8 +156,7 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Critical paths as lower bounds of a step: each is a sum of seconds over the block counts chosen for the
-    ranks."""
+    """Critical paths as lower bounds of a step, each a sum of seconds over the choices of ranks."""
 
     added: Array
     """Seconds that each choice of a rank adds to each path, (C, R, B)."""
@@ -182,37 +180,33 @@ def cuts_of(choices: Choices, paths: Sequence[CriticalPath]) -> Cuts:
 ROUNDING = 1e-11
 """Relative rounding error of sums of seconds, by which limits are loosened."""
 NO_LIMIT = 1e30
-"""Finite stand-in for infinity, which would turn sums into NaN."""
-MERIT_UNIT = ROUNDING / 128
-"""Rounding unit of compared label values, as a share of the target step, so that rounding errors do not make
-equal labels differ."""
-MERIT_CAP = 8.0
-"""Cap on the compared sums and limits of labels, in multiples of the target step; larger values prune
-nothing."""
+"""Stands for infinity, which would spoil sums."""
+GRAIN = ROUNDING / 128
+"""Labels are compared in multiples of this share of the target, so that rounding does not tell them apart."""
+MUCH = 8.0
+"""Cap on compared sums and limits, in multiples of the target; larger values do not matter."""
 PIVOTS = 32
-"""Labels (partial placements) compared with all other labels in one batch."""
+"""Labels compared with all others in one batch: enough for numpy, few enough to bound memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """K partial placements (labels), which fix the block counts of the first ranks only."""
+    """K partial placements, which give block counts to the first ranks only."""
 
     blocks: Ints
-    """Total number of blocks on the filled ranks, (K,)."""
+    """Blocks on the filled ranks together, (K,)."""
     seconds: Array
-    """Seconds of one microbatch forward and back through the filled ranks, (K,)."""
+    """Seconds of one pass forward and back through the filled ranks, (K,)."""
     forward: Array
-    """Seconds of one microbatch forward through the filled ranks, (K,)."""
+    """Seconds of the forward part of that pass, (K,)."""
     optimizer: Array
     """Longest optimizer step of a filled rank, seconds (K,)."""
     lead: Array
-    """Maximum over filled ranks e of F_e − S_e − e c + gradient synchronisation of e, seconds (K,); see the
-    windows of 1F1B at the top of the file."""
+    """Largest F_e − S_e − e c + synchronisation of e over the filled ranks e: see windows of 1F1B above."""
     limit: Array
-    """Upper limits of `seconds` at the boundary before each rank, (K, R + 1)."""
+    """Upper limits of `seconds` once the ranks before each boundary are filled, (K, R + 1)."""
     cuts: Array
-    """Seconds that the filled ranks add to each critical path (cut), (K, C); −NO_LIMIT where the path can no
-    longer bind."""
+    """Seconds that the filled ranks add to each cut, (K, C); −NO_LIMIT where the cut can no longer matter."""
     sizes: Ints
     """Block count of each filled rank, (K, filled)."""
 
@@ -225,12 +219,11 @@ class Labels:
 
 
 class LabelPass:
-    """One pass of label setting over the ranks, which finds the placements whose step may take at most
-    `target` seconds."""
+    """One pass of label setting over the ranks, which finds the placements that may take at most `target` seconds."""
 
     def __init__(self, choices: Choices, ways: Bools, cuts: Cuts, target: float) -> None:
-        """Prepare bounds on the ranks not filled yet. `ways` (R, L + 1, B) says whether a rank may take each
-        block count, by the number of blocks on earlier ranks."""
+        """Prepare bounds on the ranks not filled yet. `ways` (R, L + 1, B) says whether a rank may make a
+        choice, by the blocks before it."""
         self.choices, self.ways, self.cuts = choices, ways, cuts
         self.target = min(target, choices.slowest_step * (1 + TOLERANCE))
         self._steady = schedule_named(choices.leaf.schedule).steady
@@ -254,13 +247,13 @@ class LabelPass:
         self._least_block = float(each_RB[useful].min())
         """Minimum seconds that a block adds to a pass."""
         line_RB = fixed_R[:, None] + self._least_block * choices.sizes
-        off_RB = np.abs(seconds - line_RB) > COLLINEAR_TOLERANCE * line_RB
+        off_RB = np.abs(seconds - line_RB) > SAME_LINE * line_RB
         self._on_a_line = not bool((off_RB & useful).any())
         """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
 
     def run(self) -> tuple[Labels, Bools] | None:
-        """Run the pass; return the labels (placements) that reach the last rank, and the block counts by
-        which some label does so, (R, L + 1, B). None if there would be more than `MOST_LABELS` labels."""
+        """Run the pass; return labels (placements) that reach the last rank, and the choices, (R, L + 1, B), by
+        which some label does so. None if there would be more than `MOST_LABELS`."""
         leaf, steps = self.choices.leaf, []
         least_R = np.where(self.choices.useful, self.choices.optimizer, np.inf).min(axis=1)
         labels = Labels(
@@ -283,45 +276,45 @@ class LabelPass:
                 return labels, np.zeros_like(self.ways)
             if len(labels) > MOST_LABELS:
                 return None
-        return labels, self._choices_to_last_rank(steps)
+        return labels, self._on_a_way(steps)
 
     def _extended(self, labels: Labels, rank: int) -> Labels:
-        """Labels (partial placements) extended by each block count of the next rank that can still meet the
-        target step."""
+        """Extend each label (partial placement) by each choice of the next rank, if paths that end there leave
+        time for it."""
         choices, leaf = self.choices, self.choices.leaf
         m, c = leaf.microbatches, leaf.cost("p2p")
         has_blocks_KB = labels.blocks[:, None] + choices.sizes <= leaf.num_layers
         parents, picks = np.nonzero(self.ways[rank, labels.blocks] & has_blocks_KB)
-        parent = labels.rows(parents)
-        blocks, rank_K = parent.blocks + choices.sizes[picks], choices.seconds[rank, picks]
+        before = labels.rows(parents)
+        blocks, rank_K = before.blocks + choices.sizes[picks], choices.seconds[rank, picks]
         rest_K = self._rest_seconds[rank + 1, blocks]
-        optimizer = np.maximum(parent.optimizer, choices.optimizer[rank, picks])
-        lead = parent.forward - parent.seconds - rank * c + choices.sync[rank, picks]
-        lead = np.maximum(parent.lead, lead)
-        cuts = parent.cuts + self.cuts.added[:, rank, picks].T
-        busy = parent.seconds + m * rank_K + 2 * rank * c  # all microbatches pass the rank
+        optimizer = np.maximum(before.optimizer, choices.optimizer[rank, picks])
+        lead = before.forward - before.seconds - rank * c + choices.sync[rank, picks]
+        lead = np.maximum(before.lead, lead)
+        cuts = before.cuts + self.cuts.added[:, rank, picks].T
+        busy = before.seconds + m * rank_K + 2 * rank * c  # all microbatches pass the rank
         if self._steady == "queue":
-            busy = np.maximum(busy, parent.seconds + m * rank_K + rest_K + 2 * (leaf.pp - 1) * c)
-        in_time = parent.seconds + rank_K <= parent.limit[:, rank + 1] * (1 + ROUNDING)
+            busy = np.maximum(busy, before.seconds + m * rank_K + rest_K + 2 * (leaf.pp - 1) * c)
+        in_time = before.seconds + rank_K <= before.limit[:, rank + 1] * (1 + ROUNDING)
         in_time &= np.isfinite(rest_K) & (lead + busy <= self._room(optimizer))
         cut_seconds = cuts + self.cuts.fixed + self._least_of_cuts[rank + 1][:, blocks].T
         in_time &= (cut_seconds <= self._room_of_cuts(optimizer)[:, None]).all(axis=1)
         extended = Labels(
             blocks=blocks,
-            seconds=parent.seconds + rank_K,
-            forward=parent.forward + choices.forward[rank, picks],
+            seconds=before.seconds + rank_K,
+            forward=before.forward + choices.forward[rank, picks],
             optimizer=optimizer,
             lead=lead,
-            limit=parent.limit,
+            limit=before.limit,
             cuts=cuts,
-            sizes=np.concatenate([parent.sizes, choices.sizes[picks, None]], axis=1),
+            sizes=np.concatenate([before.sizes, choices.sizes[picks, None]], axis=1),
         ).rows(in_time)
-        self._limit_windows(extended, rank, parent.seconds[in_time], rank_K[in_time], rest_K[in_time])
+        self._limit_windows(extended, rank, before.seconds[in_time], rank_K[in_time], rest_K[in_time])
         return extended
 
     def _limit_windows(self, labels: Labels, rank: int, prior_K: Array, rank_K: Array, rest_K: Array) -> None:
-        """Lower the limits of labels (partial placements) to the seconds that the 1F1B windows that begin on
-        `rank` leave for later ranks."""
+        """Lower the time limits of labels (partial placements) to the seconds that the 1F1B windows that begin
+        on a rank leave to later ranks."""
         leaf = self.choices.leaf
         after_warm_up = leaf.microbatches - 1 - (leaf.pp - rank)
         if self._steady != "pairs" or after_warm_up < 0:  # microbatches do not outlast the warm-up
@@ -338,8 +331,8 @@ class LabelPass:
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
     def _trimmed(self, labels: Labels, rank: int) -> Labels:
-        """Labels (partial placements) without those that leave later ranks too little time, and without
-        limits and cuts (critical paths) that can no longer bind."""
+        """Drop labels (partial placements) that leave later ranks too little time, and limits and cuts that can
+        no longer matter."""
         choices, block, later = self.choices, self._least_block, slice(rank + 1, None)
         sums = self._sums_before
         fixed_Q, slowest_Q, held_Q, reach_Q = sums[:, later] - sums[:, rank + 1, None]
@@ -366,39 +359,38 @@ class LabelPass:
         return labels.rows(enough)
 
     def _merits(self, labels: Labels, rank: int) -> Array:
-        """Values by which labels (partial placements) with equal numbers of blocks are compared, (K, D); a
-        higher value may leave later ranks more time."""
+        """Values by which labels (partial placements) with equally many blocks are compared, (K, …); a higher
+        value may leave later ranks more room."""
         sums = np.stack([labels.seconds, labels.forward, labels.optimizer, labels.lead], axis=1)
         merits = np.concatenate([-sums, -labels.cuts, labels.limit[:, rank + 1 :]], axis=1)
-        return np.rint(np.clip(merits / self.target, -MERIT_CAP, MERIT_CAP) / MERIT_UNIT)
+        return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
-    def _choices_to_last_rank(self, steps: list[Ints]) -> Bools:
-        """For each block count of each rank, whether some label with that count, even a dominated label,
-        reaches the last rank, (R, L + 1, B)."""
-        leads_to_end = np.zeros_like(self.ways)
+    def _on_a_way(self, steps: list[Ints]) -> Bools:
+        """Whether each choice of a rank leads some label, even a dominated label, to the last rank, (R, L + 1, B)."""
+        on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):
             before_K, size = steps[rank].T
             leads_on = np.isin(before_K + size, reached)
             choice = self.choices.leaf.choice_index(before_K[leads_on], size[leads_on]) - self.choices.first
-            leads_to_end[rank, before_K[leads_on], choice] = True
+            on_a_way[rank, before_K[leads_on], choice] = True
             reached = np.unique(before_K[leads_on])
-        return leads_to_end
+        return on_a_way
 
     def _room(self, optimizer: Array) -> Array:
-        """Seconds of the target step that are left for the pipeline and gradient synchronisation after
-        overhead and optimizer step, (K,)."""
+        """Seconds of the target that remain for the pipeline and gradient synchronisation after overhead and
+        optimizer step, (K,)."""
         return (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
 
     def _room_of_cuts(self, optimizer: Array) -> Array:
-        """Seconds of the target step that are left for a critical path (cut), (K,)."""
+        """Seconds of the target that a critical path (cut) may take, (K,)."""
         full_step = np.full_like(optimizer, self.target * (1 + ROUNDING))
         return full_step if self.cuts.is_full_step else self._room(optimizer)
 
 
 def undominated(kind: Ints, merits: Array) -> Bools:
-    """Mask of the labels that no other label of the same kind equals or exceeds in all D merits, (K,); of
-    equal labels the first stays."""
+    """Mask (K,) of the labels that no other label of the same kind beats or equals in all D merits; of equal
+    labels the first stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
     survives = np.zeros(len(kind), dtype=np.bool_)
@@ -408,8 +400,8 @@ def undominated(kind: Ints, merits: Array) -> Bools:
 
 
 def _front(rows: Ints, merits: Array) -> Ints:
-    """Subset of row indices `rows` whose merits no other row dominates. The rows must be sorted by falling
-    sums, so that no row dominates an earlier row."""
+    """Those of the given row indices whose merits no other row dominates; `rows` come in order of falling sums,
+    so no row dominates an earlier row."""
     front: list[Ints] = []
     while len(rows):
         pivots = rows[:PIVOTS]
@@ -422,17 +414,16 @@ def _front(rows: Ints, merits: Array) -> Ints:
 
 
 MOST_LABELS = 4096
-"""Maximum labels stored after one rank; with more, the integer program takes over."""
+"""Maximum labels kept after one rank; with more, the integer program takes over."""
 MOST_CANDIDATES = 16
 """Maximum number of placements whose timelines are evaluated after one pass."""
 MOST_PASSES = 24
-"""Maximum label passes, each of which excludes block counts of ranks, before the integer program is built."""
+"""Maximum passes that close ways before the integer program is built."""
 
 
 def place_by_labels(task: Task) -> Solution | None:
-    """Best placement of a plain layout by label setting, if its step is below the cut-off; None if there are
-    too many labels. At the deadline or after the maximum number of rounds its status is `stopped`, without a
-    bound.
+    """Best placement of a plain layout by label setting, if it takes less than the cut-off; None if there are
+    too many labels. It is `stopped`, without a bound, at the deadline or after most rounds.
 
     Where scenarios are weighed, passes are at mean costs and leave every placement that may take less than the target
     (`cost_models.pipeline.pricing`). Each candidate is priced in every scenario; the mean length of its critical paths
@@ -474,8 +465,8 @@ def place_by_labels(task: Task) -> Solution | None:
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
-    """Block counts of each rank that critical paths allow in a step of at most `target` seconds; None if no
-    step is that short.
+    """Block counts of each rank that critical paths allow for a step of at most `target` seconds; None if no
+    step is so short.
 
     Every pass closes ways, so that the next can close more.
     """
@@ -496,9 +487,9 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
 
 
 def _mean_path_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
-    """Lower bounds of the risk-weighed step from the mean length, in seconds, of each set of critical paths
-    in scenarios. Each path includes the synchronisation of its last rank, one rank's optimizer step and the
-    overhead of its scenario."""
+    """Lower bounds of the weighed step, one for each set of critical paths in scenarios, of their mean length
+    in seconds. Each path has the synchronisation of its last rank, one rank's optimizer step and the overhead
+    of its scenario."""
     leaves = leaf.scenario_leaves
     every = [Choices(one, choices.first, choices.blocks, choices.useful) for one in leaves]
     added, fixed = np.zeros((len(paths), leaf.pp, len(choices.sizes))), np.zeros(len(paths))

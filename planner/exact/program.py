@@ -45,44 +45,40 @@ from planner.objectives import ClosingProgram
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, proven
 from planner.placement.patterns import chunk_patterns
 
-CONSTRAINT_TOLERANCE = 1e-5
-"""Relative violation of a constraint that a solver may accept; patterns that exceed memory by less are
-excluded beforehand."""
+OVERLOOKED = 1e-5
+"""Relative violation of a limit that a solver may overlook; patterns that exceed memory by less are left out."""
 
 
 class Columns(NamedTuple):
-    """Columns of one layout in the integer program, each a block count of one stage, or a pattern (block
-    counts and policies of all stages)."""
+    """Columns of one layout in the integer program. Each is a block count of one stage, or a pattern of all
+    stages."""
 
     blocks: Ints
-    """Blocks that each column places on each stage under each recompute policy, (J, S, P)."""
+    """Blocks that each column places, (J, S, P)."""
     stage: Ints
     """Stage of each column, (J,); −1 for a pattern of all stages."""
     start: Ints
-    """Class of start positions (equal sequences of block kinds) of each column's stage, (J,)."""
+    """Class of positions where each column's stage begins, (J,)."""
     number: Ints
-    """Number of blocks at the start of each stage that are recomputed in full, (J,); 0 if stages do not share
-    such a number."""
+    """Number of first blocks recomputed in full, (J,); 0 if stages do not share a number."""
 
     @classmethod
     def of_stages(
         cls, leaf: Leaf, stage_J: Ints, blocks_JP: Ints, start_J: Ints, number: Ints | int
     ) -> Columns:
-        """Columns of an integer program, each of which places blocks on a single stage; `blocks_JP` gives
-        their number by recompute policy."""
+        """Columns of an integer program that each place blocks, (J, P), on a single stage."""
         blocks = np.zeros((len(stage_J), *leaf.no_blocks.shape), dtype=np.int64)
         blocks[np.arange(len(stage_J)), stage_J] = blocks_JP
         return cls(blocks, stage_J, start_J, np.broadcast_to(number, stage_J.shape))
 
     @classmethod
     def of_patterns(cls, patterns: Ints) -> Columns:
-        """Columns of an integer program from patterns (block counts and policies of all stages), (J, S,
-        P)."""
+        """Columns of an integer program from patterns, placements on all stages, (J, S, P)."""
         none = np.zeros(len(patterns), dtype=np.int64)
         return cls(patterns, none - 1, none, none)
 
     def only(self, mask: Bools) -> Columns:
-        """Subset of the columns that a mask selects, (J,)."""
+        """Subset of the columns for which a mask is true."""
         return Columns(*(column[mask] for column in self))
 
     @classmethod
@@ -92,14 +88,14 @@ class Columns(NamedTuple):
 
     @property
     def num_blocks(self) -> Ints:
-        """Total number of blocks that each column places, (J,)."""
+        """Number of blocks that each column places, (J,)."""
         total: Ints = self.blocks.sum(axis=(1, 2))
         return total
 
 
 @dataclass(eq=False)
 class Choice:
-    """One layout in the integer program, with its solver variables (named as at the top of the file)."""
+    """One layout in the integer program, with its solver variables."""
 
     leaf: Leaf
     columns: Columns
@@ -108,11 +104,10 @@ class Choice:
     M: pulp.LpVariable
     U: pulp.LpVariable
     paths: list[CriticalPath] = field(default_factory=list)
-    """Critical paths that are constraints of the program."""
+    """Critical paths that are rows of the program."""
 
     def sum(self, coefficients: Array) -> pulp.LpAffineExpression:
-        """Linear expression Σ coefficient · x over the columns of the layout, with one coefficient a
-        column."""
+        """Linear expression Σ coefficient · x over the columns of the layout."""
         terms = zip(self.x, coefficients.tolist(), strict=True)
         return pulp.LpAffineExpression({x: value for x, value in terms if value})
 
@@ -123,8 +118,8 @@ class Choice:
 
 
 class Program:
-    """Integer program that chooses a layout and places its blocks. Layouts with columns are placed; every
-    other layout is represented by a lower bound of its step."""
+    """Integer program that chooses a layout and places its blocks. Placed layouts have columns, the others a
+    lower bound."""
 
     def __init__(self, bounds: Sequence[float], target: float) -> None:
         self.scale = target
@@ -137,16 +132,15 @@ class Program:
 
     @property
     def step(self) -> pulp.LpAffineExpression:
-        """Linear expression of the chosen layout's step time, in units of the target step."""
+        """Linear expression of the chosen layout's step time, in units of the time to beat."""
         return pulp.LpAffineExpression(self._cost)
 
     def bound(self, number: int, seconds: float) -> None:
-        """Raise the lower bound of a layout that has no columns yet to `seconds`."""
+        """Raise the lower bound of a layout without columns to `seconds`."""
         self._cost[self.y[number]] = seconds / self.scale
 
     def place(self, number: int, leaf: Leaf, columns: Columns, paths: Iterable[CriticalPath]) -> None:
-        """Replace the lower bound of a layout by columns for its placements, with known critical paths as
-        constraints."""
+        """Replace the lower bound of a layout by columns for its placements, with known critical paths as rows."""
         y = self.y[number]
         names = (f"x_{number}_{j}" for j in range(len(columns.blocks)))
         x = [self.problem.add_variable(name, cat=pulp.LpBinary) for name in names]
@@ -165,8 +159,7 @@ class Program:
         return next(number for number, y in enumerate(self.y) if (y.value() or 0.0) > 0.5)
 
     def solve(self, solver: SolverName, seconds: float = math.inf) -> Solved:
-        """Minimise the step time with the solver; return the solver's result with the lower bound of the step
-        in seconds.
+        """Minimise the step time with the solver, and return the result with its bound in seconds.
 
         Raises:
             KeyboardInterrupt: the user pressed Ctrl-C meanwhile.
@@ -179,8 +172,8 @@ class Program:
         return replace(solved, bound=solved.bound * self.scale)
 
     def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:
-        """Add constraints that give each stage one block count and place all blocks of a layout. Σ_j x[l, j]
-        = y[l] for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
+        """Add rows that give each stage one block count and place all blocks of a layout. Σ_j x[l, j] = y[l]
+        for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
         name = choice.y.name
         self.stages_begin_where_others_end(choice)
         self.stages_recompute_as_many(choice)
@@ -191,10 +184,10 @@ class Program:
         self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
 
     def stages_begin_where_others_end(self, choice: Choice) -> None:
-        """Add constraints by which each stage begins where the previous stage ends. For each class of start
-        positions but the first: Σ_j x[l, j] over a stage's columns that begin in the class = Σ over the
-        columns of the previous stage that end in it. The columns of the first stage all begin with the model.
-        The first class follows from the other constraints."""
+        """Add rows by which each stage begins at a position where the stage before ends. For each class of
+        positions but the first: Σ_j x[l, j] over a stage's columns that begin in the class = Σ over the columns
+        of the stage before that end in it. The columns of the first stage all begin with the model. What is
+        left of a stage's one size is the first class."""
         stage_J, kinds = choice.columns.stage, choice.leaf.kinds
         end_J = kinds.class_after(choice.columns.start, choice.columns.num_blocks)
         for stage in range(1, choice.leaf.num_stages if choice.leaf.is_plain else 1):
@@ -205,9 +198,8 @@ class Program:
                 self.problem += flow == 0, f"joined_{choice.y.name}_{stage}_{start}"
 
     def stages_recompute_as_many(self, choice: Choice) -> None:
-        """Add constraints by which all stages recompute the same number of blocks in full. For each number
-        but the first: Σ_j x[l, j] over a stage's columns with the number = Σ over those of the first
-        stage."""
+        """Add rows by which all stages recompute the same number of blocks in full. For each number but the
+        first: Σ_j x[l, j] over a stage's columns with the number = Σ over those of the first stage."""
         stage_J, number_J = choice.columns.stage, choice.columns.number
         for number in np.unique(number_J)[1:].tolist():
             for stage in range(1, choice.leaf.num_stages):
@@ -215,8 +207,8 @@ class Program:
                 self.problem += choice.sum(own_J) == 0, f"as_many_{choice.y.name}_{stage}_{number}"
 
     def every_rank_within_its_memory(self, choice: Choice) -> None:
-        """Add constraints that keep every rank of a layout in patterns within its device memory. Σ_j bytes[r,
-        j] x[l, j] ≤ limit[r] y[l]; columns of plain pipelines fit by construction."""
+        """Add rows that keep every rank of a layout in patterns within its memory. Σ_j bytes[r, j] x[l, j] ≤
+        limit[r] y[l]; columns of plain pipelines fit by construction."""
         if choice.leaf.is_plain:
             return
         full_JR = choice.leaf.rank_bytes(choice.columns.blocks) / choice.leaf.memory_limit.clip(min=1.0)
@@ -224,8 +216,8 @@ class Program:
             self.problem += choice.sum(full_JR[:, rank]) - choice.y <= 0, f"memory_{choice.y.name}_{rank}"
 
     def optimizer_step_is_no_shorter_than_any(self, choice: Choice) -> None:
-        """Add constraints by which a layout's optimizer seconds U are at least those of every rank. U ≥ the
-        optimizer step of every rank of layout l, where y[l] = 1."""
+        """Add rows that bound the optimizer step of a layout by that of every rank. U ≥ the optimizer step of
+        every rank of layout l, where y[l] = 1."""
         leaf = choice.leaf
         fixed_R = leaf.once_a_step("optimizer", leaf.no_blocks)
         own_JR = (leaf.once_a_step("optimizer", choice.columns.blocks) - fixed_R) / self.scale
@@ -234,8 +226,8 @@ class Program:
             self.problem += choice.U - longest >= 0, f"optimizer_{choice.y.name}_{rank}"
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
-        """Add a constraint that bounds the step of a layout by one critical path. M ≥ length of the path of
-        layout l plus the synchronisation of the rank it ends on, where y[l] = 1."""
+        """Add a row that bounds the step of a layout by one critical path. M ≥ length of the path of layout l
+        plus the synchronisation of the rank it ends on, where y[l] = 1."""
         fixed = float(path_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
         own_J = (path_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
         length = choice.sum(own_J) + fixed / self.scale * choice.y
@@ -243,40 +235,39 @@ class Program:
         choice.paths.append(path)
 
     def steps_are_no_shorter_than_path(self, leaf: Leaf, path: CriticalPath) -> None:
-        """Add a constraint that bounds the step by one critical path, for every layout with the same pipeline
-        key as `leaf`."""
+        """Add a row that bounds the step by one critical path of a layout, for every layout of the same pipeline."""
         for choice in self.choices.values():
             if pipeline_of(choice.leaf) == pipeline_of(leaf):
                 self.step_is_no_shorter_than_path(choice, path)
 
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
-        """Step seconds of a placement by the critical paths in the program alone, in full precision."""
+        """Step seconds of a placement from the critical paths in the program alone, in full precision."""
         leaf, blocks = choice.leaf, placement.table
         longest = float(path_lengths(leaf, choice.paths, blocks).max())
         return longest + float(leaf.once_a_step("optimizer", blocks).max()) + leaf.overhead
 
 
-SLOWDOWN = 1.05
-"""Factor by which one rank is slowed to find the critical path through it."""
-TRANSFER_DELAY = 1e-3
-"""Transfer delay between ranks while critical paths are sought, in units of a forward pass."""
+SLOWED = 1.05
+"""Factor by which one rank is slowed to find the path through it."""
+HANDED_OVER = 1e-3
+"""Delay between ranks while paths are sought, in forward passes."""
 
 
 def paths_through(leaf: Leaf) -> list[CriticalPath]:
-    """Critical paths of a pipeline when one rank is slowed, for each rank in turn, or for three ranks where
-    stages are nearly equal."""
+    """Critical paths of a pipeline with one rank slowed, for each slowed rank. Every rank in turn is slowed, or
+    three where stages are nearly equal."""
     paths = []
     for rank in range(leaf.pp) if leaf.is_plain else sorted({0, leaf.pp // 2, leaf.pp - 1}):
-        forward_S = np.where(leaf.rank_of_stage == rank, SLOWDOWN, 1.0)
+        forward_S = np.where(leaf.rank_of_stage == rank, SLOWED, 1.0)
         halves = (forward_S, forward_S) if leaf.splits_backward else (2 * forward_S, 0 * forward_S)
-        tail_R = TRANSFER_DELAY * np.arange(leaf.pp)[::-1]
-        paths.append(leaf.timeline.critical_path(forward_S, halves[0], TRANSFER_DELAY, tail_R, halves[1]))
+        tail_R = HANDED_OVER * np.arange(leaf.pp)[::-1]
+        paths.append(leaf.timeline.critical_path(forward_S, halves[0], HANDED_OVER, tail_R, halves[1]))
     return paths
 
 
 def stage_columns(choices: Choices) -> Columns:
     """Columns of a plain pipeline in the integer program, one for each useful number of blocks on each stage.
-    The first stage begins with the model's first block."""
+    The first stage begins the model."""
     leaf = choices.leaf
     useful = choices.useful & ((np.arange(leaf.pp)[:, None] > 0) | (choices.classes == 0))
     stage_J, index_J = np.nonzero(useful)
@@ -285,8 +276,7 @@ def stage_columns(choices: Choices) -> Columns:
 
 
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
-    """Seconds of each critical path plus the gradient synchronisation of the rank where it ends, (...,
-    paths), for placements `blocks` (..., S, P)."""
+    """Seconds of each path plus the synchronisation of the rank it ends on, (..., paths), for blocks (..., S, P)."""
     first_S, second_S = leaf.halves(blocks)
     return (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)
@@ -298,21 +288,20 @@ def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Arr
 
 
 Pipeline = tuple[str, int, int, int]
-"""Schedule, pp, vpp and number of microbatches, which determine the possible critical paths."""
+"""Schedule, pp, vpp and microbatches, which decide the paths."""
 
 
 def pipeline_of(leaf: Leaf) -> Pipeline:
-    """Key (schedule, pp, vpp, microbatches) of a layout's pipeline; layouts with equal keys share critical
-    paths."""
+    """Key of the pipeline of a layout, which shares critical paths with all layouts of the same key."""
     return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
 
 
 def minimum(
     program: Program, solver: SolverName, *, known_seconds: float = math.inf, deadline: float = math.inf
 ) -> Solution:
-    """Best placement and lower bound of an integer program, re-solved with added critical paths until program
-    and timeline agree. Status `optimal` if no placement beats the bound, `infeasible` if none exists; stops
-    early if nothing can beat `known_seconds`."""
+    """Solve an integer program, adding critical paths as rows until timeline and program agree; return the best
+    placement and the bound. `optimal` where nothing takes less than the bound, `infeasible` without solutions;
+    stops early once nothing can beat `known_seconds`."""
     best, best_seconds, bound, rounds = None, math.inf, 0.0, 0
     critical: list[CriticalPath] = []
     status: Status = "stopped"
@@ -338,13 +327,13 @@ def minimum(
 
 
 class Survivor(NamedTuple):
-    """A layout that lower bounds did not prune, with its best known placement and critical paths."""
+    """A layout that lower bounds did not exclude, with its best known placement and critical paths."""
 
     leaf: Leaf
     placement: Placement | None
     """Best placement known; None if none is."""
     met_paths: Sequence[CriticalPath]
-    """Known critical paths of pipelines with the same schedule, pp, vpp and microbatches."""
+    """Known critical paths of pipelines of this shape."""
 
 
 def solve_record(
@@ -383,9 +372,8 @@ def solve_record(
 
 
 def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]) -> Columns | None:
-    """Columns of a layout whose placements may take at most `target` seconds a step; None if no step is that
-    short. A plain pipeline has a column for each block count of a stage, a pipeline in chunks one for each
-    pattern."""
+    """Columns of a layout whose placements may take at most `target` seconds; None where no step is so short. A
+    plain pipeline has columns of its stages, one in chunks a column for each pattern."""
     if leaf.is_plain:
         numbered_leaves = leaves_by_full_count(leaf, target * (1 + TOLERANCE))
         choices = [choices_in_time(numbered_leaf, target, met_paths) for _, numbered_leaf in numbered_leaves]
@@ -394,13 +382,13 @@ def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]
     patterns = chunk_patterns(leaf)
     patterns = patterns[leaf.busy_seconds(patterns) <= target]
     fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit.clip(min=1.0)).max(axis=-1, initial=0.0)
-    patterns = patterns[leaf.fits(patterns) | (fullest > 1 + CONSTRAINT_TOLERANCE)]
+    patterns = patterns[leaf.fits(patterns) | (fullest > 1 + OVERLOOKED)]
     return Columns.of_patterns(patterns) if len(patterns) else None
 
 
 def best_placement(task: Task) -> Solution:
-    """Best placement of a plain layout, proven by label setting, or by its integer program if there are too
-    many labels.
+    """Best placement of a plain layout, proven by label setting, or by its integer program where labels are too
+    many.
 
     The solution is `stopped` after most rounds of label setting or at the deadline.
     """
@@ -410,7 +398,7 @@ def best_placement(task: Task) -> Solution:
 
 
 def place_by_ilp(task: Task, solver: SolverName | None = None) -> Solution:
-    """Best placement of a plain layout by the integer program, with status, step seconds and lower bound."""
+    """Best placement of a plain layout by the integer program; the result is as that of `place_by_labels`."""
     leaf, cut_off = task.leaf, task.cut_off
     best, best_seconds = task.incumbent or (None, math.inf)
     to_beat = min(best_seconds, cut_off)

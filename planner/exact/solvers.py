@@ -15,11 +15,10 @@ import pulp
 
 SolverName = Literal["highs", "cbc"]
 ROUNDING = 1e-9
-"""Feasibility tolerance of the solver; relative, as constraints are scaled to one."""
+"""Feasibility tolerance: our rows are scaled to one, so this is relative."""
 Verdict = Literal["optimal", "infeasible", "stopped"]
 Watch = Callable[[float, float], bool]
-"""Callback that receives the solver's best value and lower bound from time to time, and returns whether to
-stop."""
+"""Called now and then with the solver's best value and bound; returns whether to stop."""
 
 
 @dataclass(slots=True)
@@ -31,8 +30,8 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """Result of one solver call, with its verdict and a lower bound of the optimum. The bound is valid under
-    every verdict; variables have values if `has_solution`."""
+    """Result of one solver call, with the verdict and a lower bound of the optimum. `bound` holds whatever the
+    verdict; variables have values where `has_solution`."""
 
     verdict: Verdict
     bound: float
@@ -53,8 +52,8 @@ def solve(
     interrupt: Interrupt | None = None,
     watch: Watch | None = None,
 ) -> Solved:
-    """Minimise a PuLP problem on one thread by HiGHS or CBC; return verdict, lower bound, and whether
-    variables have values. The bound is −infinity if the solver reports none.
+    """Minimise a PuLP problem on one thread by HiGHS or CBC; return the verdict, a lower bound and whether
+    variables have values. `bound` is the solver's own where it gives one, else −infinity.
 
     At a time limit PuLP reports `status` Optimal for whatever was found; `sol_status` alone tells the difference.
     """
@@ -91,8 +90,8 @@ def bounds_with_variable(
     stop: Interrupt,
     seconds: float = math.inf,
 ) -> list[float]:
-    """Lower bounds of the optimum if a variable is at least 1, one for each of `variables`, from the reduced
-    costs of a linear program just solved.
+    """Lower bounds of the optimum of a relaxed program just solved, one for each variable when that variable is
+    at least 1.
 
     Bounds follow from reduced costs; for `seconds` HiGHS solves the program again for each variable whose bound is
     below `cutoff`.
@@ -123,7 +122,6 @@ def bounds_with_variable(
 
 
 def _highs(limit: float, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
-    """HiGHS for PuLP with a time limit in seconds and a relative gap; `stop` and `watch` can end it early."""
     import highspy
 
     from planner.exact.highs import SilentHiGHS

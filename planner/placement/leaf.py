@@ -30,20 +30,18 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
 from cost_models.specs.kinds import Kinds
 
 TOLERANCE = 1e-9
-"""Relative difference below which two step times count as equal, as sums of a million durations have rounding
-errors."""
+"""Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
 
 
 def gap_of(seconds: float, bound: float) -> float:
-    """Gap between a step time and its lower bound, as a share of the step time; 0 if within rounding
-    errors."""
+    """Gap between a step time and its lower bound, as a share of the step time; 0 if within rounding."""
     gap = (seconds - bound) / seconds
     return gap if gap > TOLERANCE else 0.0
 
 
 def stage_sizes(layers: int, pp: int, vpp: int, schedule: Schedule, rank_minimum: int = 0) -> tuple[int, int]:
-    """Minimum and maximum number of blocks of a virtual stage in placements that the search tries, if every
-    rank has at least `rank_minimum` blocks."""
+    """Fewest and most blocks of one virtual stage that the search covers, if every rank has `rank_minimum` or
+    more. `planner.placement.patterns` says which sizes go together where a schedule is not plain."""
     if pp == 1:
         return layers, layers
     if schedule in PLAIN:
@@ -54,20 +52,19 @@ def stage_sizes(layers: int, pp: int, vpp: int, schedule: Schedule, rank_minimum
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Assignment of transformer blocks to pipeline stages and recompute policies: the number of blocks for
-    each pair."""
+    """Number of transformer blocks on each virtual stage under each recompute policy."""
 
     blocks: tuple[tuple[int, ...], ...]
-    """Number of blocks on each virtual stage under each recompute policy, (S, P)."""
+    """(S, P)"""
 
     @classmethod
     def of(cls, blocks_SP: Ints) -> Placement:
-        """Placement from an array (S, P) of the number of blocks on each stage under each policy."""
+        """Placement from a table (S, P) of the blocks of each stage under each policy."""
         return cls(tuple(tuple(stage) for stage in blocks_SP.tolist()))
 
     @property
     def table(self) -> Ints:
-        """Number of blocks on each stage under each policy as an array, (S, P)."""
+        """Blocks of each stage under each policy as an array, (S, P)."""
         return np.array(self.blocks, dtype=np.int64)
 
     @property
@@ -81,35 +78,32 @@ class Placement:
         return mixes_of(self.table.reshape(len(self.blocks), -1, len(RECOMPUTE_POLICIES)).sum(axis=1))
 
     def on(self, layout: Layout) -> Layout:
-        """Copy of the layout with the numbers of blocks and recompute settings of the placement."""
+        """Copy of the layout with the blocks and recompute settings of the placement."""
         placed_layout = layout.model_copy(update={"layers": self.layers, "recompute": self.recompute})
         return Layout(**placed_layout.model_dump())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf(Pipeline):
-    """Placement problem of one layout: costs in seconds and bytes, and choices of where blocks go; block
-    costs are by kind and policy."""
+    """One layout before its blocks are placed, with costs in seconds and bytes; block costs by kind and policy."""
 
     has_replicas: ClassVar[bool] = False
-    """Whether the layout has complete replicas of the model in different pools of GPUs, each with its own
-    number of microbatches."""
+    """Whether whole replicas lie in several pools, each with a share of the microbatches of its own."""
     kinds: Kinds
-    """Kind of every transformer block, such as dense or mixture-of-experts."""
+    """Kind of every block."""
     allowed: Bools
-    """Mask of the recompute policies that blocks may use, (P,)."""
+    """(P,): the policies the blocks may use."""
     recompute: tuple[str, ...] | None = None
-    """Recompute setting of each virtual stage if the user gave it; None: the search chooses."""
+    """The mix of each virtual stage where it is given, not chosen."""
     uses_full_counts: bool = False
-    """Whether the recompute setting is one number n for all virtual stages: the first n blocks of each are
-    recomputed in full, the others not at all."""
+    """Whether one number says how many first blocks of every virtual stage are recomputed in full, and the others not
+    at all."""
     full_count: int | None = None
-    """Number of first blocks of every stage recomputed in full; None: not fixed."""
+    """Number of first blocks recomputed in full, if fixed."""
     least_blocks: int = 0
-    """Minimum number of blocks on every rank: as many as the layout offloads."""
+    """Minimum blocks of every rank: the layout offloads this number of blocks."""
     mean_costs: StageCosts | None = None
-    """Costs of the mean block and of each kind of block, from which bounds are computed; None if all blocks
-    are of one kind."""
+    """Costs of the mean block and of each kind, which bounds read; None for a single kind."""
 
     @property
     def num_layers(self) -> int:
@@ -118,8 +112,7 @@ class Leaf(Pipeline):
 
     @cached_property
     def key(self) -> bytes:
-        """Bytes of all costs and settings that decide the best placement. Layouts with equal keys differ only
-        in name."""
+        """Bytes of everything that decides the best placement. Leaves with equal keys differ only in name."""
         names = ["schedule", "pp", "vpp", "microbatches", "recompute"]
         names += ["uses_full_counts", "full_count", "least_blocks"]
         shape = repr([getattr(self, name) for name in names]).encode()
@@ -128,34 +121,33 @@ class Leaf(Pipeline):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the search tries every number of blocks on every stage, as with 1F1B and GPipe."""
+        """Whether the search covers every number of blocks on every stage, as with 1F1B and GPipe."""
         return self.schedule in PLAIN and not self.has_replicas
 
     @cached_property
     def sizes(self) -> range:
-        """Range of the numbers of blocks that the search tries on a virtual stage."""
+        """Range of the numbers of blocks that a virtual stage may hold."""
         low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule, self.least_blocks)
         return range(low, high + 1)
 
     @property
     def no_blocks(self) -> Ints:
-        """Placement without any blocks, (S, P) zeros, for the costs of stages apart from blocks."""
+        """Placement without any blocks, (S, P) zeros, to price what a stage costs without them."""
         return np.zeros((self.num_stages, self.kinds.number * len(self.allowed)), dtype=np.int64)
 
     def choice_indices(self, layers_KR: Ints) -> Ints:
-        """Index of each rank's blocks in tables of every block count and class of start positions, (..., R),
-        for one stage a rank. The index is blocks times `Kinds.classes` plus the class of positions where they
-        begin."""
+        """Index, into tables of every block count and start position, of the blocks on each rank, (..., R), one
+        stage a rank. The index is blocks times `Kinds.classes` plus the class of positions where they begin."""
         return self.choice_index(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
 
     def choice_index(self, blocks_before: Ints, blocks: Ints) -> Ints:
-        """Index, in tables of every block count and class of start positions, of `blocks` blocks on a rank
-        after `blocks_before` blocks on earlier ranks."""
+        """Index, into tables of every block count and start position, of `blocks` blocks on a rank after
+        `blocks_before` blocks on earlier ranks."""
         return blocks * self.kinds.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
-        """Lower bound of the step time of placements, seconds (...,), from the work of the busiest rank
-        between its first and its last microbatch."""
+        """Lower bound of the step time of placements, seconds (...,). Some rank does all its work between its
+        first and its last microbatch."""
         forward_S, backward_S = self.forward(blocks_SP), self.backward(blocks_SP)
         stage_S = forward_S + backward_S
         # weight halves of a split backward pass may run while the last microbatch goes up
@@ -169,20 +161,19 @@ class Leaf(Pipeline):
         return total
 
     def critical_path(self, blocks_SP: Ints) -> CriticalPath:
-        """Critical path through the timeline of one placement, with the seconds after the last backward pass
-        of the rank where the path ends."""
+        """Critical path through the timeline of one placement, including the tail of the rank where the path ends."""
         first_S, second_S = self.halves(blocks_SP)
         forward_S, sync_R = self.forward(blocks_SP), self.once_a_step("sync", blocks_SP)
         return self.timeline.critical_path(forward_S, first_S, self.cost("p2p"), sync_R, second_S)
 
     def backward_durations(self, blocks_SP: Ints) -> Array:
-        """Seconds of one backward pass on each virtual stage, (..., S), which differ between placements with
-        equal stage sizes."""
+        """Seconds of one backward pass on each virtual stage, (..., S), to compare placements of the same stage
+        sizes."""
         return self.backward(blocks_SP)
 
     @property
     def memory_limit(self) -> Array:
-        """Maximum bytes of device memory that each rank may use, (R,)."""
+        """Bytes of device memory that each rank may use, (R,)."""
         return self.by_rank("memory_limit")
 
     def fits(self, blocks_SP: Ints) -> Bools:
@@ -191,33 +182,30 @@ class Leaf(Pipeline):
         return np.asarray(within_R.all(axis=-1))
 
     def price(self, placement: Placement) -> float:
-        """Step time of one placement of the layout, in seconds."""
+        """Step time of one placement of the layout, seconds."""
         return float(self.step_seconds(placement.table))
 
 
 def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
-    """Keyword arguments of `Leaf` that hold the given costs: `costs`, `mean_costs` and `kinds`."""
+    """Keyword arguments of `Leaf` for the given costs, namely `costs`, `mean_costs` and `kinds`."""
     return {"costs": costs.in_sorts, "mean_costs": costs if costs.kinds else None, "kinds": kinds}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Layout whose blocks are to be placed, with its best known placement, critical paths and limits on
-    effort."""
+    """A layout to place, with what is known of its placements, and the effort that may be spent."""
 
     leaf: Leaf
-    """Placement problem of the layout."""
     incumbent: tuple[Placement, float] | None = None
-    """Best placement known, and its step seconds; None if none is known."""
+    """Best placement known, and the seconds of its step."""
     cut_off: float = math.inf
-    """Step seconds below which a placement is of interest."""
+    """Only placements whose step takes fewer seconds are of interest."""
     met_paths: Sequence[CriticalPath] = ()
-    """Critical paths of other layouts with the same schedule, pp, vpp and microbatches."""
+    """Critical paths of other layouts with the same pipeline."""
     deadline: float = math.inf
-    """Time of `time.monotonic()`, in seconds, at which the work stops."""
+    """Seconds of the monotonic clock at which the work stops."""
     most_rounds: int | None = None
-    """Maximum number of rounds of label setting, each with timelines of candidates; None without a deadline:
-    until the answer is proven."""
+    """Maximum number of label passes with their timelines; without it and a deadline the answer is always proven."""
 
 
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]
@@ -239,45 +227,41 @@ class Solution:
     bound: float
     """Lower bound over all placements, seconds."""
     rounds: int
-    """Number of label passes, or of solver calls."""
+    """Number of label passes, or calls of the solver."""
     paths: tuple[CriticalPath, ...] = ()
-    """Critical paths of evaluated placements, which are lower bounds for any layout with the same schedule,
-    ranks and microbatches."""
+    """Critical paths met on the way: lower bounds for any layout with the same schedule, ranks and microbatches."""
 
 
 def proven(seconds: float, cut_off: float) -> Status:
-    """Status of a layout ("optimal", "infeasible" or "cut off") once no placement beats both its best
-    placement and the cut-off, both in seconds."""
+    """Status of a layout ("optimal", "infeasible" or "cut off") once no placement beats both its best one and
+    the cut-off."""
     if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):
         return "optimal"
     return "infeasible" if math.isinf(cut_off) else "cut off"
 
 
 ScenarioPaths = tuple[tuple[int, CriticalPath, int], ...]
-"""Critical paths in several hardware scenarios: index of the scenario, path, and rank with the longest
-optimizer step there. The mean of their lengths plus optimizer and overhead is a lower bound of every
-risk-weighed step."""
+"""Critical paths in several scenarios, each with its scenario and the rank with the longest optimizer step there: the
+mean of their lengths plus optimizer and overhead bounds every weighed step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeighedLeaf(Leaf):
-    """Placement problem of one layout with costs in every hardware scenario, combined by the risk preference.
-    `costs` (`cost_models.pipeline.pricing`) yield lower bounds for every placement."""
+    """One layout before its blocks are placed, with costs in every scenario of the hardware. `costs`
+    (`cost_models.pipeline.pricing`) bound every placement."""
 
     scenarios: StageCosts
-    """Costs in each of K hardware scenarios; only seconds differ."""
+    """Costs in every scenario, (K,); only seconds differ."""
     risk: Risk
-    """Risk preference by which the step times of scenarios are combined."""
 
     @classmethod
     def of(cls, leaf: Leaf, scenarios: StageCosts, risk: Risk) -> WeighedLeaf:
-        """Weighed leaf from a leaf at mean costs, and the costs in every scenario."""
+        """Leaf with the fields of a leaf at mean costs and the costs in every scenario."""
         return cls(**leaf_fields(leaf), scenarios=scenarios.in_sorts, risk=risk)
 
     @cached_property
     def scenario_leaves(self) -> tuple[Leaf, ...]:
-        """One placement problem (leaf) for each of the K scenarios, with its costs; bytes do not differ
-        between scenarios."""
+        """One leaf for each scenario, with the costs there, (K,); bytes do not differ between them."""
         each = [self.scenarios.rows(slice(at, at + 1)) for at in range(len(self.scenarios))]
         return tuple(Leaf(**leaf_fields(self) | {"costs": costs}) for costs in each)
 
@@ -287,7 +271,7 @@ class WeighedLeaf(Leaf):
         return super().key + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """Step seconds of placements, combined over all scenarios by the risk preference, (...,)."""
+        """Step seconds of placements, weighed over all scenarios by the risk preference, (...,)."""
         return weigh(self._steps(blocks_SP), self.risk)
 
     def backward_durations(self, blocks_SP: Ints) -> Array:
@@ -295,7 +279,7 @@ class WeighedLeaf(Leaf):
         return np.concatenate([leaf.backward(blocks_SP) for leaf in self.scenario_leaves], axis=-1)
 
     def bounding_path(self, blocks_SP: Ints) -> ScenarioPaths:
-        """Critical paths of one placement, one for each scenario with weight in the combined step time."""
+        """Critical paths of one placement, one for each scenario that counts in the weighed step time."""
         decisive = np.flatnonzero(weighed_mask(self._steps(blocks_SP), self.risk)).tolist()
         leaves = [(at, self.scenario_leaves[at]) for at in decisive]
         return tuple(

@@ -28,13 +28,13 @@ from cost_models.axes.stages import blocks_by_policy, first_in_full, named_block
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import Leaf, Placement
 
-_MAX_MIXES = 250_000
-"""Maximum mixes of recompute policies that are compared in one batch, which bounds memory."""
+_AT_ONCE = 250_000
+"""Maximum mixes that are compared at once."""
 
 
 def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array, Ints]:
-    """Minimum seconds of one microbatch on each rank under any mix of recompute policies that fits, for B
-    numbers of blocks, (B, R), infinite if none fits; and the blocks under each policy, (B, R, P).
+    """For B numbers of blocks on each rank, the minimum seconds of one microbatch under any mix of recompute
+    policies, (B, R), infinite where nothing fits, and the blocks under each policy, (B, R, P).
 
     `sizes` are the numbers of blocks to try; by default all that a stage may hold. With several kinds of blocks
     rows are choices, `Leaf.choice_indices`: every class of positions for each number of blocks.
@@ -64,7 +64,7 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
 
 def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints]:
     """Seconds of one microbatch on each rank, (N, B, R), and blocks by policy, (N, B, R, P), if the first
-    `number_N` of the `size_B` blocks of a stage are recomputed in full."""
+    `number_N` blocks of a stage are recomputed in full."""
     start_C = np.arange(leaf.kinds.classes)
     blocks = first_in_full(size_B, number_N[:, None])[:, :, None, None]
     blocks = leaf.kinds.in_sorts(blocks, start_C[:, None])
@@ -75,7 +75,7 @@ def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints
 
 
 def every_mix(size: int, allowed: Bools) -> Ints:
-    """Every division of `size` blocks among the allowed recompute policies, as numbers of blocks, (K, P)."""
+    """Every way to split `size` blocks among the allowed recompute policies, (K, P)."""
     policies = np.flatnonzero(allowed).tolist()
     counts = np.array([mix for mix in product(range(size + 1), repeat=len(policies) - 1) if sum(mix) <= size])
     mixes_KP = np.zeros((len(counts), len(allowed)), dtype=np.int64)
@@ -85,15 +85,14 @@ def every_mix(size: int, allowed: Bools) -> Ints:
 
 
 def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
-    """Fastest mixes of recompute policies for several kinds of blocks: seconds of one microbatch, (B·C, R),
-    and numbers of blocks, (B·C, R, K·P), for each of C classes of start positions and each number of
-    blocks."""
+    """For several kinds of blocks, seconds (B·C, R) of one microbatch and blocks (B·C, R, K·P) of the fastest
+    mixes of policies, C classes of positions for each number of blocks."""
     rows, every_C, policies = [], np.arange(leaf.kinds.classes), int(leaf.allowed.sum())
     has_one_mix = policies == 1 or leaf.recompute is not None  # for each number of blocks: all at once
     for batch_B in [size_B] if has_one_mix else np.split(size_B, len(size_B)):
         starts_U, of_C = (every_C, every_C) if has_one_mix else leaf.kinds.distinct_starts(int(batch_B[0]))
         mixes = 1 if has_one_mix else comb(int(batch_B[0]) + policies - 1, policies - 1)
-        parts = np.array_split(starts_U, min(len(starts_U), -(-len(starts_U) * mixes // _MAX_MIXES)))
+        parts = np.array_split(starts_U, min(len(starts_U), -(-len(starts_U) * mixes // _AT_ONCE)))
         seconds, blocks = zip(*(_fastest_from(leaf, batch_B, part_U) for part_U in parts), strict=True)
         seconds_BCR, blocks_BCR = (np.concatenate(part, axis=1)[:, of_C] for part in (seconds, blocks))
         has_room_BC = every_C + batch_B[:, None] <= leaf.num_layers
@@ -104,8 +103,8 @@ def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
 
 
 def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]:
-    """Seconds of one microbatch, (B, C, R), and numbers of blocks, (B, C, R, K·P), under the fastest mix of
-    policies that fits, for stages whose first block is `start_C`."""
+    """Seconds of one microbatch, (B, C, R), and blocks, (B, C, R, K·P), of the fastest mix of policies that
+    fits, for stages that begin at `start_C`."""
     named_R = np.zeros(leaf.pp, dtype=np.int64)
     if leaf.recompute is not None:
         named_R = np.array([named_blocks(mix) for mix in leaf.recompute])  # and a rank has at least as many
@@ -126,22 +125,22 @@ def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]
 def _mixes_by_sort(
     kinds: Kinds, sizes: tuple[int, ...], allowed: tuple[bool, ...], starts: tuple[int, ...]
 ) -> Ints:
-    """Every division of each number of blocks among recompute policies, by kind and policy, for each index of
-    the first block, (sizes, starts, mixes, 1, K·P); all `sizes` have equally many mixes."""
+    """Every way to divide each number of blocks among recompute policies, by kind and policy, for each starting
+    block, (sizes, starts, mixes, 1, K·P); all `sizes` have equally many mixes."""
     mixes_BMP = np.stack([every_mix(size, np.array(allowed)) for size in sizes])
     return kinds.in_sorts(mixes_BMP[:, None, :, None], np.array(starts)[:, None, None])
 
 
 def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> Array:
-    """Seconds of one microbatch, forward plus backward, on every rank, (..., R); infinite if `possible_BR` is
-    false or the blocks do not fit in memory."""
+    """Seconds of forward plus backward of one microbatch on every rank, (..., R); infinite where blocks are not
+    possible or do not fit."""
     fits_BR = (leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit) & possible_BR
     return np.where(fits_BR, leaf.forward(blocks_BRP) + leaf.backward(blocks_BRP), np.inf)
 
 
 def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
-    """Number of blocks under each policy, (B, R, P), in the fastest mix of the policies in `policy_set` that
-    fits, for B numbers of blocks on each rank."""
+    """Blocks under each policy, (B, R, P), in the fastest mix of the policies in `policy_set` that fits, for B
+    numbers of blocks on each rank."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     # three policies: the slowest one repeats where the set has fewer
@@ -168,42 +167,40 @@ def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
 
 
 ROUNDS = 4
-"""Maximum rounds of local search, each of which moves one block from a rank to another."""
+"""Maximum rounds of moving one block from a rank to another."""
 MOST_ACTIONS = 500_000
-"""Maximum pipeline actions × placements that one round of local search evaluates, which takes
-milliseconds."""
+"""Maximum actions × placements in one round of moves, which then takes milliseconds."""
 
 
 def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
-    """Heuristic placement of a layout, good but not always optimal, and its step seconds; None if none fits.
-    The best of a few balanced placements is improved by moves of single blocks.
+    """Good, not always optimal, placement of a layout and its step seconds; None where none fits. The best of a
+    few balanced placements is improved by single moves.
 
     Sizes above twice the even share are tried only if nothing smaller fits.
     """
     low, even = leaf.sizes.start, -(-leaf.num_layers // leaf.pp)
     usual_sizes = range(low, min(leaf.sizes.stop, 2 * even + 2))
-    placement = _placement_of_sizes(leaf, usual_sizes)
-    return placement if placement or usual_sizes == leaf.sizes else _placement_of_sizes(leaf, leaf.sizes)
+    placement = _among(leaf, usual_sizes)
+    return placement if placement or usual_sizes == leaf.sizes else _among(leaf, leaf.sizes)
 
 
-def _placement_of_sizes(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
-    """Heuristic placement with a number of blocks in `sizes` on each rank, and its step seconds; None if none
-    fits."""
+def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
+    """Good placement with a number of blocks in `sizes` on each rank, and its step seconds; None where none fits."""
     mixes = fastest_mixes(leaf, sizes)
-    candidates_KR = _balanced_block_counts(leaf, mixes[0])
+    candidates_KR = _balanced(leaf, mixes[0])
     best: tuple[Placement, float] | None = None
     for _ in range(ROUNDS):
         better = _best(leaf, candidates_KR[(candidates_KR < sizes.stop).all(axis=1)], *mixes)
         if better is None or (best is not None and better[1] >= best[1]):
             break
         best = better
-        candidates_KR = _block_counts_after_move(leaf, np.array(best[0].layers))
+        candidates_KR = _moves(leaf, np.array(best[0].layers))
     return best
 
 
 def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> tuple[Placement, float] | None:
-    """Fastest of K candidate block counts of the ranks, each rank under the fastest mix of policies that
-    fits, with its step seconds; None if no candidate fits."""
+    """Fastest of K candidates for the blocks of each rank, every rank under the fastest mix of policies that
+    fits, and its step seconds; None where none fits."""
     size_KR = leaf.choice_indices(layers_KR) - leaf.kinds.classes * leaf.sizes.start
     rank_R = np.arange(leaf.pp)
     fits_K = np.isfinite(seconds_BR[size_KR, rank_R]).all(axis=1)
@@ -215,9 +212,9 @@ def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> t
     return Placement.of(blocks_KRP[k]), float(step_K[k])
 
 
-def _balanced_block_counts(leaf: Leaf, seconds_BR: Array) -> Ints:
-    """Candidate numbers of blocks on each rank, (K, R), that minimise the seconds of the slowest rank. Ranks
-    get the most blocks within its seconds, less the surplus in several orders."""
+def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
+    """Candidates for the number of blocks on each rank, (K, R), that keep the slowest rank as fast as possible.
+    Ranks get the most blocks within its seconds, less the surplus in several orders."""
     low, classes = leaf.sizes.start, leaf.kinds.classes
     # the first rank begins the model, the others as most of them do
     usual_R = np.where(np.arange(leaf.pp) > 0, classes - 1, 0)
@@ -240,12 +237,11 @@ def _balanced_block_counts(leaf: Leaf, seconds_BR: Array) -> Ints:
     from_ends = sorted(ranks, key=lambda rank: (min(rank, leaf.pp - 1 - rank), rank))
     orders = [ranks, ranks[::-1], from_ends]
     most_R = largest_counts(limits[first])
-    return np.stack([_block_counts_after_removal(most_R, leaf.num_layers, low, order) for order in orders])
+    return np.stack([_reduced(most_R, leaf.num_layers, low, order) for order in orders])
 
 
-def _block_counts_after_removal(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
-    """Numbers of blocks on the ranks, (R,), after blocks are removed in turn until `total` blocks are
-    left."""
+def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
+    """Numbers of blocks on the ranks after taking blocks off in turn until `total` blocks are left, (R,)."""
     layers_R = most_R.copy()
     while layers_R.sum() > total:
         for rank in order:
@@ -254,9 +250,9 @@ def _block_counts_after_removal(most_R: Ints, total: int, low: int, order: list[
     return layers_R
 
 
-def _block_counts_after_move(leaf: Leaf, layers_R: Ints) -> Ints:
-    """Numbers of blocks on the ranks after one block moves from a rank to another, (K, R), for every useful
-    move; empty if too many to evaluate."""
+def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
+    """Numbers of blocks on the ranks after moving one block between two ranks, (K, R), for every useful move;
+    empty if too many to evaluate."""
     giver_K, taker_K = np.indices((leaf.pp, leaf.pp)).reshape(2, -1)
     useful_K = (giver_K != taker_K) & (layers_R[giver_K] > leaf.sizes.start)
     giver_K, taker_K = giver_K[useful_K], taker_K[useful_K]

@@ -26,25 +26,22 @@ from cost_models.specs.choices import Schedule
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
 TIMED_TOGETHER = 16
-"""Patterns (placements) whose timelines are evaluated in one batch, which takes little longer than one
-timeline."""
+"""Patterns whose timelines are evaluated at once, which takes little longer than one."""
 
 
 MOST_SMALLER = 2
-"""Maximum stages with one block less than the others: one beside the embedding and one beside the head."""
+"""Stages that may have a block less than the others: one for the embedding and one for the head."""
 
 
 def covers(schedule: Schedule, num_layers: int, stages: int) -> bool:
-    """Whether the search tries a division of `num_layers` blocks into `stages` pipeline stages under a
-    schedule."""
+    """Whether the search covers a split of `num_layers` blocks into `stages` pipeline stages under a schedule."""
     if stages > num_layers:  # each rank has blocks on other stages where these go round the ranks
         return schedule_named(schedule).goes_round and stages <= num_layers + ENDS
     return schedule in PLAIN or -num_layers % stages <= MOST_SMALLER
 
 
 def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) -> Ints:
-    """Numbers of blocks on the S virtual stages, equal but for stages at the ends with one block less, (Z, S)
-    for Z choices.
+    """Numbers of blocks on the virtual stages, nearly equal, with stages at the ends a block smaller, (Z, S).
 
     Empty where more than `most_smaller` stages would be smaller, or a stage between the ends had no block.
     """
@@ -61,9 +58,8 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
 
 
 def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
-    """Every division of the blocks of a rank or, with `per_chunk`, of a chunk (virtual stage) among recompute
-    policies, (T, P). Each entry is the index after the last block that recomputes at least as much as the
-    policy."""
+    """Every way (T, P) to divide the blocks of a rank or, with `per_chunk`, of a chunk among recompute
+    policies. Each entry is the index where the blocks that recompute at least as much as a policy end."""
     most_blocks = int((sizes_CR if per_chunk else sizes_CR.sum(axis=0)).max())
     first, *stronger = np.flatnonzero(allowed_P).tolist()
     stronger.reverse()  # the blocks that recompute most come first
@@ -78,8 +74,8 @@ def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> In
 
 
 def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> Ints:
-    """Number of blocks of each chunk (virtual stage) of one rank under each policy, (T, C, P), from the block
-    indices where policies end; with `per_chunk` the indices count from each chunk's first block."""
+    """Number of blocks of each chunk of one rank under each policy, (T, C, P), from the ends of the policies;
+    with `per_chunk` each chunk begins anew."""
     end_C = sizes_C if per_chunk else np.cumsum(sizes_C)
     begin_C = end_C - sizes_C
     upto_TCP = np.clip(ends_TP[:, None, :], begin_C[:, None], end_C[:, None]) - begin_C[:, None]
@@ -90,8 +86,7 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> I
 def _patterns(
     num_layers: int, shape: tuple[str, int, int], allowed: tuple[bool, ...], smaller: int, per_chunk: bool
 ) -> Ints:
-    """Every placement that the search tries for a `shape` of schedule, pp and vpp, (Z·T, S, P): Z choices of
-    stage sizes times T divisions among policies."""
+    """Every placement that the search covers for a `shape` of schedule, pp and vpp, (Z·T, S, P)."""
     stage_of_CR, stages = stages_of_rank(*shape).T, shape[1] * shape[2]
     sizes_ZS = chunk_sizes(num_layers, stages, smaller)
     parts = []
@@ -107,8 +102,8 @@ def _patterns(
 
 
 def chunk_patterns(leaf: Leaf) -> Ints:
-    """Every placement that the search tries for a layout with several chunks (virtual stages) a rank, (Z·T,
-    S, P); with replicas in pools, any number of stages may have one block less."""
+    """Every placement that the search covers for a leaf with several chunks a rank, (Z·T, S, P); for replicas,
+    any number of stages may be a block smaller."""
     shape, smaller = (leaf.schedule, leaf.pp, leaf.vpp), leaf.pp if leaf.has_replicas else MOST_SMALLER
     allowed = tuple(leaf.allowed.tolist())
     patterns = _patterns(leaf.num_layers, shape, allowed, smaller, leaf.uses_full_counts)
@@ -120,8 +115,8 @@ def chunk_patterns(leaf: Leaf) -> Ints:
 
 
 def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:
-    """Fastest of the placements that the search tries for a layout with several chunks (virtual stages) a
-    rank, or with replicas in different pools of GPUs, with its step seconds.
+    """Fastest of the block placements that are tried for several chunks a rank, or for replicas that lie in
+    different GPU pools, with its step seconds.
 
     None where no placement fits or takes less than `cut_off` seconds. Patterns are timed in the order of their work. A
     rank is never idle less than the way to and from it, so once work and way alone take longer than the best, so do all
@@ -134,12 +129,12 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
     fitting = leaf.fits(patterns)
     patterns, busy = patterns[fitting], busy[fitting]
     order = np.argsort(busy, kind="stable")
-    batch_size = 1
+    together = 1
     if not leaf.has_replicas:  # whose shares of the microbatches decide what fits
-        order, batch_size = order[_undominated(leaf, patterns[order])], TIMED_TOGETHER
+        order, together = order[_undominated(leaf, patterns[order])], TIMED_TOGETHER
     best: Placement | None = None
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
+    for start in range(0, len(order), together):
+        batch = order[start : start + together]
         batch = batch[busy[batch] < cut_off * (1 - TOLERANCE)]
         if not len(batch):
             break
@@ -151,8 +146,8 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
 
 
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
-    """Indices of the patterns that no pattern with the same stage sizes dominates by shorter backward passes
-    on every stage. Longer actions never shorten a timeline."""
+    """Indices of patterns that no pattern of the same stage sizes dominates by shorter backward passes. Longer
+    actions never shorten a timeline."""
     layers, backward = patterns.sum(axis=-1), leaf.backward_durations(patterns)
     front: list[int] = []
     for index in range(len(patterns)):

@@ -27,39 +27,37 @@ from planner.placement.leaf import TOLERANCE, Leaf, priced, stage_sizes
 
 Column = TypeVar("Column", Array, Bools)
 _OF_LEAF = ("pp", "vpp", "schedule", "kinds", "allowed", "uses_full_counts")
-"""Fields that `RankCosts` and `Leaf` share."""
+"""Fields that a leaf has too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankCosts:
-    """Costs of N layouts of one schedule by pipeline rank, from which lower bounds are computed.
+    """Costs, rank by rank, of N layouts of one schedule, from which lower bounds are computed.
 
     Layouts of one shape (pp, vpp) have values of all their ranks. There are hundreds of shapes in a search, most with
     few layouts, so layouts of several shapes are handled together where their first and last ranks suffice: then R = 2.
     """
 
     costs: StageCosts
-    """Costs of N rows, one a layout; if ranks differ N · R rows, with the ranks of a layout in sequence."""
+    """N rows, or where ranks differ N · R, the ranks of a layout side by side."""
     pp: Ints | int
-    """Pipeline degree, one number for all layouts, or (N,)."""
+    """One for all layouts, or (N,)."""
     vpp: Ints | int
-    """Chunks (virtual stages) a rank, one number for all layouts, or (N,)."""
     schedule: Schedule
-    """Pipeline schedule of all layouts."""
     microbatches: Ints
-    """Number of microbatches of each layout, (N,)."""
+    """(N,)"""
     kinds: Kinds
-    """Kind of every transformer block, such as dense or mixture-of-experts."""
+    """Kind of every block."""
     allowed: Bools
-    """Mask of the recompute policies that blocks may use, (P,)."""
+    """(P,)"""
     uses_full_counts: bool = False
-    """Whether the recompute setting is one number of first blocks a stage; see `Leaf.uses_full_counts`."""
+    """See `Leaf.uses_full_counts`."""
     most_blocks: int | None = None
-    """Maximum blocks of one virtual stage, if below the maximum that the search tries; None: that maximum."""
+    """Maximum blocks of one virtual stage, if fewer than the search covers."""
 
     @classmethod
     def of(cls, leaf: Leaf) -> RankCosts:
-        """Costs by rank of a single placement problem, as one layout."""
+        """Costs by rank of a single leaf, as one layout."""
         shared = {name: getattr(leaf, name) for name in _OF_LEAF}
         return cls(costs=leaf.mean_costs or leaf.costs, microbatches=np.array([leaf.microbatches]), **shared)
 
@@ -74,8 +72,8 @@ class RankCosts:
         *,
         one_shape: bool = True,
     ) -> RankCosts:
-        """Costs by rank of layouts of one schedule, from their columns and stage costs. With `one_shape` they
-        share pp and vpp; without, they serve only for quick bounds in chunks."""
+        """Costs by rank of layouts of one schedule, from their columns and stage costs. The layouts have one
+        pipeline shape unless they are for their quick bound in chunks."""
         return cls(
             costs=costs,
             pp=int(columns.pp[0]) if one_shape else columns.pp,
@@ -89,7 +87,7 @@ class RankCosts:
 
     @property
     def leaf(self) -> Leaf:
-        """Placement problem (leaf) from the costs of a single layout."""
+        """Leaf (layout to be placed) from the costs of a single layout."""
         shared = {name: getattr(self, name) for name in _OF_LEAF}
         return Leaf(microbatches=int(self.microbatches[0]), **shared | priced(self.costs, self.kinds))
 
@@ -102,18 +100,18 @@ class RankCosts:
         return len(self.microbatches)
 
     def rows(self, index: Ints | slice) -> RankCosts:
-        """Subset of the layouts, which must share pp and vpp, at the given indices."""
+        """Subset of the layouts, of one shape, at the given indices."""
         rows = np.arange(len(self))[index]
         rank_rows = (rows[:, None] * self._width + np.arange(self._width)).reshape(-1)
         return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
 
     def limited_to(self, seconds: float) -> RankCosts:
-        """Copy of the costs with `most_blocks` reduced to the blocks with which some rank can finish its
-        microbatches within `seconds` (one chunk a rank)."""
+        """Copy of the costs without block counts with which a rank cannot finish its m microbatches in
+        `seconds` (one chunk a rank)."""
         if np.isinf(seconds):
             return self
-        blocks_in_time = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
-        return replace(self, most_blocks=max(int(self.sizes[0]), int(blocks_in_time.max()) + 1))
+        held = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
+        return replace(self, most_blocks=max(int(self.sizes[0]), int(held.max()) + 1))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -124,17 +122,17 @@ class RankCosts:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether the schedule splits backward passes and defers their weight-gradient halves."""
+        """Whether the schedule runs weight halves of backward passes at other times than input halves."""
         return self.schedule in SPLIT_BACKWARD
 
     @property
     def ranks_differ(self) -> bool:
-        """Whether pipeline ranks have different costs, because they lie in several pools of GPUs."""
+        """Whether pipeline ranks have different costs, as they lie in several pools of GPUs."""
         return self._width > 1
 
     @cached_property
     def _width(self) -> int:
-        """Number of rows of `costs` for each layout: R if ranks differ, else 1."""
+        """Number of rows in `costs` for each layout."""
         return len(self.costs) // max(1, len(self)) or 1
 
     def by_rank(self, column: Column) -> Column:
@@ -148,43 +146,40 @@ class RankCosts:
 
     @cached_property
     def ranks(self) -> Ints:
-        """Indices of all ranks, (1, R), if the layouts share pp and vpp; else of the first and last rank of
+        """Indices of all ranks of layouts of one shape, (1, R); of several shapes the first and the last of
         each, (N, 2)."""
         if isinstance(self.pp, int):
             return np.arange(self.pp)[None]
         return np.stack([np.zeros_like(self.pp), self.pp - 1], axis=1)
 
     def with_ends(self, base: Array, embedding: Array, head: Array) -> Array:
-        """Sum of a base value for every rank and the values of embedding and head on the ranks that have
-        them, (N, R); each input is (N, R or 1)."""
+        """Sum of a base value for every rank and the values of embedding and head on the ranks that have them,
+        (N, R); all are (N, R or 1)."""
         last = 0 if self.schedule in V_SHAPED else self.ranks[:, -1:]
         sums: Array = base + np.where(self.ranks == 0, embedding, 0.0)
         return sums + np.where(self.ranks == last, head, 0.0)
 
     @cached_property
     def lightest_costs(self) -> StageCosts:
-        """Copy of the costs in which each coefficient of a block is its minimum over the kinds of blocks, a
-        lower bound for any block."""
+        """Copy of the costs in which every block costs the least of any kind, which bounds each single block."""
         return self.costs.lightest
 
     @cached_property
     def of_kinds(self) -> tuple[RankCosts, ...]:
-        """Costs with all blocks of one kind, one `RankCosts` for each kind of block."""
+        """Costs of each kind of block alone, one `RankCosts` a kind."""
         if self.kinds.number == 1:
             return (self,)
         costs_and_counts = zip(self.costs.each_kind, self.kinds.counts, strict=True)
         return tuple(replace(self, costs=own, kinds=Kinds((0,) * count)) for own, count in costs_and_counts)
 
     def in_kinds(self, blocks_TCP: Ints, begin_C: Ints) -> Ints:
-        """Numbers of blocks of each kind under each policy, (T, C, K, P), of stages whose first blocks are
-        `begin_C`."""
+        """Numbers of blocks of each kind, (T, C, K, P), of stages that begin at the blocks `begin_C`."""
         blocks = self.kinds.in_sorts(blocks_TCP, begin_C)
         return blocks.reshape(*blocks_TCP.shape[:2], -1, blocks_TCP.shape[-1])
 
     def fullest_rank_value(self, value_of: Callable[[RankCosts], Array]) -> Array:
-        """Lower bound of the sum of `value_of` over the blocks of the fullest rank, (N,), or (N · R,) for
-        each rank that may be the fullest. That rank has an even share of the blocks of any kind, or of all
-        blocks."""
+        """Lower bound of the sum of `value_of` over the blocks of the fullest rank, (N,) or (N · R,) for each
+        that it may be. That rank has an even share of the blocks of any kind, or of all blocks."""
         value_of_kinds = [(kind.num_layers, value_of(kind)) for kind in self.of_kinds]
         shares = [-(-blocks // self.pp) * value for blocks, value in value_of_kinds]
         if len(value_of_kinds) > 1:
@@ -193,8 +188,8 @@ class RankCosts:
         return largest
 
     def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
-        """Minimum over divisions of fractional blocks of the largest value of a rank, (N,), where a rank
-        starts at `fixed_NR` and each block adds `each_NR`."""
+        """Minimum value of the largest rank, (N,), where each rank starts at `fixed_NR` and a block adds
+        `each_NR`, if blocks could be cut."""
         with np.errstate(divide="ignore", invalid="ignore"):
             together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1.0 / each_NR).sum(axis=1)
         # the largest of the others where blocks add nothing somewhere
@@ -204,8 +199,8 @@ class RankCosts:
 
     @cached_property
     def block_seconds(self) -> Array:
-        """Seconds of one block for one microbatch, forward plus backward, under each recompute policy, (N, P)
-        or (N · R, P); infinite under policies that are not allowed."""
+        """Seconds of forward plus backward of one block for one microbatch, (N, P) or (N · R, P); infinite
+        under policies that are not allowed."""
         seconds = self.lightest_costs.layer_forward[:, None] + self.lightest_costs.layer_backward
         return np.where(self.allowed, seconds, np.inf)
 
@@ -216,14 +211,13 @@ class RankCosts:
 
     @cached_property
     def sizes(self) -> Ints:
-        """Numbers of blocks that the search tries on a virtual stage, (B,)."""
+        """Numbers of blocks that a virtual stage may hold, (B,)."""
         low, high = stage_sizes(self.num_layers, *self.shape, self.schedule)
         return np.arange(low, high + 1 if self.most_blocks is None else min(high, self.most_blocks) + 1)
 
     @cached_property
     def fixed_seconds(self) -> Array:
-        """Minimum seconds of one microbatch, forward plus backward, on each rank apart from the blocks, (N,
-        R)."""
+        """Minimum seconds of forward plus backward of one microbatch on each rank apart from the blocks, (N, R)."""
         x = self.costs
         stages = self.vpp * (x.stage_forward + x.stage_backward)
         embedding, head = x.embedding_forward + x.embedding_backward, x.head_forward + x.head_backward
@@ -231,13 +225,13 @@ class RankCosts:
 
     @cached_property
     def cycle_delay(self) -> Array:
-        """Seconds of the transfers of one microbatch forward and back through all virtual stages, (N,)."""
+        """Seconds of the transfers of one microbatch down all virtual stages and up again, (N,)."""
         pp, vpp = self.shape
         return 2 * (pp * vpp - 1) * self.of_first_rank(self.costs.p2p) * (pp > 1)
 
     @cached_property
     def optimizer_seconds(self) -> Array:
-        """Minimum over placements of the optimizer seconds of the slowest rank, (N,)."""
+        """Minimum seconds of the optimizer step of the slowest rank, (N,)."""
         x = self.lightest_costs
         fullest = self.fullest_rank_value(lambda kind: kind.costs.layer_optimizer)
         longest: Array = self.by_rank(x.rank_optimizer + fullest).min(axis=1)
@@ -250,7 +244,7 @@ class RankCosts:
         return longest
 
     def tail(self, first_blocks: Array | Ints | int) -> Array:
-        """Minimum seconds after the last backward pass, (N,), if rank 0 has at least `first_blocks` (N,)
+        """Minimum seconds after the last backward pass, (N,), if rank 0 holds at least `first_blocks` (N,)
         blocks.
 
         The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step.
@@ -264,15 +258,13 @@ class RankCosts:
 
     @cached_property
     def least_tail(self) -> Array:
-        """Minimum seconds after the last backward pass, (N,), with the fewest blocks on rank 0 that the
-        search tries."""
+        """Minimum seconds after the last backward pass, (N,), with as few blocks on rank 0 as the search covers."""
         return self.tail(int(self.sizes[0]) * self.vpp)
 
     @cached_property
     def live(self) -> Array:
-        """Number of microbatches whose activations each chunk (virtual stage) stores at one moment of the
-        schedule, (N, R, C); the peak if a rank has one chunk. For layouts of several pp or vpp only first and
-        last chunk, C = 2."""
+        """Number of live microbatches of each chunk at one moment of the schedule, (N, R, C); the peak where a
+        rank has one chunk. For layouts of several shapes, of the first chunk and the last, C = 2."""
         pp, vpp = (np.reshape(degree, (-1, 1, 1)) for degree in (self.pp, self.vpp))
         chunk = (
             np.arange(self.vpp) if isinstance(self.vpp, int) else np.concatenate([0 * vpp, vpp - 1], axis=2)
@@ -282,7 +274,7 @@ class RankCosts:
 
     @cached_property
     def free_bytes(self) -> Array:
-        """Device bytes left on each rank for blocks and their temporary tensors during training, (N, R)."""
+        """Bytes left on each rank for blocks and their temporary tensors during training, (N, R)."""
         x, by_rank = self.costs, self.by_rank
         embedding = by_rank(x.embedding_static) + self.live[..., 0] * by_rank(x.embedding_activation)
         head = by_rank(x.head_static) + self.live[..., -1] * by_rank(x.head_activation)
@@ -290,34 +282,34 @@ class RankCosts:
 
     @cached_property
     def working(self) -> Array:
-        """Peak bytes of temporary tensors on a rank if all its blocks follow one policy, (N, R, P), including
-        the loss on the last rank."""
+        """Peak bytes of temporary tensors on a rank whose chunks follow one policy, (N, R, P); with the loss on
+        the last rank."""
         x = self.lightest_costs
         head_moment = self.with_ends(np.zeros((1, 1)), np.zeros((1, 1)), self.by_rank(x.head_moment))
         return np.maximum(self.by_rank(x.working), head_moment[..., None])
 
     @cached_property
     def least_working(self) -> Array:
-        """Peak bytes of temporary tensors on a rank under the policy with the smallest peak, (N, R)."""
+        """Peak bytes of temporary tensors on a rank under the policy that needs least, (N, R)."""
         return least_allowed(self.working, self.allowed)
 
     @cached_property
     def update_bytes(self) -> Array:
-        """Device bytes left on each rank for blocks during the optimizer step, (N, R)."""
+        """Bytes left on each rank for blocks during the optimizer step, (N, R)."""
         x = self.costs
         free, embedding = x.memory_limit - x.static - x.rank_update, x.embedding_static + x.embedding_update
         return self.with_ends(*map(self.by_rank, (free, -embedding, -(x.head_static + x.head_update))))
 
     @cached_property
     def updatable(self) -> Array:
-        """Maximum number of blocks on each rank whose optimizer step fits in memory, (N, R)."""
+        """Number of blocks on each rank whose optimizer step fits in memory, (N, R)."""
         x = self.lightest_costs
         return count_fitting(self.update_bytes, self.by_rank(x.layer_static + x.layer_update))
 
     @cached_property
     def blocks_that_fit(self) -> Array:
-        """Maximum number of blocks that fit in the memory of a rank with one chunk under each policy, (N, R,
-        P); −1 under policies that are not allowed."""
+        """Maximum number of blocks that fit on a rank with one chunk under each policy, (N, R, P); −1 under
+        policies not allowed."""
         x, by_rank = self.lightest_costs, self.by_rank
         block_NRP = by_rank(x.layer_static)[..., None] + self.live * by_rank(x.layer_activation)
         fit_NRP = count_fitting(self.free_bytes[..., None] - self.working, block_NRP)
@@ -325,16 +317,15 @@ class RankCosts:
 
     @cached_property
     def least_work(self) -> Array:
-        """Minimum seconds of one microbatch summed over all ranks with one chunk, (N,), as if each kind of
-        block had the memory of all ranks to itself."""
+        """Minimum seconds of one microbatch over all ranks with one chunk, (N,), as if each kind of block had
+        all memory."""
         work_of_kinds = [kind.least_seconds_of_blocks for kind in self.of_kinds]
         total: Array = sum(work_of_kinds[1:], start=work_of_kinds[0]) + self.fixed_seconds.sum(axis=1)
         return total
 
     @cached_property
     def least_seconds_of_blocks(self) -> Array:
-        """Minimum seconds of one microbatch summed over all blocks of one kind, within the memory of the
-        ranks, (N,).
+        """Minimum seconds of one microbatch in all blocks of one kind, within the memory of the ranks, (N,).
 
         No more blocks take at most some time than fit on all ranks under policies that take no longer.
         """
@@ -350,8 +341,7 @@ class RankCosts:
 
 
 def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
-    """Indices of rows grouped by equal pp, vpp and schedule, one array for each group; `rows` None: all
-    rows."""
+    """Indices of rows grouped by equal pp, vpp and schedule, for some rows or all."""
     rows = np.arange(len(columns)) if rows is None else rows
     if not len(rows):
         return []
@@ -361,8 +351,8 @@ def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
 
 
 def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE: Ints) -> Array:
-    """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` of these may take `seconds_NE`
-    each. `order_NE` sorts the E entries by rising seconds; the last entry has no limit."""
+    """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` of them may take `seconds_NE`
+    each; the cheapest come first, and any number may take the slowest."""
     seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
     filled_NE = np.cumsum(np.take_along_axis(room_NE, order_NE, axis=1), axis=1)
     filled_NE = np.minimum(filled_NE, blocks_N[..., None])

@@ -46,8 +46,7 @@ class SearchResult:
     interrupted: bool = False
     """Whether Ctrl-C ended the search early."""
     searches: tuple[BranchAndBound, ...] = field(default=(), repr=False, compare=False)
-    """Final state of each search; follow-up queries resume from it. It occupies as much memory as the search
-    did."""
+    """Final state of each search; follow-up queries resume from it. It holds as much memory as searching does."""
 
     @property
     def best(self) -> Estimate:
@@ -56,48 +55,41 @@ class SearchResult:
 
 
 def out_of_time(space: str = "") -> NothingPlacedError:
-    """Error to raise if the time limit ends before any layout was placed; `space` describes the search
-    space."""
+    """Error to raise if the user's time limit is over before any layout was placed."""
     return NothingPlacedError(
         "time ran out before any layout was placed", hint="allow more with --time-limit", space=space
     )
 
 
 def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
-    """Sort key of estimates: shortest step first, then least peak memory, then the shortest name."""
+    """Sort key of estimates, fastest first, then least peak memory, then the shortest name."""
     name = str(estimate.layout)
     return estimate.compared_seconds, estimate.peak_bytes, len(name), name
 
 
 MAX_ILP_LAYOUTS = 64
-"""Maximum number of layouts in the integer program that completes the proof of optimality."""
+"""Maximum number of layouts in the integer program that closes the proof."""
 TIE_TOLERANCE = 1e-6
-"""Relative margin by which a lower bound must exceed the k-th best step before a tie is excluded."""
+"""Relative margin by which a bound must exceed the time to beat before the layout is known not to tie."""
 FEWEST_REFINED, MOST_REFINED = 32, 1024
-"""Minimum and maximum number of layouts that get their capacity bound in one batch; the number doubles while
-most of a batch is pruned."""
+"""Layouts that get their capacity bound in one batch: few while most stay open, doubling while most are discarded."""
 MAX_ROUNDS, MIN_ROUNDS = 24, 2
-"""Maximum and minimum placement rounds of a layout without a time limit, or in one of many searches; fixed,
-so results are deterministic. The maximum is three times the rounds of any placement that finished; each
-abandoned layout halves it."""
+"""Maximum and minimum placement rounds of a layout without a time limit, or in one of many searches; fixed, so results
+are deterministic. The maximum is three times what any finished placement needed; each abandoned layout halves it."""
 SHARED_SEARCH_ROUNDS = MAX_ROUNDS // 3
-"""Maximum placement rounds of a layout in one of many searches: the most that any finished placement
-needed."""
+"""Maximum placement rounds in one of many searches: what any finished placement needed."""
 COUNT_INTERVAL = 0.1
-"""Minimum seconds between counts of undecided layouts for the progress report, as counting takes longer than
-a search step."""
+"""Seconds between counts of undecided layouts: counting takes longer than many steps of the search."""
 
 MOST_NEAR = 100_000
-"""Maximum number of layouts below the given time that `nearest_below` examines."""
+"""Maximum number of layouts examined for the nearest."""
 PLACEMENTS_PER_LAYOUT = 3
-"""Maximum placements tried for each layout that `nearest_below` is to return, as some layouts do not fit in
-memory."""
+"""Maximum placements tried for each requested layout: some layouts fit nowhere."""
 
 Candidates = UniformCandidates | PoolCandidates
-"""Candidate layouts of one question, on one kind of GPU or on several pools of GPUs."""
+"""Search space of one question."""
 Progress = Callable[[int, int, float, float], None]
-"""Progress callback, called with (layouts decided, layouts in total, best step in seconds, proven lower bound
-in seconds)."""
+"""Called with (layouts decided, layouts in all, best seconds, proven bound in seconds)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,29 +101,27 @@ class SearchSettings:
     must_beat_seconds: float = math.inf
     """Search only for layouts faster than this many seconds. The result may be empty."""
     time_limit: float | None = None
-    """Seconds until the search stops; None: no limit."""
+    """Seconds; None: no limit."""
     on_progress: Progress | None = None
     keep_on_interrupt: bool = False
-    """Whether Ctrl-C ends the search with the best layouts so far, and raises nothing."""
+    """Whether Ctrl-C returns the best so far."""
     closes_with_ilp: bool = True
-    """Whether an integer program completes the proof of optimality."""
+    """Whether an integer program closes the proof."""
     solver: SolverName | None = None
-    """Solver of the integer program that completes the proof; None: HiGHS if installed, else CBC."""
+    """Solver of that program; None: HiGHS if installed."""
     proof: Effort = "search"
-    """Effort: "bounds" omits the integer program, "any" stops at the first plan that fits in memory."""
+    """Effort: "bounds" skips the integer program, "any" stops at the first plan that fits."""
     space: Space | None = None
-    """Layouts to search, if already enumerated; None: all legal layouts of the question."""
+    """Layouts to search, if known: the question's, or only those that may be fast enough."""
 
 
 OPENED, REFINED, PLACED, ABANDONED, DECIDED = range(5)
-"""State of a row (a layout of the search): with a quick lower bound; with a capacity bound; with a good
-placement, or none that fits; with exact placement abandoned before the time limit, so that only its bound is
-proven; and decided, with its best placement known."""
+"""State of a row: with a quick bound; with a capacity bound; with a good placement, or none found; left by exact
+placement with time to spare, so that only the row's bound is proven; and with its best placement known."""
 
 
 class Rows:
-    """Layouts opened by one search (priced and bounded), with bound and decision; every column has shape
-    (N,)."""
+    """Opened layouts of one search with bound and decision; every column has shape (N,)."""
 
     def __init__(self) -> None:
         self.bound: Array = np.empty(0)
@@ -144,7 +134,7 @@ class Rows:
 
     @property
     def decided(self) -> Bools:
-        """Mask of the rows (layouts) whose best placement is known, (N,)."""
+        """Mask of the rows whose best placement is known."""
         decided: Bools = self.state == DECIDED
         return decided
 
@@ -160,23 +150,22 @@ class Rows:
         self.state[rows] = np.maximum(self.state[rows], REFINED)
 
     def open_below(self, seconds: float) -> Bools:
-        """Mask of undecided rows whose lower bound is below `seconds`, (N,)."""
+        """Mask of undecided rows that may take less than `seconds`, (N,)."""
         return ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
 
     def decide(self, row: int, seconds: float) -> None:
-        """Mark a row (layout) as decided: no placement of the layout takes less than `seconds`, or the layout
-        is no longer of interest."""
+        """Mark a row as decided, because none of its placements is faster than `seconds`, or the row is no
+        longer of interest."""
         self.bound[row], self.state[row] = max(self.bound[row], seconds), DECIDED
 
     def swap(self, first: int, second: int) -> None:
-        """Exchange bounds and decisions of two rows whose layouts have equal costs."""
+        """Exchange bounds and decisions of two rows with equal costs."""
         for column in (self.bound, self.state, self.solved):
             column[[first, second]] = column[[second, first]]
 
 
 class Prover:
-    """Base class of searches that prove optimality, with candidate layouts, incumbent placements and time
-    limit."""
+    """Base class of searches that prove optimality, with candidates, incumbents and time."""
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
         self.candidates, self.top, self._cut_off = candidates, settings.top, settings.must_beat_seconds
@@ -187,30 +176,26 @@ class Prover:
 
     @property
     def kth_seconds(self) -> float:
-        """Step seconds that a layout must beat: those of the k-th best layout so far, at most the cut-off of
-        the search."""
+        """Step seconds that a layout must beat, those of the k-th best known, or the cut-off of the search."""
         times = sorted(seconds for _, seconds in self.best.values())
         return min(times[self.top - 1], self._cut_off) if len(times) >= self.top else self._cut_off
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Rows and placements of the k best layouts, and of every layout that ties with the k-th."""
+        """Rows and placements of the k best layouts, and of every row that ties with the k-th."""
         worst = self.kth_seconds * (1 + TOLERANCE)
         return [(row, placement) for row, (placement, seconds) in self.best.items() if seconds <= worst]
 
     def _threshold(self) -> float:
-        """Lower bound, in seconds, from which a layout can no longer beat the k-th best layout."""
         return self.kth_seconds * (1 - TOLERANCE)
 
     def _seconds_left(self) -> float:
-        """Seconds until the time limit of the search."""
         return self._deadline - time.monotonic()
 
     def _best_seconds(self) -> float:
         return min((seconds for _, seconds in self.best.values()), default=math.inf)
 
     def _certificate(self, bound: float, **parts: Any) -> Certificate:
-        """Certificate with the given lower bound in seconds, and the numbers of layouts by decision in
-        `parts`."""
+        """Certificate with the given bound, in seconds, and numbers of layouts by decision."""
         best = self._best_seconds()
         return Certificate(
             top=self.top,
@@ -224,8 +209,7 @@ class Prover:
 
 
 class BranchAndBound(Prover):
-    """Branch and bound over layouts, with lower bound, incumbent placement and decision of every opened
-    layout (row)."""
+    """Branch and bound over layouts, with bound, incumbent and decision of every row."""
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
         super().__init__(candidates, settings)
@@ -237,11 +221,11 @@ class BranchAndBound(Prover):
         self.settled: ClosingProgram | None = None
         self._refined_together = FEWEST_REFINED
         self._rounds = MAX_ROUNDS
-        self._undecided, self._last_count_seconds = 0, -math.inf
+        self._undecided, self._counted_at = 0, -math.inf
         """Undecided layouts at the last count, and its time in seconds."""
 
     def names(self, rows: Bools) -> set[str]:
-        """Names, in layout notation, of the layouts that the mask `rows` selects."""
+        """Layouts of the rows in a mask, (N,), in layout notation."""
         return {str(self.candidates.layout(row)) for row in np.flatnonzero(rows).tolist()}
 
     @property
@@ -251,8 +235,8 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts, if exact placement was abandoned for all of them before the time
-        limit; 0 if any can still be decided."""
+        """Number of undecided layouts, if exact placement was abandoned for all though time remains; 0 if any
+        can still be decided."""
         rows = self._open_rows()
         if (
             rows & (self.rows.state != ABANDONED)
@@ -261,11 +245,11 @@ class BranchAndBound(Prover):
         return int(rows.sum())
 
     def _open_rows(self) -> Bools:
-        """Mask of undecided rows (layouts) that may still belong to the k best, (N,)."""
+        """Mask of undecided rows that may still belong to the k best, (N,)."""
         return self.rows.open_below(self._threshold())
 
     def run(self, effort: Effort = "search") -> None:
-        """Run the search: place every layout whose bound is below the k-th best step, heuristically and then
+        """Run the search, placing every row whose bound is below the time to beat, first well and then
         exactly; with effort `any` until one plan fits."""
         if effort != "search":
             self._rounds = min(self._rounds, SHARED_SEARCH_ROUNDS)
@@ -286,12 +270,12 @@ class BranchAndBound(Prover):
         ):
             self._solve(row, effort)
             self._report()
-        self._last_count_seconds = -math.inf  # the last report is exact
+        self._counted_at = -math.inf  # the last report is exact
         self._report()
 
     def close_proof(self, solver: SolverName | None = None) -> None:
-        """Complete the proof by one integer program over the layouts that neither bounds nor label setting
-        pruned.
+        """Finish the proof by one integer program over the layouts that neither bounds nor label setting
+        discard.
 
         Layouts that differ only in name count as one. Does nothing if the search is unfinished, if nothing found beats
         the cut-off, if more than `MAX_ILP_LAYOUTS` layouts are left, or if the best has replicas in several pools: the
@@ -327,8 +311,8 @@ class BranchAndBound(Prover):
         self.settled = solve_record(survivors, best_seconds, deadline=self._deadline, solver=solver)
 
     def _next(self, eligible: Bools) -> int | None:
-        """Eligible undecided row (layout) with the lowest bound, once its bound is refined; None if there is
-        none or time is over.
+        """Eligible undecided row with the least bound, once that bound is refined; None without such a row or
+        without time.
 
         While refining discards little, the best refined row is taken after every batch: an early incumbent saves more
         than the right order does.
@@ -353,13 +337,11 @@ class BranchAndBound(Prover):
         return None
 
     def _refine(self, rows: Ints) -> None:
-        """Raise the bounds of some rows (layouts) to their capacity bounds."""
         finer = self.candidates.capacity_bounds(rows, self.kth_seconds * (1 + TIE_TOLERANCE))
         self.rows.refine(rows, finer)
 
     def _place(self, row: int) -> None:
-        """Find a good placement of a row's layout, or the best one if its patterns are few, which decides the
-        row."""
+        """Find a good placement of a row's layout; where patterns are few the best one, which decides the row."""
         leaf, cut_off = self.candidates.leaf(row), self.kth_seconds
         if (twin := self._representative_row.setdefault(leaf.key, row)) != row:
             self._merge_twins(twin, row, leaf.key)
@@ -376,7 +358,7 @@ class BranchAndBound(Prover):
             self.rows.decide(row, seconds)
 
     def _solve(self, row: int, effort: Effort) -> None:
-        """Find the best placement of a row's layout exactly, if the layout can still be among the k best."""
+        """Find the best placement of a row's layout exactly, if it can still be among the k best."""
         leaf, is_unlimited = self.candidates.leaf(row), math.isinf(self._deadline)
         known_paths = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
         rounds = self._rounds if is_unlimited or effort != "search" else None
@@ -397,8 +379,8 @@ class BranchAndBound(Prover):
             self.rows.decide(row, solution.bound)
 
     def _merge_twins(self, row: int, twin: int, key: bytes) -> None:
-        """Decide one of two open layouts with equal costs, so that the search continues only with the shorter
-        name."""
+        """Settle one of two open layouts with equal costs, so that the search goes on only with the one
+        whose name is shorter."""
         lengths = [len(str(self.candidates.layout(layout_row))) for layout_row in (row, twin)]
         if lengths[1] < lengths[0]:
             self.rows.swap(row, twin)
@@ -408,22 +390,19 @@ class BranchAndBound(Prover):
         self.rows.decide(twin, self.rows.bound[twin])
 
     def _report(self) -> None:
-        """Call the progress callback, if there is one."""
         if self._on_progress is not None:
             total, now = len(self.candidates), time.monotonic()
-            if now >= self._last_count_seconds + COUNT_INTERVAL:
-                self._undecided, self._last_count_seconds = self._counts()["undecided"], now
+            if now >= self._counted_at + COUNT_INTERVAL:
+                self._undecided, self._counted_at = self._counts()["undecided"], now
             self._on_progress(total - self._undecided, total, self._best_seconds(), self._proven_bound())
 
     def _proven_bound(self) -> float:
-        """Proven lower bound of the step time of every layout in the search space, seconds, at most the
-        cut-off."""
+        """Proven lower bound on the step of every covered layout, seconds, no higher than the cut-off."""
         rows = float(self.rows.bound[self._open_rows()].min(initial=math.inf))
         return min(rows, self.candidates.least_closed(), self._best_seconds(), self._cut_off)
 
     def _counts(self) -> dict[str, int]:
-        """Numbers of layouts that are infeasible, pruned, solved and undecided, over rows and unopened
-        candidates."""
+        """Numbers of layouts that are infeasible, pruned, solved and undecided, over rows and closed entries."""
         bound, layouts = self.candidates.closed_bounds()
         never, late = np.isinf(bound), bound >= self._threshold()
         infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()
@@ -436,7 +415,7 @@ class BranchAndBound(Prover):
         }
 
     def certificate(self) -> Certificate:
-        """Certificate of the search, with numbers of layouts by decision, proven lower bound and gap."""
+        """Certificate of the search with numbers of layouts by decision, proven bound and gap."""
         question = self.candidates.question
         scenarios = num_weighed(len(scenarios_of(question)), question.risk)
         minimised = question.risk if scenarios else "none"
@@ -447,8 +426,8 @@ class BranchAndBound(Prover):
 def count_below(
     search: BranchAndBound, seconds: float, max_count: int, has_time: Callable[[], bool]
 ) -> int | None:
-    """Number of layouts whose lower bound of the step is below `seconds`; None if there are more than
-    `max_count`, or time is over.
+    """Number of layouts whose lower bound is below `seconds`; None if there are more than `max_count`, or time
+    is over.
 
     Entries that the search left closed for its smaller time to beat are opened, and bounds cut off there are refined.
     """
@@ -471,9 +450,9 @@ def nearest_below(
     first: Layout,
     has_time: Callable[[], bool],
 ) -> list[Layout]:
-    """At most `max_layouts` layouts with a step below `seconds`, lowest bounds first, each with a good
-    placement. They differ from `first` and from one another in degrees or microbatch size. The result does
-    not depend on search order."""
+    """At most `max_layouts` layouts faster than `seconds`, lowest bounds first, each with a good placement.
+    They differ from `first` and one another in degrees or microbatch. The result does not depend on search
+    order."""
     for search in searches:
         count_below(search, seconds, MOST_NEAR, has_time)
     near = sorted(
@@ -498,5 +477,4 @@ def nearest_below(
 
 
 def _degrees(layout: Layout) -> tuple[int, ...]:
-    """Values of a layout in which alternatives must differ: parallel degrees and microbatch size."""
     return layout.tp, layout.pp, layout.cp, layout.dp, layout.ep, layout.expert_tp, layout.mbs

@@ -26,7 +26,7 @@ from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import SCHEDULES
-from planner.bounds.boxes import fullest_layouts, host_memory_error, least_costs
+from planner.bounds.boxes import least_costs, most_held, nothing_held
 from planner.bounds.cores import best_known_bounds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import TOLERANCE, Leaf, WeighedLeaf
@@ -41,51 +41,46 @@ Columns = TypeVar("Columns", LayoutColumns, StageCosts)
 
 
 SEED_CORES = 64
-"""Maximum cores (layouts before ZeRO stage, chunks and schedule are chosen) that are opened first, for an
-early incumbent."""
+"""Cores opened first, for an early incumbent."""
 FIRST_OPENED, MOST_OPENED = 128, 20_000
-"""Candidates opened (priced) in the first batch, and maximum in one batch; the number doubles every time."""
+"""Entries opened in one batch: few at first, doubling every time."""
 FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
-"""Cores (layouts before ZeRO stage and schedule) that get their relaxed bound in the first batch, and maximum
-in one batch; the number doubles every time."""
+"""Cores relaxed in one batch: few at first, doubling every time."""
 FEWEST_PARTS = 256
-"""Minimum number of boxes (ranges of offload counts) that are priced in one batch, as pricing one takes as
-long as pricing many."""
+"""Minimum number of boxes of counts that are priced together: pricing one takes as long as pricing many."""
 TIES = 4 * TOLERANCE
-"""Relative margin above the k-th best step within which a layout may tie with the best and has to be
-opened."""
+"""Relative margin above the time to beat within which a layout may tie with the best and has to be opened."""
 PRICED_TOGETHER = 50_000
-"""Maximum rows (layouts) priced in one batch, which bounds memory."""
+"""Rows priced in one batch, which bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Table of layouts, or boxes of layouts that differ only in offload counts, whose lower bound is known
-    but which are not opened yet."""
+    """Table of layouts, or boxes of layouts that differ in counts of blocks, whose bound is known but which
+    are not opened yet."""
 
     core: Ints
-    """Index of the core (layout before ZeRO stage and schedule are chosen), (N,)."""
+    """(N,)"""
     choice: Ints
-    """ZeRO stage, shard, vpp and schedule, (N, 4)."""
+    """(N, 4) zero, shard, vpp and schedule"""
     counts: Boxes
-    """Ranges of offload counts."""
     bound: Array
-    """Lower bound of the step, seconds (N,)."""
+    """(N,) seconds"""
 
     def rows(self, index: Ints) -> Closed:
-        """Subset of the entries at the given indices."""
+        """The selected entries of the table."""
         return Closed(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
 
     @classmethod
     def joined(cls, parts: Sequence[Closed]) -> Closed:
-        """Concatenation of several tables."""
+        """One table with the entries of several."""
         names = ("core", "choice", "bound")
         core, choice, bound = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
         return cls(core, choice, Boxes.joined([part.counts for part in parts]), bound)
 
 
 class UniformCandidates:
-    """Candidate layouts of a search on one kind of GPU, opened (priced) in order of their lower bounds."""
+    """Candidate layouts of a search on one kind of GPU, opened in order of their lower bounds."""
 
     def __init__(self, question: Question, limits: Restrictions, space: Space | None = None) -> None:
         """Prepare the candidates of `space`, by default of all legal layouts."""
@@ -111,18 +106,18 @@ class UniformCandidates:
         return len(self.space)
 
     def least_closed(self) -> float:
-        """Lowest lower bound, in seconds, of all layouts not yet opened; infinite if all are open."""
+        """Lowest bound, in seconds, of all layouts not yet opened; infinite where none is left."""
         return float(min(self._core_bound.min(initial=np.inf), self.closed.bound.min(initial=np.inf)))
 
     def closed_bounds(self) -> tuple[Array, Ints]:
-        """Lower bound in seconds, (N,), and number of layouts, (N,), of every core or box not yet opened."""
+        """Bound, in seconds, and number of layouts of every core or entry not yet opened."""
         bound = np.concatenate([self._core_bound, self.closed.bound])
         return bound, np.concatenate([self._core_sizes, self.closed.counts.layouts])
 
     def open(self, threshold: float) -> Array:
-        """Open the closed candidates with the lowest bounds below `threshold` seconds, or raise their bounds.
-        Returns the quick bounds of the new rows, seconds (N,); there may be none. The first call opens seeds,
-        for an early incumbent."""
+        """Open the closed entries with the lowest bounds below `threshold` seconds, or sharpen their bounds.
+        Returns the quick bounds of the new rows, (N,), which may be none. The first call opens seeds, for an
+        early incumbent."""
         if not self._seeded:
             self._seeded = True
             return self.open_cores(self._seeds(), threshold)
@@ -134,9 +129,9 @@ class UniformCandidates:
         return self.halve(lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
     def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
-        """Quick lower bounds of the step of layouts, seconds (N,). They are computed by pipeline shape, or by
-        schedule for layouts in chunks; infinite if a schedule runs under none of the question's recompute
-        policies."""
+        """Quick lower bounds of layouts, seconds (N,). Those of one pipeline shape are computed together,
+        those in chunks by schedule; infinite where the schedule runs under none of the policies, as in a space
+        that was made for more of them."""
         bound = np.full(len(columns), np.inf)
         plain = is_scheduled(columns, PLAIN)
         for rows in groups_of(columns, np.flatnonzero(plain)):
@@ -150,16 +145,15 @@ class UniformCandidates:
     def group(
         self, columns: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True
     ) -> RankCosts:
-        """Costs by rank of the selected rows, which share one schedule, as input of the lower bounds. With
-        `one_shape` false the rows may differ in pp and vpp, only for quick bounds in chunks."""
+        """Costs of the selected rows, all of one schedule, in the form from which bounds are computed; several
+        pipeline shapes at once only for quick bounds in chunks."""
         columns, costs, counts = columns.rows(rows), costs.rows(rows), self._uses_full_counts
         allowed = self._allowed_SP[columns.schedule[0]]
         return RankCosts.of_rows(self.question, columns, costs, allowed, counts, one_shape=one_shape)
 
     def _seeds(self) -> Ints:
-        """Indices of the cores (layouts before ZeRO stage and schedule) to open first, as they are likely to
-        have a good layout. They have the lowest relaxed bounds among those with the best ideal bound, overall
-        or of their (tp, pp, cp)."""
+        """Indices of the layout cores likely to hold a good layout, to be opened first. They have the lowest
+        relaxed bounds among those with the best ideal bound, overall or of their (tp, pp, cp)."""
         cores, order = self.space.cores, np.argsort(self._core_bound, kind="stable")
         mesh = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
         _, first = np.unique(mesh, return_index=True)
@@ -169,8 +163,7 @@ class UniformCandidates:
         return best[np.isfinite(self._core_bound[best])]
 
     def _relax(self, cores: Ints) -> None:
-        """Raise the bounds of some cores (layouts before ZeRO stage and schedule) from ideal to relaxed
-        bounds."""
+        """Replace the ideal bounds of some layout cores by their sharper relaxed bounds."""
         for start in range(0, len(cores), PRICED_TOGETHER):
             batch = cores[start : start + PRICED_TOGETHER]
             sharper = relaxed_bounds(self.space, batch, self._allowed, self.max_memory)
@@ -178,8 +171,8 @@ class UniformCandidates:
         self._is_relaxed[cores] = True
 
     def _lowest_cores(self, threshold: float) -> Ints:
-        """Indices of unopened cores (layouts before ZeRO stage and schedule) with the lowest bounds below
-        `threshold` seconds, all at their relaxed bounds."""
+        """Indices of the unopened layout cores with the lowest bounds below `threshold` seconds, relaxed first
+        if necessary."""
         while True:
             closed = np.flatnonzero(self._core_bound < threshold)
             rows = lowest(self._core_bound, closed, self._batch)
@@ -191,16 +184,15 @@ class UniformCandidates:
             self._relaxed_together = min(2 * self._relaxed_together, MOST_RELAXED)
 
     def open_cores(self, cores: Ints, threshold: float) -> Array:
-        """Price every layout of the given cores. Returns the quick bounds, in seconds, of layouts that may
-        take less than `threshold` seconds."""
+        """Price every layout of some layout cores. Returns the quick bounds of layouts that may take less than
+        `threshold` seconds."""
         self._core_bound[cores], self._core_sizes[cores] = np.inf, 0
         core, choice = self.space.choices_of(cores)
         return self._price(core, choice, self.space.counts.rows(core), threshold)
 
     def halve(self, rows: Ints, threshold: float) -> Array:
-        """Split closed boxes (ranges of offload counts) in halves, or smaller parts if they are few. Single
-        layouts that may take less than `threshold` seconds are opened; returns their quick bounds in
-        seconds."""
+        """Split closed boxes of counts in halves, or smaller parts where there are few. Single layouts that
+        may take less than `threshold` seconds are opened, and their quick bounds returned."""
         parents = self.closed.rows(rows)
         self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
         core, choice, counts = parents.core, parents.choice, parents.counts
@@ -232,13 +224,13 @@ class UniformCandidates:
         return np.concatenate(bounds)
 
     def open_all(self) -> None:
-        """Open every layout of the space, even those that overflow host memory."""
+        """Open every layout of the space, even those that hosts cannot hold."""
         columns = self._columns = self.space.all_rows()
         self._costs = least_costs(self.question, columns, Boxes.of(columns)).within(self.max_memory)
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """Lower bounds of the step of rows with each rank's memory taken into account, seconds (N,); bounds
-        above `cut_off` may be reported as the cut-off."""
+        """Lower bounds of rows that account for memory capacity, seconds (N,); bounds above `cut_off` may be
+        the cut-off."""
         bound = np.empty(len(rows))
         for members in groups_of(self._columns.rows(rows)):
             group = self.group(self._columns, self._costs, rows[members])
@@ -246,7 +238,7 @@ class UniformCandidates:
         return bound
 
     def leaf(self, row: int) -> Leaf:
-        """Placement problem (leaf) of one row's layout, with its costs."""
+        """Placement problem of one row's layout, with its costs."""
         rows, columns = np.array([row]), self._columns.rows(np.array([row]))
         least_blocks = int(named_blocks(columns)[0])
         leaf = replace(self.group(self._columns, self._costs, rows).leaf, least_blocks=least_blocks)
@@ -254,21 +246,21 @@ class UniformCandidates:
         return leaf if scenarios is None else WeighedLeaf.of(leaf, scenarios, self.question.risk)
 
     def layout(self, row: int) -> Layout:
-        """Layout of one row, before its blocks are placed."""
+        """Layout of one row, without a placement."""
         return self._columns.layout(row)
 
     def nothing_fits(self) -> InfeasibleError:
         """Error to raise when no placement of any layout fits in memory."""
         core, columns = self.space.smallest_rows()
-        columns, has_room = fullest_layouts(self.question, columns, self.space.counts.rows(core))
+        columns, has_room = most_held(self.question, columns, self.space.counts.rows(core))
         if not has_room.any():
-            return host_memory_error(self.question, columns)
+            return nothing_held(self.question, columns)
         core, columns = core[has_room], columns.rows(np.flatnonzero(has_room))
         costs = least_costs(self.question, columns, Boxes.of(columns)).within(self.max_memory)
         return explain_infeasible(self.question, columns, costs, self._policies)
 
     def in_words(self) -> str:
-        """Description of the search space for users."""
+        """Description in words of the layouts that the search covers."""
         used = [SCHEDULES[index] for index in np.unique(self.space.shapes.rows[:, 1]).tolist()]
         policies = " / ".join(self._policies)
         mixes = f"any number of blocks of a stage under each of recompute {policies}"
@@ -286,12 +278,12 @@ class UniformCandidates:
 
 
 def lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
-    """Subset of the indices `rows` with the lowest bounds, at most `max_count`, unordered."""
+    """At most `max_count` of the indices `rows`, those with the lowest bounds, unordered."""
     return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
 
 
 def joined(tables: Sequence[Columns]) -> Columns:
-    """Concatenation of several tables of layout columns or costs."""
+    """One table with the rows of several."""
     first, columns = tables[0], dict[str, Any]()
     for field in fields(first):
         parts = [getattr(table, field.name) for table in tables]

@@ -30,16 +30,16 @@ from planner.space.restrictions import Restrictions, allowed_rows
 
 _DEGREES = ("tp", "pp", "cp", "dp")
 _UNSHAPED = (1, SCHEDULES.index("1f1b"), 1)
-"""vpp, schedule and microbatch size of rows that stand for all values of these three axes."""
+"""Chunks, schedule and microbatch size of rows that represent only the other axes."""
 MOST_IN_FULL = 200_000
-"""Maximum combinations of all axis values that are listed in full; with more, vpp, schedule and microbatch
-size are listed only for combinations that the other rules allow."""
+"""Number of combinations up to which each is written out; above it, shapes and microbatch sizes are only
+written for combinations that the other rules allow."""
 MOST_COMBINATIONS = 2_000_000
-"""Maximum combinations of the values of all axes but vpp, schedule and microbatch size."""
+"""Maximum combinations without shapes and microbatch sizes that are written out."""
 
 Rows = list[tuple[int, ...]]
 Values = dict[tuple[str, ...], Rows]
-"""Layout columns whose values are chosen together → the possible values."""
+"""Columns that are chosen together → their possible values."""
 
 
 def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
@@ -49,9 +49,9 @@ def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
 
 
 def enumerated_names(question: Question, limits: Restrictions) -> set[str] | None:
-    """Names in layout notation of every layout that a search covers, without replicas in pools; None if there
-    are too many combinations."""
-    if count_combinations(question, limits, shaped=False) > MOST_COMBINATIONS:
+    """Every layout that a search covers, in layout notation, without replicas; None where there are too many
+    combinations."""
+    if how_many(question, limits, shaped=False) > MOST_COMBINATIONS:
         return None
     if question.has_pools:
         return {str(layout) for layout in covered_in_pools(question, limits)[0]}
@@ -60,23 +60,22 @@ def enumerated_names(question: Question, limits: Restrictions) -> set[str] | Non
 
 
 def covered(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Every layout that a search on one kind of GPU covers."""
-    return _covered_subset(question, limits, distinct_layouts(question, limits, SCHEDULES))
+    """Every layout that a search covers on one kind of GPU."""
+    return _covered_of(question, limits, written(question, limits, SCHEDULES))
 
 
-def _covered_subset(question: Question, limits: Restrictions, rows: LayoutColumns) -> LayoutColumns:
-    """Subset of the layouts `rows` that a search covers on one kind of GPU, or with stages that fill several
-    pools."""
+def _covered_of(question: Question, limits: Restrictions, rows: LayoutColumns) -> LayoutColumns:
+    """Those of some layouts that a search covers on one kind of GPU, or in stages that fill several pools."""
     runs: Bools = np.asarray(policies_by_schedule(policies_of(question, limits)).any(axis=1))
     rows = rows.rows(np.flatnonzero(runs[rows.schedule] & allowed_rows(question, limits, rows)))
     return _within_limits(question, limits, rows.rows(np.flatnonzero(legal_rows(question, rows))))
 
 
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
-    """Layouts that a search covers on several pools of GPUs, in two lists: with pipeline stages in every
-    order of the pools, and with whole replicas in each pool."""
-    rows = distinct_layouts(question, limits, PLAIN)
-    columns = _covered_subset(question, limits, rows)
+    """Layouts that a search covers on several pools of GPUs, in two lists. The first has those with stages in
+    every order of the pools, the second those of replicas in each pool."""
+    rows = written(question, limits, PLAIN)
+    columns = _covered_of(question, limits, rows)
     stages: list[Layout] = []
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks
@@ -84,8 +83,8 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
         if sum(counts.values()) == layout.pp:
             for order in permutations(question.pool_names):
                 pools = tuple(name for name in order for _ in range(counts[name]))
-                layout_in_pools = layout.model_copy(update={"pools": pools})
-                stages += [layout_in_pools] if not check(question, layout_in_pools) else []
+                placed = layout.model_copy(update={"pools": pools})
+                stages += [placed] if not check(question, placed) else []
     if "replicas" not in limits.allowed or limits.trainer is not None:
         return stages, []
     gpus = rows.tp * rows.cp * rows.pp
@@ -97,65 +96,63 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
 
 
 def _within_limits(question: Question, limits: Restrictions, columns: LayoutColumns) -> LayoutColumns:
-    """Subset of the layouts within all search limits."""
     for limit in SEARCH_LIMITS:
         columns = columns.rows(np.flatnonzero(~limit.beyond(question, limits, columns)))
     return columns
 
 
-def distinct_layouts(question: Question, limits: Restrictions, schedules: Collection[str]) -> LayoutColumns:
-    """All distinct layouts, legal or not, whose degrees use every GPU; if they are many, without those that
-    are illegal under any vpp, schedule and microbatch size."""
-    in_full = count_combinations(question, limits) <= MOST_IN_FULL
+def written(question: Question, limits: Restrictions, schedules: Collection[str]) -> LayoutColumns:
+    """All distinct layouts, legal or not, whose degrees use every GPU; if they are many, without those that are
+    excluded for any shape and microbatch size."""
+    in_full = how_many(question, limits) <= MOST_IN_FULL
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
     for mesh in meshes(question, limits):
         inside, shapes = _values(question, limits, mesh, schedules)
         degrees: Values = {_DEGREES: [mesh]}
         if not in_full:
-            columns = _all_combinations(degrees | inside | {tuple(chain(*shapes)): [_UNSHAPED]})
+            columns = _combined(degrees | inside | {tuple(chain(*shapes)): [_UNSHAPED]})
             legal = legal_rows(question, columns, shaped=False, hosts=False)
             columns = _within_limits(question, limits, columns.rows(np.flatnonzero(legal)))
             names = tuple(chain(*inside))
             table = np.stack([getattr(columns, name) for name in names], axis=1)
             inside = {names: [tuple(row) for row in table.tolist()]}
-        tables.append(_all_combinations(degrees | inside | shapes))
+        tables.append(_combined(degrees | inside | shapes))
     return joined(tables)
 
 
-def _all_combinations(values: Values) -> LayoutColumns:
-    """Layouts with every combination of the given column values."""
+def _combined(values: Values) -> LayoutColumns:
+    """Layouts for every combination of the given column values."""
     names = tuple(chain(*values))
     rows = [tuple(chain(*combination)) for combination in product(*values.values())]
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     return LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))
 
 
-def count_combinations(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
-    """Number of combinations of the values of all axes; with `shaped` false, of all but vpp, schedule and
-    microbatch size."""
-    by_mesh = (_values(question, limits, mesh, SCHEDULES) for mesh in meshes(question, limits))
+def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
+    """Number of combinations of the values of all axes, or, without `shaped`, of those other than shapes and
+    microbatch sizes."""
+    each = (_values(question, limits, mesh, SCHEDULES) for mesh in meshes(question, limits))
     return sum(
-        math.prod(map(len, (inside | shapes if shaped else inside).values())) for inside, shapes in by_mesh
+        math.prod(map(len, (inside | shapes if shaped else inside).values())) for inside, shapes in each
     )
 
 
 def meshes(question: Question, limits: Restrictions) -> Rows:
-    """Degrees (tp, pp, cp, dp) whose product is the number of GPUs, within the restrictions."""
+    """Degrees (tp, pp, cp, dp) that the restrictions permit and whose product is the number of GPUs."""
     gpus, every = question.cluster.num_gpus, product(_divisors(question.cluster.num_gpus), repeat=3)
     filling = [(*some, gpus // math.prod(some)) for some in every if gpus % math.prod(some) == 0]
     return _permitted(limits, _DEGREES, filling)
 
 
 def _divisors(number: int) -> list[int]:
-    """Divisors of a number in rising order."""
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
 def _values(
     question: Question, limits: Restrictions, mesh: tuple[int, ...], schedules: Collection[str]
 ) -> tuple[Values, Values]:
-    """Possible values of the axes other than the degrees of `mesh` (tp, pp, cp, dp), and separately of vpp,
-    schedule and microbatch size."""
+    """Possible values of the axes inside a mesh of parallel degrees, and possible shapes (vpp, schedule) and
+    microbatch sizes."""
     tp, pp, cp, dp = mesh
     model, ranks = question.model, dp * cp
     experts: Rows = [(1, tp)]
@@ -191,7 +188,7 @@ def _values(
 
 
 def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Rows:
-    """Subset of the given column values that the restrictions permit; all values of columns with synonyms."""
+    """Those of the given column values that the restrictions permit; all values of columns with synonyms."""
     if names in (("order",), ("context",)):
         return values
     table = np.array(values, dtype=np.int64).reshape(-1, len(names))
@@ -200,8 +197,8 @@ def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Ro
 
 
 def _seatings(cp: int, dp: int, pp: int) -> Rows:
-    """Indices of rank orders, one for each distinct order of those axes among cp, dp and pp that have a
-    degree above 1."""
+    """Indices of rank orders, one for each distinct sequence of the axes (cp, dp, pp) that have more than one
+    rank."""
     degrees, first = {"cp": cp, "dp": dp, "pp": pp}, dict[tuple[str, ...], int]()
     for index, order in enumerate(ORDERS):
         first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)

@@ -26,8 +26,8 @@ from planner.search.pools import orders_of
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:
-    """Copy of the layout with the fastest placement of its blocks on stages, under the recompute policies
-    that the layout names.
+    """The layout with the fastest placement of its blocks on stages, under the recompute policies that the
+    layout names.
 
     A layout that is already placed is returned unchanged. A layout that does not fit devices or hosts is
     placed as if memory had no limit, so that it still has a price.
@@ -47,8 +47,8 @@ def place_layout(question: Question, layout: Layout) -> Layout:
 
 
 def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
-    """Best placement of a plain pipeline, as (overflows, step seconds, placement). The placement overflows
-    device memory only if every placement does."""
+    """Best placement of a plain pipeline, as (overflows, step seconds, placement). It overflows memory only
+    where every placement does."""
     costs = costs_of_ranks(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf(question, layout, rows)
@@ -59,8 +59,8 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Place
 
 
 def _in_equal_stages(question: Question, layout: Layout) -> Layout:
-    """Copy of the layout with equally many blocks on each stage, as far as possible, and smaller stages at
-    the ends. Of the placements that fit in memory it is the fastest, and the first of equals.
+    """The layout with its blocks in stages as equal as possible, smaller ones at the ends. This is the fastest
+    of these placements that fits, among equals the first.
 
     Used for replicas, which have the same blocks in all pools, and for several chunks a rank.
 
@@ -88,7 +88,7 @@ def _in_equal_stages(question: Question, layout: Layout) -> Layout:
 
 
 def names_too_many(layout: Layout) -> InputError:
-    """Error for a layout whose recompute setting names more blocks than a stage has."""
+    """Error for a layout whose recompute names more blocks than a stage has."""
     return InputError(
         f"recompute of `{layout}` names more blocks than its stages have",
         hint="name fewer, or say the blocks of each stage: `layers=`",
@@ -96,8 +96,7 @@ def names_too_many(layout: Layout) -> InputError:
 
 
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
-    """Problem of placing a given layout's blocks on stages, with only the recompute policies that the layout
-    names."""
+    """Problem of placing a given layout's blocks on stages, with only the recompute policies that it names."""
     columns = LayoutColumns.of([layout])
     leaf = RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf
     least_blocks = int(offloaded_by_number(columns)[0])

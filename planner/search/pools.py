@@ -27,7 +27,7 @@ from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.units import format_bytes
-from planner.bounds.boxes import host_memory_error
+from planner.bounds.boxes import nothing_held
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts, groups_of
@@ -40,15 +40,14 @@ from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
 PRECISION = 1e-4
-"""Relative width at which the bisection of a capacity bound stops; finer than the bounds are tight."""
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
 COMPARED_IN_POOLS = 48
-"""Number of layouts with the least relative memory need whose ranks are filled block by block, to name the
-closest layout when nothing fits."""
+"""Number of roughly closest layouts whose ranks are filled one by one when nothing fits."""
 
 
 class PoolCandidates:
-    """Candidate layouts of a search on several pools of GPUs, one row each. Rows are the layouts `stages` in
-    the first order of the pools, then in the second and so on; then the layouts `replicas`."""
+    """Candidate layouts of a search on several pools of GPUs, one row each. Rows are each layout of `stages` in
+    the first order of the pools, in the second and so on; then each of `replicas`."""
 
     def __init__(
         self, question: Question, limits: Restrictions, stages: LayoutColumns, replicas: LayoutColumns
@@ -70,13 +69,13 @@ class PoolCandidates:
         return self._num_stages + len(self._replicas.columns)
 
     def least_closed(self) -> float:
-        """Lower bound of the step of rows not yet opened, seconds: 0 until all rows are open, then
+        """Lowest bound of the rows not yet opened to the search, seconds; 0 until all rows are opened, then
         infinite."""
         return math.inf if self._opened == len(self) else 0.0
 
     def open(self, threshold: float) -> Array:
-        """Open the rows of the next order of the pools, and last those of replicas; return their quick lower
-        bounds of the step, seconds (N,)."""
+        """Make the rows of the next order of the pools available to the search, at last those of replicas;
+        return their quick lower bounds, seconds (N,)."""
         first = self._opened
         if first >= self._num_stages:
             self.open_all()
@@ -85,24 +84,24 @@ class PoolCandidates:
         return self._by_group(np.arange(first, self._opened), quick_bounds)
 
     def open_all(self) -> None:
-        """Open every row to the search."""
+        """Make every row available to the search."""
         self._opened = len(self)
 
     def closed_bounds(self) -> tuple[Array, Ints]:
-        """Lower bound in seconds and number of layouts of all rows not yet opened, each an array of one
+        """Lower bound in seconds and number of layouts of the rows not yet opened to the search, as a single
         entry."""
         return np.zeros(1), np.array([len(self) - self._opened])
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """Lower bounds of the step of rows with each rank's memory taken into account, seconds (N,), zero for
-        replicas; bounds above `cut_off` may be reported as the cut-off."""
+        """Finer lower bounds of the step of rows, seconds (N,), zero for replicas; bounds above `cut_off` may
+        be the cut-off."""
         bounds, in_stages = np.zeros(len(rows)), rows < self._num_stages
         bound = partial(capacity_bounds, cut_off=cut_off, precision=PRECISION)
         bounds[in_stages] = self._by_group(rows[in_stages], bound)
         return bounds
 
     def leaf(self, row: int) -> Leaf:
-        """Placement problem (leaf) of one row's layout, with its costs."""
+        """Layout of one row with its costs, ready to be placed."""
         if row >= self._num_stages:
             return self._replicas.leaf(row - self._num_stages)
         return self._group(np.array([row])).leaf
@@ -120,8 +119,7 @@ class PoolCandidates:
         return np.repeat(self._orders[order], self._ranks[list(self._orders[order]), layout])
 
     def _group(self, rows: Ints) -> RankCosts:
-        """Costs by rank of the given rows, which share one schedule, pp and order of pools, as input of the
-        lower bounds."""
+        """Costs by rank of the given rows, which share one schedule, pp and order of pools, for the bounds."""
         layouts = rows % len(self._stages)
         columns = self._stages.rows(layouts)
         costs = rank_costs(self._terms, layouts, self._pool_of_rank(int(rows[0])))
@@ -129,18 +127,18 @@ class PoolCandidates:
         return RankCosts.of_rows(self.question, columns, costs, allowed, self._uses_full_counts)
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
-        """Result of `bound` for each row, seconds (N,), computed for all rows with equal schedule, pp and
-        order of pools at once."""
+        """Result of `bound` for each row, seconds (N,), computed for groups of one schedule, pp and order of
+        pools."""
         values = np.empty(len(rows))
         order, layout = np.divmod(rows, max(1, len(self._stages)))
         for number in np.unique(order).tolist():
-            in_order = np.flatnonzero(order == number)
-            for members in groups_of(self._stages.rows(layout[in_order])):
-                values[in_order[members]] = bound(self._group(rows[in_order[members]]))
+            own = np.flatnonzero(order == number)
+            for members in groups_of(self._stages.rows(layout[own])):
+                values[own[members]] = bound(self._group(rows[own[members]]))
         return values
 
     def in_words(self) -> str:
-        """Description for users of the layouts and placements that the search covers on several pools."""
+        """Sentence part that describes the layouts and placements that the search covers on several pools."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         stages = (
@@ -153,8 +151,7 @@ class PoolCandidates:
         return " | ".join([stages] * bool(self._num_stages) + [self._replicas.in_words()] * has_replicas)
 
     def nothing_fits(self) -> InfeasibleError:
-        """Error to raise when no placement of any layout fits in memory; it names the layout closest to
-        fitting."""
+        """Error to raise when no placement of any layout fits in memory, with the layout that comes closest."""
         if not self._num_stages:
             return self._replicas.nothing_fits()
         share_N = self._by_group(np.arange(self._num_stages), least_share)
@@ -181,12 +178,12 @@ def pool_candidates(question: Question, limits: Restrictions) -> PoolCandidates:
     if not len(stages) and not len(replicas):
         raise nothing_legal(question, limits)
     if not has_room.any() and not len(replicas):
-        raise host_memory_error(question, stages)
+        raise nothing_held(question, stages)
     return PoolCandidates(question, limits, stages.rows(np.flatnonzero(has_room)), replicas)
 
 
 def count_layouts(question: Question, limits: Restrictions) -> int:
-    """Number of layouts in the search space of a question; every order of several pools counts separately."""
+    """Number of layouts that the search covers; every order of several pools counts separately."""
     if not question.has_pools:
         return len(legal_space(question, limits))
     _, has_room = _stage_layouts(question, limits)
@@ -196,7 +193,7 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
 
 def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
     """Legal layouts with one stage a rank whose pipeline ranks fill the pools of GPUs, and whether hosts and
-    drives have room for the data that each offloads, (N,)."""
+    drives have room for what each offloads, (N,)."""
     space = legal_space(question, replace(limits, only=plain_only(limits)))
     rows = space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
     return rows, unbroken(LATE_RULES, question, rows)

@@ -47,8 +47,8 @@ from planner.space.restrictions import Restrictions
 
 
 def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Array:
-    """Lower bound of the step time of N layouts with the same pp, vpp and schedule over all their placements,
-    seconds (N,); infinite if none fits.
+    """Lower bound of the step of N layouts with the same pipeline shape over all placements, seconds (N,);
+    infinite where none fits.
 
     Every path, and the mean of all, bounds the step from below; of a split backward pass the path counts only what it
     has of both halves.
@@ -65,7 +65,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
     fixed_NS = [on_stages(column, way, nothing, f"stage_{way}") for way in ("forward", "backward")]
     forward = column("layer_forward")
     forward_NSP = forward if forward.ndim > 2 else forward[..., None]
-    memory = _block_and_free_bytes(leaves, column)
+    memory = _memory(leaves, column)
     for mean in (paths, *((path,) for path in paths)):
         forward_S = np.mean([path.forward_counts for path in mean], axis=0)
         backward_S = np.mean([np.minimum(path.backward_counts, path.weight_counts) for path in mean], axis=0)
@@ -81,7 +81,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
             rest = blocks - low * first.num_stages
             fastest_N = low * least_NS.sum(axis=1) + rest * least_NS.min(axis=1)
             more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
-            length_N = length_N + _mixed_policy_seconds(first, fastest_N[:, None] / blocks + more_NP, *memory)
+            length_N = length_N + _mixed(first, fastest_N[:, None] / blocks + more_NP, *memory)
         longest_N = np.maximum(longest_N, length_N)
     updated = column("layer_optimizer")
     if updated.ndim > 2:  # by sort: the fullest rank's blocks, of any kind
@@ -92,9 +92,9 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
     return step_N * (1 - TOLERANCE)
 
 
-def _mixed_policy_seconds(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
-    """Minimum of `price_NP`, seconds a block under each recompute policy, over all blocks of each layout,
-    (N,), with policies mixed in any fraction that fits in the memory of all ranks together."""
+def _mixed(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
+    """Minimum seconds of all blocks of each layout, (N,), with policies mixed in any fraction for which all
+    ranks together have memory."""
     blocks, policies = leaf.num_layers, np.flatnonzero(leaf.allowed).tolist()
     best_N = np.full(len(room_N), np.inf)
     for policy in policies:
@@ -109,9 +109,9 @@ def _mixed_policy_seconds(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: A
     return best_N
 
 
-def _block_and_free_bytes(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Array, Array]:
-    """Minimum bytes of a block under each policy, (N, P), and total bytes free on all ranks, (N,), both for
-    one live microbatch.
+def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Array, Array]:
+    """Minimum bytes of a block under each policy, (N, P), and bytes free on all ranks under the policy with the
+    smallest temporary set, (N,), both for one live microbatch.
 
     Only where a rank has one chunk and all blocks are of one kind: else it depends on the chunk how many microbatches
     of a block are live, and on the kind which bytes it has.
@@ -129,47 +129,46 @@ def _block_and_free_bytes(leaves: Sequence[Leaf], column: Callable[[str], Array]
 
 
 PRECISION = 1e-3
-"""Relative precision of the shortest step for which a layout has columns."""
+"""Relative precision of the shortest step that has columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Columns of a layout in the integer program, with the seconds that each adds to each critical path."""
+    """Columns of a layout in the integer program, with the seconds that each adds to the critical paths."""
 
     leaf: Leaf
     columns: Columns
     fixed: Array
-    """Seconds of each critical path apart from the blocks, (Q,)."""
+    """Seconds of the paths without blocks, (Q,)."""
     column_seconds: Array
-    """Seconds that each column adds to each critical path, (J, Q)."""
+    """Seconds that a column adds to each path, (J, Q)."""
     tail_seconds: Array
-    """Minimum seconds from the end of a path to the end of the step under each column, (J,)."""
+    """Minimum seconds after the paths, (J,)."""
 
     @classmethod
     def of(cls, leaf: Leaf, columns: Columns, paths: Sequence[CriticalPath]) -> Timed:
-        """Columns of a layout with the seconds that each adds to the critical paths of its pipeline."""
+        """Compute the seconds that the columns of a layout add to the critical paths of its pipeline."""
         fixed_Q = path_lengths(leaf, paths, leaf.no_blocks)
         own_JQ = path_lengths(leaf, paths, columns.blocks) - fixed_Q
         optimizer_J: Array = leaf.once_a_step("optimizer", columns.blocks).max(axis=-1)
         return cls(leaf, columns, fixed_Q, own_JQ, optimizer_J + leaf.overhead)
 
     def limited_to(self, target: float) -> Timed | None:
-        """Subset of the columns that a step of at most `target` seconds can use; None if no placement is that
-        fast."""
+        """Subset of the columns that a step of `target` seconds may contain; None if no placement is so fast."""
         timed, mask = self, self._in_time(target)
         while mask.any() and not mask.all():
             timed = timed.only(mask)
             mask = timed._in_time(target)
-        return timed if mask.any() and timed._may_place_all_blocks() else None
+        return timed if mask.any() and timed._hold_the_model() else None
 
     def only(self, mask: Bools) -> Timed:
-        """Subset of the columns that a mask selects, (J,)."""
+        """Subset of the columns for which a mask is true."""
         seconds_JQ, tail_J = self.column_seconds[mask], self.tail_seconds[mask]
         return Timed(self.leaf, self.columns.only(mask), self.fixed, seconds_JQ, tail_J)
 
     def lower_bound(self, low: float, high: float) -> float:
-        """Lower bound of the step in seconds between `low` and `high`, by bisection. For any shorter step the
-        columns cannot place all blocks of the model."""
+        """Lower bound of the step in seconds between `low` and `high`, by bisection. No shorter step has
+        columns for all blocks of the model."""
         if self.limited_to(high) is None:
             return high
         while high > low * (1 + PRECISION):
@@ -181,8 +180,8 @@ class Timed:
         return low
 
     def _in_time(self, target: float) -> Bools:
-        """For each column, whether its critical paths take at most `target` seconds if all other stages are
-        as fast as possible, (J,)."""
+        """For each column, whether its paths stay within `target` seconds if all other stages are as fast as
+        possible, (J,)."""
         own_JQ, stage_J = self.column_seconds, self.columns.stage
         others_JQ: Array = np.zeros_like(own_JQ)
         if self.leaf.is_plain:
@@ -196,9 +195,9 @@ class Timed:
         in_time: Bools = length_J <= target * (1 + TOLERANCE)
         return in_time
 
-    def _may_place_all_blocks(self) -> bool:
-        """Whether the columns may place exactly the model's blocks, with one column for each stage, judged by
-        minimum and maximum sums."""
+    def _hold_the_model(self) -> bool:
+        """Whether columns exist for every stage that together place exactly as many blocks as the model has,
+        judged by least and greatest sums."""
         if not self.leaf.is_plain:
             return True
         blocks_J, stage_J = self.columns.num_blocks, self.columns.stage
@@ -207,8 +206,8 @@ class Timed:
 
 
 def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> Timed | None:
-    """Columns of a layout that fit in memory and that a step of at most `target` seconds can use, with their
-    path seconds; None if there are none."""
+    """Columns of a layout that fit in memory and that a step of `target` seconds may contain, with their path
+    seconds; None if there are none."""
     if leaf.is_plain:
         columns = _stages(leaf, target)
         return Timed.of(leaf, columns, paths).limited_to(target) if columns is not None else None
@@ -219,8 +218,8 @@ def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) ->
 
 
 def first_placement(leaf: Leaf, columns: Columns) -> Placement | None:
-    """Initial placement of a layout, good but not proven optimal; None if none is known. For patterns it is
-    the pattern whose slowest stage is fastest."""
+    """Initial placement of a layout, good but not proven; None if none is known. For patterns, that whose
+    slowest stage is fastest."""
     if leaf.is_plain:
         placement, _ = good_of_numbers(leaf, math.inf)
         return placement[0] if placement else None
@@ -256,20 +255,19 @@ def _stages(leaf: Leaf, target: float) -> Columns | None:
 
 
 MOST_LAYOUTS = 20_000
-"""Maximum number of layouts in one integer program."""
+"""Maximum number of layouts in one program."""
 FIRST_SHARPENED, MOST_SHARPENED = 16, 256
-"""Layouts that get columns in the first round, and maximum in one round; the number doubles every time."""
+"""Layouts that get columns in one round: few at first, doubling every time."""
 PLACEMENT_BATCH = 4
-"""Layouts that get placements in one round of the integer program."""
+"""Layouts that get placements in one round."""
 
 
 class ProgramSearch(Prover):
-    """Search by one integer program, with lower bound, incumbent placement and proof of every layout. Layouts
-    with equal costs count as one."""
+    """Search by one integer program, with bound, incumbent and proof of every layout. Layouts with equal costs
+    count as one."""
 
     def __init__(self, candidates: Candidates, settings: SearchSettings, limits: Restrictions) -> None:
-        """Set up the search. Raises InputError: the question has too many layouts for a program, or hardware
-        scenarios."""
+        """Set up the search. Raises InputError: there are too many layouts, or scenarios, for a program."""
         if (layouts := len(candidates)) > MOST_LAYOUTS:
             raise InputError(
                 f"--solver ilp takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {layouts:,}",
@@ -301,13 +299,13 @@ class ProgramSearch(Prover):
         """Whether a layout that is not proven yet may be better than the k best."""
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Indices and placements of the k best layouts and of all layouts that tie with the k-th; of layouts
-        with equal costs the one with the shortest name."""
+        """Candidate indices and placements of the k best layouts and of all that tie; equal layouts under their
+        shortest name."""
         return [(self._rows[number][0], placement) for number, placement in super().leaders()]
 
     def run(self, _: Effort = "ilp") -> None:
-        """Compute relaxed bounds of all layouts, then solve the integer program until the k best are proven
-        or time is over."""
+        """Compute relaxed bounds of all layouts, then let the solver choose until the k best are proven or time
+        runs out."""
         self._gather()
         self._relax()
         if self._seconds_left() <= 0:
@@ -323,7 +321,7 @@ class ProgramSearch(Prover):
             self._report()
 
     def _gather(self) -> None:
-        """Price every layout of the independent enumerator, and merge layouts with equal costs.
+        """Price every layout that the independent enumerator finds, and merge layouts with equal costs.
 
         Raises:
             RunError: the enumerator finds a layout that the search's space lacks.
@@ -349,8 +347,7 @@ class ProgramSearch(Prover):
         ]
 
     def _relax(self) -> None:
-        """Compute the relaxed lower bound of every layout, for all layouts with equal pp, vpp and schedule at
-        once."""
+        """Compute the relaxed lower bound of every layout, one pipeline shape at a time."""
         self._bound = np.zeros(len(self._leaves))
         groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
@@ -365,8 +362,7 @@ class ProgramSearch(Prover):
             self._bound[numbers] = relaxed_seconds(leaves, self._paths[pipeline])
 
     def _round(self, program: Program, solver: SolverName) -> None:
-        """Solve the program once, and add the columns, placements or critical paths that the solution
-        lacks."""
+        """Solve the program once, and add the columns, placements or paths that the solution lacks."""
         may = self._open_layouts()
         for number in np.flatnonzero(~may).tolist():
             program.y[number].upBound = 0
@@ -393,13 +389,13 @@ class ProgramSearch(Prover):
             self._cut(program, choice, placement)
 
     def _open_layouts(self) -> Bools:
-        """Mask of the layouts that are not proven yet and may be among the k best, (N,)."""
+        """For each layout, whether it is not proven yet and may be among the k best, (N,)."""
         may: Bools = self._bound < self._threshold()
         may[list(self._proofs)] = False
         return may
 
     def _sharpen(self, program: Program) -> None:
-        """Raise the bounds of the layouts with the lowest bounds by their stage columns for the integer
+        """Raise the bounds of the most promising layouts by computing their stage columns for the integer
         program."""
         may = self._open_layouts()
         may[list(self._columns)] = False
@@ -421,7 +417,7 @@ class ProgramSearch(Prover):
         self._batch = min(2 * self._batch, MOST_SHARPENED)
 
     def _place(self, program: Program) -> None:
-        """Add placements to the program for the layouts with the lowest bounds that have columns."""
+        """Add placements to the program for the layouts with the lowest bounds among those with columns."""
         may = self._open_layouts()
         may[[*program.choices]] = False
         closed = [number for number in self._columns if may[number]]
@@ -434,21 +430,19 @@ class ProgramSearch(Prover):
                 program.place(number, leaf, in_time.columns, self._paths[pipeline_of(leaf)])
 
     def _record_placement(self, number: int, placement: Placement) -> None:
-        """Price a placement on the timeline, and store it as the layout's incumbent if it is the fastest so
-        far."""
+        """Price a placement on the timeline and keep it as the layout's incumbent if it is the fastest so far."""
         seconds = self._leaves[number].price(placement)
         if number not in self.best or seconds < self.best[number][1]:
             self.best[number] = (placement, seconds)
 
     def _cut(self, program: Program, choice: Choice, placement: Placement) -> None:
-        """Add the critical path of a placement as a constraint for all layouts with the same schedule, pp,
-        vpp and microbatches."""
+        """Add the critical path of a placement as a row for all layouts of the same pipeline shape."""
         path = choice.leaf.critical_path(placement.table)
         self._paths[pipeline_of(choice.leaf)].append(path)
         program.steps_are_no_shorter_than_path(choice.leaf, path)
 
     def _proven_bound(self) -> float:
-        """Proven lower bound of the step time over all layouts, seconds."""
+        """Proven lower bound of the step over all layouts, seconds."""
         if self._proofs or not self.is_unfinished:
             return self._best_seconds()
         return min(max(self._lower_bound, float(self._bound.min(initial=math.inf))), self._best_seconds())
@@ -457,13 +451,12 @@ class ProgramSearch(Prover):
         return sum(len(self._rows[number]) for number in np.flatnonzero(layouts).tolist())
 
     def _report(self) -> None:
-        """Call the progress callback, if there is one."""
         if self._on_progress is not None:
             total, undecided = len(self.candidates), self.is_unfinished and self._count(self._open_layouts())
             self._on_progress(total - undecided, total, self._best_seconds(), self._proven_bound())
 
     def certificate(self) -> Certificate:
-        """Certificate of the search, with numbers of layouts by decision, proven lower bound and gap."""
+        """Certificate of the search with the numbers of layouts by decision, the proven bound and the gap."""
         infeasible = np.isinf(self._bound)
         solved = np.zeros(len(self._bound), dtype=np.bool_)
         solved[[*self._proofs, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True

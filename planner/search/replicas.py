@@ -64,15 +64,15 @@ from planner.space.space import legal_space
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaLeaf(Leaf):
-    """Placement problem of one layout whose data-parallel replicas lie in different pools of GPUs. Inherited
-    fields describe a replica of the first pool. Costs are at the mean number of microbatches, and
+    """One layout whose data-parallel replicas lie in different pools, before its blocks are placed. The fields
+    of a leaf are those of a replica of the first pool. Costs are at the mean number of microbatches, and
     `microbatches` is the minimum of each replica."""
 
     has_replicas: ClassVar[bool] = True
     question: Question
     layout: Layout
     pools: tuple[Leaf, ...]
-    """Placement problem of a replica in each of the K pools, with the minimum number of microbatches."""
+    """(K,): a replica of each pool with the minimum number of microbatches."""
 
     @cached_property
     def key(self) -> bytes:
@@ -83,8 +83,7 @@ class ReplicaLeaf(Leaf):
         return {}
 
     def _with(self, pool: int, microbatches: int) -> Leaf:
-        """Placement problem of a replica of one pool that takes `microbatches` microbatches, with the memory
-        that these need."""
+        """Leaf of a replica of one pool with the given number of microbatches and the memory that these need."""
         key = (pool, microbatches)
         if key not in self._filled:
             costs = self.pools[pool].costs
@@ -95,15 +94,14 @@ class ReplicaLeaf(Leaf):
         return self._filled[key]
 
     def fits(self, blocks_SP: Ints) -> Bools:
-        """For each placement, whether every rank stays within its memory limit when each replica takes the
-        minimum number of microbatches, (...,)."""
-        minimum_leaves = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
-        fits: Bools = np.all([leaf.fits(blocks_SP) for leaf in minimum_leaves], axis=0)
+        """For each placement, whether every rank stays within its memory limit if no replica takes more
+        microbatches than the minimum, (...,)."""
+        least = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
+        fits: Bools = np.all([leaf.fits(blocks_SP) for leaf in least], axis=0)
         return fits
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
-        """Lower bound of the step time of placements over all divisions of the microbatches among replicas,
-        seconds (Z,)."""
+        """Lower bound of the step time of placements over all shares of the microbatches, seconds (Z,)."""
         pools = []
         for pipeline in self.pools:
             each_ZS = pipeline.forward(blocks_SP) + pipeline.backward(blocks_SP)
@@ -111,18 +109,16 @@ class ReplicaLeaf(Leaf):
             sync = pipeline.once_a_step("sync", blocks_SP)[..., 0] + pipeline.overhead
             tail = sync + pipeline.once_a_step("optimizer", blocks_SP).max(axis=-1)
             pools.append((cycle, each_ZS.max(axis=-1), tail))
-        num_microbatches = self.question.training.global_batch // self.layout.mbs
+        together = self.question.training.global_batch // self.layout.mbs
         replicas = np.array(counted_replicas(self.question, self.layout))[:, None]
-        return summed_rates(self, pools, replicas, num_microbatches, self.microbatches)
+        return summed_rates(self, pools, replicas, together, self.microbatches)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """Step time of placements at the best division of the microbatches among replicas, seconds (Z,);
-        infinite if some device lacks memory for its share."""
+        """Step time of placements at the best shares of the microbatches, seconds (Z,); infinite where some
+        device does not hold its share."""
         return np.array([self._seconds(blocks) for blocks in blocks_SP])
 
     def _seconds(self, blocks_SP: Ints) -> float:
-        """Step seconds of one placement at the best division of the microbatches; infinite if it does not fit
-        in memory."""
         taken = shares(self.question, self.layout, self.pools, blocks_SP)
         leaves = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(taken)]
         if not all(leaf.fits(blocks_SP) for leaf in leaves):
@@ -134,68 +130,67 @@ def summed_rates(
     plain: Leaf | RankCosts,
     pools: Sequence[tuple[Array, Array, Array]],
     replicas: Ints,
-    num_microbatches: Ints | int,
-    min_microbatches: Ints | int,
+    together: Ints | int,
+    least: Ints | int,
 ) -> Array:
-    """Lower bound of the step, seconds (N,), from the sum of the rates at which the replicas of all pools
-    process microbatches. Each entry of `pools` has the seconds (N,) of one microbatch forward and back
-    through all stages, of one on the busiest rank, and after the last backward pass; `replicas` is (K, N or
-    1)."""
+    """Lower bound of the step, seconds (N,), from the sum of the rates at which replicas in all pools process
+    microbatches. It is the bound above for plain pipelines, with `replicas` (K, N or 1) in the pools; `pools`
+    has for each pool the seconds (N,) of one microbatch down and up again, of one on the busiest rank, and
+    after the last backward pass."""
     cycle_KN, busiest_KN, tail_KN = map(np.stack, zip(*pools, strict=True))
     none = np.zeros(1, dtype=np.int64)  # microbatches, so this is what a pipeline takes besides them
     start_up_KN = pipeline_seconds(plain.schedule, plain.pp, none, cycle_KN, busiest_KN)
     ends_KN, rate_KN = np.maximum(0.0, start_up_KN) + tail_KN, replicas / busiest_KN
-    even: Array = (num_microbatches + (rate_KN * ends_KN).sum(axis=0)) / rate_KN.sum(axis=0)
-    alone: Array = (ends_KN + min_microbatches * busiest_KN).max(axis=0)
+    even: Array = (together + (rate_KN * ends_KN).sum(axis=0)) / rate_KN.sum(axis=0)
+    alone: Array = (ends_KN + least * busiest_KN).max(axis=0)
     return np.maximum(even, alone)
 
 
 def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
-    """Whether a search also covers layouts whose replicas each lie in one of several pools; never for a
-    trainer, as none divides a batch unequally."""
+    """Whether a search also covers layouts whose replicas each lie in one of several pools. No trainer gives
+    replicas unequal shares of a batch."""
     return question.has_pools and "replicas" in limits.allowed and limits.trainer is None
 
 
 def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Legal layouts whose replicas each lie in one pool, with rules checked at equal shares of the batch;
-    empty unless the restrictions allow replicas.
+    """Legal layouts whose replicas each lie in one pool, priced at the mean number of microbatches of a
+    replica; empty unless the restrictions allow replicas.
 
     Rules that know one number of microbatches are asked with a batch that all replicas divide.
     """
     gpus, batch = question.cluster.num_gpus, question.training.global_batch
-    common_divisor = math.gcd(*(pool.cluster.num_gpus for pool in question.pools))
+    together = math.gcd(*(pool.cluster.num_gpus for pool in question.pools))
     tables = [LayoutColumns.of([Layout()]).rows(np.empty(0, dtype=np.int64))]
-    for size in range(1, common_divisor + 1) if asks_for_replicas(question, limits) else ():
+    for size in range(1, together + 1) if asks_for_replicas(question, limits) else ():
         dp = gpus // size
         only = plain_only(limits, dp={dp}, zero=set(range(HIGHEST_ZERO + 1)))
-        if common_divisor % size or batch < dp or dp > MOST_REPLICAS or not all(only.values()):
+        if together % size or batch < dp or dp > MOST_REPLICAS or not all(only.values()):
             continue
-        plain_limits = replace(limits, only=only, allowed=limits.allowed & {"overlap"})
+        within = replace(limits, only=only, allowed=limits.allowed & {"overlap"})
         training = question.training
         if not training.optimizer_in_backward:  # at one microbatch per replica
             training = training.model_copy(update={"global_batch": batch * dp})
-        columns = legal_space(replace(question, training=training), plain_limits).all_rows()
-        enough = batch // columns.mbs >= _min_microbatches(columns) * columns.dp
+        columns = legal_space(replace(question, training=training), within).all_rows()
+        enough = batch // columns.mbs >= _least(columns) * columns.dp
         runs = holds_replicas(question, columns) & (columns.pp <= question.model.num_layers) & enough
         tables.append(columns.rows(np.flatnonzero(runs & unbroken(LATE_RULES, question, columns))))
     return joined(tables)
 
 
 def plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[int]]:
-    """Allowed values of each axis under the restrictions, further limited to plain schedules (such as 1F1B),
-    one stage a rank and the given `values`."""
+    """Allowed values of axes under the restrictions, further limited to plain schedules, one stage a rank and
+    the given values of the named axes."""
     may = {"schedule": {SCHEDULES.index(name) for name in PLAIN}, "vpp": {1}} | values
     return limits.only | {name: frozenset(limits.only.get(name, own)) & own for name, own in may.items()}
 
 
-def _min_microbatches(columns: LayoutColumns) -> Ints:
-    """Minimum number of microbatches that each replica of a layout takes, (N,); see `fewest_microbatches`."""
+def _least(columns: LayoutColumns) -> Ints:
+    """Minimum number of microbatches that a replica of each layout takes, (N,); see `fewest_microbatches`."""
     return np.where(is_scheduled(columns, QUEUES), 1, columns.pp)
 
 
 COMPARED = 4
-"""Number of layouts, with the smallest parts of the model on a GPU, that are priced to name the closest when
-nothing fits."""
+"""Number of layouts, those with the smallest parts of the model on a GPU, that are priced when nothing fits."""
 
 
 class ReplicaSpace:
@@ -215,25 +210,24 @@ class ReplicaSpace:
         self.costs = tuple(costs_of(*pool).within(max_memory) for pool in terms)
 
     def layout(self, row: int) -> Layout:
-        """Layout of one row, with the number of replicas in each pool, before its blocks are placed."""
+        """Layout of one row, with the number of replicas in each pool, without a placement."""
         return in_pools(self.question, self.columns.layout(row))
 
     def leaf(self, row: int) -> ReplicaLeaf:
-        """Placement problem (leaf) of one row's layout, with its costs in every pool."""
+        """Layout of one row with its costs in every pool, ready to be placed."""
         rows, layout = np.array([row]), self.layout(row)
-        min_microbatches, any_engine = fewest_microbatches(layout), not self.question.stack.torch_pipelining
+        least, any_engine = fewest_microbatches(layout), not self.question.stack.torch_pipelining
         leaves = [self._group(rows, costs).leaf for costs in self.costs]
-        pools = tuple(replace(leaf, microbatches=min_microbatches, any_engine=any_engine) for leaf in leaves)
+        pools = tuple(replace(leaf, microbatches=least, any_engine=any_engine) for leaf in leaves)
         return ReplicaLeaf(**leaf_fields(pools[0]), question=self.question, layout=layout, pools=pools)
 
     def _group(self, rows: Ints, costs: StageCosts) -> RankCosts:
-        """Costs by rank, in one pool, of the given rows, which share one schedule and pp."""
+        """Costs by rank in one pool of the given rows, which share one schedule and pp."""
         return RankCosts.of_rows(self.question, self.columns.rows(rows), costs.rows(rows), self.allowed)
 
     def bounds(self) -> Array:
-        """Lower bound of the step time of every layout over its placements, seconds (N,), with blocks spread
-        evenly under the fastest policy; infinite if some rank lacks memory for the fewest blocks of a
-        stage."""
+        """Lower bound of the step of every layout over its placements, seconds (N,); infinite where some rank
+        does not hold the fewest blocks of a stage. Blocks are as even as they divide, under the fastest policy."""
         x, blocks = self.columns, self.question.model.num_layers
         seconds = np.empty(len(x))
         retained = np.zeros(len(x))
@@ -245,7 +239,7 @@ class ReplicaSpace:
             fits, pools = np.ones(len(rows), dtype=np.bool_), []
             for costs in self.costs:
                 pool = self._group(rows, replace(costs, static=costs.static - retained))
-                pool = replace(pool, microbatches=_min_microbatches(columns))
+                pool = replace(pool, microbatches=_least(columns))
                 each_N1, fixed_NR = pool.least_block_seconds[:, None], pool.fixed_seconds
                 fullest_N1 = fixed_NR.min(axis=1, keepdims=True) + most * each_N1
                 rank_NR = np.maximum(fullest_N1, fixed_NR + fewest * each_N1)
@@ -253,13 +247,13 @@ class ReplicaSpace:
                 pools.append((cycle, rank_NR.max(axis=1), pool.tail(fewest)))
                 fits &= (pool.blocks_that_fit.max(axis=-1) >= fewest).all(axis=1)
             replicas = np.stack(parts_in(self.question, columns.tp * columns.cp * pp))
-            num_microbatches = self.question.training.global_batch // columns.mbs
-            bound = summed_rates(pool, pools, replicas, num_microbatches, _min_microbatches(columns))
+            together = self.question.training.global_batch // columns.mbs
+            bound = summed_rates(pool, pools, replicas, together, _least(columns))
             seconds[rows] = np.where(fits, bound, np.inf)
         return seconds
 
     def in_words(self) -> str:
-        """Phrase for users that describes the layouts of replicas in the search space."""
+        """Sentence part that describes the layouts of replicas that the search covers."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         return (
             "whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x"
@@ -269,8 +263,7 @@ class ReplicaSpace:
         )
 
     def nothing_fits(self) -> DoesNotFitError:
-        """Error to raise when no placement of any layout of replicas fits in memory; it names the layout
-        closest to fitting."""
+        """Error to raise when no placement of any layout of replicas fits in memory; it names the closest."""
         question, columns = self.question, self.columns
         smallest = np.lexsort((-columns.zero, columns.mbs, -columns.tp * columns.cp * columns.pp))[:COMPARED]
         priced = []

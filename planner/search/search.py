@@ -53,8 +53,7 @@ from planner.space.space import Space, SpaceCache, shared_spaces
 def search(
     question: Question, *, top: int = 5, restrictions: Restrictions | None = None, **settings: Any
 ) -> SearchResult:
-    """Find the `top` fastest layouts of a question, with a certificate of optimality; `settings` are fields
-    of `SearchSettings`.
+    """Find the `top` fastest layouts of a question, with a certificate; `settings` are those of `SearchSettings`.
 
     `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
     its proven gap. `solver` closes the proof (`planner.exact.program`); HiGHS if installed. With
@@ -69,8 +68,8 @@ def search(
 
 
 def search_on(settings: SearchSettings, question: Question, limits: Restrictions) -> SearchResult:
-    """Find the fastest layouts of a question within restrictions; the result is empty if no layout is below
-    `settings.must_beat_seconds`.
+    """Find the fastest layouts of a question within restrictions; the result is empty once no layout is proved
+    to be fast enough.
 
     Raises as `search` does; with `must_beat_seconds` nothing needs to fit.
     """
@@ -119,16 +118,15 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
             nothing = candidates.nothing_fits()
             nothing.space = candidates.in_words()
             raise nothing
-    placed_layouts = [placement.on(candidates.layout(row)) for row, placement in leaders]
-    estimates = [estimate(question, layout).within(candidates.max_memory) for layout in placed_layouts]
+    placed = [placement.on(candidates.layout(row)) for row, placement in leaders]
+    estimates = [estimate(question, layout).within(candidates.max_memory) for layout in placed]
     ranked, proof = tuple(sorted(estimates, key=by_speed)[: settings.top]), prover.certificate()
     searches = (prover,) if isinstance(prover, BranchAndBound) else ()
     return SearchResult(estimates=ranked, certificate=proof, interrupted=interrupted, searches=searches)
 
 
 def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Fastest estimate of each layout among those that differ only in recompute policy or placement, fastest
-    first."""
+    """Fastest estimate of each layout over recompute policies and placements, sorted best first."""
     fastest: dict[str, Estimate] = {}
     for plan in sorted(estimates, key=by_speed):
         fastest.setdefault(str(plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})), plan)
@@ -138,8 +136,8 @@ def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
 def search_each_policy(
     settings: SearchSettings, question: Question, parts: Sequence[Restrictions]
 ) -> SearchResult:
-    """Find the best layouts over all `parts`, restrictions of the same question to one recompute policy each.
-    A layout counts once, under its fastest policy.
+    """Find the best layouts over all `parts`, each of which restricts the question to one recompute policy. A
+    layout counts once, under its fastest policy.
 
     Each part is searched only for layouts that may be among the best of the parts before it.
 
@@ -204,8 +202,7 @@ def search_each_policy(
 
 
 def close_proof(result: SearchResult, solver: SolverName | None) -> SearchResult:
-    """Copy of the search result with its proof completed by an integer program; unchanged if it has no state
-    of a search."""
+    """The search result with its proof closed by an integer program; unchanged without the state of a search."""
     if not result.searches:
         return result
     first = result.searches[0]
@@ -214,22 +211,20 @@ def close_proof(result: SearchResult, solver: SolverName | None) -> SearchResult
 
 
 OnStatus = Callable[[str], None]
-"""Callback that receives a short text on the running search."""
+"""Called with a few words on the search that is running."""
 
 
 MAX_PROVEN = 2
-"""Maximum number of cached answers; each occupies as much memory as its search."""
+"""Maximum number of cached answers: each holds as much memory as its search."""
 
 
 Query = tuple[Question, Restrictions, int, float, Effort]
-"""Question, restrictions, number of layouts, seconds to beat and effort of a search: the key of a cached
-answer."""
+"""Question, restrictions, number of layouts, seconds to beat and effort of a search."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Time limit and settings shared by all searches of one answer; once it has `ended`, no search is
-    started."""
+    """Time limit and settings shared by all searches of one answer; once `ended`, no more are started."""
 
     time_limit: float | None = None
     """Seconds for all searches together; None: no limit."""
@@ -237,21 +232,21 @@ class Budget:
     on_status: OnStatus | None = None
     keep_on_interrupt: bool = False
     solver: SolverName | None = None
-    """Solver of the integer program that completes proofs; None: HiGHS if installed, else CBC."""
+    """Solver of the integer program that closes proofs; None: the default."""
     proof: Effort = "search"
-    """Effort of the searches and their proofs, such as "bounds" or "ilp"."""
+    """Method of proof, and how far the searches go."""
     spaces: SpaceCache = field(default_factory=SpaceCache, repr=False, compare=False)
-    """Cache of search spaces, shared by the searches."""
+    """SpaceCache that the searches share."""
     proven: deque[tuple[Query, SearchResult]] = field(
         default_factory=lambda: deque(maxlen=MAX_PROVEN), repr=False, compare=False
     )
-    """Cache of the last proven answers, the latest first."""
+    """Cache of the last proved answers, the latest first."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
     ended: bool = False
-    """Whether the time limit is over or the user pressed Ctrl-C."""
+    """True once time ran out or the user interrupted."""
     interrupted: bool = False
     failure: RunError | None = None
-    """Error of the last search without a result; None if there was none, or nothing fits in memory."""
+    """Error of the last search that found nothing; None without such a search, or if only nothing fits."""
     searches: int = 0
 
     @property
@@ -260,13 +255,12 @@ class Budget:
         return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
 
     def tell(self, doing: str) -> None:
-        """Call `on_status` with a short text on the current activity."""
+        """Report the current activity, a few words, to the callback `on_status`."""
         if self.on_status is not None:
             self.on_status(doing)
 
     def share(self, parts: int) -> Budget:
-        """New budget for one of `parts` remaining parts of the answer, with an equal share of the time
-        left."""
+        """New budget for one of `parts` parts of the answer, with an even share of the time left."""
         limit = None if self.time_limit is None else self.seconds_left / parts
         return replace(self, time_limit=limit, start=time.monotonic(), ended=False, failure=None, searches=0)
 
@@ -289,7 +283,7 @@ class Budget:
         remembers: bool = True,
     ) -> SearchResult | None:
         """Search the best layouts of a question within the time left; None if the search ended before it had
-        placed any.
+        any.
 
         `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
         `must_beat_seconds`, and may be empty. With `closes_with_ilp` an integer program closes the proof.
@@ -354,8 +348,8 @@ class Budget:
         seconds: float = math.inf,
         space: Space | None = None,
     ) -> Estimate | None:
-        """Fastest layout whose step takes less than `must_beat_seconds`, which prunes most layouts early;
-        None if there is none, or none was placed within `seconds`. `space` is as in `search`.
+        """Search for the fastest layout that takes less than `must_beat_seconds`, which prunes most layouts at
+        once; None if none does, or none was found within `seconds`. `space` is as in `search`.
 
         Raises:
             InfeasibleError: `must_beat_seconds` is infinite and nothing fits, which is proven.
@@ -377,11 +371,11 @@ class Budget:
 
     @property
     def why_ended(self) -> str:
-        """Reason why the searches ended early: "interrupted" or "time ran out"."""
+        """Words for why the searches ended early, "interrupted" or "time ran out"."""
         return "interrupted" if self.interrupted else "time ran out"
 
     def nothing_found(self) -> RunError:
-        """Error to raise if the searches ended before any plan was placed.
+        """Error to raise if searches ended before any plan was found.
 
         Raises:
             KeyboardInterrupt: the user ended it.
@@ -392,7 +386,7 @@ class Budget:
 
 
 KINDS = ("strong", "weak")
-"""Kinds of scaling curves: `strong` fixes the global batch, `weak` grows it in proportion to the GPUs."""
+"""Kinds of scaling: `strong` keeps the global batch, `weak` grows it with the GPUs."""
 Row = dict[str, object]
 
 
@@ -403,8 +397,8 @@ def scaling_rows(
     budget: Budget,
     row_at: Callable[[int, int], Row | None],
 ) -> list[Row]:
-    """Rows of strong and weak scaling curves. `row_at(gpus, global_batch)` computes a row, once for points
-    that both curves share.
+    """Rows of strong and weak scaling curves; `row_at(gpus, global batch)` computes a row and is called
+    once for points that share both.
 
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
     """
@@ -431,7 +425,7 @@ def scaling_rows(
 
 
 def doublings(question: AnyQuestion) -> list[int]:
-    """Numbers of GPUs for a scaling curve, from an eighth to four times those of the cluster, in full
+    """Numbers of GPUs for a scaling curve, from an eighth of the cluster to four times the cluster, in whole
     nodes."""
     gpus = question.cluster.num_gpus
     counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]

@@ -23,9 +23,8 @@ from planner.rules.legality import UNPRICED_OFFLOAD, is_offload_unpriced
 from planner.rules.stack import overlappable_axes
 
 Matter = Literal["states", "pipeline", "blocks"]
-"""Part of the rules or costs on which an axis may have an effect. `states`: which ZeRO stages and shard
-groups are legal. `pipeline`: which vpp and schedules are legal. `blocks`: seconds of a block and of its
-tensor-parallel communication."""
+"""`states`: which ZeRO stages and shard groups are legal. `pipeline`: which chunks and schedules are. `blocks`: how
+long a block computes and its tensor ranks communicate."""
 
 
 class Mesh(NamedTuple):
@@ -44,28 +43,26 @@ def divisors(number: int) -> list[int]:
 
 
 def countable(question: Question, pp: Ints) -> Ints:
-    """Maximum number of offloaded blocks a rank that a layout can name as an explicit count, for pp stages,
-    (N,). It is one less than the blocks of the smallest rank, as offloading all blocks is written without a
-    count."""
+    """Maximum number of blocks that a layout may offload by explicit counts on every rank, for pp stages, (N,).
+    It is one less than the blocks of the smallest rank, as all blocks are written without a count."""
     return (question.model.num_layers - 1) // pp
 
 
 def _expert_tensor_degrees(question: Question, mesh: Mesh) -> list[int]:
-    """Expert tensor-parallel degrees (etp) that the search tries in a mesh."""
     shares = question.model.has_experts and question.stack.expert_tensor_parallel
     return divisors(mesh.tp) if shares else [mesh.tp]
 
 
 def _orders(question: Question, mesh: Mesh) -> list[int]:
-    """Rank orders that the search tries in a mesh, as indices into `ORDERS`; one of each set that places
-    ranks alike."""
+    """Rank orders that the search tries in a mesh, as indices into `ORDERS`; of orders that place ranks alike
+    only one."""
     seats = same_seats(mesh.cp, mesh.dp, mesh.pp)
     return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
 
 
 def _context_ways(question: Question, mesh: Mesh) -> list[int]:
-    """Kinds of context parallelism (such as ring or all-to-all) that the search tries in a mesh, as indices
-    into `CONTEXTS`; the stack's default is unnamed."""
+    """Kinds of context parallelism that the search tries in a mesh, as indices into `CONTEXTS`; the stack's
+    default is unnamed."""
     if mesh.cp == 1:
         return [USUAL_CONTEXT]
     others = [way for way in question.stack.context_kinds if way != question.stack.context_parallel]
@@ -73,10 +70,10 @@ def _context_ways(question: Question, mesh: Mesh) -> list[int]:
 
 
 def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
-    """Choices of offloaded blocks that the search tries in a mesh, as counts for each residency (where states
-    or weights of a block stay). They are all blocks with one residency, or none, or a count of one residency,
-    of streamed blocks together with blocks whose states are on the host, and of both together with resident
-    ones; each with and without activations, and with and without a drive if hosts have one.
+    """Choices of offloaded blocks, as counts for each residency, that the search tries in a mesh. They are all
+    blocks with one residency, or none, or a count of one residency, of streamed blocks together with blocks
+    whose states are on the host, and of both together with resident ones; each with and without activations,
+    and with and without a drive if hosts have one.
 
     A count of one stands for every possible count (`countable`). Empty if the device's memory is the host's,
     and over several pools.
@@ -85,15 +82,15 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
         return [NOWHERE]
     has, room = question.stack.residencies, int(countable(question, np.array(mesh.pp)))
     counts = [1, EVERY] if room else [EVERY]
-    modes = [NOWHERE, *(NOWHERE._replace(**{part: n}) for part in RESIDENCIES if part in has for n in counts)]
+    found = [NOWHERE, *(NOWHERE._replace(**{part: n}) for part in RESIDENCIES if part in has for n in counts)]
     if room and {"states", "streamed"} <= set(has):
-        modes += [Offload(states=EVERY, streamed=1)]
-        modes += [Offload(states=1, streamed=1)] if room > 1 else []
+        found += [Offload(states=EVERY, streamed=1)]
+        found += [Offload(states=1, streamed=1)] if room > 1 else []
     if "activations" in has:
-        modes += [mode._replace(activations=EVERY) for mode in modes]
+        found += [one._replace(activations=EVERY) for one in found]
     if "drive" in has and question.cluster.drive is not None:
-        modes += [mode._replace(drive=EVERY) for mode in modes if mode.states or mode.streamed]
-    return modes
+        found += [one._replace(drive=EVERY) for one in found if one.states or one.streamed]
+    return found
 
 
 def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
@@ -116,19 +113,17 @@ VALUES: dict[str, Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int,
     "ring": lambda question, mesh: (USUAL_RING,),
     "overlap": _overlaps,
 }
-"""Values that the search tries for an axis in a mesh of parallel degrees, in the integer coding of
-`LayoutColumns`; the first axes vary slowest."""
+"""Values that the search tries for an axis in a mesh, as numbers of its columns; the first axes vary
+slowest."""
 
 
 def _opens_no_replicas(question: Question, trainer: str | None) -> str:
-    """Reason why `--allow replicas` has no effect for a question and trainer; empty if it has one."""
     if not question.has_pools:
         return f"it puts replicas in different pools, and `{question.cluster.name}` has one"
     return f"{trainer} gives every replica as many microbatches" if trainer else ""
 
 
 def _opens_no_offload(question: Question, trainer: str | None) -> str:
-    """Reason why `--allow offload` has no effect for a question and trainer; empty if it has one."""
     cluster, stack = question.cluster, question.stack
     on_cpu = any(pool.cluster.gpu.kind == "cpu" for pool in question.pools)
     no_memory = f"cluster `{cluster.name}` does not say how much memory a host has (`--host-memory`)"
@@ -147,9 +142,9 @@ CLOSED: dict[str, Callable[[Question, str | None], str]] = {
     "overlap": lambda question, trainer: "",
     "replicas": _opens_no_replicas,
 }
-"""Closed axes, which the search leaves at their simplest value unless `--allow` or a restriction names them,
-each with a function that returns why `--allow` has no effect for a question and trainer, empty if it has
-one."""
+"""Closed axes, which the search leaves at their simplest value unless `--allow` names them or a restriction
+names one of their columns, each with the reason why `--allow` has no effect in a question, or for a trainer;
+empty if it has one."""
 
 _AFFECTS: dict[str, tuple[Matter, ...]] = {
     **dict.fromkeys(("tp", "cp", "ep", "etp"), ("states", "blocks")),
@@ -159,12 +154,11 @@ _AFFECTS: dict[str, tuple[Matter, ...]] = {
     "pp": ("pipeline",),
     "offload": ("states", "pipeline"),
 }
-"""Parts of the rules and costs (`Matter`) on which each axis has an effect, by default all; layouts that
-differ only in axes without effect are computed once."""
+"""Properties that depend on an axis (default: all): layouts that do not differ in the relevant axes are
+computed once."""
 
 
 def columns_that_affect(matter: Matter) -> tuple[str, ...]:
-    """Names of the layout columns on which a part of the rules or costs depends: `states`, `pipeline` or
-    `blocks`."""
+    """Names of the layout columns on which a property (`states`, `pipeline` or `blocks`) of a layout depends."""
     touching = (name for name in AXES if matter in _AFFECTS.get(name, (matter,)))
     return tuple(column for name in touching for column in AXES[name].columns(name))

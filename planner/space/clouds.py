@@ -29,14 +29,13 @@ from planner.space.restrictions import Restrictions
 from planner.space.space import enumerate_layouts
 
 MOST_ROWS = 20_000
-"""Maximum layouts of a plot; if there are more, every n-th is taken."""
+"""Maximum layouts of a cloud; if there are more, every n-th is taken."""
 _PLAIN = ("etp", "shard", "order")
-"""Axes that stay at their defaults unless the user restricts them."""
+"""Axes that keep their defaults unless the user restricts them."""
 
 
 def cloud(question: Question, limits: Restrictions, like: Layout | None = None) -> LayoutColumns:
-    """Sample of legal layouts within the restrictions, for a scatter plot; cp and ep are 1, or those of the
-    layout `like`."""
+    """Sample of legal layouts within the restrictions, for a plot; cp and ep are 1 or those of the plan `like`."""
     named_axes = limits.named_axes
     degrees = {axis: {1} if like is None else {1, getattr(like, axis)} for axis in ("cp", "ep")}
     only = {axis: frozenset(values) for axis, values in degrees.items() if axis not in named_axes}
@@ -49,16 +48,15 @@ def cloud(question: Question, limits: Restrictions, like: Layout | None = None) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedPrices:
-    """Step seconds and peak bytes of N layouts with evenly spread blocks under each of P recompute policies,
-    (N, P) each; seconds are infinite under policies that the training spec forbids."""
+    """Step seconds and peak bytes of layouts with evenly spread blocks, (N, P) each; seconds are infinite under
+    policies that the training spec forbids."""
 
     step_seconds: Array
     peak_bytes: Array
 
 
 def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
-    """Step seconds and peak bytes of N legal layouts with evenly spread blocks, under each recompute
-    policy."""
+    """Step time and peak memory of N legal layouts with evenly spread blocks, under each recompute policy."""
     costs = replace(stage_costs(question, columns), kinds=())  # costs of mean blocks
     allowed = policy_mask(question.training.recompute)
     seconds = np.full((len(columns), len(allowed)), np.inf)
@@ -71,7 +69,6 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
 
 
 def _step_seconds(group: RankCosts) -> Array:
-    """Step seconds of layouts with evenly spread blocks under each policy, (N, P)."""
     blocks = group.num_layers / group.pp
     rank_NRP = group.fixed_seconds[..., None] + blocks * group.by_rank(group.block_seconds)
     slowest_NP, all_NP = rank_NRP.max(axis=1), rank_NRP.sum(axis=1)
@@ -82,7 +79,7 @@ def _step_seconds(group: RankCosts) -> Array:
 
 
 def _peak_bytes(group: RankCosts) -> Array:
-    """Peak bytes of the fullest rank under each policy, during training or the optimizer step, (N, P)."""
+    """Peak bytes of the fullest rank, in training or in the optimizer step, (N, P)."""
     x, blocks = group.costs, group.num_layers / group.pp
     fixed_NR = x.memory_limit[:, None] - group.free_bytes
     static_NR = fixed_NR + blocks * x.layer_static[:, None]

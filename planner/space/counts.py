@@ -27,32 +27,32 @@ _COLUMNS = tuple(f"offload_{part}" for part in RESIDENCIES)
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """One box (hyperrectangle) of offload counts for each of N layouts: a range for each of the R counts of
-    offloaded blocks. Each count goes from `least` to `most`; the sum of the counts is at most `room`."""
+    """Ranges of the numbers of offloaded blocks of N layouts, one box (hyperrectangle) of counts for each
+    layout. Each count goes from `least` to `most`; the sum of the counts is at most `room`."""
 
     least: Ints
-    """Minimum of each count, blocks (N, R)."""
+    """(N, R)"""
     most: Ints
-    """Maximum of each count, blocks (N, R)."""
+    """(N, R)"""
     room: Ints
-    """Maximum sum of the counts, blocks (N,)."""
+    """(N,)"""
 
     def __len__(self) -> int:
         return len(self.room)
 
     @classmethod
     def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
-        """Boxes from the offload counts of the given layouts up to the largest possible counts."""
+        """Boxes from the offload counts of the given layouts up to the largest counts possible."""
         minimum, room = np.stack(counted_columns(columns), axis=1), countable(question, columns.pp)
-        block_counts = minimum % EVERY
-        if not block_counts.any():
+        counted = minimum % EVERY
+        if not counted.any():
             return cls(minimum, minimum, room)
-        others = block_counts.sum(axis=1)[:, None] - block_counts
-        return cls(minimum, np.where(block_counts > 0, room[:, None] - others, minimum), room)
+        others = counted.sum(axis=1)[:, None] - counted
+        return cls(minimum, np.where(counted > 0, room[:, None] - others, minimum), room)
 
     @classmethod
     def of(cls, columns: LayoutColumns) -> Boxes:
-        """Boxes with exactly one combination of counts each, that of the given layout."""
+        """Boxes that hold exactly the offload counts of the given layouts."""
         counts = np.stack(counted_columns(columns), axis=1)
         return cls(counts, counts, (counts % EVERY).sum(axis=1))
 
@@ -72,12 +72,13 @@ class Boxes:
 
     @property
     def _all_single(self) -> bool:
-        """Whether every box has a single combination of counts by construction."""
+        """Whether every box holds a single combination of counts by construction."""
         return self.most is self.least
 
     @property
     def layouts(self) -> Ints:
-        """Number of combinations of counts in each box, (N,)."""
+        """Number of combinations of counts in each box, (N,). With two columns of counts a box is a rectangle
+        cut by a line."""
         if self._all_single:
             return np.ones(len(self), dtype=np.int64)
         sides = self.most - self.least + 1
@@ -93,38 +94,36 @@ class Boxes:
 
     @property
     def is_single(self) -> Bools:
-        """Whether each box has only one combination of counts, (N,)."""
+        """Whether a box holds only one combination of counts, (N,)."""
         single: Bools = (self.least == self.most).all(axis=1)
         return single
 
     def corners(self, columns: LayoutColumns) -> list[LayoutColumns]:
         """Layouts at the corners of the boxes, one table of N layouts for each combination of `least` and
-        `most` of the counts. A count with only one value repeats corners."""
+        `most`. Single counts repeat corners."""
         open_R: Bools = np.any(self.least < self.most, axis=0)
         ends = product(*((False, True) if is_open else (False,) for is_open in open_R.tolist()))
         return [with_counts(columns, np.where(np.array(most), self.most, self.least)) for most in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
-        """Halves of each box of counts along its longest side, preceded by the index of the parent box of
-        each half. Boxes with a single combination are not split."""
+        """Split each box of counts along its longest side; return the index of the parent of each half, and the
+        halves. Single boxes stay."""
         boxes = np.arange(len(self))
         side = (self.most - self.least).argmax(axis=1)
         middle = (self.least[boxes, side] + self.most[boxes, side]) // 2
         lower, upper = self.most.copy(), self.least.copy()
         lower[boxes, side], upper[boxes, side] = middle, middle + 1
         halves = Boxes.joined([replace(self, most=lower), replace(self, least=upper)])
-        block_counts = halves.least % EVERY
-        spare = halves.room - block_counts.sum(axis=1)
+        counted = halves.least % EVERY
+        spare = halves.room - counted.sum(axis=1)
         # at the least counts of other columns
-        most = np.where(
-            halves.least < EVERY, np.minimum(halves.most, block_counts + spare[:, None]), halves.most
-        )
+        most = np.where(halves.least < EVERY, np.minimum(halves.most, counted + spare[:, None]), halves.most)
         nonempty = np.flatnonzero((halves.least <= most).all(axis=1))
         return np.tile(boxes, 2)[nonempty], replace(halves, most=most).rows(nonempty)
 
     def singles(self, columns: LayoutColumns) -> tuple[Ints, LayoutColumns, Boxes]:
-        """Every combination of counts in the boxes: index of its box, (K,), layout of the box with these
-        counts, and a box with only this combination."""
+        """Every combination of counts in the boxes: the index of its box, (K,), the layout of that box with
+        these counts, and a box of it alone."""
         bounds = zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
         combinations = [
             (box, *counts)
@@ -138,15 +137,15 @@ class Boxes:
 
 
 def with_counts(columns: LayoutColumns, counts: Ints) -> LayoutColumns:
-    """Copies of the layouts with the given numbers of offloaded blocks, (N, R)."""
+    """Copies of the layouts with the given counts of offloaded blocks, (N, R)."""
     return replace(columns, **{name: counts[:, at] for at, name in enumerate(_COLUMNS)})
 
 
 def counted_columns(columns: LayoutColumns) -> list[Ints]:
-    """Numbers of offloaded blocks in each layout, one array (N,) for each of the R kinds of offload."""
+    """Counts of offloaded blocks for each residency, an array (N,) each."""
     return [getattr(columns, name) for name in _COLUMNS]
 
 
-def names_offload_count(axes: set[str]) -> bool:
-    """Whether any of the named axes is a number of offloaded blocks."""
+def speaks_of_counts(axes: set[str]) -> bool:
+    """Whether any of the named axes is a count of offloaded blocks."""
     return bool(axes & set(_COLUMNS))

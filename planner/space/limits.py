@@ -32,33 +32,32 @@ from planner.space.restrictions import Restrictions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """Kind of legal layouts that a search leaves out, as a named limit with a sentence for the user."""
+    """One kind of legal layouts that a search does not try, as a named limit with a sentence for the user."""
 
     name: str
     covered: str
-    """Phrase for the layouts within the limit, part of the description of the search space; empty if only
-    redundant layouts are left out."""
+    """Phrase for what is covered, in a sentence on the space; empty if only redundant layouts are left
+    out."""
     beyond: Callable[[Question, Restrictions, LayoutColumns], Bools]
-    """Function that returns a mask of the layouts beyond the limit, (N,), unless the restrictions request
-    them."""
+    """(N,) whether layouts lie beyond the limit, within restrictions that may request them."""
     what: str
-    """Sentence on a layout beyond the limit, a template with `layout`, `question` and `model`."""
+    """Sentence on a layout beyond it, a template of `layout`, `question` and `model`."""
     matters: Callable[[Question, Restrictions], bool] = lambda question, limits: True
-    """Function that returns whether the limit leaves out any layout of a question within the restrictions."""
+    """Whether the limit leaves out any layout of a question within some restrictions."""
 
     def rule(self, limits: Restrictions) -> Rule:
-        """Rule that a layout breaks if it lies beyond this search limit, within the given restrictions."""
+        """Rule that layouts break if they lie beyond the search limit, within some restrictions."""
         return Rule(self.name, lambda q, x: self.beyond(q, limits, x), self.what)
 
 
 NEARLY_AS_FAST = 0.5
-"""Minimum inter-node bandwidth, as a share of the intra-node bandwidth, at which a search tries tensor groups
-that span nodes. Below it their messages take over twice as long, which no published run accepted."""
+"""Share of the intra-node bandwidth from which a search spreads tensor groups over nodes by default: below it
+their messages take over twice as long, which no published run accepted."""
 
 
 def tensor_degrees(cluster: ClusterSpec) -> list[int]:
-    """Tensor-parallel degrees that a search tries on a cluster: divisors of the GPUs of a node or, over fast
-    enough links, of all GPUs."""
+    """Tensor-parallel degrees that a search tries on a cluster. They are divisors of the GPUs of a node or,
+    over fast enough links, of all GPUs."""
     levels = levels_of(cluster)
     inside, across = ([at.bandwidth for at in levels if at.network == far] for far in (False, True))
     is_slow = not across or min(across) < NEARLY_AS_FAST * min(inside)
@@ -66,8 +65,8 @@ def tensor_degrees(cluster: ClusterSpec) -> list[int]:
 
 
 def tried_tensor_degrees(question: Question, limits: Restrictions) -> list[int]:
-    """Tensor-parallel degrees that a search tries or the user names, limited to those that the restrictions
-    permit and that divide the number of GPUs."""
+    """Tensor-parallel degrees that a search tries or the user names, as far as the restrictions permit them and
+    they divide the GPUs."""
     gpus, requested = question.cluster.num_gpus, limits.only.get("tp", frozenset())
     degrees = [tp for tp in sorted({*tensor_degrees(question.cluster), *requested}) if gpus % tp == 0]
     permitted = limits.permits("tp", np.array(degrees, dtype=np.int64))
@@ -102,8 +101,8 @@ def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bo
 
 
 def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
-    """For each layout, whether it stores data on the drive that would fit in host memory, although no
-    restriction names drives, (N,).
+    """For each layout, whether it keeps data on the drive that host memory would hold, though no restriction
+    names drives, (N,).
 
     They need as much device memory as without the drive, and no less time, so none is the only best one.
     """
@@ -176,24 +175,22 @@ SEARCH_LIMITS: tuple[Limit, ...] = (
         " memory",
     ),
 )
-"""Limits of a search, in the order in which they are reported."""
+"""Limits in the order in which they are reported."""
 
 
 def limits_in_words(question: Question, limits: Restrictions) -> str:
-    """Description for users of the layouts that a search covers, with a phrase for each limit that matters
-    for the question."""
+    """Text that describes which layouts a search covers, with a phrase for each limit that matters for the
+    question."""
     return "; ".join(
         limit.covered for limit in SEARCH_LIMITS if limit.covered and limit.matters(question, limits)
     )
 
 
 def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
-    """Limits of the search as rules that a layout beyond them breaks, one for each limit, within the given
-    restrictions."""
+    """Limits of the search as rules, one for each limit, within some restrictions."""
     return tuple(limit.rule(limits) for limit in SEARCH_LIMITS)
 
 
 def left_out(question: Question, limits: Restrictions, layout: Layout) -> tuple[str, ...]:
-    """Sentences on the search limits that exclude a legal layout from the search; empty if the search tries
-    the layout."""
+    """Sentences on the search limits by which a search does not try a legal layout; empty if the layout is tried."""
     return tuple(words.what for words in objections(beyond_limits(limits), question, layout))

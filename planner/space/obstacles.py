@@ -42,12 +42,12 @@ from planner.space.restrictions import Restrictions, with_context_ways
 
 _MESH, _SHAPE = ("tp", "cp", "pp", "dp"), ("vpp", "schedule")
 MAX_EXAMPLES = 3
-"""Maximum number of example layouts in an error, if the rules that they break differ."""
+"""Maximum number of example layouts, if their obstacles differ."""
 
 
 def obstacles(question: Question, limits: Restrictions) -> list[Words]:
-    """Sentences on the rules that exclude every layout within the restrictions from the search; empty if some
-    layout is legal and covered.
+    """Sentences on the rules that keep every layout within the restrictions from being legal and covered by the
+    search; empty if some layout is.
 
     The rules that all layouts break; if there is none, the rules broken by the layouts that break fewest.
     """
@@ -81,8 +81,7 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
 
 
 def _degrees(question: Question, limits: Restrictions) -> Words | None:
-    """Sentence on parallel degrees fixed by the user whose product does not divide the number of GPUs; None
-    if it divides that number."""
+    """Sentence on parallel degrees fixed by the user that do not divide the number of GPUs; None if they do."""
     fixed = {axis: min(limits.only[axis]) for axis in _MESH if len(limits.only.get(axis, ())) == 1}
     gpus, divisor = question.cluster.num_gpus, math.prod(fixed.values())
     if gpus % divisor == 0:
@@ -99,8 +98,8 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
 
 
 def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
-    """All rules to check when no layout is legal: those of layouts, of the trainer, of pools, of search
-    limits, and of schedules."""
+    """All rules to check when no layout is legal, including those of layouts, of the trainer, of pools, of the
+    search's limits, and of schedules."""
     policies = limits.recompute(question)
     recomputes: Bools = np.asarray(policies_by_schedule(policies).any(axis=1))
     return (
@@ -118,7 +117,7 @@ def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
 
 
 def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Layouts within the restrictions, legal or not. Axes without a restriction have simple values."""
+    """Layouts within the restrictions, legal or not, (N,). Axes without restriction have simple values."""
     stack, gpus, restricted = question.stack, question.cluster.num_gpus, limits.named_axes
 
     def values(axis: str, defaults: Iterable[int]) -> list[int]:
@@ -171,15 +170,14 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 COMPARED = 4
-"""Number of layouts with the least estimated memory need that are priced in full."""
+"""Number of roughly closest layouts that are priced in full."""
 
 
 def explain_infeasible(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
 ) -> DoesNotFitError:
-    """Error to raise when no placement of any layout fits in memory. It names the layout closest to fitting
-    and the contents of its fullest rank, as in `explain`, with the memory limit after communicator
-    buffers."""
+    """Error to raise when no placement of any layout fits in memory. It names the closest layout, and what its
+    fullest rank holds, as in `explain`, with the limit that communicators leave."""
     layers, gpus, x = question.model.num_layers, question.cluster.num_gpus, costs
     # roughly the peak of a rank with an even share of blocks and one live microbatch a rank, without both ends
     blocks: Ints = -(-layers // columns.pp)
@@ -219,8 +217,7 @@ def explain_infeasible(
 
 
 def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
-    """Error that names the cause why no layout is legal: the software stack, the question or the
-    restrictions."""
+    """Error that says whether the software stack, the question or the restrictions leave no legal layout."""
     if refused := question_objections(question):
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
@@ -241,8 +238,7 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
 
 
 def least_share(group: RankCosts) -> Array:
-    """Minimum memory that all ranks of a pipeline need together, as a share of their total memory limit,
-    (N,)."""
+    """Minimum memory that all ranks of a pipeline need together, as a share of the memory that they have, (N,)."""
     x, by_rank = group.costs, group.by_rank
     kept_NRP = by_rank(x.layer_activation)[..., group.allowed]
     blocks_N = group.num_layers * (by_rank(x.layer_static).min(axis=1) + kept_NRP.min(axis=(1, 2)))
@@ -252,8 +248,8 @@ def least_share(group: RankCosts) -> Array:
 
 
 def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
-    """Number of blocks on each rank, when each block goes to the rank with most free memory, and the fullest
-    rank's share of its memory in use. All blocks are under the strongest recompute policy."""
+    """Number of blocks on each rank, when each is added where most memory is left, and the fullest rank's share
+    of memory used. All blocks are under the strongest recompute policy."""
     policy = int(np.flatnonzero(leaf.allowed)[-1])
     blocks_RP = leaf.no_blocks
     blocks_RP[:, policy] = 1
@@ -269,19 +265,16 @@ def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
 
 
 _FP8_ROWS = 16
-"""Number that must divide the tokens of a matrix product in fp8, for gradients too: 16 bytes at one byte an
-element."""
+"""Multiple of tokens that gradients in fp8 need: 16 bytes at one byte an element."""
 
 
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
-    """Notes for the user, without a full stop, on parts of the question that have no effect or divide
-    badly."""
+    """Sentences, without a full stop, on parts of the question that have no effect or divide badly."""
     return tuple(_notes(question, restrictions or Restrictions()))
 
 
 def _notes(question: Question, limits: Restrictions) -> Iterator[str]:
-    """Yield notes on the sequence length, its divisors, attention windows, memory limit, risk and `--allow`
-    of a question."""
+    """Yield the notes on a question: positions, divisors of sequences, windows, memory limit, risk, `--allow`."""
     model, training, length = question.model, question.training, question.training.sequence_length
     # the project's executor refuses sequences that are longer than the model's learned positions
     beyond = model.positions == "learned" and length > model.longest_sequence

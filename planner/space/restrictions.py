@@ -28,15 +28,14 @@ from planner.space.axes import CLOSED
 
 _COMMON = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
 AXES = (*_COMMON, *(name for name in COLUMNS if name not in _COMMON))
-"""Layout columns that the user may fix or forbid, common axes first; recompute is restricted separately."""
+"""Columns that may be fixed or forbidden, common axes first; recompute is restricted separately."""
 _FULL_COUNT_POLICIES: tuple[Recompute, ...] = ("none", "full")
-"""Recompute policies of the blocks of a stage under a trainer that takes the number of fully recomputed
-blocks."""
+"""Policies of the blocks of a stage if a trainer counts the blocks that it recomputes in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restrictions:
-    """Restrictions of the user on the layouts of a search, in the integer coding of `LayoutColumns`."""
+    """Restrictions of the user on the layouts of a search, with values as the integers of `LayoutColumns`."""
 
     only: dict[str, frozenset[int]] = field(default_factory=dict)
     """Axis → allowed values."""
@@ -47,26 +46,24 @@ class Restrictions:
     at_most: dict[str, int] = field(default_factory=dict)
     """Axis → maximum value."""
     unused: frozenset[str] = frozenset()
-    """Axes that stay at their defaults: cp1, zero0, no `sp`, etp = tp, one shard group, ..."""
+    """Axes that keep their defaults: cp1, zero0, no `sp`, etp = tp, one shard group, ..."""
     forbidden_recompute: frozenset[Recompute] = frozenset()
-    """Recompute policies that no block may use."""
     allowed: frozenset[str] = frozenset()
-    """Axes that a search leaves out by default and the user opened, such as `offload`."""
+    """Closed axes that the search may use: `offload`."""
     max_memory: float | None = None
-    """Maximum bytes of a device that a plan may use, if below the limit of the device; None: that limit."""
+    """Bytes of one device that a plan may use, if less than the device allows."""
     confidence: float | None = None
     """Minimum probability of fitting, if higher than the question's: for recommended plans."""
     extreme_mbs: bool = False
     """Whether only the smallest and the largest microbatch size are tried: one of these needs least memory, as
     activations grow with the microbatch and some bytes exist only with several microbatches."""
     trainer: str | None = None
-    """Name of the trainer in `planner.formats.trainers.TRAINERS` whose rules a layout must obey; None: no
-    trainer."""
+    """Trainer whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 
     def allows(self, columns: LayoutColumns) -> Bools:
-        """Mask of the layouts that satisfy the restrictions, (N,), without the trainer's rules
-        (`allowed_rows`). Layouts must name their kind of context parallelism. A rank order is allowed if any
-        order that places the layout's ranks alike is."""
+        """For each layout, whether it satisfies the restrictions, (N,), apart from the trainer's
+        (`allowed_rows`). The kind of context parallelism must be given. An order is allowed under any name that
+        seats the ranks of the layout alike."""
         allowed = np.ones(len(columns), dtype=np.bool_)
         followed = {"etp": columns.tp, "shard": columns.replicas}
         for axis in self._axes():
@@ -76,15 +73,15 @@ class Restrictions:
         return allowed
 
     def apply_confidence(self, question: Question) -> Question:
-        """Copy of the question with the higher of the two minimum probabilities of fitting in memory, the
-        question's and the restrictions'."""
+        """Copy of the question with the higher of two minimum probabilities of fitting, the question's and the
+        restrictions'."""
         if self.confidence is None or self.confidence <= question.confidence:
             return question
         return replace(question, confidence=self.confidence)
 
     def with_confidence(self, question: Question, confidence: float) -> Restrictions:
-        """Copy of the restrictions with a minimum probability of fitting in memory above the question's;
-        `max_memory` shrinks as the safety margin widens."""
+        """Copy of the restrictions with a probability of fitting above the question's; `max_memory` shrinks as
+        the safety margin widens."""
         if confidence <= question.confidence:
             return self
         shares = [confident_share(one, question.memory_error) for one in (confidence, question.confidence)]
@@ -93,15 +90,14 @@ class Restrictions:
 
     def fix_layout(self, question: Question, layout: Layout) -> Restrictions:
         """Restrictions that only one layout satisfies, with any placement and recompute policy; memory limit,
-        confidence and trainer are unchanged."""
+        confidence and trainer stay."""
         columns = with_context_ways(question, LayoutColumns.of([layout]))
         only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
         shared = ("forbidden_recompute", "max_memory", "confidence", "trainer")
         return Restrictions(only=only, **{name: getattr(self, name) for name in shared})
 
     def opens(self, name: str) -> bool:
-        """Whether the search may use an axis, such as `offload`, that it leaves out unless the user asks for
-        the axis."""
+        """Whether the search may use an axis, such as `offload`, that is closed unless the user asks for it."""
         return name in self.allowed or bool({*self.only, *self.at_least} & {*LAYOUT_AXES[name].columns(name)})
 
     def without(self, axes: Collection[str]) -> Restrictions:
@@ -113,7 +109,7 @@ class Restrictions:
         return replace(self, **fields, unused=self.unused.difference(axes))
 
     def permits(self, axis: str, values: Ints) -> Bools:
-        """Mask of the values of an axis that the restrictions allow, (N,)."""
+        """For each value of an axis, whether the restrictions on that axis allow it, (N,)."""
         permitted = ~np.isin(values, [*self.never.get(axis, ())])
         if axis in self.only:
             permitted &= np.isin(values, [*self.only[axis]])
@@ -129,11 +125,9 @@ class Restrictions:
         return {*self._axes(), *self.unused}
 
     def _axes(self) -> set[str]:
-        """Names of the axes with a restriction on their values."""
         return {*self.only, *self.never, *self.at_least, *self.at_most}
 
     def _allows(self, axis: str, columns: LayoutColumns) -> Bools:
-        """Mask of the layouts whose value of one axis is allowed, (N,)."""
         column = getattr(columns, axis)
         if axis == "order":
             seats = same_seats(columns.cp, columns.dp, columns.pp)
@@ -145,8 +139,8 @@ class Restrictions:
         return permitted | (columns.cp == 1) if axis == "context" else permitted
 
     def recompute(self, question: Question) -> tuple[Recompute, ...]:
-        """Recompute policies that a stage may use, in the order of `RECOMPUTE_POLICIES`; next to `none`,
-        selective only if it frees some memory. Raises InputError: no policy is left."""
+        """Recompute policies that a stage may use, in the order of `RECOMPUTE_POLICIES`. Next to `none`,
+        selective only if it drops something. Raises InputError: none is left."""
         policies = {*question.training.recompute} - self.forbidden_recompute
         if "none" in policies and not selective_saves_bytes(question.model, question.stack):
             policies.discard("selective")
@@ -157,15 +151,15 @@ class Restrictions:
         return tuple(policy for policy in RECOMPUTE_POLICIES if policy in policies)
 
     def recomputes_by_count(self, question: Question) -> bool:
-        """Whether the trainer's only recompute setting is the number of first blocks of each stage to
-        recompute in full."""
+        """Whether the trainer has a single number for recomputation, the number of first blocks of each stage
+        recomputed in full."""
         counts = self.trainer is not None and trainer_named(self.trainer).counts_full
         return counts and self.recompute(question) == _FULL_COUNT_POLICIES
 
     def by_recompute(self, question: Question) -> tuple[Restrictions, ...]:
-        """One copy of the restrictions for each recompute setting of a trainer that has a single setting for
-        all stages; empty if there is at most one. A setting is one policy, or the number of blocks of a stage
-        recomputed in full.
+        """Separate restrictions for each recompute setting of a trainer that has one setting for all stages;
+        empty if there is nothing to split. A setting is one policy or, where the trainer counts, the number of
+        blocks of a stage recomputed in full.
 
         Raises:
             InputError: no policy is left.
@@ -190,21 +184,21 @@ class Restrictions:
 
     @property
     def fix_words(self) -> tuple[str, ...]:
-        """Words of `--fix` for the allowed values and bounds, in the order of `AXES`."""
+        """Words for the allowed values and bounds, as `--fix` reads them, in the order of `AXES`."""
         bounds = [f"{axis}>={self.at_least[axis]}" for axis in AXES if axis in self.at_least]
         bounds += [f"{axis}<={self.at_most[axis]}" for axis in AXES if axis in self.at_most]
         return (*_words(self.only), *bounds)
 
     @property
     def forbid_words(self) -> tuple[str, ...]:
-        """Words of `--forbid` for the forbidden values and unused axes."""
+        """Words for the forbidden values, as `--forbid` reads them."""
         unwanted = ",".join(policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute)
         left_out = [axis for axis in AXES if axis in self.unused]
         return (*_words(self.never), *left_out, *([f"recompute={unwanted}"] if unwanted else []))
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Command-line flags that yield these restrictions, without `--max-memory`."""
+        """Command-line flags that give these restrictions, without `--max-memory`."""
         words = {"--fix": self.fix_words, "--forbid": self.forbid_words, "--allow": sorted(self.allowed)}
         flags = [f"{flag} {word}" for flag, some in words.items() for word in some]
         return (*flags, *([f"--for {self.trainer}"] if self.trainer else []))
@@ -226,13 +220,12 @@ def satisfies(question: Question, restrictions: Restrictions, layout: Layout) ->
 
 
 def with_context_ways(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Copies of the layouts that name their kind of context parallelism (such as ring), even if it is the
-    stack's default."""
+    """Copies of the layouts that name their kind of context parallelism, even if it is the stack's default."""
     return replace(columns, context=context_ways(question, columns))
 
 
 def names_of(axis: str) -> tuple[str, ...]:
-    """Names of the values of an axis, indexed by their integer code; empty for numeric axes."""
+    """Names of the values of an axis, in the order of their numbers; empty for numeric axes."""
     if axis == "recompute":
         return RECOMPUTE_POLICIES
     word = COLUMNS[axis]
@@ -254,14 +247,14 @@ MOST_WORDS = 1000
 """Maximum number of words of `--fix` and `--forbid` together."""
 
 _OPENS = (*CLOSED, *CHANGE_WORDS)
-"""Names that `--allow` accepts: axes of layouts, and options that change the mathematics of training."""
+"""Names that `--allow` takes: axes of layouts, and options that change the mathematics."""
 _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
 _NEGATION = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 """Comparison → negated comparison, for `--forbid`."""
 _BOUNDS = {"<": ("at_most", -1), "<=": ("at_most", 0), ">": ("at_least", 1), ">=": ("at_least", 0)}
-"""Comparison → field of `Restrictions` that it sets, and the offset added to its number."""
+"""Field of `Restrictions` that a comparison sets, and what is added to its number."""
 
 
 class _Word(NamedTuple):
@@ -271,9 +264,9 @@ class _Word(NamedTuple):
     text: str
     axis: str
     kind: str
-    """Field of `Restrictions` that the word sets, such as `only` or `at_most`."""
+    """Field of `Restrictions` that the word sets."""
     values: frozenset[int]
-    """Integer codes of the values in the text, or the number of a bound, as far as these could be parsed."""
+    """Values or bound in the text, as far as it can be read."""
 
 
 def parse_restrictions(
@@ -284,8 +277,7 @@ def parse_restrictions(
     trainer: str | None = None,
     allow: Sequence[str] = (),
 ) -> Restrictions:
-    """Restrictions from the words of `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a
-    layout must satisfy every word.
+    """Parse `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a layout satisfies every word.
 
     `--allow offload` opens an axis that the search otherwise leaves alone, `--forbid offload` keeps it closed.
 
@@ -296,9 +288,9 @@ def parse_restrictions(
         raise InputError(f"{count:,} restrictions are more than anybody needs: {MOST_WORDS} at most")
     problems: list[Problem] = []
     shut = [name for name in CLOSED if name in forbid]
-    words = [*_parse_words("--fix", fix, problems)]
-    words += _parse_words("--forbid", [word for word in forbid if word not in shut], problems)
-    problems += _word_problems(words, shut, allow, trainer)
+    words = [*_read("--fix", fix, problems)]
+    words += _read("--forbid", [word for word in forbid if word not in shut], problems)
+    problems += _unusable(words, shut, allow, trainer)
     names = ("only", "never", "at_least", "at_most", "unused")
     chosen = {name: dict[str, frozenset[int]]() for name in names}
     for word in words:
@@ -322,7 +314,7 @@ def parse_restrictions(
         trainer=trainer,
         allowed=frozenset(allow),
     )
-    emptied = [axis for axis in (*AXES, "recompute") if not _permits_some_value(restrictions, axis)]
+    emptied = [axis for axis in (*AXES, "recompute") if not _leaves_something(restrictions, axis)]
     of_axes = {axis: [word for word in words if word.axis == axis] for axis in emptied}
     written = {axis: " ".join(f"{word.flag} {word.text}" for word in some) for axis, some in of_axes.items()}
     contradictions = [Problem(text, f"no value of `{axis}` is left") for axis, text in written.items()]
@@ -337,16 +329,15 @@ def parse_restrictions(
         raise InputError(
             "--fix and --forbid contradict one another",
             problems=contradictions,
-            hint=_several_values_hint(of_axes[emptied[0]]) or "every one of them must hold: drop one",
+            hint=_either(of_axes[emptied[0]]) or "every one of them must hold: drop one",
         )
     return restrictions
 
 
-def _word_problems(
+def _unusable(
     words: Sequence[_Word], shut: Sequence[str], allow: Sequence[str], trainer: str | None
 ) -> Iterator[Problem]:
-    """Yield problems of axes that are both opened and forbidden, of words without a value, and of unknown
-    names."""
+    """Yield problems of axes that are both opened and closed, of words that lack a value, and of unknown names."""
     for name in shut:
         columns = LAYOUT_AXES[name].columns(name)
         opening = [f"`--allow {name}`"] * (name in allow)
@@ -371,16 +362,15 @@ def _word_problems(
             yield Problem(f"--for {trainer}", f"{error.headline} ({error.hint})")
 
 
-def _several_values_hint(words: Sequence[_Word]) -> str:
-    """Hint that `--fix AXIS=A,B` allows several values, if the words fix an axis to several values; else
-    empty."""
+def _either(words: Sequence[_Word]) -> str:
+    """Hint that `--fix AXIS=A,B` allows several fixed values of an axis; empty if there are not several."""
     axis, lists = words[0].axis, [word.text.removeprefix(word.axis).removeprefix("=") for word in words]
     fixes_values = all(word.flag == "--fix" for word in words) and all(text[:1].isalnum() for text in lists)
     return f"`--fix {axis}={','.join(lists)}` allows either" if fixes_values and len(lists) > 1 else ""
 
 
-def _permits_some_value(limits: Restrictions, axis: str) -> bool:
-    """Whether the restrictions on an axis permit some value of that axis."""
+def _leaves_something(limits: Restrictions, axis: str) -> bool:
+    """Whether the restrictions permit some value of an axis, whatever the other axes."""
     if axis == "recompute":
         return len(limits.forbidden_recompute) < len(RECOMPUTE_POLICIES)
     word, values = COLUMNS[axis], COLUMNS[axis].every
@@ -393,13 +383,12 @@ def _permits_some_value(limits: Restrictions, axis: str) -> bool:
 
 
 def _is_switch(axis: str) -> bool:
-    """Whether an axis has only the values on and off."""
     return axis in COLUMNS and isinstance(COLUMNS[axis], Switch)
 
 
-def _parse_words(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[_Word]:
-    """Yield the parsed words of one flag, `--fix` or `--forbid`, and append a problem for each word that
-    cannot be parsed. Words are `cp`, `schedule=1f1b,gpipe`, `tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
+def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[_Word]:
+    """Parse the words of one flag, `--fix` or `--forbid`, and append a problem for each word that cannot be
+    read. Words are `cp`, `schedule=1f1b,gpipe`, `tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
     axes = (*AXES, "recompute")
     for text in texts:
         match = _WORD.match(text)
@@ -420,16 +409,15 @@ def _parse_words(flag: str, texts: Sequence[str], problems: list[Problem]) -> It
             problems.append(Problem(f"{flag} {text}", f"`{axis}` is a choice: write `{axis}={names[0]}`"))
         else:
             for value in [rest] if is_bound else rest.split(","):
-                if complaint := _value_problem(axis, value, is_bound):
+                if complaint := _complaint(axis, value, is_bound):
                     problems.append(Problem(f"{flag} {text}", complaint))
                 else:
                     values.add(names.index(value) if names else int(value) + distance)
         yield _Word(flag, text, axis, kind, frozenset(values))
 
 
-def _value_problem(axis: str, text: str, is_bound: bool) -> str:
-    """Problem of an axis value that no layout can have, as a sentence; empty if some layout can have the
-    value."""
+def _complaint(axis: str, text: str, is_bound: bool) -> str:
+    """Complaint about a value of an axis that no layout can have; empty if some layout can have the value."""
     if names := names_of(axis):
         unknown = f"`{text}` is not one of {', '.join(names)}{did_you_mean(text, names)}"
         return "" if text in names else unknown

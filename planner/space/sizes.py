@@ -40,7 +40,7 @@ Q = TypeVar("Q", Question, RecommenderQuestion)
 AnyQuestion = Question | RecommenderQuestion
 
 MOST_SIZES = 1000
-"""Maximum number of GPU counts in one question."""
+"""Maximum number of sizes in one question."""
 SIZES_HINT = (
     "write it like 64,128 or 64..1024 (doublings), 64..1024:64 (every 64th) or 64..1024x20 (20 of them)"
 )
@@ -48,7 +48,7 @@ _WORD = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12})(?::(\d{1,12})|x(\d{1,4}))?)?$",
 
 
 def parse_sizes(text: str, question: AnyQuestion, *, skip_impossible: bool = False) -> tuple[int, ...]:
-    """Numbers of GPUs from the text of `--gpus`, words between commas, in rising order.
+    """Parse the numbers of GPUs of `--gpus`, words between commas, into rising order.
 
     `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
     takes 20 in even ratios, each moved to the whole number of nodes near it with most layouts of equal stages. With
@@ -80,8 +80,8 @@ def parse_sizes(text: str, question: AnyQuestion, *, skip_impossible: bool = Fal
 
 
 def _out_of_range(word: str, first: int, last: int, step: int, points: int) -> str:
-    """Problem of the numbers in one word of `--gpus`, as a sentence, where -1 stands for a missing number;
-    empty if the word is valid."""
+    """Complaint about the numbers of one word of `--gpus`, where -1 stands for a missing number; empty if there
+    is none."""
     if first == 0:
         return "is not a number of GPUs"
     if word.startswith("0"):
@@ -97,8 +97,8 @@ def _out_of_range(word: str, first: int, last: int, step: int, points: int) -> s
 
 
 def _in_even_ratios(question: AnyQuestion, first: int, last: int, points: int) -> list[int]:
-    """Numbers of GPUs near the geometric sequence `first · (last / first)^(i / (points − 1))`. Near each
-    term, the number with most layouts of equal stages is taken."""
+    """Numbers of GPUs near `first · (last / first)^(i / (points − 1))`. Near each, the number with most layouts
+    of equal stages is taken."""
     unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
     targets = np.geomspace(first, last, max(points, 2))[: max(points, 1)]
     spread = (last / first) ** (0.5 / max(points - 1, 1))
@@ -115,8 +115,8 @@ def _in_even_ratios(question: AnyQuestion, first: int, last: int, points: int) -
 
 
 def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
-    """Numbers of legal plain pipelines on `gpus` GPUs: those with equally many blocks a stage, and all. A
-    plain pipeline has no ZeRO, and `mbs1` or one microbatch.
+    """Counts of the legal plain pipelines on `gpus` GPUs, those with equal stages and all. A plain pipeline has
+    no ZeRO, and `mbs1` or one microbatch.
 
     For a recommender 1 if the GPUs divide its batch, else 0.
     """
@@ -140,7 +140,7 @@ def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
 
 
 def possible(count: int, cluster: ClusterSpec) -> bool:
-    """Whether a cluster can have `count` GPUs: part of a node, or full nodes that links connect."""
+    """Whether a number of GPUs is part of a node, or full nodes that links connect."""
     per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
     whole_nodes = connected and count % per_node == 0 and not cluster.building_problem(count // per_node)
     return count <= per_node or whole_nodes
@@ -163,8 +163,7 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
 
 
 def on_whole_nodes(question: Q) -> Q:
-    """Copy of the question on one full node, if the question has only part of a node of a catalogue cluster;
-    else the question."""
+    """Copy of the question on one full node, if the question has only part of a node of a catalogue cluster."""
     cluster = question.cluster
     if cluster.nodes > 1 or cluster.name == LOCAL or cluster.name not in catalog.names("clusters"):
         return question
@@ -184,21 +183,20 @@ def resized(question: Q, gpus: int, global_batch: int | None = None) -> Q:
 
 
 By = Literal["depth", "width", "sequence"]
-"""Dimension of a model family that grows from size to size."""
+"""Dimension that grows from size to size."""
 WAYS: tuple[By, ...] = get_args(By)
 MLP_MULTIPLE = 256
 """Multiple to which the width of a gated MLP is rounded up (Touvron et al. 2023, the released code)."""
 MAX_HEADS = 1024
-"""Maximum attention heads of a family that grows by width."""
+"""Largest size by width, in heads."""
 _PIECES = 2
-"""Pieces into which each context-parallel rank's tokens are divided, at most, to balance causal attention
-between ranks."""
+"""Maximum number of pieces of a context rank's tokens, which give causal attention equal work."""
 _FP8_SIDE = 16
-"""Number that must divide a rank's tokens, and its columns of an MLP, if products are in fp8."""
+"""Divisor of a rank's tokens, and of its columns of an MLP, with products in fp8."""
 SEQUENCE_STEP = 256
-"""Tokens by which sequences grow from size to size."""
+"""Tokens by which sequences grow."""
 MAX_SEQUENCE = 2**24
-"""Maximum sequence length in tokens for models without learned positions."""
+"""The longest sequence, in tokens, of positions that are not learned."""
 
 
 _LLAMA = ("llama3.2-1b", "llama3.2-3b", "llama-7b", "llama-13b", "llama-30b", "llama-65b", "llama3.1-405b")
@@ -206,14 +204,13 @@ _MEGATRON = [
     f"megatron-{size}" for size in ("1.7b", "3.6b", "7.5b", "18b", "39b", "76b", "145b", "310b", "1t")
 ]
 LADDERS = {"llama": ("llama2-7b", _LLAMA), "gpt": ("megatron-7.5b", (*_MEGATRON,))}
-"""Name → catalogue model that gives a family its shape, and the models, narrowest first, whose widths and
-depths its sizes by width follow."""
+"""Catalogue models that define a family: the one whose shape it has, and those whose widths and depths its
+sizes by width follow, narrowest first."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Family of transformers, deeper, wider or for longer sequences from size to size; sizes are counted from
-    1."""
+    """A transformer at every size, deeper, wider or for longer sequences; sizes are counted from 1."""
 
     name: str
     base: TransformerSpec
@@ -236,11 +233,11 @@ class Family:
         return self.base.num_layers if self.by == "depth" else self.base.hidden_size // self.base.head_dim
 
     def sequence(self, size: int) -> int | None:
-        """Tokens of a sequence at one size of the family; None if the family grows in depth or width."""
+        """Tokens of a sequence at one size of the family; None where depth or width grows."""
         return size * SEQUENCE_STEP if self.by == "sequence" else None
 
     def question_of_size(self, question: Question, size: int) -> Question:
-        """Copy of the question with the model, or the sequence length, of one size of the family."""
+        """Copy of the question with the model or the sequence length of one size of the family."""
         if (length := self.sequence(size)) is None:
             return replace(question, model=self.model(size))
         return replace(question, training=question.training.model_copy(update={"sequence_length": length}))
@@ -258,9 +255,8 @@ class Family:
         return size, np.array([*map(self._inner, widths)]), np.array([*map(self._layers, widths)])
 
     def divisible_sizes(self, question: Question) -> Iterator[Bools]:
-        """For each set of parallel degrees that the GPUs allow, yield a mask of the sizes that the degrees
-        divide, (N,). A layout that is legal at one of these sizes is legal at every smaller one, with no more
-        memory."""
+        """For every set of degrees that the GPUs allow, yield whether each size is divisible by the degrees,
+        (N,). A layout that is legal at one of these sizes is legal at every smaller one, with no more memory."""
         tokens_N, inner_N, layers_N = self._measures
         gpus, side = question.cluster.num_gpus, _FP8_SIDE if question.training.precision == "fp8" else 1
         tokens = _PIECES * side * gpus if self.by == "sequence" else gpus
@@ -297,13 +293,11 @@ class Family:
         return total_parameters(self.model(size))
 
     def _inner(self, hidden: int) -> int:
-        """Width of the MLP at one hidden width."""
         unit = MLP_MULTIPLE if self.base.gated_mlp else 1
         inner = round(self.base.ffn_hidden_size / self.base.hidden_size * hidden)
         return -(-inner // unit) * unit
 
     def _layers(self, hidden: int) -> int:
-        """Number of blocks at one hidden width, interpolated between the published models."""
         widths, depths = self._shapes
         if widths[0] < hidden < widths[-1]:
             return round(float(np.interp(hidden, widths, depths)))
@@ -312,8 +306,7 @@ class Family:
 
 
 def family_named(name: str, by: By) -> Family | None:
-    """Family of models with a name of `LADDERS`, which grows in dimension `by`; None if the name is
-    unknown."""
+    """Family of models with a name of `LADDERS`, growing by `by`; None if the name is unknown."""
     if name not in LADDERS:
         return None
     base, published = LADDERS[name]

@@ -38,27 +38,27 @@ from cost_models.specs.choices import SCHEDULES, Schedule
 from planner.placement.patterns import covers
 from planner.rules.legality import LATE_RULES, SIZED_RULES, legal_rows
 from planner.space.axes import CLOSED, VALUES, Mesh, columns_that_affect, divisors
-from planner.space.counts import Boxes, counted_columns, names_offload_count, with_counts
+from planner.space.counts import Boxes, counted_columns, speaks_of_counts, with_counts
 from planner.space.limits import needless_rows, tried_tensor_degrees
 from planner.space.restrictions import Restrictions, allowed_rows
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
-"""Schedule of rows that stand for all pipeline shapes (vpp and schedule): 1f1b."""
+"""Shape that stands for all others where shapes do not matter."""
 _COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for name in VALUES))
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Table of integers whose rows lie in consecutive groups."""
+    """A table of integers whose rows lie in consecutive groups."""
 
     rows: Ints
-    """Rows of the table, (T, C)."""
+    """(T, C)"""
     borders: Ints
-    """Index of the first row of each of G groups, and the number of rows, (G + 1,)."""
+    """Where each of G groups begins, and the end of the last, (G + 1,)."""
 
     @classmethod
     def of(cls, rows: Ints, group: Ints, count: int) -> Groups:
-        """Table from rows and the group of each, (T,) in rising order; `count` groups in total."""
+        """Table whose rows belong to the given of `count` groups, (T,) in rising order."""
         return cls(rows, np.searchsorted(group, np.arange(count + 1)))
 
     @property
@@ -68,11 +68,11 @@ class Groups:
 
     @property
     def of_rows(self) -> Ints:
-        """Index of the group of each row, (T,)."""
+        """Index of the group to which each row belongs, (T,)."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     def rows_of(self, groups: Ints) -> tuple[Ints, Ints]:
-        """Position in `groups` of each row of the selected groups, (M,), and these rows, (M, C)."""
+        """Rows of the selected groups, (M, C), after the index into `groups` of each, (M,)."""
         size = self.sizes[groups]
         index = np.repeat(np.arange(len(groups)), size)
         first = np.repeat(self.borders[groups] - np.cumsum(size) + size, size)
@@ -81,7 +81,7 @@ class Groups:
 
 def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     """Cores (layouts before microbatch size, ZeRO and schedule are chosen) from the divisors of GPUs, batch
-    and experts, a superset of the legal cores."""
+    and experts; every legal one is among them."""
 
     @cache
     def permitted(axis: str, values: tuple[int, ...]) -> list[int]:
@@ -132,8 +132,8 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
 def microbatch_sizes(
     question: Question, limits: Restrictions, cores: LayoutColumns
 ) -> tuple[Ints, LayoutColumns]:
-    """Index of the core, (N,), and copy of the core with each legal microbatch size. Sizes divide the samples
-    of a data-parallel rank."""
+    """Index of the core, (N,), and a copy of the core for every legal microbatch size. Sizes divide the share
+    of the batch of a data-parallel rank."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
@@ -147,12 +147,12 @@ def microbatch_sizes(
 
 
 ROWS_TOGETHER = 200_000
-"""Maximum rows that rules check in one batch, which bounds memory."""
+"""Rows that rules check at once: bounds memory."""
 
 
 def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
-    """One layout of each family (cores equal in all columns that affect model states), and the family index
-    of each of N `sized` cores. Microbatch sizes of the latter matter only if host memory may store the
+    """One layout of each family of cores (equal in all columns that affect model states), and the family of
+    each of N `sized` cores. Microbatch sizes of the latter matter only if host memory may hold the
     activations; `core` gives the index of each among the cores."""
     if not (cores.offload_activations > 0).any():
         first, family = first_of_each([getattr(cores, name) for name in columns_that_affect("states")])
@@ -165,9 +165,8 @@ def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple
 def variants_of(
     question: Question, limits: Restrictions, families: LayoutColumns, fullest: LayoutColumns
 ) -> Groups:
-    """Legal pairs of ZeRO stage and shard size of each family (cores with equal model states), a group for
-    each. Pairs are left out as redundant only if they are so even in `fullest`, the families with their
-    highest offload counts."""
+    """Legal ZeRO stages and shard sizes of each family; redundant ones are left out if they are redundant even
+    in `fullest`, the families with their highest counts of blocks."""
     is_hybrid = question.stack.hybrid_shard
     tried = [
         (family, zero, shard)
@@ -183,8 +182,8 @@ def variants_of(
 
 
 def legal_within(question: Question, limits: Restrictions, x: LayoutColumns, shaped: bool = False) -> Bools:
-    """Mask of layouts that satisfy restrictions and rules, (N,); rules on schedule and microbatch size are
-    checked only if `shaped`."""
+    """Mask of layouts that satisfy restrictions and rules, (N,); rules on schedule and microbatch size only if
+    `shaped`."""
     legal = allowed_rows(question, limits, x)
     remaining = np.flatnonzero(legal)
     legal[remaining] = legal_rows(question, x.rows(remaining), shaped=shaped, hosts=False)
@@ -211,8 +210,8 @@ def schedules_run(question: Question, limits: Restrictions) -> list[Schedule]:
 
 
 def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns, shards: Ints) -> Groups:
-    """Legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage; rules are checked with the
-    shard sizes `shards`, (K, Z)."""
+    """Legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage; rules are checked with (K, Z)
+    shard groups."""
     layers, runs = question.model.num_layers, schedules_run(question, limits)
 
     @cache
@@ -240,23 +239,21 @@ def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Search space of legal layouts, factored into cores (all other axes), ZeRO variants and pipeline
-    shapes."""
+    """Search space of legal layouts, stored as cores with the ZeRO variants and pipeline shapes of each."""
 
     question: Question
     cores: LayoutColumns
-    """Cores as layouts with placeholders for the other axes: schedule 1f1b, zero0 and one shard group."""
+    """Cores as layouts with shape 1f1b, zero0 and one shard group."""
     family: Ints
-    """Index of the group in `variants` of each core, (N,)."""
+    """Index into `variants`, (N,)."""
     variants: Groups
-    """ZeRO stage and shard size, grouped by family (cores with equal model states)."""
+    """ZeRO stage and shard, by family."""
     pipeline: Ints
-    """Index of the pipeline of each core, (N,); its shapes at ZeRO stage z are group `pipeline` ·
-    `ZERO_STAGES` + z of `shapes`."""
+    """Index of a pipeline, (N,); its shapes at ZeRO stage z are group `pipeline` · `ZERO_STAGES` + z."""
     shapes: Groups
-    """vpp and schedule, grouped by pipeline and ZeRO stage."""
+    """vpp and schedule, by pipeline and ZeRO stage."""
     counts: Boxes
-    """Range of offload counts (blocks) of each core, (N,); `cores` has the minimum."""
+    """Counts of blocks that each core stands for, (N,); the core itself has the least."""
 
     def __len__(self) -> int:
         """Total number of layouts."""
@@ -264,7 +261,7 @@ class Space:
 
     @cached_property
     def _stages(self) -> Ints:
-        """Number of variants of each family at each ZeRO stage, (F, Z)."""
+        """Number of variants of each family with each ZeRO stage, (F, Z)."""
         stage = self.variants.of_rows * ZERO_STAGES + self.variants.rows[:, 0]
         return np.bincount(stage, minlength=len(self.variants.sizes) * ZERO_STAGES).reshape(-1, ZERO_STAGES)
 
@@ -277,32 +274,32 @@ class Space:
         return counts * self.counts.layouts
 
     def with_rates(self, question: Question) -> Space:
-        """Space of the same layouts for a question that differs only in rates and memory sizes, on which no
-        legality rule depends."""
+        """Space of the same layouts, for a question that differs only in rates and memory sizes, which no rule
+        of legality reads."""
         space = replace(self, question=question)
         shared = ("sizes", "microbatches", "may_have_empty_stage")
         vars(space).update({name: getattr(self, name) for name in shared})
         return space
 
     def with_confidence(self, question: Question) -> Space:
-        """Space of the same layouts with the same cache, for a question that differs only in the minimum
-        probability of fitting in memory."""
+        """Space of the same layouts and with the same memo, for a question that differs only in the confidence
+        of fitting."""
         space = self.with_rates(question)
         vars(space)["memo"] = self.memo
         return space
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
-        """Cache of lower bounds and costs of the cores, filled by `planner.bounds.cores`."""
+        """Cache of bounds and costs of the cores, filled by `planner.bounds.cores`."""
         return {}
 
     def of_cores(self, mask: Bools) -> Space:
-        """Space of only the cores that a mask selects, (N,)."""
+        """Space of only the cores in a mask."""
         index = np.flatnonzero(mask)
         return self._with_cores(self.cores.rows(index), index, self.counts.rows(index))
 
     def _with_cores(self, cores: LayoutColumns, index: Ints, counts: Boxes) -> Space:
-        """Space of new cores with the variants and shapes of the existing cores at `index`."""
+        """Space of new cores, which have the variants and shapes of the cores at `index`."""
         family, pipeline = self.family[index], self.pipeline[index]
         return replace(self, cores=cores, family=family, pipeline=pipeline, counts=counts)
 
@@ -313,37 +310,35 @@ class Space:
 
     @cached_property
     def may_have_empty_stage(self) -> Bools:
-        """Whether each core can have more virtual stages than blocks, so that the first stage has no block,
-        (N,)."""
+        """Whether each core can have more pipeline stages than blocks, so that the first stage has none, (N,)."""
         most_chunks = np.ones(len(self.shapes.sizes) // ZERO_STAGES, dtype=np.int64)
         np.maximum.at(most_chunks, self.shapes.of_rows // ZERO_STAGES, self.shapes.rows[:, 0])
         return self.cores.pp * most_chunks[self.pipeline] > self.question.model.num_layers
 
     @cached_property
     def in_scenarios(self) -> tuple[Space, ...]:
-        """Space of the same layouts for the question in each hardware scenario; empty without scenarios."""
+        """Space of the same layouts for the question in each weighed scenario; empty without scenarios."""
         return tuple(replace(self, question=one) for one in scenarios_of(self.question))
 
     @cached_property
     def splits_backward(self) -> bool:
-        """Whether some schedule of the space splits backward passes into input and weight halves."""
+        """Whether some schedule of the space splits backward passes."""
         return any(SCHEDULES[index] in SPLIT_BACKWARD for index in np.unique(self.shapes.rows[:, 1]).tolist())
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
-        """Each ZeRO stage with the mask of cores that have it as a variant, (N,); stages without cores are
-        omitted."""
+        """Each ZeRO stage with the mask of cores that have a variant of the stage, (N,); stages without cores
+        are left out."""
         own_NZ = self._stages[self.family[cores]] > 0
         return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
 
     def rows(self, core: Ints, choice: Ints) -> LayoutColumns:
-        """Layout columns of N layouts, from core indices and ZeRO stage, shard, vpp and schedule (N, 4), at
-        the cores' minimum offload counts."""
+        """Layout columns of N cores at their least counts of blocks, with (N, 4) zero, shard, vpp and schedule."""
         zero, shard, vpp, schedule = choice.T
         return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
 
     def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
-        """Index of the core, (N,), and the layout with the least memory, for every core and ZeRO stage:
-        sharded over all ranks, at the minimum offload counts.
+        """Index of the core, (N,), and for every core and ZeRO stage the layout with the least memory, sharded
+        over all ranks, at the least counts.
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
@@ -358,7 +353,7 @@ class Space:
         return core, self.rows(core, choice)
 
     def all_rows(self) -> LayoutColumns:
-        """Layout columns of every layout in the space, with every combination of offload counts."""
+        """Layout columns of every layout in the space, with every combination of counts of blocks."""
         space = self
         if not self.counts.is_single.all():
             index, cores, counts = self.counts.singles(self.cores)
@@ -366,37 +361,36 @@ class Space:
         return space.rows_of(np.arange(len(space.cores)))
 
     def rows_of(self, cores: Ints) -> LayoutColumns:
-        """Layout columns of every layout of the given cores, at their minimum offload counts."""
+        """Layout columns of every layout of the cores, at their least counts of blocks."""
         return self.rows(*self.choices_of(cores))
 
     def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
-        """Index of the core, (N,), and ZeRO stage, shard, vpp and schedule, (N, 4), of every layout of the
-        given cores, core by core."""
+        """Index of the core (N,), and zero, shard, vpp and schedule (N, 4), of every layout of the cores, core
+        by core."""
         core, variant = self.variants.rows_of(self.family[cores])
         of_variant, shape = self.shapes.rows_of(self.pipeline[cores[core]] * ZERO_STAGES + variant[:, 0])
         return cores[core[of_variant]], np.column_stack([variant[of_variant], shape])
 
 
 def legal_space(question: Question, limits: Restrictions) -> Space:
-    """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions. Rules
-    that depend on prices are applied when layouts are priced."""
+    """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions. Rules that
+    need prices are applied when layouts are priced."""
     spaces = _SHARED.get()
     return _legal_space(question, limits) if spaces is None else spaces.of(question, limits)
 
 
 def _legal_space(question: Question, limits: Restrictions) -> Space:
-    """Uncached `legal_space`."""
     core_limits = limits.without(("zero", "shard", "vpp", "schedule", "mbs"))
     cores = candidate_cores(question, limits)
     counts = Boxes.from_minimum(question, cores)
-    if names_offload_count(limits.named_axes):
+    if speaks_of_counts(limits.named_axes):
         _, cores, counts = counts.singles(cores)
     legal = np.flatnonzero(legal_at_any_stage(question, core_limits, cores))
     cores, counts = cores.rows(legal), counts.rows(legal)
     narrow = limits.without(("vpp", "schedule", "mbs"))
     core, sized = microbatch_sizes(question, limits, cores)
     families, family = families_of(cores, core, sized)
-    spoken = names_offload_count(limits.named_axes)
+    spoken = speaks_of_counts(limits.named_axes)
     most_counts = Boxes.of(families).most if spoken else Boxes.from_minimum(question, families).most
     variants = variants_of(question, narrow, families, with_counts(families, most_counts))
     cores, counts = sized, counts.rows(core)
@@ -405,9 +399,7 @@ def _legal_space(question: Question, limits: Restrictions) -> Space:
     shard_FZ[variants.of_rows[::-1], last_first[:, 0]] = last_first[:, 1]
     stages = (shard_FZ > 0) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
-    keys = [
-        getattr(cores, name) for name in columns_that_affect("pipeline") if not names_offload_count({name})
-    ]
+    keys = [getattr(cores, name) for name in columns_that_affect("pipeline") if not speaks_of_counts({name})]
     keys += [offloaded > 0 for offloaded in counted_columns(cores)]  # the count affects no shape
     first, pipeline = first_of_each([*keys, microbatches, stages[family]])
     shards = shard_FZ[family[first]]
@@ -426,29 +418,30 @@ def _legal_space(question: Question, limits: Restrictions) -> Space:
 
 
 def enumerate_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Every legal layout of a small question as columns, without those that overflow host memory or drive, or
-    that use a drive needlessly."""
+    """Every legal layout of a small question as columns, without those whose offloaded data overflows host
+    or drive, or that use a drive needlessly."""
     rows = legal_space(question, limits).all_rows()
     is_covered = unbroken(LATE_RULES, question, rows) & ~needless_rows(question, limits, rows)
     return rows.rows(np.flatnonzero(is_covered))
 
 
 _DEGREES = ("tp", "pp")
-"""Parallel degrees for which a restricted space is a subset of the unrestricted space's cores."""
+"""Degrees whose restriction only selects cores of the unrestricted space."""
 _MOST_CORES = 2_000_000
-"""Maximum total cores of the cached spaces, latest first; each core takes some 200 bytes."""
+"""Maximum cores of the cached spaces, latest first: each takes some 200 bytes."""
 
 
 def _key(question: Question, limits: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
-    """Cache key of a space: question, restrictions and permitted schedules, without the memory limit and
-    minimum probability of fitting, on which no legality rule depends."""
+    """Cache key of question and restrictions, without what no legality rule reads (memory limit,
+    confidence). These are question, restrictions and the schedules that run under some permitted policy;
+    without memory limit and confidence of fitting, which no rule of legality reads."""
     runs = schedules_run(question, limits)
     free = replace(limits, max_memory=None, confidence=None, forbidden_recompute=frozenset())
     return replace(question, confidence=EVEN), free, frozenset(runs)
 
 
 class SpaceCache:
-    """Cache of the latest search spaces, with the cached bounds and costs of their cores."""
+    """Cache of the latest search spaces, with the memos of their cores."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[tuple[Question, Restrictions, frozenset[str]], Space]] = []
@@ -463,7 +456,7 @@ class SpaceCache:
             _SHARED.reset(token)
 
     def of(self, question: Question, limits: Restrictions) -> Space:
-        """Space of a question's legal layouts: from the cache, a selection from a cached space with all
+        """Space of a question's legal layouts, taken from the cache, selected from a cached space of all
         degrees, or new."""
         key, wider_key = _key(question, limits), _key(question, limits.without(_DEGREES))
         space = next((space for known, space in self._entries if known == key), None)
@@ -490,9 +483,8 @@ class SpaceCache:
 
 
 _SHARED: ContextVar[SpaceCache | None] = ContextVar("_SHARED", default=None)
-"""Cache that `legal_space` uses in the current context; None: no cache."""
 
 
 def shared_spaces() -> SpaceCache:
-    """Cache of search spaces in the current context, or a new cache if there is none."""
+    """Cache of search spaces of the current context, or a new cache if there is none."""
     return _SHARED.get() or SpaceCache()

@@ -64,7 +64,7 @@ def verify_sharding(
 def _check_loads(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
 ) -> Check:
-    """Check, in exact fractions, that every memory holds its share of the sharding and that the step time is
+    """Check, in exact fractions, that every memory holds its share of the sharding and that the objective is
     as claimed.
 
     Shape legend: T tables, G GPUs, N nodes, K stages, M memories of a GPU.
@@ -124,7 +124,7 @@ def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) 
 
 
 def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit: float) -> Check:
-    """Check that another solver finds no sharding whose step time is below the claimed lower bound."""
+    """Check that another solver finds no sharding whose objective is below the claimed lower bound."""
     target = certificate.bound * (1 - CLOSE)
     claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
     if not math.isclose(claimed, certificate.gap, abs_tol=CLOSE):

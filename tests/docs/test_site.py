@@ -42,7 +42,7 @@ def test_every_field_of_every_file_is_told(reference: dict[str, str]) -> None:
         section = page.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
         assert [name for name in spec.model_fields if f"| `{name}` | " not in section] == [], kind
     assert "\n## LinkSpec\n" in page
-    assert "| `num_layers` | Transformer blocks, l. Required. |" in page
+    assert "| `num_layers` | Number of transformer blocks, l. Required. |" in page
     assert "| `num_kv_heads` | " in page
     assert "`num_heads`. Required." not in page  # it is derived
 

@@ -42,7 +42,7 @@ from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.patterns import chunk_patterns
 from planner.rules.legality import check
-from planner.search.enumeration import count_combinations, covered, covered_in_pools, policies_of
+from planner.search.enumeration import covered, covered_in_pools, how_many, policies_of
 from planner.search.pools import count_layouts, pool_candidates
 from planner.search.replicas import ReplicaSpace, replica_layouts
 from planner.search.search import Budget, search
@@ -275,7 +275,7 @@ def _drawn(rng: np.random.Generator) -> Drawn | None:
     if question.has_pools and name in ("memory", "mfu"):
         objective = Objective()
     flags.append(f"objective {objective.name}")
-    if count_combinations(question, limits) > MOST_WRITTEN * (3 if opened else 1):
+    if how_many(question, limits) > MOST_WRITTEN * (3 if opened else 1):
         return None
     if not question.has_pools and len(legal_space(question, limits)) > MOST_LAYOUTS:
         return None
