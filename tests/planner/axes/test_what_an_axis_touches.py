@@ -50,8 +50,8 @@ def toy_seconds(pieces, terms):
     }
 
 
-def toy_bytes(sizes, terms):
-    x, static = sizes.columns, terms["static"]
+def toy_bytes(pieces, terms):
+    x, static = pieces.columns, terms["static"]
     return {"static": static | {"buffers": static["buffers"] - 2.0**28 * (x.toy + x.stash_blocks + x.stash_states)}}
 
 
@@ -125,8 +125,8 @@ PLACES = {
             "    terms |= offload_seconds(pieces, terms)\n    terms |= toy_seconds(pieces, terms)\n",
         ),
         (
-            "    terms |= offload_bytes(sizes, terms)\n",
-            "    terms |= offload_bytes(sizes, terms)\n    terms |= toy_bytes(sizes, terms)\n",
+            "    terms |= offload_bytes(pieces, terms)\n",
+            "    terms |= offload_bytes(pieces, terms)\n    terms |= toy_bytes(pieces, terms)\n",
         ),
     ),
     **_with_import(
