@@ -64,9 +64,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import Field, make_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -406,50 +405,63 @@ def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> T
     return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in parts.items()}
 
 
-SECONDS = (
-    *("layer_forward", "layer_backward", "embedding_forward", "embedding_backward"),
-    *("head_forward", "head_backward", "stage_forward", "stage_backward"),
-    *("layer_weight", "head_weight", "stage_weight", "p2p"),
-    *("layer_sync", "embedding_sync", "head_sync", "rank_sync"),
-    *("layer_optimizer", "embedding_optimizer", "head_optimizer", "rank_optimizer", "step_overhead"),
-)
-"""Columns of `StageCosts` in seconds. A block's backward pass, with recomputation and exposed communication,
-is (N, P); its part for weight gradients is without recomputation. `stage_weight` is by how much a pass is
-longer in two actions than in one, `p2p` the delay between the end of an action and the start of its successor
-on another rank."""
-BYTES = (
-    *("static", "layer_static", "layer_activation", "layer_pending", "layer_update", "rank_update"),
-    *("embedding_static", "embedding_activation", "embedding_update"),
-    *("head_static", "head_activation", "head_pending", "head_update", "working", "head_moment"),
-)
-"""Columns of `StageCosts` in bytes. `layer_activation`, (N, P), is kept for the backward pass for each block
-and live microbatch, and `layer_pending` between the halves of the backward pass; `rank_update` is the
-optimizer step's temporary memory of a rank, whatever its blocks; `working`, (N, P), is the largest temporary
-set of one block (recomputed activations, gathered weights, gradients), and `head_moment` that of the loss of
-a microbatch, when no block runs."""
-COLUMNS = (*SECONDS, *BYTES, "memory_limit")
-OF_BLOCKS = tuple(name for name in COLUMNS if name.startswith("layer_") or name == "working")
-"""Columns whose values may differ between kinds of blocks."""
+@dataclass(frozen=True, kw_only=True)
+class StageCosts:
+    """Cost coefficients of N layouts, first seconds, then bytes. Each is (N,) unless marked (N, P), by recompute
+    policy."""
 
-if TYPE_CHECKING:
+    layer_forward: Array
+    layer_backward: Array
+    """(N, P) seconds of a block's backward pass, with recomputation and exposed communication."""
+    embedding_forward: Array
+    embedding_backward: Array
+    head_forward: Array
+    head_backward: Array
+    stage_forward: Array
+    stage_backward: Array
+    layer_weight: Array
+    """Seconds of `layer_backward` for weight gradients, without recomputation."""
+    head_weight: Array
+    stage_weight: Array
+    """Seconds by which a pass is longer in two actions than in one."""
+    p2p: Array
+    """Seconds between the end of an action and the start of its successor on another rank."""
+    layer_sync: Array
+    embedding_sync: Array
+    head_sync: Array
+    rank_sync: Array
+    layer_optimizer: Array
+    embedding_optimizer: Array
+    head_optimizer: Array
+    rank_optimizer: Array
+    step_overhead: Array
 
-    class _CostColumns:
-        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-        kinds: tuple[dict[str, Array], ...]
-
-        def __init__(self, *, kinds: tuple[dict[str, Array], ...] = (), **columns: Array) -> None: ...
-
-        def __getattr__(self, name: str) -> Array: ...
-
-else:
-    _columns = [*((name, Array) for name in COLUMNS), ("kinds", tuple, ())]
-    _CostColumns = make_dataclass("_CostColumns", _columns, frozen=True, kw_only=True)
-
-
-class StageCosts(_CostColumns):
-    """Cost coefficients of N layouts in the columns `COLUMNS`, each (N,) or, by recompute policy, (N, P). If
-    there are several kinds of blocks, `kinds` has the columns `OF_BLOCKS` for each kind; the main columns are
-    then of the mean block."""
+    static: Array
+    layer_static: Array
+    layer_activation: Array
+    """(N, P) bytes kept for the backward pass for each block and live microbatch."""
+    layer_pending: Array
+    """Bytes of gradients kept for weight products, for each block and microbatch between the halves of its
+    backward pass."""
+    layer_update: Array
+    rank_update: Array
+    """Bytes of a rank's temporary memory in the optimizer step, whatever its blocks."""
+    embedding_static: Array
+    embedding_activation: Array
+    embedding_update: Array
+    head_static: Array
+    head_activation: Array
+    head_pending: Array
+    head_update: Array
+    working: Array
+    """(N, P) bytes of the largest temporary set of one block (recomputed activations, gathered weights,
+    gradients)."""
+    head_moment: Array
+    """Bytes held at once while the loss of a microbatch runs forward and backward, when no block runs."""
+    memory_limit: Array
+    kinds: tuple[dict[str, Array], ...] = ()
+    """Columns `OF_BLOCKS` for each kind of block, if there are several; the main columns are then of the mean
+    block."""
 
     def __len__(self) -> int:
         return len(self.layer_forward)
@@ -486,6 +498,15 @@ class StageCosts(_CostColumns):
             return self
         joined = {name: join([own[name] for own in self.kinds]) for name in OF_BLOCKS}
         return replace(self, kinds=(), **joined)
+
+
+COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
+SECONDS = COLUMNS[: COLUMNS.index("static")]
+"""Columns of `StageCosts` in seconds."""
+BYTES = COLUMNS[len(SECONDS) : COLUMNS.index("memory_limit")]
+"""Columns of `StageCosts` in bytes."""
+OF_BLOCKS = tuple(name for name in COLUMNS if name.startswith("layer_") or name == "working")
+"""Columns whose values may differ between kinds of blocks."""
 
 
 def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> StageCosts:
