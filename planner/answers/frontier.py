@@ -176,19 +176,20 @@ def far_links_frame(question: Question, restrictions: Restrictions, budget: Budg
 
     Columns: `domains`, `bandwidth` (bytes/s of a GPU), `layout`, `step_seconds`, `mfu`, `crossing` (axes that
     cross these links, the busiest first), `share` (share of the step in which the busiest axis uses them),
-    `gap`. One building has one row, with its network's bandwidth. Points that the budget's time did not reach
-    are left out.
+    `gap`. One building has one row, with its network's bandwidth. Every point gets an even share of the time
+    left; those without a layout by then are left out.
     """
     import pandas as pd
 
     rows, points = list[Row](), list(_far_link_variants(question.cluster))
-    for number, (domains, bandwidth, cluster) in enumerate(points, start=1):
+    for number, (domains, bandwidth, cluster) in enumerate(points):
         buildings = f"{counted(domains, 'building')}, " if domains else ""
-        budget.tell(f"{buildings}{format_bandwidth(bandwidth)} ({number} of {len(points)})")
+        budget.tell(f"{buildings}{format_bandwidth(bandwidth)} ({number + 1} of {len(points)})")
+        seconds = budget.seconds_left / (len(points) - number)
         linked = replace(question, cluster=cluster)
         result = None
         with suppress(InfeasibleError):
-            result = budget.search(linked, restrictions, effort="bounds")
+            result = budget.search(linked, restrictions, seconds=seconds, effort="bounds")
         if result is None:
             continue
         far = crossing(linked, result.best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,12 @@ from effort import few
 import meshwright as mw
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_cluster
+from cost_models.question import Question
 from cost_models.specs.cluster import BuildingsSpec, LinkSpec
 from meshwright.verbs.plot import plot
+from planner.answers.frontier import far_links_frame
+from planner.search.search import Budget
+from planner.space.restrictions import Restrictions
 
 TRAINING = mw.TrainingSpec(global_batch=64, sequence_length=1024)
 
@@ -39,6 +44,19 @@ def test_more_bandwidth_between_buildings_is_never_slower(tmp_path: Path) -> Non
     assert (frame["gap"] == 0).all()
     assert "4 buildings at 25 Gb/s a GPU" in drawn.title
     drawn.save(tmp_path / "far.png")
+
+
+def test_every_point_has_an_even_share_of_the_time_left(
+    question: Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = LinkSpec(kind="ethernet", bandwidth="25 Gb/s", latency="60 us")
+    update = {"nodes": 4, "buildings": BuildingsSpec(nodes=2, link=link)}
+    question = replace(question, cluster=question.cluster.model_copy(update=update))
+    shares = list[float]()
+    monkeypatch.setattr(Budget, "search", lambda budget, *_, seconds, **__: shares.append(seconds))
+    far_links_frame(question, Restrictions(), Budget(time_limit=600))
+    assert shares == pytest.approx([600 / (len(shares) - done) for done in range(len(shares))], rel=0.02)
+    assert len(shares) > 10
 
 
 def test_one_network_has_no_far_links(tmp_path: Path) -> None:
