@@ -21,7 +21,7 @@ SEED = (
     else None
 )
 """None: the same inputs every time."""
-_SLOWEST = 1.0
+_SLOWEST = 3.0
 """Seconds that an input takes at most on average, on a busy machine."""
 
 Test = Callable[..., None]
