@@ -43,12 +43,10 @@ from planner.search.branching import (
     BranchAndBound,
     SearchResult,
     SearchSettings,
-    count_below,
     nearest_below,
 )
 from planner.search.candidates import UniformCandidates
-from planner.search.given_layout import place_layout
-from planner.search.search import Budget, close_proof
+from planner.search.search import Budget, close_proof, place_layout
 from planner.space.axes import divisors
 from planner.space.restrictions import Restrictions, satisfies
 
@@ -199,11 +197,6 @@ def _replace_values(layout: Layout, **values: Any) -> Layout | None:
 LEAST_MEAN_GAIN = 1e-3
 """Minimum relative gain in the mean step over scenarios for which another layout is preferred to the fastest
 predicted one."""
-MAX_COMPARED = 8
-"""Maximum number of layouts compared by scenarios, the fastest by prediction; each takes some hundredths of a
-second."""
-_MAX_COUNTED = 100_000
-"""Number of near-optimal layouts beyond which counting stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +313,7 @@ def recommend(
         compared = _search(question, step.limits, budget, slowest, settles=False) or kind
     layout, choice = kind.best.layout, None
     if (choice_made := choose_by_scenarios(question, step.limits, compared, budget)) is not None:
-        is_fastest, kind, (layout, choice) = False, close_proof(compared, budget.solver), choice_made
+        is_fastest, kind, (layout, choice) = False, close_proof(compared), choice_made
     best = price(question, layout).within(restrictions.max_memory)
     classical = classical_layout(question, sure)
     return Recommendation(
@@ -369,7 +362,7 @@ def simplest_competitive(
                 if chance_faster(question, slower_kind[0].best, kind.best) < CLEAR:
                     kind, step = slower_kind
                     break
-            return close_proof(kind, budget.solver), step
+            return close_proof(kind), step
         slower.append((kind, step))
         below = min(below, _no_slower_than(kind.best))
         if number == 1 and len(kinds) > 3:  # most searches that get this far try every kind
@@ -407,7 +400,7 @@ def _search(
     """Result of a search for the fastest layout within some restrictions; None if nothing fits. It has no
     estimate if no layout takes less than `below` seconds."""
     try:
-        return budget.search(question, limits, top=1, must_beat_seconds=below, closes_with_ilp=settles)
+        return budget.search(question, limits, below=below, closes_with_ilp=settles)
     except InfeasibleError:
         return None
 
@@ -466,8 +459,7 @@ def choose_by_scenarios(
     if share is None:
         return None
     below, searches = first.compared_seconds * (1 + share), result.searches or _new_searches(question, limits)
-    count, has_time = MAX_COMPARED - 1, lambda: budget.seconds_left > 0
-    layouts = [first.layout, *nearest_below(searches, below, count, first.layout, has_time)]
+    layouts = nearest_below(searches, below, first.layout, lambda: budget.seconds_left > 0)
     seconds = [middle_seconds(question, one) for one in layouts]
     ranked = np.argsort([seconds[0] * (1 - LEAST_MEAN_GAIN), *seconds[1:]], kind="stable").tolist()
     best = next(at for at in ranked if not at or _fits(question, limits, layouts[at]))
@@ -496,7 +488,7 @@ def count_near(question: Question, limits: Restrictions, result: SearchResult, b
     below, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()
     searches = result.searches or _new_searches(question, limits)
     for search in searches:
-        near = count_below(search, below, _MAX_COUNTED, lambda: budget.seconds_left > 0)
+        near = search.count_below(below, lambda: budget.seconds_left > 0)
         if near is None:
             return None
         total += near

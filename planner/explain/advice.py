@@ -38,8 +38,7 @@ from planner.explain.compare import gain
 from planner.placement.patterns import covers
 from planner.rules.legality import check
 from planner.search.branching import SearchResult
-from planner.search.given_layout import place_layout
-from planner.search.search import Budget
+from planner.search.search import Budget, place_layout
 from planner.space.axes import VALUES, Mesh, divisors
 from planner.space.clouds import balanced_prices
 from planner.space.restrictions import Restrictions, satisfies

@@ -41,8 +41,7 @@ from planner.objectives import Certificate
 from planner.plan import Plan, PlanCache, SearchedLayouts, priced_again, priced_within_restrictions
 from planner.rules.legality import check, require_legal
 from planner.search.branching import SearchSettings
-from planner.search.given_layout import place_layout
-from planner.search.search import Budget, search, search_on
+from planner.search.search import Budget, place_layout, search, search_on
 from planner.space.limits import left_out, tried_tensor_degrees
 from planner.space.restrictions import Restrictions, satisfies
 from planner.space.space import Space, legal_space, shared_spaces

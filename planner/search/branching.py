@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,11 +24,10 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.risk import num_weighed
 from cost_models.schedules.timeline import CriticalPath
-from cost_models.specs.choices import Schedule
 from planner.exact.counts import good_of_numbers
-from planner.exact.program import Survivor, best_placement, solve_record
+from planner.exact.program import Pipeline, Survivor, best_placement, pipeline_of, solve_record
 from planner.exact.solvers import SolverName
-from planner.objectives import Certificate, ClosingProgram, Effort
+from planner.objectives import Certificate, ClosingProgram, Effort, Proof
 from planner.placement.leaf import TOLERANCE, Placement, Task, gap_of
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
@@ -81,10 +81,13 @@ SHARED_SEARCH_ROUNDS = MAX_ROUNDS // 3
 COUNT_INTERVAL = 0.1
 """Seconds between counts of undecided layouts: counting takes longer than many steps of the search."""
 
-MOST_NEAR = 100_000
-"""Maximum number of layouts examined for the nearest."""
-PLACEMENTS_PER_LAYOUT = 3
-"""Maximum placements tried for each requested layout: some layouts fit nowhere."""
+MAX_COUNTED = 100_000
+"""Number of near-optimal layouts beyond which counting stops."""
+MAX_COMPARED = 8
+"""Maximum number of layouts compared by scenarios, the fastest by prediction; each takes some hundredths of a
+second."""
+MOST_PLACED = 3 * (MAX_COMPARED - 1)
+"""Maximum number of layouts placed for the nearest: some fit nowhere."""
 
 Candidates = UniformCandidates | PoolCandidates
 """Search space of one question."""
@@ -100,13 +103,13 @@ class SearchSettings:
     """Number of layouts to return, fastest first."""
     must_beat_seconds: float = math.inf
     """Search only for layouts faster than this many seconds. The result may be empty."""
-    time_limit: float | None = None
-    """Seconds; None: no limit."""
+    time_limit: float = math.inf
+    """Seconds; infinite: no limit."""
     on_progress: Progress | None = None
     keep_on_interrupt: bool = False
     """Whether Ctrl-C returns the best so far."""
     closes_with_ilp: bool = True
-    """Whether an integer program closes the proof."""
+    """Whether an integer program closes the proof of a branch and bound."""
     solver: SolverName | None = None
     """Solver of that program; None: HiGHS if installed."""
     proof: Effort = "search"
@@ -115,9 +118,10 @@ class SearchSettings:
     """Layouts to search, if known: the question's, or only those that may be fast enough."""
 
 
-OPENED, REFINED, PLACED, ABANDONED, DECIDED = range(5)
+OPENED, REFINED, PLACED, ABANDONED, DECIDED, SOLVED = range(6)
 """State of a row: with a quick bound; with a capacity bound; with a good placement, or none found; left by exact
-placement with time to spare, so that only the row's bound is proven; and with its best placement known."""
+placement with time to spare, so that only the row's bound is proven; out of the search, as patterns or a twin with the
+same costs decide it; and with its best placement searched for and proven."""
 
 
 class Rows:
@@ -129,20 +133,18 @@ class Rows:
         self.first_bound: Array = np.empty(0)
         """Bounds before any placement, seconds."""
         self.state: Ints = np.empty(0, dtype=np.int64)
-        self.solved: Bools = np.empty(0, dtype=np.bool_)
-        """Whether the best placement was searched for and proven."""
 
     @property
     def decided(self) -> Bools:
         """Mask of the rows whose best placement is known."""
-        decided: Bools = self.state == DECIDED
+        decided: Bools = self.state >= DECIDED
         return decided
 
     def add(self, bound: Array) -> None:
         """Append rows for newly opened layouts with their quick bounds."""
-        for name, column in vars(self).items():
-            added = bound if column.dtype == bound.dtype else np.zeros(len(bound), dtype=column.dtype)
-            setattr(self, name, np.concatenate([column, added]))
+        self.bound = np.concatenate([self.bound, bound])
+        self.first_bound = np.concatenate([self.first_bound, bound])
+        self.state = np.append(self.state, np.full(len(bound), OPENED))
 
     def refine(self, rows: Ints, bound: Array) -> None:
         """Raise the bounds of some rows to their capacity bounds."""
@@ -153,26 +155,34 @@ class Rows:
         """Mask of undecided rows that may take less than `seconds`, (N,)."""
         return ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
 
-    def decide(self, row: int, seconds: float) -> None:
-        """Mark a row as decided, because none of its placements is faster than `seconds`, or the row is no
-        longer of interest."""
-        self.bound[row], self.state[row] = max(self.bound[row], seconds), DECIDED
+    def settle(self, row: int, seconds: float, state: int = DECIDED) -> None:
+        """Put a row, none of whose placements is faster than `seconds`, in a state; it is decided unless another
+        is given."""
+        self.bound[row], self.state[row] = max(self.bound[row], seconds), state
 
     def swap(self, first: int, second: int) -> None:
         """Exchange bounds and decisions of two rows with equal costs."""
-        for column in (self.bound, self.state, self.solved):
+        for column in (self.bound, self.state):
             column[[first, second]] = column[[second, first]]
 
 
 class Prover:
     """Base class of searches that prove optimality, with candidates, incumbents and time."""
 
+    proved_by: ClassVar[Proof] = "search"
+    settled: ClosingProgram | None = None
+    """Result of the integer program that closed the proof; None without one."""
+
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
-        self.candidates, self.top, self._cut_off = candidates, settings.top, settings.must_beat_seconds
-        self._start, self._on_progress = time.monotonic(), settings.on_progress
-        self._deadline = math.inf if settings.time_limit is None else self._start + settings.time_limit
+        self.candidates, self.settings, self.top = candidates, settings, settings.top
+        self._start, self._cut_off = time.monotonic(), settings.must_beat_seconds
+        self._deadline = self._start + settings.time_limit
         self.best: dict[int, tuple[Placement, float]] = {}
         """Row → the best placement known and its step time."""
+        self._paths = defaultdict[Pipeline, list[CriticalPath]](list)
+        """Known critical paths: they hold for any costs of the same pipeline."""
+        self._undecided, self._counted_at = 0, -math.inf
+        """Undecided layouts at the last count, and its time in seconds."""
 
     @property
     def kth_seconds(self) -> float:
@@ -194,17 +204,39 @@ class Prover:
     def _best_seconds(self) -> float:
         return min((seconds for _, seconds in self.best.values()), default=math.inf)
 
-    def _certificate(self, bound: float, **parts: Any) -> Certificate:
-        """Certificate with the given bound, in seconds, and numbers of layouts by decision."""
-        best = self._best_seconds()
+    def _counts(self) -> dict[str, int]:
+        """Numbers of layouts that are infeasible, pruned, solved and undecided."""
+        raise NotImplementedError
+
+    def _proven_bound(self) -> float:
+        """Proven lower bound on the step of every covered layout, seconds."""
+        raise NotImplementedError
+
+    def _report(self, *, exactly: bool = False) -> None:
+        """Call `on_progress`, with a count of layouts that is a moment old unless `exactly`."""
+        if self.settings.on_progress is not None:
+            total, now = len(self.candidates), time.monotonic()
+            if exactly or now >= self._counted_at + COUNT_INTERVAL:
+                self._undecided, self._counted_at = self._counts()["undecided"], now
+            decided = total - self._undecided
+            self.settings.on_progress(decided, total, self._best_seconds(), self._proven_bound())
+
+    def certificate(self) -> Certificate:
+        """Certificate of the search with numbers of layouts by decision, proven bound and gap."""
+        question, best, bound = self.candidates.question, self._best_seconds(), self._proven_bound()
+        scenarios = num_weighed(len(scenarios_of(question)), question.risk)
         return Certificate(
             top=self.top,
             space=self.candidates.in_words(),
             layouts=len(self.candidates),
+            **self._counts(),
             bound=bound,
             gap=gap_of(best, bound) if math.isfinite(best) else 1.0,
+            minimised=question.risk if scenarios else "none",
+            scenarios=scenarios,
+            settled=self.settled,
+            proved_by=self.proved_by,
             seconds=time.monotonic() - self._start,
-            **parts,
         )
 
 
@@ -213,16 +245,11 @@ class BranchAndBound(Prover):
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
         super().__init__(candidates, settings)
-        self._paths: dict[tuple[Schedule, int, int], list[CriticalPath]] = {}
-        """(schedule, pp, microbatches) → known critical paths: they hold for any costs of the same pipeline."""
         self._representative_row: dict[bytes, int] = {}
         """Costs → the row that represents all layouts with these costs."""
         self.rows = Rows()
-        self.settled: ClosingProgram | None = None
         self._refined_together = FEWEST_REFINED
-        self._rounds = MAX_ROUNDS
-        self._undecided, self._counted_at = 0, -math.inf
-        """Undecided layouts at the last count, and its time in seconds."""
+        self._rounds = MAX_ROUNDS if settings.proof == "search" else min(MAX_ROUNDS, SHARED_SEARCH_ROUNDS)
 
     def names(self, rows: Bools) -> set[str]:
         """Layouts of the rows in a mask, (N,), in layout notation."""
@@ -231,30 +258,30 @@ class BranchAndBound(Prover):
     @property
     def is_unfinished(self) -> bool:
         """Whether some undecided layout may still be better than the k best."""
-        return bool(self._open_rows().any()) or self.candidates.least_closed() < self._threshold()
+        return bool(self._open_rows().any()) or self._has_closed()
 
     @property
     def abandoned(self) -> int:
         """Number of undecided layouts, if exact placement was abandoned for all though time remains; 0 if any
         can still be decided."""
         rows = self._open_rows()
-        if (
-            rows & (self.rows.state != ABANDONED)
-        ).any() or self.candidates.least_closed() < self._threshold():
-            return 0
-        return int(rows.sum())
+        can_go_on = self._has_closed() or (rows & (self.rows.state != ABANDONED)).any()
+        return 0 if can_go_on else int(rows.sum())
 
     def _open_rows(self) -> Bools:
         """Mask of undecided rows that may still belong to the k best, (N,)."""
         return self.rows.open_below(self._threshold())
 
-    def run(self, effort: Effort = "search") -> None:
+    def _has_closed(self) -> bool:
+        """Whether an entry that is not opened yet may still belong to the k best."""
+        return self.candidates.least_closed() < self._threshold()
+
+    def run(self) -> None:
         """Run the search, placing every row whose bound is below the time to beat, first well and then
-        exactly; with effort `any` until one plan fits."""
-        if effort != "search":
-            self._rounds = min(self._rounds, SHARED_SEARCH_ROUNDS)
-        while self._seconds_left() > 0 and not (effort == "any" and self.best):
-            has_closed = self.candidates.least_closed() < self._threshold()
+        exactly; with effort `any` until one plan fits. At last, close the proof if the settings say so."""
+        stops_early = self.settings.proof == "any"
+        while self._seconds_left() > 0 and not (stops_early and self.best):
+            has_closed = self._has_closed()
             row = self._next(self.rows.state < PLACED)
             if row is None and not has_closed:
                 break
@@ -265,15 +292,15 @@ class BranchAndBound(Prover):
                 self._place(row)
             self._report()
         while (
-            not (effort == "any" and self.best)
-            and (row := self._next(self.rows.state != ABANDONED)) is not None
+            not (stops_early and self.best) and (row := self._next(self.rows.state != ABANDONED)) is not None
         ):
-            self._solve(row, effort)
+            self._solve(row)
             self._report()
-        self._counted_at = -math.inf  # the last report is exact
-        self._report()
+        self._report(exactly=True)
+        if self.settings.closes_with_ilp and self.settings.proof == "search":
+            self.close_proof()
 
-    def close_proof(self, solver: SolverName | None = None) -> None:
+    def close_proof(self) -> None:
         """Finish the proof by one integer program over the layouts that neither bounds nor label setting
         discard.
 
@@ -292,7 +319,7 @@ class BranchAndBound(Prover):
         ):
             return
         self._refine(np.flatnonzero((self.rows.first_bound <= worst) & (self.rows.state == OPENED)))
-        is_beaten = self.rows.solved.copy()  # rows whose proven best placement takes longer
+        is_beaten = self.rows.state == SOLVED  # rows whose proven best placement takes longer
         for row, (_, seconds) in self.best.items():
             is_beaten[row] &= seconds > worst
         rows = np.flatnonzero((self.rows.first_bound <= worst) & ~is_beaten).tolist()
@@ -302,12 +329,11 @@ class BranchAndBound(Prover):
             leaf = self.candidates.leaf(row)
             if leaf.key in beaten or leaf.has_replicas:
                 continue
-            incumbent = self.best.get(row)
-            paths = self._paths.get((leaf.schedule, leaf.pp, leaf.microbatches), [])
-            leaves.setdefault(leaf.key, Survivor(leaf, incumbent[0] if incumbent else None, paths))
+            placement, _ = self.best.get(row, (None, math.inf))
+            leaves.setdefault(leaf.key, Survivor(leaf, placement, self._paths[pipeline_of(leaf)]))
             if len(leaves) > MAX_ILP_LAYOUTS:
                 return
-        survivors = [*leaves.values()]
+        survivors, solver = [*leaves.values()], self.settings.solver
         self.settled = solve_record(survivors, best_seconds, deadline=self._deadline, solver=solver)
 
     def _next(self, eligible: Bools) -> int | None:
@@ -355,28 +381,24 @@ class BranchAndBound(Prover):
             self.best[row] = placement
         seconds = placement[1] if placement else cut_off
         if not leaf.is_plain or seconds <= self.rows.bound[row] * (1 + TOLERANCE):
-            self.rows.decide(row, seconds)
+            self.rows.settle(row, seconds)
 
-    def _solve(self, row: int, effort: Effort) -> None:
+    def _solve(self, row: int) -> None:
         """Find the best placement of a row's layout exactly, if it can still be among the k best."""
-        leaf, is_unlimited = self.candidates.leaf(row), math.isinf(self._deadline)
-        known_paths = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
-        rounds = self._rounds if is_unlimited or effort != "search" else None
+        leaf, is_timed = self.candidates.leaf(row), math.isfinite(self._deadline)
+        known_paths = self._paths[pipeline_of(leaf)]
+        rounds = None if is_timed and self.settings.proof == "search" else self._rounds
         incumbent, cut_off = self.best.get(row), self.kth_seconds
         solution = best_placement(Task(leaf, incumbent, cut_off, known_paths, self._deadline, rounds))
         known_paths += solution.paths
         if solution.placement is not None:
             self.best[row] = (solution.placement, solution.objective)
-        self.rows.solved[row] = solution.status != "stopped"
-        if solution.status == "stopped":
-            self.rows.bound[row] = max(self.rows.bound[row], solution.bound)
-            if self._seconds_left() > 0:
-                self.rows.state[row] = ABANDONED
-            self._rounds = max(self._rounds // 2, MIN_ROUNDS)
-        elif solution.status == "infeasible":
-            self.rows.decide(row, math.inf)
-        else:
-            self.rows.decide(row, solution.bound)
+        if solution.status != "stopped":
+            self.rows.settle(row, solution.bound, SOLVED)
+            return
+        state = ABANDONED if self._seconds_left() > 0 else int(self.rows.state[row])
+        self.rows.settle(row, solution.bound, state)
+        self._rounds = max(self._rounds // 2, MIN_ROUNDS)
 
     def _merge_twins(self, row: int, twin: int, key: bytes) -> None:
         """Settle one of two open layouts with equal costs, so that the search goes on only with the one
@@ -387,14 +409,7 @@ class BranchAndBound(Prover):
             if (incumbent := self.best.pop(row, None)) is not None:
                 self.best[twin] = incumbent
             self._representative_row[key], row, twin = twin, twin, row
-        self.rows.decide(twin, self.rows.bound[twin])
-
-    def _report(self) -> None:
-        if self._on_progress is not None:
-            total, now = len(self.candidates), time.monotonic()
-            if now >= self._counted_at + COUNT_INTERVAL:
-                self._undecided, self._counted_at = self._counts()["undecided"], now
-            self._on_progress(total - self._undecided, total, self._best_seconds(), self._proven_bound())
+        self.rows.settle(twin, self.rows.bound[twin])
 
     def _proven_bound(self) -> float:
         """Proven lower bound on the step of every covered layout, seconds, no higher than the cut-off."""
@@ -414,59 +429,44 @@ class BranchAndBound(Prover):
             "undecided": int(open_rows.sum() + layouts[~late & ~never].sum()),
         }
 
-    def certificate(self) -> Certificate:
-        """Certificate of the search with numbers of layouts by decision, proven bound and gap."""
-        question = self.candidates.question
-        scenarios = num_weighed(len(scenarios_of(question)), question.risk)
-        minimised = question.risk if scenarios else "none"
-        parts = self._counts() | {"minimised": minimised, "scenarios": scenarios, "settled": self.settled}
-        return self._certificate(self._proven_bound(), **parts)
+    def count_below(self, seconds: float, has_time: Callable[[], bool]) -> int | None:
+        """Number of layouts whose lower bound is below `seconds`; None if there are more than `MAX_COUNTED`, or
+        time is over.
 
-
-def count_below(
-    search: BranchAndBound, seconds: float, max_count: int, has_time: Callable[[], bool]
-) -> int | None:
-    """Number of layouts whose lower bound is below `seconds`; None if there are more than `max_count`, or time
-    is over.
-
-    Entries that the search left closed for its smaller time to beat are opened, and bounds cut off there are refined.
-    """
-    candidates, rows = search.candidates, search.rows
-    while candidates.least_closed() < seconds:
-        rows.add(candidates.open(seconds))
-        if int((rows.first_bound < seconds).sum()) > max_count or not has_time():
-            return None
-    near = rows.first_bound < seconds
-    stopped = rows.first_bound >= search.kth_seconds
-    unrefined = np.flatnonzero(near & ((rows.state == OPENED) | stopped))
-    rows.refine(unrefined, candidates.capacity_bounds(unrefined, seconds))
-    return int((rows.first_bound < seconds).sum())
+        Entries that the search left closed for its smaller time to beat are opened, and bounds cut off there are
+        refined.
+        """
+        candidates, rows = self.candidates, self.rows
+        while candidates.least_closed() < seconds:
+            rows.add(candidates.open(seconds))
+            if int((rows.first_bound < seconds).sum()) > MAX_COUNTED or not has_time():
+                return None
+        is_coarse = (rows.state == OPENED) | (rows.first_bound >= self.kth_seconds)
+        unrefined = np.flatnonzero((rows.first_bound < seconds) & is_coarse)
+        rows.refine(unrefined, candidates.capacity_bounds(unrefined, seconds))
+        return int((rows.first_bound < seconds).sum())
 
 
 def nearest_below(
-    searches: Sequence[BranchAndBound],
-    seconds: float,
-    max_layouts: int,
-    first: Layout,
-    has_time: Callable[[], bool],
+    searches: Sequence[BranchAndBound], seconds: float, first: Layout, has_time: Callable[[], bool]
 ) -> list[Layout]:
-    """At most `max_layouts` layouts faster than `seconds`, lowest bounds first, each with a good placement.
-    They differ from `first` and one another in degrees or microbatch. The result does not depend on search
-    order."""
+    """The layout `first`, then others faster than `seconds`, lowest bounds first, each with a good placement;
+    at most `MAX_COMPARED`. They differ from one another in degrees or microbatch. The result does not depend on
+    search order."""
     for search in searches:
-        count_below(search, seconds, MOST_NEAR, has_time)
+        search.count_below(seconds, has_time)
     near = sorted(
         (float(search.rows.first_bound[row]), number, str(search.candidates.layout(row)), row)
         for number, search in enumerate(searches)
         for row in np.flatnonzero(search.rows.first_bound < seconds).tolist()
     )
-    layouts, degrees, num_placed = list[Layout](), {_degrees(first)}, 0
+    layouts, degrees, num_placed = [first], {_degrees(first)}, 0
     for _, number, _, row in near:
         candidates = searches[number].candidates
         layout = candidates.layout(row)
         if _degrees(layout) in degrees:
             continue
-        if len(layouts) == max_layouts or num_placed == PLACEMENTS_PER_LAYOUT * max_layouts or not has_time():
+        if len(layouts) == MAX_COMPARED or num_placed == MOST_PLACED or not has_time():
             break
         leaf, num_placed = candidates.leaf(row), num_placed + 1
         solution = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, seconds)

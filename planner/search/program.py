@@ -37,7 +37,6 @@ from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import good_of_numbers
 from planner.exact.program import Choice, Columns, Pipeline, Program, path_lengths, paths_through, pipeline_of
 from planner.exact.solvers import SolverName, available_solver
-from planner.objectives import Certificate, Effort
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.mixes import every_mix
 from planner.placement.patterns import chunk_patterns
@@ -173,10 +172,7 @@ class Timed:
             return high
         while high > low * (1 + PRECISION):
             middle = (low + high) / 2
-            if self.limited_to(middle) is None:
-                low = middle
-            else:
-                high = middle
+            low, high = (low, middle) if self.limited_to(middle) else (middle, high)
         return low
 
     def _in_time(self, target: float) -> Bools:
@@ -266,27 +262,45 @@ class ProgramSearch(Prover):
     """Search by one integer program, with bound, incumbent and proof of every layout. Layouts with equal costs
     count as one."""
 
+    proved_by = "ilp"
+
     def __init__(self, candidates: Candidates, settings: SearchSettings, limits: Restrictions) -> None:
-        """Set up the search. Raises InputError: there are too many layouts, or scenarios, for a program."""
-        if (layouts := len(candidates)) > MOST_LAYOUTS:
-            raise InputError(
-                f"--solver ilp takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {layouts:,}",
-                hint="--fix an axis, such as --fix tp=8, or leave out --solver",
-            )
-        if scenarios_of(candidates.question):
-            raise InputError(
-                "--solver ilp minimises the step on paper, without scenarios",
-                hint="--risk none, or leave out --solver",
-            )
+        """Price every layout that the independent enumerator finds, and merge layouts with equal costs.
+
+        Raises:
+            InputError: there are too many layouts, or scenarios, for a program.
+            RunError: the enumerator finds a layout that the search's space lacks.
+        """
+        too_many = len(candidates) > MOST_LAYOUTS
+        if too_many or scenarios_of(candidates.question):
+            words, hint = "minimises the step on paper, without scenarios", "--risk none"
+            if too_many:
+                words = f"takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {len(candidates):,}"
+                hint = "--fix an axis, such as --fix tp=8"
+            raise InputError(f"--solver ilp {words}", hint=f"{hint}, or leave out --solver")
         super().__init__(candidates, settings)
-        self._limits = limits
-        self._leaves: list[Leaf] = []
-        self._rows: list[list[int]] = []
+        candidates.open_all()
+        names = [str(candidates.layout(row)) for row in range(len(candidates))]
+        covered = enumerated_names(candidates.question, limits)
+        if lacking := sorted((covered or set()).difference(names)):
+            raise RunError(
+                f"the search leaves out `{lacking[0]}`, which an enumerator of layouts covers: one of them is wrong",
+                hint="please report the question",
+            )
+        layouts: dict[bytes, tuple[Leaf, list[int]]] = {}
+        for row, name in enumerate(names):
+            if covered is None or name in covered:
+                leaf = candidates.leaf(row)
+                layouts.setdefault(leaf.key, (leaf, []))[1].append(row)
+        self._leaves = [leaf for leaf, _ in layouts.values()]
+        by_length = [
+            sorted(rows, key=lambda row: (len(names[row]), names[row])) for _, rows in layouts.values()
+        ]
+        self._rows = by_length
         """Candidates that each layout represents, as their costs are equal; that with the shortest name first."""
-        self._uncovered = 0
+        self._uncovered = len(names) - sum(map(len, self._rows))
         """Candidates that the enumerator leaves out, such as those that hosts do not hold."""
-        self._paths: dict[Pipeline, list[CriticalPath]] = {}
-        self._bound: Array = np.empty(0)
+        self._bound = np.zeros(len(self._leaves))
         """Proven lower bound of each layout, seconds; infinite where none of its placements fits."""
         self._columns: dict[int, Timed | None] = {}
         """Columns of the layouts whose bound takes them into account; None where there are none."""
@@ -303,10 +317,9 @@ class ProgramSearch(Prover):
         shortest name."""
         return [(self._rows[number][0], placement) for number, placement in super().leaders()]
 
-    def run(self, _: Effort = "ilp") -> None:
+    def run(self) -> None:
         """Compute relaxed bounds of all layouts, then let the solver choose until the k best are proven or time
         runs out."""
-        self._gather()
         self._relax()
         if self._seconds_left() <= 0:
             return
@@ -318,37 +331,10 @@ class ProgramSearch(Prover):
         self._sharpen(program)
         while self._seconds_left() > 0 and self.is_unfinished:
             self._round(program, available_solver())
-            self._report()
-
-    def _gather(self) -> None:
-        """Price every layout that the independent enumerator finds, and merge layouts with equal costs.
-
-        Raises:
-            RunError: the enumerator finds a layout that the search's space lacks.
-        """
-        self.candidates.open_all()
-        names = [str(self.candidates.layout(row)) for row in range(len(self.candidates))]
-        covered = enumerated_names(self.candidates.question, self._limits)
-        if lacking := sorted((covered or set()).difference(names)):
-            raise RunError(
-                f"the search leaves out `{lacking[0]}`, which an enumerator of layouts covers: one of them is wrong",
-                hint="please report the question",
-            )
-        layouts: dict[bytes, tuple[Leaf, list[int]]] = {}
-        for row, name in enumerate(names):
-            if covered is None or name in covered:
-                leaf = self.candidates.leaf(row)
-                layouts.setdefault(leaf.key, (leaf, []))[1].append(row)
-            else:
-                self._uncovered += 1
-        self._leaves = [leaf for leaf, _ in layouts.values()]
-        self._rows = [
-            sorted(rows, key=lambda row: (len(names[row]), names[row])) for _, rows in layouts.values()
-        ]
+            self._report(exactly=True)
 
     def _relax(self) -> None:
         """Compute the relaxed lower bound of every layout, one pipeline shape at a time."""
-        self._bound = np.zeros(len(self._leaves))
         groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
             key = (pipeline_of(leaf), leaf.least_blocks, leaf.allowed.tobytes())
@@ -450,23 +436,15 @@ class ProgramSearch(Prover):
     def _count(self, layouts: Bools) -> int:
         return sum(len(self._rows[number]) for number in np.flatnonzero(layouts).tolist())
 
-    def _report(self) -> None:
-        if self._on_progress is not None:
-            total, undecided = len(self.candidates), self.is_unfinished and self._count(self._open_layouts())
-            self._on_progress(total - undecided, total, self._best_seconds(), self._proven_bound())
-
-    def certificate(self) -> Certificate:
-        """Certificate of the search with the numbers of layouts by decision, the proven bound and the gap."""
-        infeasible = np.isinf(self._bound)
-        solved = np.zeros(len(self._bound), dtype=np.bool_)
+    def _counts(self) -> dict[str, int]:
+        """Numbers of layouts that are infeasible, pruned, solved and undecided."""
+        infeasible, solved = np.isinf(self._bound), np.zeros(len(self._bound), dtype=np.bool_)
         solved[[*self._proofs, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True
         solved &= not self.is_unfinished
-        undecided = self._open_layouts() & ~infeasible & self.is_unfinished
-        return self._certificate(
-            self._proven_bound(),
-            infeasible=self._count(infeasible) + self._uncovered,
-            pruned=self._count(~infeasible & ~solved & ~undecided),
-            solved=self._count(solved),
-            undecided=self._count(undecided),
-            proved_by="ilp",
-        )
+        undecided = self._open_layouts() & self.is_unfinished
+        return {
+            "infeasible": self._count(infeasible) + self._uncovered,
+            "pruned": self._count(~infeasible & ~solved & ~undecided),
+            "solved": self._count(solved),
+            "undecided": self._count(undecided),
+        }

@@ -1,5 +1,5 @@
 """The exact search: bound every legal layout from below, place the promising ones, stop when nothing else can
-win.
+win; and the best placement of a layout that the user wrote.
 
 Layouts are visited best bound first (`planner.search.branching`). When no bound is left below the k-th best,
 the k best are proven: over all layouts, and over all placements of each. A trainer with one recompute setting
@@ -15,21 +15,34 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
+from cost_models.axes.stages import blocks_by_policy, named_blocks, policy_mask
 from cost_models.errors import InfeasibleError, InputError, NothingPlacedError, RunError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.pricing import estimate, scenarios_of
+from cost_models.pipeline.pools import costs_of_ranks
+from cost_models.pipeline.pricing import estimate, estimate_each, scenarios_of
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.recommender.question import RecommenderQuestion
+from cost_models.schedules.registry import PLAIN
 from cost_models.units import counted, format_seconds
+from planner.exact.program import best_placement
 from planner.exact.solvers import SolverName
 from planner.objectives import PROOFS, Effort
-from planner.placement.leaf import gap_of
+from planner.placement.leaf import Leaf, Placement, Task, gap_of
+from planner.placement.mixes import good_placement
+from planner.placement.patterns import chunk_sizes
+from planner.placement.rank_costs import RankCosts
+from planner.rules.legality import require_legal
 from planner.search.branching import (
     TIE_TOLERANCE,
     BranchAndBound,
@@ -41,7 +54,7 @@ from planner.search.branching import (
     out_of_time,
 )
 from planner.search.candidates import UniformCandidates
-from planner.search.pools import count_layouts, pool_candidates
+from planner.search.pools import count_layouts, orders_of, pool_candidates
 from planner.search.program import ProgramSearch
 from planner.search.replicas import asks_for_replicas
 from planner.space.obstacles import nothing_legal
@@ -79,13 +92,10 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
             "--solver ilp knows no replicas in pools", hint="leave out --allow replicas or --solver"
         )
     if parts := limits.by_recompute(question):
-        try:
-            with shared_spaces().shared():
+        with shared_spaces().shared():
+            if any(count_layouts(question, part) for part in parts):
                 return search_each_policy(settings, question, parts)
-        except InfeasibleError:
-            if count_layouts(question, limits):
-                raise
-            raise nothing_legal(question, limits) from None  # the user's restrictions, not the last part's
+            raise nothing_legal(question, limits)  # the user's restrictions, not the last part's
     candidates: Candidates
     if question.has_pools:
         candidates = pool_candidates(question, limits)
@@ -96,9 +106,7 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
         prover = ProgramSearch(candidates, settings, limits)
     interrupted = False
     try:
-        prover.run(settings.proof)
-        if isinstance(prover, BranchAndBound) and settings.closes_with_ilp and settings.proof in PROOFS:
-            prover.close_proof(settings.solver)
+        prover.run()
     except KeyboardInterrupt:
         if not (settings.keep_on_interrupt and prover.best):
             raise
@@ -125,14 +133,6 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
     return SearchResult(estimates=ranked, certificate=proof, interrupted=interrupted, searches=searches)
 
 
-def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Fastest estimate of each layout over recompute policies and placements, sorted best first."""
-    fastest: dict[str, Estimate] = {}
-    for plan in sorted(estimates, key=by_speed):
-        fastest.setdefault(str(plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})), plan)
-    return list(fastest.values())
-
-
 def search_each_policy(
     settings: SearchSettings, question: Question, parts: Sequence[Restrictions]
 ) -> SearchResult:
@@ -153,23 +153,24 @@ def search_each_policy(
         if answers and answers[-1].interrupted:
             left_open += layouts[at]
             continue
-        limit = settings.time_limit
-        if limit is not None:
-            limit = max(0.001, limit - (time.monotonic() - start)) / (len(parts) - at)
+        limit = max(0.001, settings.time_limit - (time.monotonic() - start)) / (len(parts) - at)
         try:
             part = replace(settings, time_limit=limit, must_beat_seconds=cut_off)
             answers.append(search_on(part, question, limits))
-            spaces.append(answers[-1].certificate.space)
-            ranked = _each_layout_once([*ranked, *answers[-1].estimates])[:top]
-            if len(ranked) == top:
-                cut_off = min(cut_off, ranked[-1].compared_seconds * (1 + TIE_TOLERANCE))
-        except InfeasibleError as error:
-            nothing = nothing if left_open else error
+        except (InfeasibleError, NothingPlacedError) as error:
+            is_open = isinstance(error, NothingPlacedError)
+            nothing = error if is_open or not left_open else nothing
             spaces += [error.space] * bool(error.space)
-        except NothingPlacedError as error:
-            nothing = error
-            spaces.append(error.space)
-            left_open += layouts[at]
+            left_open += layouts[at] * is_open
+            continue
+        spaces.append(answers[-1].certificate.space)
+        fastest: dict[str, Estimate] = {}
+        for plan in sorted([*ranked, *answers[-1].estimates], key=by_speed):
+            unplaced = plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})
+            fastest.setdefault(str(unplaced), plan)
+        ranked = [*fastest.values()][:top]
+        if len(ranked) == top:
+            cut_off = min(cut_off, ranked[-1].compared_seconds * (1 + TIE_TOLERANCE))
     if not answers:
         raise nothing
     interrupted = answers[-1].interrupted
@@ -177,7 +178,7 @@ def search_each_policy(
     # a layout counts once: undecided if any policy leaves it so, solved if some policy solves it, infeasible under all
     total = max(layouts)  # of the policy with most, which includes those of all others
     proofs = [result.certificate for result in answers]
-    bound = 0.0 if left_open else min(proof.bound for proof in proofs)
+    bound = 0.0 if left_open else proofs[0].bound
     undecided = min(total, sum(proof.undecided for proof in proofs) + left_open)
     infeasible = max(0, total - left_open - sum(proof.layouts - proof.infeasible for proof in proofs))
     searches = tuple(search for result in answers for search in result.searches)
@@ -195,18 +196,18 @@ def search_each_policy(
         "gap": gap_of(ranked[0].compared_seconds, bound) if ranked else 1.0,
         "seconds": time.monotonic() - start,
     }
-    certificate = proofs[0].model_copy(update=counts)
+    proof = proofs[0].model_copy(update=counts)
     return SearchResult(
-        estimates=tuple(ranked), certificate=certificate, interrupted=interrupted, searches=searches
+        estimates=tuple(ranked), certificate=proof, interrupted=interrupted, searches=searches
     )
 
 
-def close_proof(result: SearchResult, solver: SolverName | None) -> SearchResult:
+def close_proof(result: SearchResult) -> SearchResult:
     """The search result with its proof closed by an integer program; unchanged without the state of a search."""
     if not result.searches:
         return result
     first = result.searches[0]
-    first.close_proof(solver)
+    first.close_proof()
     return replace(result, certificate=result.certificate.model_copy(update={"settled": first.settled}))
 
 
@@ -276,7 +277,7 @@ class Budget:
         *,
         top: int = 1,
         seconds: float = math.inf,
-        must_beat_seconds: float = math.inf,
+        below: float = math.inf,
         closes_with_ilp: bool = True,
         effort: Effort | None = None,
         space: Space | None = None,
@@ -286,7 +287,7 @@ class Budget:
         any.
 
         `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
-        `must_beat_seconds`, and may be empty. With `closes_with_ilp` an integer program closes the proof.
+        `below` seconds, and may be empty. With `closes_with_ilp` an integer program closes the proof.
         `effort` overrides the budget's `proof`. `space` holds the question's layouts if known, or only those that may
         be fast enough. With `remembers` the same query is not searched again.
 
@@ -298,27 +299,26 @@ class Budget:
             self.ended = True
             return None
         proof = effort or self.proof
-        query = (question, restrictions, top, must_beat_seconds, proof)
+        query = (question, restrictions, top, below, proof)
         closes_with_ilp = closes_with_ilp and proof in PROOFS
         if cached := next((result for known, result in self.proven if known == query), None):
-            needs_ilp = closes_with_ilp and not cached.certificate.settled
-            return close_proof(cached, self.solver) if needs_ilp else cached
+            return close_proof(cached) if closes_with_ilp and not cached.certificate.settled else cached
         limit, start = min(self.seconds_left, seconds), time.monotonic()
+        settings = SearchSettings(
+            top=top,
+            must_beat_seconds=below,
+            time_limit=limit,
+            on_progress=self.on_progress,
+            keep_on_interrupt=self.keep_on_interrupt,
+            closes_with_ilp=closes_with_ilp,
+            solver=self.solver,
+            proof=proof,
+            space=space,
+        )
         self.searches += 1
         result: SearchResult | None = None
         try:
             with self.spaces.shared():
-                settings = SearchSettings(
-                    top=top,
-                    must_beat_seconds=must_beat_seconds,
-                    time_limit=None if math.isinf(limit) else limit,
-                    on_progress=self.on_progress,
-                    keep_on_interrupt=self.keep_on_interrupt,
-                    closes_with_ilp=closes_with_ilp,
-                    solver=self.solver,
-                    proof=proof,
-                    space=space,
-                )
                 result = search_on(settings, question, restrictions)
         except RunError as error:
             self.failure = error
@@ -341,18 +341,18 @@ class Budget:
 
     def faster_than(
         self,
-        must_beat_seconds: float,
+        below: float,
         question: Question,
         restrictions: Restrictions,
         *,
         seconds: float = math.inf,
         space: Space | None = None,
     ) -> Estimate | None:
-        """Search for the fastest layout that takes less than `must_beat_seconds`, which prunes most layouts at
-        once; None if none does, or none was found within `seconds`. `space` is as in `search`.
+        """Search for the fastest layout that takes less than `below` seconds, which prunes most layouts at once;
+        None if none does, or none was found within `seconds`. `space` is as in `search`.
 
         Raises:
-            InfeasibleError: `must_beat_seconds` is infinite and nothing fits, which is proven.
+            InfeasibleError: `below` is infinite and nothing fits, which is proven.
             KeyboardInterrupt: unless interrupts are kept.
         """
         if space is not None and not len(space.cores):
@@ -361,13 +361,13 @@ class Budget:
             question,
             restrictions,
             seconds=seconds,
-            must_beat_seconds=must_beat_seconds,
+            below=below,
             effort="bounds",
             space=space,
             remembers=False,
         )
         estimates = () if result is None else result.estimates
-        return next((one for one in estimates if one.compared_seconds < must_beat_seconds), None)
+        return next((one for one in estimates if one.compared_seconds < below), None)
 
     @property
     def why_ended(self) -> str:
@@ -390,38 +390,31 @@ KINDS = ("strong", "weak")
 Row = dict[str, object]
 
 
+RowAt = Callable[[int, int], Row | None]
+"""Function from a number of GPUs and a global batch to a row of a scaling curve; None without an answer."""
+
+
 def scaling_rows(
-    question: AnyQuestion,
-    gpu_counts: Sequence[int],
-    kinds: Sequence[str],
-    budget: Budget,
-    row_at: Callable[[int, int], Row | None],
+    question: AnyQuestion, gpu_counts: Sequence[int], kinds: Sequence[str], budget: Budget, row_at: RowAt
 ) -> list[Row]:
-    """Rows of strong and weak scaling curves; `row_at(gpus, global batch)` computes a row and is called
-    once for points that share both.
+    """Rows of strong and weak scaling curves; `row_at` is called once for points that share GPUs and batch.
 
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
     """
     cluster_gpus, batch = question.cluster.num_gpus, question.training.global_batch
-    weak = {gpus: batch * gpus // cluster_gpus for gpus in gpu_counts}
     points = [
-        (kind, gpus, weak[gpus] if kind == "weak" else batch) for kind, gpus in product(kinds, gpu_counts)
+        (kind, (gpus, batch * gpus // cluster_gpus if kind == "weak" else batch))
+        for kind, gpus in product(kinds, gpu_counts)
     ]
+    points = [(kind, (gpus, samples)) for kind, (gpus, samples) in points if samples]
     if isinstance(question, RecommenderQuestion):  # GPUs have equal parts of the batch
-        points = [point for point in points if not point[2] % point[1]]
-    points = [point for point in points if point[2]]
-    rows: dict[tuple[int, int], Row] = {}
-    for number, (kind, gpus, samples) in enumerate(points, start=1):
-        budget.tell(f"{kind} scaling, {counted(gpus, 'GPU')} ({number} of {len(points)})")
-        if (gpus, samples) in rows:
-            continue
-        try:
-            row = row_at(gpus, samples)
-        except InfeasibleError:
-            continue
-        if row is not None:
-            rows[gpus, samples] = row
-    return [{"kind": kind, **rows[key]} for kind, *rest in points if (key := (rest[0], rest[1])) in rows]
+        points = [(kind, (gpus, samples)) for kind, (gpus, samples) in points if samples % gpus == 0]
+    rows: dict[tuple[int, int], Row | None] = {}
+    for number, (kind, point) in enumerate(points, start=1):
+        budget.tell(f"{kind} scaling, {counted(point[0], 'GPU')} ({number} of {len(points)})")
+        with suppress(InfeasibleError):
+            rows[point] = rows.get(point) or row_at(*point)
+    return [{"kind": kind, **row} for kind, point in points if (row := rows.get(point))]
 
 
 def doublings(question: AnyQuestion) -> list[int]:
@@ -430,3 +423,81 @@ def doublings(question: AnyQuestion) -> list[int]:
     gpus = question.cluster.num_gpus
     counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]
     return sorted({count for count in counts if count > 0 and possible(count, question.cluster)})
+
+
+def place_layout(question: Question, layout: Layout) -> Layout:
+    """The layout with the fastest placement of its blocks on stages, under the recompute policies that the
+    layout names.
+
+    A layout that is already placed is returned unchanged. A layout that does not fit devices or hosts is
+    placed as if memory had no limit, so that it still has a price.
+
+    Raises:
+        InputError: the layout breaks a rule of `planner.rules.legality`, or recompute names more blocks than stages
+            have.
+    """
+    require_legal(question, layout, hosts=False)
+    if layout.layers:
+        return layout
+    if layout.replicas or layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
+        return _in_equal_stages(question, layout)
+    placements = [(_place_plain(question, candidate), candidate) for candidate in orders_of(question, layout)]
+    (_, _, placement), best_layout = min(placements, key=lambda result: result[0][:2])
+    return best_layout.model_copy(update={"layers": placement.layers})
+
+
+def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
+    """Best placement of a plain pipeline, as (overflows, step seconds, placement). It overflows memory only
+    where every placement does."""
+    costs = costs_of_ranks(question, layout)
+    for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
+        leaf = _leaf_of(question, layout, rows)
+        solution = best_placement(Task(leaf, good_placement(leaf)))
+        if solution.placement is not None:
+            return overflows, solution.objective, solution.placement
+    raise _names_too_many(layout)
+
+
+def _in_equal_stages(question: Question, layout: Layout) -> Layout:
+    """The layout with its blocks in stages as equal as possible, smaller ones at the ends. This is the fastest
+    of these placements that fits, among equals the first.
+
+    Used for replicas, which have the same blocks in all pools, and for several chunks a rank.
+
+    Raises:
+        InputError: the recompute of some stage names more blocks than such a stage has.
+    """
+    sizes_ZS = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages)
+    named_S = np.array([named_blocks(mix) for mix in layout.stage_recompute])
+    sizes_ZS = sizes_ZS[(sizes_ZS >= named_S).all(axis=1)]
+    leaf = None if layout.replicas else _leaf_of(question, layout, costs_of_ranks(question, layout))
+    if leaf is not None:
+        blocks_ZR = sizes_ZS[:, leaf.stage_of].sum(axis=1)
+        sizes_ZS = sizes_ZS[(blocks_ZR >= leaf.least_blocks).all(axis=1)]
+    if not len(sizes_ZS):
+        raise _names_too_many(layout)
+    placed = [layout.model_copy(update={"layers": tuple(sizes)}) for sizes in sizes_ZS.tolist()]
+    if leaf is None:
+        estimates = estimate_each(question, placed)
+        seconds, fits = [one.step_seconds for one in estimates], [one.fits for one in estimates]
+    else:
+        blocks = [blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()]
+        blocks_ZSP = leaf.kinds.in_sorts(np.stack(blocks))
+        seconds, fits = leaf.step_seconds(blocks_ZSP).tolist(), leaf.fits(blocks_ZSP).tolist()
+    return placed[min(range(len(placed)), key=lambda index: (not fits[index], seconds[index]))]
+
+
+def _names_too_many(layout: Layout) -> InputError:
+    """Error for a layout whose recompute names more blocks than a stage has."""
+    return InputError(
+        f"recompute of `{layout}` names more blocks than its stages have",
+        hint="name fewer, or say the blocks of each stage: `layers=`",
+    )
+
+
+def _leaf_of(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
+    """Problem of placing a given layout's blocks on stages, with only the recompute policies that it names."""
+    columns = LayoutColumns.of([layout])
+    leaf = RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf
+    least_blocks = int(offloaded_by_number(columns)[0])
+    return replace(leaf, recompute=layout.stage_recompute, least_blocks=least_blocks)

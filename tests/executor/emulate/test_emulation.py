@@ -25,7 +25,7 @@ from executor.emulate.one_rank import emulate
 from meshwright.families.transformer.run import emulation_text
 from meshwright.records.runs import emulated
 from planner.plan import Plan, make_plan
-from planner.search.given_layout import place_layout
+from planner.search.search import place_layout
 
 MEDIUM: dict[str, Any] = LLAMA | {"hidden_size": 64, "ffn_hidden_size": 192, "vocab_size": 512}
 SAME = 0.02

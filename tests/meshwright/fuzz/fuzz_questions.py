@@ -22,7 +22,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.rules.legality import check
-from planner.search.given_layout import place_layout
+from planner.search.search import place_layout
 
 CLUSTERS = ("dgx-a100-80gb", "dgx-h100", "pcie-a100", "mi300x", "dgx-v100-32gb", "frontier")
 STACKS = tuple(name for name in catalog.names("stacks") if name != "deepspeed-offload")

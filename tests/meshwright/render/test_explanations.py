@@ -28,8 +28,7 @@ from planner.explain.reasons import (
     why_not,
 )
 from planner.plan import PlanCache, make_plan
-from planner.search.given_layout import place_layout
-from planner.search.search import KINDS, Budget, doublings, search
+from planner.search.search import KINDS, Budget, doublings, place_layout, search
 from planner.space.clouds import balanced_prices
 from planner.space.restrictions import Restrictions, parse_restrictions
 

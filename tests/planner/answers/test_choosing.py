@@ -13,7 +13,6 @@ from cost_models.risk import interquartile_mean
 from cost_models.specs.hardware import Scenarios
 from planner.answers.recommend import (
     LEAST_MEAN_GAIN,
-    MAX_COMPARED,
     Recommendation,
     choose_by_scenarios,
     max_slowdown,
@@ -21,6 +20,7 @@ from planner.answers.recommend import (
     recommend,
 )
 from planner.plan import Plan, load_plan, make_plan, save_plan
+from planner.search.branching import MAX_COMPARED
 from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions
 from planner.verify.plans import verify

@@ -257,7 +257,7 @@ def test_what_a_trainer_cannot_run_is_no_reason_for_a_harder_layout(
     monkeypatch.setattr(module, "_slowest_competitive", lambda *_: math.inf)
     monkeypatch.setattr(module, "chance_faster", chance)
     monkeypatch.setattr(module, "_is_refused", lambda *_: refused)
-    monkeypatch.setattr(module, "close_proof", lambda result, _: result)
+    monkeypatch.setattr(module, "close_proof", lambda result: result)
     monkeypatch.setattr(module, "_search", lambda _, within, *__, **___: found[each[within.max_memory]])
     kind = module.simplest_competitive(question, ranked, limits, Budget())  # type: ignore[arg-type]
     assert kind is not None

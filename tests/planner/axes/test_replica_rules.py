@@ -9,7 +9,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.question import Question
 from planner.rules.legality import check, require_legal
-from planner.search.given_layout import place_layout
+from planner.search.search import place_layout
 
 
 def question(batch: int = 24, **training: object) -> Question:

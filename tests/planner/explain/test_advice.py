@@ -26,8 +26,7 @@ from planner.explain.advice import (
 )
 from planner.explain.reasons import satisfies
 from planner.rules.legality import check
-from planner.search.given_layout import place_layout
-from planner.search.search import Budget, search
+from planner.search.search import Budget, place_layout, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.sizes import on_whole_nodes, resized
 

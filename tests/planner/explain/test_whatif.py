@@ -19,8 +19,7 @@ from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.cores import ideal_seconds, relaxed_bounds
 from planner.explain.reasons import CHANGES, QUANTITIES, Change, faster_under, seconds_to_beat
-from planner.search.given_layout import place_layout
-from planner.search.search import Budget, search
+from planner.search.search import Budget, place_layout, search
 from planner.space.restrictions import Restrictions
 from planner.space.space import Space, legal_space
 

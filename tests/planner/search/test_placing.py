@@ -12,8 +12,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.pipeline.pricing import estimate
 from planner.placement.leaf import TOLERANCE
-from planner.search.given_layout import place_layout
-from planner.search.search import search
+from planner.search.search import place_layout, search
 from planner.space.restrictions import parse_restrictions
 
 

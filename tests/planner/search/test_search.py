@@ -244,7 +244,7 @@ def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time(
     whole, alone = (search(question, restrictions=one).certificate for one in (limits, first))
 
     def part(settings: SearchSettings, asked: Question, within: Restrictions) -> SearchResult:
-        return search_on(replace(settings, time_limit=0.0 if within == first else None), asked, within)
+        return search_on(replace(settings, time_limit=0.0 if within == first else math.inf), asked, within)
 
     monkeypatch.setattr(search_module, "search_on", part)
     found = search_each_policy(SearchSettings(top=5), question, [first, *others])
@@ -269,7 +269,7 @@ def test_a_search_below_some_seconds_finds_what_a_search_finds_or_proves_that_th
     )
     assert above.estimates == best.estimates
     assert (above.certificate.gap, above.certificate.settled) == (0, None)
-    assert close_proof(above, None).certificate.settled is not None
+    assert close_proof(above).certificate.settled is not None
     below = search_on(SearchSettings(must_beat_seconds=seconds * 0.999), question, limits)
     assert below.estimates == ()
     proof = below.certificate

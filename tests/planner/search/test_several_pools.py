@@ -28,9 +28,8 @@ from planner.placement.leaf import TOLERANCE, Leaf, Task
 from planner.placement.mixes import good_placement
 from planner.rules.legality import check
 from planner.search.branching import SearchResult
-from planner.search.given_layout import place_layout
 from planner.search.pools import orders_of, pool_candidates
-from planner.search.search import search
+from planner.search.search import place_layout, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 
 SEEDS = st.integers(min_value=0, max_value=10**6)

@@ -19,8 +19,7 @@ from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.search import search as search_module
 from planner.search.branching import SearchResult, SearchSettings
-from planner.search.given_layout import place_layout
-from planner.search.search import Budget, search, search_on
+from planner.search.search import Budget, place_layout, search, search_on
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.verify import Check
 from planner.verify.plans import verify
