@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.expected import INTERVAL_PROBABILITY, LARGEST, Kernel, Reach, Rows, timed_rows
+from cost_models.expected import INTERVAL_PROBABILITY, LARGEST, Kernel, Reach, Rows, agree, timed_rows
 
 Folds = Mapping[str, tuple[np.ndarray, np.ndarray]]
 ASSUMED = {"same": 0.05, "noise": 0.02}
@@ -75,15 +75,15 @@ def fitted_kernel(folds: Folds) -> Kernel:
     """The constants under which left-out sources are likeliest; n runs of a source weigh as √n."""
     rows, _ = timed_rows()
     rng, chosen = np.random.default_rng(0), []
-    for source in dict.fromkeys(rows.names["source"].tolist()):
-        own = np.flatnonzero(rows.names["source"] == source)
+    for source in dict.fromkeys(rows["source"].tolist()):
+        own = np.flatnonzero(rows["source"] == source)
         chosen += (own if len(own) <= _OF_EACH else rng.choice(own, _OF_EACH, replace=False)).tolist()
     some, start = np.array(sorted(chosen)), _point(START)
     sources = {name: fold for name, fold in folds.items() if name.startswith("source")}
 
     def loss(point: np.ndarray) -> float:
         total = weights = 0.0
-        for _, held, error, mean, deviation in _predicted(kernel_at(point), rows.select(some), sources, some):
+        for _, held, error, mean, deviation in _predicted(kernel_at(point), rows[some], sources, some):
             z, weight = (error - mean) / deviation, len(held) ** -0.5
             likely = -(FREEDOM + 1) / 2 * np.log1p(z**2 / FREEDOM) - np.log(deviation)
             total, weights = total + weight * likely.sum(), weights + weight * len(held)
@@ -131,10 +131,8 @@ def _runs(kernel: Kernel, folds: Folds, kind: str) -> _Runs:
     every = np.arange(len(rows))
     chosen = {name: fold for name, fold in folds.items() if name.startswith(kind)}
     found = list(_predicted(kernel, rows, chosen, every))
-    alike = (
-        rows.equal_names(rows, "gpu") & rows.equal_names(rows, "family") & rows.equal_names(rows, "experts")
-    )
-    timed = (alike & ~rows.equal_names(rows, "source")).any(axis=1)
+    alike = agree(rows, rows, "gpu") & agree(rows, rows, "family") & agree(rows, rows, "experts")
+    timed = (alike & ~agree(rows, rows, "source")).any(axis=1)
     held = np.concatenate([own for _, own, *_ in found])
     stratum = np.where(timed, "timed", "untimed") if kind == "source" else np.full(len(rows), "borrowed")
     error, mean, deviation = (np.concatenate([one[at] for one in found]) for at in (2, 3, 4))

@@ -97,11 +97,11 @@ def left_out(predictions: Sequence[Prediction]) -> Iterator[Ran]:
     for source, profiles in profiles_without(prepared, of_all):
         own = [one for one in predictions if one.row.source == source]
         under = under_nearest(profiles, [_case(one) for one in own])
-        rest = known.names["source"] != source
+        rest = known["source"] != source
         others = (everyone | {profile.name: profile for profile in profiles}).values()
         errors = -np.log1p(errors_of(under_nearest(others, cases)))
         for one, case, paper in zip(own, under, seconds_of(under), strict=True):
-            yield _ran(one, case, float(paper), known.select(rest), errors[rest])
+            yield _ran(one, case, float(paper), known[rest], errors[rest])
         print(f"without {source}: {len(own)} rows", flush=True)
 
 
@@ -127,7 +127,7 @@ def _ran(one: Prediction, case: Case, paper: float, known: Rows, errors: np.ndar
     under = np.full(16, paper) if under is None else under
     asked, kernel = row_of(question, layout, spread_of(under, paper)), shipped_constants()[0]
     near = nearest_first(kernel, asked, known)[:_ASKED]
-    mean, deviation = kernel.posterior(asked, known.select(near), errors[near])
+    mean, deviation = kernel.posterior(asked, known[near], errors[near])
     scenarios = question.hardware.scenarios
     return Ran(
         source=one.row.source,

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,48 +82,22 @@ def labels_of(question: Question) -> dict[str, str]:
     """Categorical features by which runs are compared (GPU, die, stack, family of stacks, whether the model
     has experts), as name → text."""
     gpu, stack = question.cluster.gpu.name, question.stack
-    return {
-        "gpu": gpu,
-        "die": die_of(gpu),
-        "stack": stack.name,
-        "family": stack.family or stack.name,
-        "experts": "yes" if question.model.has_experts else "no",
-    }
+    experts = "yes" if question.model.has_experts else "no"
+    return dict(zip(NAMES, (gpu, die_of(gpu), stack.name, stack.family or stack.name, experts), strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Table of N timed runs or questions, with their features and, for runs, the published values."""
+_NUMBERS, _TEXTS = (*FEATURES, "spread"), (*NAMES, "source")
+_COLUMNS = np.dtype([*((name, float) for name in _NUMBERS), *((name, object) for name in (*_TEXTS, "run"))])
+"""Columns of `Rows`: the features of a run or question; `spread`, the uncertainty of its predicted step time
+(standard deviation of its logarithm over the constants that timed runs leave plausible); texts; and `run`, all
+columns of the row as written in the data file, for runs also source, model, layout and measured seconds."""
+Rows = npt.NDArray[np.void]
+"""Table of N timed runs or questions, (N,), an array with the columns `_COLUMNS`."""
 
-    features: Array
-    """Numeric features of each row, (N, F), in the order of `FEATURES`."""
-    names: dict[str, npt.NDArray[np.str_]]
-    """Name of a categorical feature in `NAMES`, or "source" → text of each row, (N,)."""
-    spread: Array
-    """Uncertainty of each predicted step time, (N,): standard deviation of its logarithm over the constants
-    that timed runs leave plausible."""
-    runs: tuple[Mapping[str, Any], ...]
-    """All columns of each row as written in the data file; for runs also source, model, layout and measured
-    seconds."""
 
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def column(self, feature: str) -> Array:
-        """Values of one numeric feature in all rows, (N,)."""
-        return np.asarray(self.features[:, FEATURES.index(feature)])
-
-    def select(self, which: Any) -> Rows:
-        """Rows chosen by indices or a mask, as a new table."""
-        places = np.arange(len(self))[which]
-        names = {name: values[places] for name, values in self.names.items()}
-        runs = tuple(self.runs[place] for place in places)
-        return Rows(self.features[places], names, self.spread[places], runs)
-
-    def equal_names(self, other: Rows, name: str) -> Bools:
-        """Whether each row of this table and each row of `other` agree in the categorical feature `name`, (N,
-        M)."""
-        return np.asarray(self.names[name][:, None] == other.names[name][None])
+def rows_of(table: Iterable[Mapping[str, Any]]) -> Rows:
+    """Table of rows from one mapping per run or question, of features, names and spread."""
+    return np.array([(*(row[name] for name in (*_NUMBERS, *_TEXTS)), row) for row in table], _COLUMNS)
 
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
@@ -131,14 +105,9 @@ def row_of(question: Question, layout: Layout, spread: float) -> Rows:
     return rows_of([{**features_of(question, layout), **labels_of(question), "source": "", "spread": spread}])
 
 
-def rows_of(table: Sequence[Mapping[str, Any]]) -> Rows:
-    """Table of rows from one mapping per run or question, of features, names and spread."""
-    return Rows(
-        features=np.array([[float(row[name]) for name in FEATURES] for row in table]),
-        names={name: np.array([row[name] for row in table]) for name in (*NAMES, "source")},
-        spread=np.array([float(row["spread"]) for row in table]),
-        runs=tuple(table),
-    )
+def agree(one: Rows, other: Rows, name: str) -> Bools:
+    """Whether each row of `one` and each row of `other` have the same text in the column `name`, (N, M)."""
+    return np.asarray(one[name][:, None] == other[name][None])
 
 
 @cache
@@ -206,12 +175,9 @@ class Kernel:
     def amplitudes(self, rows: Rows) -> Array:
         """Amplitude `a` of each row, (N,), the prior standard deviation of its prediction error without the
         terms S and N."""
-        spread = np.clip(rows.spread, _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
-        logarithm = (
-            self.experts * (rows.names["experts"] == "yes")
-            + self.narrow * (rows.column("bits") < 4)
-            + self.sharded * rows.column("sharded")
-        )
+        spread = np.clip(rows["spread"], _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
+        of_model = self.experts * (rows["experts"] == "yes") + self.narrow * (rows["bits"] < 4)
+        logarithm = of_model + self.sharded * rows["sharded"]
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
     def similarity(self, one: Rows, other: Rows) -> Array:
@@ -219,7 +185,7 @@ class Kernel:
         question, and falls with distance and with another GPU, stack or kind of model."""
 
         def factor(name: str, of_others: float) -> Array:
-            return np.where(one.equal_names(other, name), 1.0, of_others)
+            return np.where(agree(one, other, name), 1.0, of_others)
 
         of_gpus = factor("gpu", self.other_gpu) * factor("die", self.other_die)
         of_stacks = factor("stack", self.other_stack) * factor("family", self.other_family)
@@ -229,7 +195,7 @@ class Kernel:
     def covariance(self, one: Rows, other: Rows) -> Array:
         """Prior covariance of the prediction errors of each row of `one` and each row of `other`, (N, M),
         without the noise of single runs."""
-        source = one.equal_names(other, "source") & (one.names["source"] != "")[:, None]
+        source = agree(one, other, "source") & (one["source"] != "")[:, None]
         x, y = self.amplitudes(one)[:, None], self.amplitudes(other)[None]
         g2_x, g2_y = (np.minimum(1.0, self.same**2 / amplitudes**2) for amplitudes in (x, y))
         of_question, of_source = np.sqrt(1 - g2_x) * np.sqrt(1 - g2_y), np.sqrt(g2_x) * np.sqrt(g2_y)
@@ -242,7 +208,7 @@ class Kernel:
         scales."""
         lengths = [self.shape] * len(SHAPE) + [self.split] * len(SPLIT) + [self.switches] * len(SWITCHES)
         scales = np.where(np.isin(FEATURES, _HALF_SHAPE), 0.5**0.5, 1.0) / np.array(lengths)
-        x, y = one.features * scales, other.features * scales
+        x, y = (np.stack([rows[name] for name in FEATURES], axis=1) * scales for rows in (one, other))
         total: Array = (x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * x @ y.T
         return np.sqrt(np.maximum(total, 0.0))
 
@@ -273,13 +239,12 @@ class Kernel:
     def same_question(self, row: Rows, timed: Rows) -> Bools:
         """Mask of the timed rows, (N,), with nearly the same question as `row`, that is, GPU, family of
         stacks and kind of model, at almost no distance."""
-        same_names = [row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts")]
+        same_names = [agree(row, timed, name)[0] for name in ("gpu", "family", "experts")]
         near = self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE
         return np.asarray(np.all([*same_names, near], axis=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(NamedTuple):
     """Distances of the ends of a 90 % interval of step times from its median, in posterior standard
     deviations. They come from errors on left-out sources."""
 
@@ -365,19 +330,19 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
     scenario_seconds = seconds_under_scenarios(question, layout)
     if scenario_seconds is None:
         return None
-    hardware = question.hardware
+    hardware, fastest = question.hardware, paper * min(1.0, estimate.mfu / MOST_MFU)
     if hardware.name not in catalog.names("profiles") or catalog.load_profile(hardware.name) != hardware:
         ends = step_interval(question, layout, paper, INTERVAL_PROBABILITY)
         assert ends is not None
-        return ExpectedStep(on_paper=paper, seconds=paper, low=max(ends[0], _fastest(estimate)), high=ends[1])
+        return ExpectedStep(on_paper=paper, seconds=paper, low=max(ends[0], fastest), high=ends[1])
     row = row_of(question, layout, spread_of(scenario_seconds, paper))
     timed, errors = timed_rows()
     kernel, reaches, _ = shipped_constants()
     near = nearest_first(kernel, row, timed)[:_CONDITIONED_ROWS]
-    mean, deviation = kernel.posterior(row, timed.select(near), errors[near])
+    mean, deviation = kernel.posterior(row, timed[near], errors[near])
     stratum = stratum_of(row, timed)
     reach, middle = reaches[stratum], paper * math.exp(mean)
-    low = max(_fastest(estimate), middle * math.exp(-reach.faster * deviation))
+    low = max(fastest, middle * math.exp(-reach.faster * deviation))
     return ExpectedStep(
         on_paper=paper,
         seconds=max(middle, low),
@@ -408,31 +373,25 @@ def stratum_of(row: Rows, timed: Rows) -> str:
     """Classify how closely timed runs match a row as "timed", "untimed" or "borrowed". "timed": this GPU,
     family of stacks and kind of model were timed together; "untimed": another GPU of its die was; else
     "borrowed"."""
-    gpu, family, kind, die = (row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts", "die"))
+    gpu, family, kind, die = (agree(row, timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"
     return "untimed" if die.any() else "borrowed"
 
 
 def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
-    first = timed.select([near[0]])
-    same_question = [place for place in near if not _differences(first, timed.select([place]))]
-    seconds = [float(timed.runs[place]["seconds"]) for place in same_question]
-    names = ("source", "model", "gpu", "stack", "layout")
+    first = timed[near[0]]
+    same_question = [place for place in near if not _differences(first, timed[place])]
+    seconds = [float(run["seconds"]) for run in timed["run"][same_question]]
     return NearRuns(
-        gpus=round(2 ** float(first.column("gpus")[0])),
+        gpus=round(2 ** float(first["gpus"])),
         runs=len(same_question),
         least_seconds=min(seconds),
         most_seconds=max(seconds),
         off=float(np.expm1(-np.median(errors[same_question]))),
-        differs=_differences(row, first),
-        **{name: timed.runs[same_question[0]][name] for name in names},
+        differs=_differences(row[0], first),
+        **{name: first["run"][name] for name in ("source", "model", "gpu", "stack", "layout")},
     )
-
-
-def _fastest(estimate: Estimate) -> float:
-    """Lower limit of step seconds in an interval, the step at the highest plausible MFU."""
-    return estimate.step_seconds * min(1.0, estimate.mfu / MOST_MFU)
 
 
 _WORDS = dict.fromkeys(("parameters", "flops_per_token", "hidden", "layers"), "model")
@@ -440,12 +399,10 @@ _WORDS |= {"gpus": "number of GPUs", "microbatches": "batch"}
 _WORDS |= {"sharded": "zero", "recomputed": "recompute", "bits": "precision"}
 
 
-def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
-    """Names, in words for the user, of the features in which two tables of one row differ; empty if both have
-    the same question."""
-    names = {"gpu": "GPU", "family": "stack"}
-    words = [word for name, word in names.items() if not one.equal_names(other, name)[0, 0]]
-    distances = zip(FEATURES, np.abs(one.features[0] - other.features[0]), strict=True)
-    tolerances = dict.fromkeys(SHAPE, _SIZE_TOLERANCE)
-    words += [_WORDS.get(name, name) for name, distance in distances if distance > tolerances.get(name, 1e-3)]
-    return tuple(dict.fromkeys(words))
+def _differences(one: np.void, other: np.void) -> tuple[str, ...]:
+    """Names, in words for the user, of the features in which two rows differ; empty if both have the same
+    question."""
+    words = [word for name, word in (("gpu", "GPU"), ("family", "stack")) if one[name] != other[name]]
+    tolerances = dict.fromkeys(FEATURES, 1e-3) | dict.fromkeys(SHAPE, _SIZE_TOLERANCE)
+    apart = (name for name, size in tolerances.items() if abs(one[name] - other[name]) > size)
+    return tuple(dict.fromkeys([*words, *(_WORDS.get(name, name) for name in apart)]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -69,6 +69,14 @@ class AttentionCurve(Spec):
     head_dim: PositiveInt
     forward: tuple[CurvePoint, ...] = Field(min_length=2)
     backward: tuple[CurvePoint, ...] = Field(min_length=2)
+
+    def faster(self, factor: float) -> Self:
+        """A copy of the curve with all seconds divided by `factor`."""
+
+        def scaled(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
+            return tuple(point.model_copy(update={"seconds": point.seconds / factor}) for point in points)
+
+        return self.model_copy(update={"forward": scaled(self.forward), "backward": scaled(self.backward)})
 
 
 def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:

@@ -187,23 +187,13 @@ def far_links_frame(question: Question, restrictions: Restrictions, budget: Budg
         budget.tell(f"{buildings}{format_bandwidth(bandwidth)} ({number + 1} of {len(points)})")
         seconds = budget.seconds_left / (len(points) - number)
         linked = replace(question, cluster=cluster)
-        result = None
         with suppress(InfeasibleError):
-            result = budget.search(linked, restrictions, seconds=seconds, effort="bounds")
-        if result is None:
-            continue
-        far = crossing(linked, result.best)
-        uses = () if far is None else far.uses
-        rows.append(
-            {
-                "domains": domains,
-                "bandwidth": bandwidth,
-                **_row(result.best, "step_seconds", "mfu"),
-                "crossing": " ".join(one.axis for one in uses),
-                "share": max((one.share for one in uses), default=0.0),
-                "gap": result.certificate.gap,
-            }
-        )
+            if (result := budget.search(linked, restrictions, seconds=seconds, effort="bounds")) is not None:
+                far, row = crossing(linked, result.best), _row(result.best, "step_seconds", "mfu")
+                uses = () if far is None else far.uses  # the busiest axis first
+                row |= {"crossing": " ".join(one.axis for one in uses)}
+                row |= {"share": uses[0].share if uses else 0.0, "gap": result.certificate.gap}
+                rows.append({"domains": domains, "bandwidth": bandwidth, **row})
     return pd.DataFrame(rows)
 
 
@@ -211,7 +201,7 @@ def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, Clust
     """Yield copies of the cluster with other bandwidths of the farthest links, as (domains, bandwidth in
     bytes/s, cluster). They go from one building to several, and from narrow links to wide ones."""
     if cluster.buildings is None:
-        yield from ((0, rate, _with_farthest(cluster, rate)) for rate in _bandwidths(cluster))
+        yield from _with_other_rates(0, cluster)
         return
     single = cluster.model_copy(update={"buildings": None})
     yield 1, used_levels(single)[-1].bandwidth, single
@@ -221,29 +211,26 @@ def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, Clust
         buildings = cluster.buildings.model_copy(update={"nodes": nodes})
         divided = cluster.model_copy(update={"buildings": buildings})
         if not per_leaf or nodes % per_leaf == 0:
-            yield from ((domains, rate, _with_farthest(divided, rate)) for rate in _bandwidths(divided))
+            yield from _with_other_rates(domains, divided)
 
 
-def _bandwidths(cluster: ClusterSpec) -> list[float]:
-    """Bandwidths to try for the cluster's farthest links, bytes/s, the present one times powers of two, up to
-    that of the next nearer links."""
-    inside, farthest = used_levels(cluster)[-2:]
-    doubled = [farthest.bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
-    rates = [rate for rate in doubled if rate < inside.bandwidth]
-    return [*rates, inside.bandwidth] if inside.bandwidth <= doubled[-1] else rates
-
-
-def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
-    """Copy of the cluster with another bandwidth, bytes/s, of its farthest links. These are between its
-    buildings, or at the last link level that its nodes use."""
-    update = {"bandwidth": bandwidth}
-    if cluster.buildings is not None:
-        link = cluster.buildings.link.model_copy(update=update)
-        return cluster.model_copy(update={"buildings": cluster.buildings.model_copy(update={"link": link})})
-    assert isinstance(cluster.links, LinkLevels)
-    levels, at = list(cluster.links.root), len(used_levels(cluster)) - 1
-    levels[at] = levels[at].model_copy(update=update)
-    return cluster.model_copy(update={"links": LinkLevels.model_construct(tuple(levels))})
+def _with_other_rates(domains: int, cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
+    """Yield copies of the cluster with each bandwidth, bytes/s, to try for its farthest links, with that
+    bandwidth. They are the present one times powers of two, up to that of the next nearer links. The farthest
+    links are between its buildings, or at the last link level that its nodes use."""
+    levels, buildings = used_levels(cluster), cluster.buildings
+    nearer, at = levels[-2].bandwidth, len(levels) - 1
+    doubled = [levels[-1].bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
+    for rate in [*(rate for rate in doubled if rate < nearer), *[nearer] * (nearer <= doubled[-1])]:
+        if buildings is not None:
+            link = buildings.link.model_copy(update={"bandwidth": rate})
+            changed: dict[str, object] = {"buildings": buildings.model_copy(update={"link": link})}
+        else:
+            assert isinstance(cluster.links, LinkLevels)
+            links = list(cluster.links.root)
+            links[at] = links[at].model_copy(update={"bandwidth": rate})
+            changed = {"links": LinkLevels.model_construct(tuple(links))}
+        yield domains, rate, cluster.model_copy(update=changed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +239,8 @@ class Technique:
     mathematics (a parallel block, a window, a larger batch)."""
 
     name: str
-    kind: Literal["trainer", "mathematics"]
     part: Literal["stack", "model", "training"]
-    """Part of the question whose fields the technique sets."""
+    """Part of the question whose fields the technique sets. Those of the stack keep the mathematics."""
     on: dict[str, Any]
     """Names and values of those fields with the technique."""
     off: dict[str, Any] = field(default_factory=dict)
@@ -276,30 +262,26 @@ def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd
     import pandas as pd
 
     techniques = [*_trainer_techniques(question, chosen), *_math_techniques(question, allow)]
-    layout = chosen.model_copy(update={"overlap": None})
-    tokens = question.training.tokens_per_step
+    layout, tokens = chosen.model_copy(update={"overlap": None}), question.training.tokens_per_step
     for technique in techniques:
         question = question.updated(technique.part, **technique.off)
-    rows = list[Row]()
 
     def tokens_of(priced: Estimate) -> float:
         return priced.tokens_per_second * priced.step_seconds
 
-    def add_row(name: str, kind: str, is_used: bool, priced: Estimate, before: float) -> None:
-        seconds = priced.step_seconds * tokens / tokens_of(priced)
-        row = {"name": name, "kind": kind, "has": is_used, "step_seconds": seconds, "mfu": priced.mfu}
-        rows.append({**row, "adds": priced.mfu - before, "fits": priced.fits})
-
-    reached = price(question, layout)
-    add_row("nothing of it", "base", True, reached, reached.mfu)
+    names, reached = [("nothing of it", "base", True)], [price(question, layout)]
     while techniques:
         questions = [question.updated(technique.part, **technique.on) for technique in techniques]
         tried = [price(one, layout) for one in questions]
         best = min(range(len(techniques)), key=lambda at: tried[at].step_seconds / tokens_of(tried[at]))
-        technique = techniques.pop(best)
-        add_row(technique.name, technique.kind, technique.is_used, tried[best], reached.mfu)
-        question, reached = questions[best], tried[best]
-    return pd.DataFrame(rows)
+        technique, question = techniques.pop(best), questions[best]
+        kind = "trainer" if technique.part == "stack" else "mathematics"
+        names.append((technique.name, kind, technique.is_used))
+        reached.append(tried[best])
+    seconds = [one.step_seconds * tokens / tokens_of(one) for one in reached]
+    mfu, fits = np.array([one.mfu for one in reached]), [one.fits for one in reached]
+    frame = pd.DataFrame(names, columns=["name", "kind", "has"])
+    return frame.assign(step_seconds=seconds, mfu=mfu, adds=np.diff(mfu, prepend=mfu[0]), fits=fits)
 
 
 def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Technique]:
@@ -310,7 +292,7 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
         """Create a technique from each stack field's values (without the technique, with it)."""
         off, on = ({fact: pair[at] for fact, pair in values.items()} for at in (0, 1))
-        return Technique(name=name, kind="trainer", part="stack", on=on, off=off, is_used=is_used)
+        return Technique(name=name, part="stack", on=on, off=off, is_used=is_used)
 
     no_yes, share = (False, True), stack.overlap_tensor_parallel
     if layout.tp > 1:
@@ -333,13 +315,12 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
 
 def _math_techniques(question: Question, allow: Sequence[str]) -> list[Technique]:
     """Techniques named by `allow` that change the mathematics, unless the model already has them."""
-    model, training, techniques, problems = question.model, question.training, list[Technique](), list[str]()
+    model, training = question.model, question.training
+    techniques, problems = list[Technique](), list[Problem]()
 
     def add(name: str, part: Literal["model", "training"], problem: str, **on: Any) -> None:
-        if problem:
-            problems.append(problem)
-        else:
-            techniques.append(Technique(name=name, kind="mathematics", part=part, on=on))
+        techniques.append(Technique(name=name, part=part, on=on))
+        problems.extend([Problem("--allow", problem)] * bool(problem))
 
     for word in dict.fromkeys(allow):
         match = _NUMBERED.fullmatch(word)
@@ -348,19 +329,18 @@ def _math_techniques(question: Question, allow: Sequence[str]) -> list[Technique
             problem = f"`{model.name}` has parallel blocks already" if model.parallel_block else ""
             add("parallel block", "model", problem, parallel_block=True)
         elif match is None:
-            problems.append(f"`{word}` is none of {', '.join(CHANGE_WORDS)}")
+            problems.append(Problem("--allow", f"`{word}` is none of {', '.join(CHANGE_WORDS)}"))
         elif match[1] == "batch":
-            smaller = f"`{word}` is no larger than the batch, {training.global_batch}"
-            problem = smaller if size <= training.global_batch else ""
-            add(f"batch of {size:,}", "training", problem, global_batch=size)
+            problem = f"`{word}` is no larger than the batch, {training.global_batch}"
+            is_larger = size > training.global_batch
+            add(f"batch of {size:,}", "training", "" if is_larger else problem, global_batch=size)
         else:
             problem = f"`{model.name}` has windows of its own" if model.attention_window is not None else ""
             if size >= training.sequence_length:
                 problem = f"`{word}` hides nothing of sequences of {training.sequence_length} tokens"
             add(f"window of {size:,}", "model", problem, attention_window=size)
     if problems:
-        problems_of_words = [Problem("--allow", problem) for problem in problems]
-        raise InputError("what is allowed cannot be drawn", problems=problems_of_words)
+        raise InputError("what is allowed cannot be drawn", problems=problems)
     return techniques
 
 
@@ -420,8 +400,7 @@ def exact_frontier(
         objective.require_complete(question, alone=False)
     limits, spending = restrictions or Restrictions(), budget or Budget()
     candidates, complete, failure = list[Point](), True, None
-    for gpus in tuple(sizes) or (question.cluster.num_gpus,):
-        sized = resized(question, gpus) if sizes else question
+    for sized in [resized(question, gpus) for gpus in sizes] or [question]:
         for group in split_by_padding(sized, limits) if "mfu" in names else [limits]:
             walk = _FrontierWalk(sized, group, spending)
             try:
@@ -568,14 +547,12 @@ def frontier_frame(
     """
     import pandas as pd
 
-    columns, limit = cloud(question, limits, chosen.layout), chosen.memory_limit
-    line, proven = list[Estimate](), set[Layout]()
+    columns, limit, walked = cloud(question, limits, chosen.layout), chosen.memory_limit, tuple[Point, ...]()
     if exact:
-        objectives = (_MEMORY, Objective(name="time"))
-        frontier = exact_frontier(question, objectives, points=points, restrictions=limits, budget=budget)
-        line = [point.estimate for point in frontier.points]
-        proven = {point.estimate.layout for point in frontier.points if point.gap <= 0}
-    line = [one for one in line if one.layout != chosen.layout] + [chosen]
+        both = (_MEMORY, Objective(name="time"))
+        walked = exact_frontier(question, both, points=points, restrictions=limits, budget=budget).points
+    line = [one.estimate for one in walked if one.estimate.layout != chosen.layout] + [chosen]
+    proven = {one.estimate.layout for one in walked if one.gap <= 0}
     prices = balanced_prices(question, columns)
     open_rows, priced = _price_near_frontier(question, columns, prices, line, budget)
     line = priced + line  # the chosen plan stays last

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -92,20 +93,13 @@ class Optimum:
     def for_file(self, gpus_per_node: int) -> PlanObjective | None:
         """Convert the objective to the form stored in a plan file, for nodes of `gpus_per_node` GPUs. None
         for the fastest step on the question's own GPUs and precision."""
-        objective = self.objective
         if self.plain and not self.precisions:
             return None
-        return PlanObjective(
-            name=objective.name,
-            price=objective.price,
-            deadline=None if objective.deadline is None else f"{objective.deadline!r} s",  # type: ignore[arg-type]
-            operations=objective.operations,
-            gpus=self.sizes,
-            precisions=self.precisions,
-            gpus_per_node=gpus_per_node,
-            value=self.value,
-            bound=self.bound if self.gap < 1 else None,
-        )
+        terms, deadline = asdict(self.objective), self.objective.deadline
+        terms["deadline"] = None if deadline is None else f"{deadline!r} s"
+        terms |= {"gpus": self.sizes, "precisions": self.precisions, "gpus_per_node": gpus_per_node}
+        bound = self.bound if self.gap < 1 else None
+        return PlanObjective(**terms, value=self.value, bound=bound)
 
 
 def answered_question(plan: Plan) -> Question:
@@ -166,11 +160,8 @@ def optimise(
     ranked = sorted(chain.from_iterable(plans), key=loss)
     same_precision = [estimate for one, estimate in ranked if one.precision == chosen.precision]
     ending = spending.why_ended + " for {}" * bool(precisions)
-    left_out = [
-        (one.gpus, one.error.headline if one.error else ending.format(one.precision))
-        for one in attempts
-        if not one.estimates
-    ]
+    empty = [one for one in attempts if not one.estimates]
+    reasons = [one.error.headline if one.error else ending.format(one.precision) for one in empty]
     others = {one.precision: one for one, _ in leaders[::-1] if one.precision != chosen.precision}
     certificate = _certificate(objective, chosen, attempts, limits, measure.gap(value, bound), spending)
     estimates, searches = tuple(same_precision[:top]), tuple(chosen.searches)
@@ -182,7 +173,7 @@ def optimise(
         precisions=tuple(precisions),
         value=value,
         bound=bound,
-        left_out=tuple(sorted(left_out)),
+        left_out=tuple(sorted((one.gpus, why) for one, why in zip(empty, reasons, strict=True))),
         others=tuple((one.question, one.estimates[0]) for one in others.values()),
     )
 
@@ -255,9 +246,8 @@ def _search_one(
         certificate = results[0].certificate
         return _Attempt(question=question, estimates=in_time, certificate=certificate, bound=least_peak)
     ranked = sorted(in_time, key=lambda plan: (objective.loss(question, plan), *by_speed(plan)))
-    best, bound = ranked[0], measure.open
-    if everywhere:
-        bound = measure.best([_value_at_bound(question, objective, result) for result in results])
+    best, bounds = ranked[0], [_value_at_bound(question, objective, result) for result in results]
+    bound = measure.best(bounds) if everywhere else measure.open
     by_best = sorted(results, key=lambda result: best not in result.estimates)
     certificate = _add_counts([result.certificate for result in by_best])
     if len(results) > 1:
@@ -345,10 +335,8 @@ def _no_plan_error(
     last, headline = errors[-1][1], no_plan_words(question, deadline)
     if len(errors) == 1 and deadline is None:
         return last
-    problems = [
-        Problem(counted(gpus, "GPU"), ": ".join([error.headline, *(one.what for one in error.problems[:1])]))
-        for gpus, error in errors
-    ]
+    words = [": ".join([error.headline, *(one.what for one in error.problems[:1])]) for _, error in errors]
+    problems = [Problem(counted(gpus, "GPU"), what) for (gpus, _), what in zip(errors, words, strict=True)]
     hint = last.hint if deadline is None else LATE_HINT
     if deadline is None and isinstance(last, DoesNotFitError):
         return DoesNotFitError(headline, problems=problems, hint=hint, state_bytes=last.state_bytes)
@@ -440,8 +428,6 @@ class MemoryDescent:
                 return result
             if result is not None and not objective.meets_deadline(self.question, result.certificate.bound):
                 raise InfeasibleError("nothing that fits meets the deadline")
-            if self.budget.ended:
-                break
         return None
 
 
@@ -503,15 +489,6 @@ class OfferAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """Offered cluster and number of GPUs on which no plan was found, with the reason."""
-
-    cluster: str
-    gpus: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
     """Best plans on every offered cluster and number of GPUs, best first, with a proven bound."""
 
@@ -519,7 +496,8 @@ class Ranking:
     """Objective by which plans are ranked, without a price, since each cluster has its own."""
     offers: tuple[Offer, ...]
     answers: tuple[OfferAnswer, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[tuple[str, int, str], ...]
+    """Name of an offered cluster and number of its GPUs on which no plan was found, with the reason."""
     unanswered: int
     """Number of searches that time ended before an answer; the other entries of `left_out` are proven to have
     none."""
@@ -594,8 +572,9 @@ def rank_offers(
         InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
         RunError: time ran out before there was any answer.
     """
-    spending, answers, left_out, unanswered = budget or Budget(), list[OfferAnswer](), list[LeftOut](), 0
-    pairs = [(offer, size) for offer in offers for size in offer.sizes]
+    spending, answers, left_out = budget or Budget(), list[OfferAnswer](), list[tuple[str, int, str]]()
+    pairs, unanswered = [(offer, size) for offer in offers for size in offer.sizes], 0
+    search = partial(optimise, precisions=precisions, top=1, restrictions=restrictions)
     for number, (offer, size) in enumerate(pairs):
         spending.tell(f"{offer.name}, {counted(size, 'GPU')} ({number + 1} of {len(pairs)})")
         if objective.name == "gpus" and any(one.offer is offer for one in answers):
@@ -603,16 +582,9 @@ def rank_offers(
         why = ""
         if not spending.interrupted and spending.seconds_left > 0:
             share = spending.share(len(pairs) - number)
+            priced = replace(objective, price=offer.price if objective.name == "cost" else None)
             try:
-                optimum = optimise(
-                    offer.question,
-                    replace(objective, price=offer.price if objective.name == "cost" else None),
-                    sizes=(size,),
-                    precisions=precisions,
-                    top=1,
-                    restrictions=restrictions,
-                    budget=share,
-                )
+                optimum = search(offer.question, priced, sizes=(size,), budget=share)
                 answers.append(OfferAnswer(offer=offer, optimum=optimum))
                 spending.interrupted = share.interrupted
                 continue
@@ -626,12 +598,12 @@ def rank_offers(
                     raise
                 spending.interrupted = True
         unanswered += not why
-        left_out.append(LeftOut(cluster=offer.name, gpus=size, why=why or spending.why_ended))
+        left_out.append((offer.name, size, why or spending.why_ended))
     if not answers:
         if unanswered:
             raise spending.nothing_found()
         headline = f"{no_plan_words(offers[0].question, objective.deadline)} on any of these clusters"
-        problems = [Problem(f"{one.cluster}, {counted(one.gpus, 'GPU')}", one.why) for one in left_out]
+        problems = [Problem(f"{name}, {counted(gpus, 'GPU')}", why) for name, gpus, why in left_out]
         hint = "more GPUs or shorter sequences would do" if objective.deadline is None else LATE_HINT
         raise InfeasibleError(headline, problems=problems, hint=hint)
 

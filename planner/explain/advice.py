@@ -15,9 +15,9 @@ search, with its proof.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Literal
 
@@ -70,6 +70,8 @@ _PLACING = ("layers", "pools", "replicas")
 _FACTORS = (2, 3, 4, 8)
 """Factors by which a degree is divided and another multiplied, to move ranks between axes."""
 _MAX_MBS = 64
+_UNIFORM: dict[tuple[str, ...], int] = {(policy,): at for at, policy in enumerate(RECOMPUTE_POLICIES)}
+"""Recompute of a layout with one policy for all stages → place of the policy in `RECOMPUTE_POLICIES`."""
 
 Move = Mapping[str, Any]
 """New values of one or two axes of a layout; for `recompute` the least recomputation that fits in memory is
@@ -159,19 +161,16 @@ def advise(
             hint="meshwright plan finds the best for all of them",
         )
     running = price(question, place_layout(question, today)).within(restrictions.max_memory)
-    path = as_run = ChangePath(question, restrictions, running)
+    as_run = MovePricer(question, restrictions)
     question, switched_on, switches = _turn_on_switches(question, running, restrictions, switch_words)
     result = budget.search(question, restrictions, top=1)
     if result is None:
         raise budget.nothing_found()
-    if switches:
-        path = ChangePath(question, restrictions, switched_on, as_run)
-    while len(path.changes) < MAX_CHANGES and path.add_change():
-        pass
+    pricer = MovePricer(question, restrictions)
     return Advice(
         question=question,
         today=running,
-        changes=(*switches, *path.changes),
+        changes=(*switches, *_path(pricer, as_run, running, switched_on)),
         result=result,
         other_questions=tuple(_other_questions(question, restrictions, result.best, budget)),
     )
@@ -209,9 +208,8 @@ def _turn_on_switches(
         if not best or gain(reached, priced[best]) < LEAST_GAIN:
             break
         value, switched = values[best], question.updated("stack", **{best: values[best]})
-        words = switch_words(question, switched, today.layout) or (
-            f"{best}: {str(value).lower() if isinstance(value, bool) else value} in the stack"
-        )
+        text = str(value).lower() if isinstance(value, bool) else value
+        words = switch_words(question, switched, today.layout) or f"{best}: {text} in the stack"
         question, reached = switched, priced[best]
         changes += [Change(words=words, trouble="a flag", by_itself=single.pop(best), with_earlier=reached)]
     return question, reached, changes
@@ -245,74 +243,70 @@ def _other_questions(
                 yield OtherQuestion(words=words, trouble=trouble, estimate=result.best, proven=proven)
 
 
-@dataclass(slots=True)
-class ChangePath:
-    """Sequence of changes chosen so far, starting from today's layout."""
+def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: Estimate) -> Iterator[Change]:
+    """Yield changes of the layout, each with the largest gain for its effort after those before it, until none
+    gains.
+
+    `pricer` prices them with the switches turned on, from `switched_on`; `as_run` prices each by itself on
+    `today`'s layout, without the switches.
+    """
+    current, changed_axes = switched_on, set[str]()
+    for _ in range(MAX_CHANGES):
+        candidates = [
+            (_gain_per_effort(current, after), move, after)
+            for move in pricer.best_moves(current, changed_axes)
+            if (after := pricer.price_after(move, current.layout)) is not None and after.fits
+        ]
+        for worth, move, after in sorted(candidates, key=lambda one: (-one[0], str(one[2].layout))):
+            by_itself = as_run.price_after(move, today.layout)
+            if worth <= 0 or by_itself is None or not by_itself.fits:
+                continue
+            if not today.fits or gain(today, by_itself) >= LEAST_GAIN:
+                words = changed_words(current.layout, after.layout)
+                trouble = trouble_between(current.layout, after.layout)
+                yield Change(words=words, trouble=trouble, by_itself=by_itself, with_earlier=after)
+                current, changed_axes = after, changed_axes | move.keys()
+                break
+        else:
+            return
+
+
+def _gain_per_effort(current: Estimate, changed: Estimate) -> float:
+    """Relative gain of step time divided by the weight of the change's effort. If the current layout does not
+    fit, the ratio of the steps divided by the weight."""
+    weight = WEIGHT[trouble_between(current.layout, changed.layout)]
+    if not current.fits:
+        return current.step_seconds / changed.step_seconds / weight
+    gained = gain(current, changed)
+    return gained / weight if gained >= LEAST_GAIN else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MovePricer:
+    """Legal moves from layouts of one question within restrictions, and prices of the layouts after them."""
 
     question: Question
     restrictions: Restrictions
-    today: Estimate
-    """Price of the running layout for this question, in which switches of the stack may be turned on."""
-    as_run: ChangePath | None = None
-    """Path of the question without the new switches, in which each change is priced by itself; None: this
-    path."""
-    changes: list[Change] = field(default_factory=list)
-    changed_axes: set[str] = field(default_factory=set)
 
-    def add_change(self) -> bool:
-        """Append the change with the largest gain for its effort; return whether any change gains."""
-        current = self.changes[-1].with_earlier if self.changes else self.today
-        candidates = [
-            (self._gain_per_effort(current, after), move, after)
-            for move in self._best_moves(current)
-            if (after := self._price_after(move, current.layout)) is not None and after.fits
-        ]
-        for worth, move, after in sorted(candidates, key=lambda one: (-one[0], str(one[2].layout))):
-            path = self.as_run or self
-            is_first = path is self and not self.changes
-            by_itself = after if is_first else path._price_after(move, path.today.layout)
-            if worth <= 0 or by_itself is None or not by_itself.fits:
-                continue
-            if path.today.fits and gain(path.today, by_itself) < LEAST_GAIN:
-                continue
-            words = changed_words(current.layout, after.layout)
-            trouble = trouble_between(current.layout, after.layout)
-            self.changes.append(Change(words=words, trouble=trouble, by_itself=by_itself, with_earlier=after))
-            self.changed_axes |= move.keys()
-            return True
-        return False
-
-    def _gain_per_effort(self, current: Estimate, changed: Estimate) -> float:
-        """Relative gain of step time divided by the weight of the change's effort. If the current layout does
-        not fit, the ratio of the steps divided by the weight."""
-        weight = WEIGHT[trouble_between(current.layout, changed.layout)]
-        if not current.fits:
-            return current.step_seconds / changed.step_seconds / weight
-        gained = gain(current, changed)
-        return gained / weight if gained >= LEAST_GAIN else 0.0
-
-    def _best_moves(self, current: Estimate) -> Iterator[Move]:
+    def best_moves(self, current: Estimate, changed_axes: Set[str]) -> Iterator[Move]:
         """Yield legal moves (new values of axes not yet changed), for each set of axes those with the fastest
         quick prices. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of
         them. The first move recomputes as little as memory allows."""
-        if "recompute" not in self.changed_axes:
+        if "recompute" not in changed_axes:
             yield {"recompute": ("none",)}
         legal = [
             (move, layout)
             for move in moves(self.question, current.layout)
-            if not move.keys() & self.changed_axes
+            if not move.keys() & changed_axes
             and (layout := apply_move(current.layout, move)) is not None
             and changed_words(current.layout, layout)
             and self._is_legal(layout)
         ]
         if not legal:
             return
-        prices = balanced_prices(self.question, LayoutColumns.of([layout for _, layout in legal]))
-        seconds = []
+        prices, seconds = balanced_prices(self.question, LayoutColumns.of([one for _, one in legal])), []
         for row, (_, layout) in enumerate(legal):
-            policy = layout.recompute[0] if len(layout.recompute) == 1 else ""
-            fastest = int(np.argmin(prices.step_seconds[row]))
-            at = RECOMPUTE_POLICIES.index(policy) if policy in RECOMPUTE_POLICIES else fastest
+            at = _UNIFORM.get(layout.recompute, int(np.argmin(prices.step_seconds[row])))
             overflows = prices.peak_bytes[row, at] > current.memory_limit
             seconds.append(float(prices.step_seconds[row, at]) * (1 + overflows))
         of_kind = Counter[frozenset[str]]()
@@ -332,7 +326,7 @@ class ChangePath:
             and satisfies(self.question, self.restrictions, layout)
         )
 
-    def _price_after(self, move: Move, layout: Layout) -> Estimate | None:
+    def price_after(self, move: Move, layout: Layout) -> Estimate | None:
         """Price a layout after a move (new values of one or two axes); None if the new layout breaks a rule.
 
         If the move changes recompute, or changes the stages so that recompute by stage no longer applies, as
@@ -341,8 +335,8 @@ class ChangePath:
         moved_layout = apply_move(layout, move)
         if moved_layout is None:
             return None
-        by_stage = layout.recompute[0] not in RECOMPUTE_POLICIES or len(layout.recompute) > 1
-        if "recompute" in move or (by_stage and moved_layout.num_stages != layout.num_stages):
+        by_stage = layout.recompute not in _UNIFORM and moved_layout.num_stages != layout.num_stages
+        if "recompute" in move or by_stage:
             return self._price_least_recompute(moved_layout)
         return self._price(moved_layout)
 
@@ -385,12 +379,9 @@ def apply_move(layout: Layout, move: Move) -> Layout | None:
     fields = layout.model_dump() | {"layers": (), "pools": ()} | dict(move)
     if fields["pp"] == 1:
         fields |= {"vpp": 1, "schedule": "1f1b"}
-    if fields["tp"] == 1:
-        fields["sp"] = False
-    if fields["dp"] * fields["cp"] == 1:
-        fields["zero"] = 0
-    if fields["zero"] == 0:
-        fields["shard"] = None
+    fields["sp"] = fields["sp"] and fields["tp"] > 1
+    fields["zero"] = fields["zero"] if fields["dp"] * fields["cp"] > 1 else 0
+    fields["shard"] = fields["shard"] if fields["zero"] else None
     if len(fields["recompute"]) not in (1, fields["pp"] * fields["vpp"]):
         fields["recompute"] = ("none",)
     try:

@@ -126,24 +126,20 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> lis
             for e, question in zip(estimates, questions, strict=True)
         ]
         lines.append(Line("step", "model FLOP/s per GPU", "FLOP/s", flops))
-    times = [e.time if does_same_work else _part_shares(e.time) for e in estimates]
+    times = [e.time for e in estimates]
+    if not does_same_work:
+        times = [Breakdown(tuple((part, seconds / time.total) for part, seconds in time)) for time in times]
     lines += _part_lines("time", "seconds" if does_same_work else "share", times)
     lines.append(Line("memory", "peak memory", "bytes", [e.peak_bytes for e in estimates]))
     return lines + _part_lines("memory", "bytes", [e.rank_memory[e.fullest_rank] for e in estimates])
 
 
-def _part_shares(parts: Breakdown) -> Breakdown:
-    return Breakdown(tuple((part, seconds / parts.total) for part, seconds in parts))
-
-
-def _part_lines(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Line]:
+def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[Line]:
     """Lines of the comparison for the parts of several totals, one for each part that is not zero (up to
     rounding) in all."""
-    dicts = [
-        {part: value for part, value in one if abs(value) > _ROUNDING * abs(one.total)} for one in breakdowns
-    ]
-    names = dict.fromkeys(part for one in breakdowns for part, _ in one)
-    values = {part: [parts.get(part, 0.0) for parts in dicts] for part in names}
+    shown = [{part: size for part, size in one if abs(size) > _ROUNDING * abs(one.total)} for one in totals]
+    names = dict.fromkeys(part for one in totals for part, _ in one)
+    values = {part: [parts.get(part, 0.0) for parts in shown] for part in names}
     return [Line(group, part, unit, values[part]) for part in names if any(values[part])]
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product, starmap
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -33,7 +34,6 @@ from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import Question, each_pool, mixed_question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.hardware import CurvePoint
 from planner.bounds.cores import best_known_bounds, ideal_seconds, known_infeasible
 from planner.explain.advice import Move, apply_move, changed_words
 from planner.explain.compare import difference, gain, same_degrees
@@ -117,34 +117,24 @@ def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, bu
     """
     import pandas as pd
 
-    rows = []
+    rows = list[tuple[object, ...]]()
     with budget.spaces.shared():
         space = searched_space(question, limits)
-    for change in (Change(name, factor) for name in QUANTITIES for factor in TORNADO_FACTORS):
+    for change in starmap(Change, product(QUANTITIES, TORNADO_FACTORS)):
         if (changed := change.apply(question)) is None:
             continue
         budget.tell(f"{change.factor:.0%} of {change.quantity}")
         repriced = price(changed, chosen.layout).within(scale_limits(limits, question, changed).max_memory)
         faster = faster_under(change, (question, changed), limits, seconds_to_beat(repriced), space, budget)
         best = faster or (repriced if repriced.fits else None)
-        step_seconds = float("nan") if best is None else best.step_seconds
-        moves = np.abs(np.array([repriced.step_seconds, step_seconds]) - chosen.step_seconds)
-        rows.append(
-            {
-                "quantity": change.quantity,
-                "factor": change.factor,
-                "held_seconds": repriced.step_seconds,
-                "held_fits": repriced.fits,
-                "step_seconds": step_seconds,
-                "layout": "" if best is None else best.layout.brief,
-                "plan_seconds": chosen.step_seconds,
-                "order": np.nanmax(moves),
-            }
-        )
-    frame = pd.DataFrame(rows)
-    order = frame["order"].groupby(frame["quantity"]).transform("max")
-    keys = ["order", "quantity", "factor"]
-    ranked = frame.assign(order=order).sort_values(keys, ascending=[False, True, True], ignore_index=True)
+        seconds, layout = (math.nan, "") if best is None else (best.step_seconds, best.layout.brief)
+        largest = np.nanmax(np.abs(np.array([repriced.step_seconds, seconds]) - chosen.step_seconds))
+        row = (change.quantity, change.factor, repriced.step_seconds, repriced.fits, seconds, layout)
+        rows.append((*row, chosen.step_seconds, largest))
+    held = ("held_seconds", "held_fits", "step_seconds", "layout", "plan_seconds")
+    frame = pd.DataFrame(rows, columns=["quantity", "factor", *held, "order"])
+    order = -frame["order"].groupby(frame["quantity"]).transform("max")
+    ranked = frame.assign(order=order).sort_values(["order", "quantity", "factor"], ignore_index=True)
     return ranked.drop(columns="order")
 
 
@@ -202,61 +192,40 @@ def scale_limits(restrictions: Restrictions, before: Question, after: Question) 
     return replace(restrictions, max_memory=restrictions.max_memory * factor)
 
 
-def _scale_compute(question: Question, factor: float) -> Question:
-    """Copy of the question with matrix products and attention faster by `factor`, whether given by efficiency
-    or by measured curve."""
-
-    def faster(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
-        return tuple(point.model_copy(update={"seconds": point.seconds / factor}) for point in points)
-
-    hardware = question.hardware
-    names = ("gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
-    curves = tuple(
-        curve.model_copy(update={"forward": faster(curve.forward), "backward": faster(curve.backward)})
-        for curve in hardware.attention
-    )
-    rates = {name: getattr(hardware, name) * factor for name in names}
-    return question.updated("hardware", attention=curves, **rates)
+QUANTITIES = (
+    *("compute efficiency", "device memory", "intra-node bandwidth", "inter-node bandwidth"),
+    "bandwidth between buildings",
+)
+"""Names of the quantities of a pool's hardware that `scale` multiplies."""
 
 
-def _scale_memory(question: Question, factor: float) -> Question:
-    gpu = question.cluster.gpu
-    return question.updated("cluster", gpu=gpu.model_copy(update={"memory": gpu.memory * factor}))
+def scale(question: Question, quantity: str, factor: float) -> Question | None:
+    """Copy of the question of one pool with a quantity in `QUANTITIES` multiplied by a factor; None if the
+    question lacks the quantity.
+
+    Compute includes attention, whether given by efficiency or by measured curve. The bandwidth within a node is
+    lacking if measured curves replace its formula.
+    """
+    cluster, hardware, buildings = question.cluster, question.hardware, question.cluster.buildings
+    match quantity:
+        case "compute efficiency":
+            names = ("gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
+            rates = {name: getattr(hardware, name) * factor for name in names}
+            curves = tuple(curve.faster(factor) for curve in hardware.attention)
+            return question.updated("hardware", attention=curves, **rates)
+        case "device memory":
+            memory = cluster.gpu.memory * factor
+            return question.updated("cluster", gpu=cluster.gpu.model_copy(update={"memory": memory}))
+        case "intra-node bandwidth" if cluster.gpus_per_node > 1 and not hardware.collectives:
+            return question.updated("cluster", links=cluster.links.faster(intra_node=factor))
+        case "inter-node bandwidth" if cluster.nodes > 1 and cluster.links.inter_node is not None:
+            return question.updated("cluster", links=cluster.links.faster(inter_node=factor))
+        case "bandwidth between buildings" if buildings is not None and cluster.nodes > buildings.nodes:
+            farther = buildings.model_copy(update={"link": buildings.link.faster(factor)})
+            return question.updated("cluster", buildings=farther)
+    return None
 
 
-def _scale_links(question: Question, **factors: float) -> Question:
-    return question.updated("cluster", links=question.cluster.links.faster(**factors))
-
-
-def _scale_intra_node(question: Question, factor: float) -> Question | None:
-    # measured curves replace the formula
-    unchanged = question.cluster.gpus_per_node == 1 or question.hardware.collectives
-    return None if unchanged else _scale_links(question, intra_node=factor)
-
-
-def _scale_inter_node(question: Question, factor: float) -> Question | None:
-    cluster = question.cluster
-    unchanged = cluster.nodes == 1 or cluster.links.inter_node is None
-    return None if unchanged else _scale_links(question, inter_node=factor)
-
-
-def _scale_between_buildings(question: Question, factor: float) -> Question | None:
-    buildings = question.cluster.buildings
-    if buildings is None or question.cluster.nodes <= buildings.nodes:
-        return None
-    farther = buildings.model_copy(update={"link": buildings.link.faster(factor)})
-    return question.updated("cluster", buildings=farther)
-
-
-QUANTITIES: dict[str, Callable[[Question, float], Question | None]] = {
-    "compute efficiency": _scale_compute,
-    "device memory": _scale_memory,
-    "intra-node bandwidth": _scale_intra_node,
-    "inter-node bandwidth": _scale_inter_node,
-    "bandwidth between buildings": _scale_between_buildings,
-}
-"""Name of a quantity of a pool's hardware → function that multiplies it by a factor in a question (None if it
-is lacking)."""
 _INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
 """Quantities on which the ideal lower bounds of all layouts depend (`planner.bounds.cores`). Those of links
 do so only for tensor groups that cross nodes."""
@@ -274,7 +243,7 @@ class Change:
     def apply(self, question: Question) -> Question | None:
         """Copy of the question with the quantity multiplied; None if the question lacks the quantity."""
         if self.quantity != _BETWEEN_POOLS:
-            return each_pool(question, lambda pool: QUANTITIES[self.quantity](pool, self.factor))
+            return each_pool(question, lambda pool: scale(pool, self.quantity, self.factor))
         if question.mixed is None:
             return None
         link = question.pool_link.faster(self.factor)
@@ -349,26 +318,24 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
         InputError: `text` is not a layout, or one that cannot run.
     """
     written, limits, axes = parse_layout(text), within or Restrictions(), _axes(text)
-    layout: Layout | None = None
-    certificate: Certificate | None = None
-    if not _is_complete(question, written, axes):
-        for confidence in dict.fromkeys((FITTING, question.confidence)):
-            sure = _restricted(written, axes, limits).with_confidence(question, confidence)
-            try:
-                result = search(question, top=1, restrictions=sure, time_limit=_COMPLETION_SECONDS)
-            except DoesNotFitError as error:
-                layout = None if error.closest is None else error.closest.layout
-            except InfeasibleError:  # no layout is legal, or covered by the search
-                break
-            else:
-                layout, certificate = result.best.layout, result.certificate
-                break
-    filled: tuple[str, ...] = ()
-    if layout is not None:
+    levels = [] if _is_complete(question, written, axes) else [FITTING, question.confidence]
+    best: Estimate | None = None
+    certificate, filled, layout = None, tuple[str, ...](), written
+    for confidence in dict.fromkeys(levels):
+        sure = _restricted(written, axes, limits).with_confidence(question, confidence)
+        try:
+            result = search(question, top=1, restrictions=sure, time_limit=_COMPLETION_SECONDS)
+            best, certificate = result.best, result.certificate
+            break
+        except DoesNotFitError as error:
+            best = error.closest
+        except InfeasibleError:  # no layout is legal, or covered by the search
+            break
+    if best is not None:
+        layout = best.layout
         words = str(layout.model_copy(update={"layers": ()})).split()
         filled = tuple(word for word in words if not _axes(word) & axes)
     else:
-        layout = written
         dp, unused_gpus = divmod(question.cluster.num_gpus, layout.tp * layout.cp * layout.pp)
         if "dp" not in axes and not unused_gpus:  # the remaining GPUs
             layout = parse_layout(f"{text} dp{dp}")
@@ -424,7 +391,7 @@ class BindingConstraint:
     is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Reasons for a plan, with its price, binding constraint, rivals and sensitivities."""
 
@@ -452,14 +419,12 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
     with shared_spaces().shared():
         ties, rival = ties_and_rival(estimate, search_rivals(plan, cache))
         replan = plan.searched and plan.objective_name == "time"
-        changed = sensitivities(question, estimate, restrictions, cache if replan else None)
+        effects = sensitivities(question, estimate, restrictions, cache if replan else None)
     confident = restrictions.apply_confidence(question)
     binding = binding_constraint(confident, priced_within_restrictions(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
-    return Explanation(
-        plan=plan, estimate=estimate, binding=binding, ties=ties, rival=rival, sensitivities=changed
-    )
+    return Explanation(plan, estimate, binding, ties, rival, effects)
 
 
 def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:

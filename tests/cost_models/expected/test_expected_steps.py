@@ -65,9 +65,9 @@ def test_the_same_question_pulls_towards_what_was_measured() -> None:
     kernel, _, _ = shipped_constants()
     rows, errors = timed_rows()
     asked = row_of(question, own.layout, 0.1)
-    same = np.abs(rows.features - asked.features).max(axis=1) < 0.05
-    near = rows.select(same | (rows.names["source"] == "megatron_core_h100"))
-    moved = np.where(same, 0.2, errors)[same | (rows.names["source"] == "megatron_core_h100")]
+    same = np.max([np.abs(rows[name] - asked[name]) for name in FEATURES], axis=0) < 0.05
+    near = rows[same | (rows["source"] == "megatron_core_h100")]
+    moved = np.where(same, 0.2, errors)[same | (rows["source"] == "megatron_core_h100")]
     assert same.sum() == 3
     mean, deviation = kernel.posterior(asked, near, moved)
     assert mean > 0.5 * 0.2
@@ -109,7 +109,7 @@ def test_draws_end_where_the_interval_does() -> None:
 def test_the_table_of_rows_is_that_of_the_shipped_profiles(run: str) -> None:
     """`python benchmarks/fit_errors.py --rows` writes it again where predictions move."""
     rows, errors = timed_rows()
-    (place,) = [at for at, told in enumerate(rows.runs) if told["run"] == run]
+    (place,) = [at for at, told in enumerate(rows["run"]) if told["run"] == run]
     case = read_case(next(row for row in shipped_rows() if row.row_id == run))
     seconds = estimate(case.question, case.layout).step_seconds
     features, under = (
@@ -118,10 +118,10 @@ def test_the_table_of_rows_is_that_of_the_shipped_profiles(run: str) -> None:
     )
     assert under is not None
     assert errors[place] == pytest.approx(math.log(measured_seconds(case) / seconds), abs=2e-3)
-    assert rows.spread[place] == pytest.approx(spread_of(under, seconds), rel=0.02)
-    assert rows.features[place] == pytest.approx([features[name] for name in FEATURES], abs=1e-4)
+    assert rows["spread"][place] == pytest.approx(spread_of(under, seconds), rel=0.02)
+    assert {name: rows[name][place] for name in FEATURES} == pytest.approx(features, abs=1e-4)
     labels = labels_of(case.question)
-    assert {name: rows.names[name][place] for name in labels} == labels
+    assert {name: rows[name][place] for name in labels} == labels
 
 
 def test_the_nearest_of_a_sure_question_is_like_it() -> None:

@@ -163,7 +163,7 @@ class Ranked(WithPlan):
                 "bound": ranking.bound,
                 "gap": ranking.gap,
                 "left_out": [
-                    {"cluster": one.cluster, "gpus": one.gpus, "why": one.why} for one in ranking.left_out
+                    {"cluster": cluster, "gpus": gpus, "why": why} for cluster, gpus, why in ranking.left_out
                 ],
             },
         }

@@ -176,4 +176,4 @@ def left_out_of_ranking(ranking: Ranking) -> list[str]:
         return [
             f"note: no answer on {len(left)} of {len(left) + len(ranking.answers)} clusters and numbers of GPUs"
         ]
-    return [f"note: no answer on {counted(one.gpus, 'GPU')} of {one.cluster}: {one.why}" for one in left]
+    return [f"note: no answer on {counted(gpus, 'GPU')} of {cluster}: {why}" for cluster, gpus, why in left]
