@@ -201,7 +201,7 @@ def costs_of(fields: Fields, layouts: list[str]) -> dict[str, list[Any]]:
             case "pools":
                 each = [costs_of_ranks(question, with_pools(question, layout))]
             case "replicas":
-                each = [costs_of(*terms) for terms in replica_terms(question, columns)]
+                each = [costs_of(terms) for terms in replica_terms(question, columns)]
             case _:
                 costs = weighed_costs(question, columns)
                 each = [costs, *(costs.each_kind if costs.kinds else ())]

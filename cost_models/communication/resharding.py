@@ -39,7 +39,7 @@ from cost_models.operators.block import (
 )
 from cost_models.operators.parameters import further_weights
 from cost_models.question import Question
-from cost_models.schedules.registry import rank_of_stage
+from cost_models.schedules.registry import schedule_named
 from cost_models.specs.transformer import TransformerSpec
 
 _ENTRIES = 4_000_000
@@ -112,7 +112,7 @@ def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, 
     set of pipeline ranks that hold it in each layout."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
-    stage_of = [rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
+    stage_of = [schedule_named(one.schedule).rank_of_stage(one.pp, one.vpp) for one in layouts]
     block_ranks = [
         np.repeat(ranks, one.layers).tolist() for ranks, one in zip(stage_of, layouts, strict=True)
     ]

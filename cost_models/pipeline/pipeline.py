@@ -15,7 +15,7 @@ policy (`stage_costs`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal
 
@@ -26,12 +26,7 @@ from cost_models.estimate import Breakdown
 from cost_models.pipeline.seconds import MEMORY_PARTS, Term
 from cost_models.pipeline.stage_costs import BYTES, StageCosts
 from cost_models.schedules.actions import ActionTable, peak_moments
-from cost_models.schedules.registry import (
-    SPLIT_BACKWARD,
-    rank_of_stage,
-    shortened_table,
-    stages_of_rank,
-)
+from cost_models.schedules.registry import SPLIT_BACKWARD, schedule_named, shortened_table
 from cost_models.schedules.timeline import Timeline, compile_timeline
 from cost_models.specs.choices import Schedule
 
@@ -52,19 +47,16 @@ class RankMemory:
     def __init__(self, columns: Mapping[str, Array], table: ActionTable) -> None:
         """Store the memory coefficients `columns` by name, (1 or R, Q) or (1 or R, P, Q), and find the
         moments of the schedule `table` at which memory can peak."""
-        self._x = {
-            name: np.broadcast_to(column, (table.pp, *column.shape[1:])) for name, column in columns.items()
-        }
-        self._stages_RC = stages_of_rank(table.schedule, table.pp, table.vpp)
+        self._x = {name: np.broadcast_to(size, (table.pp, *size.shape[1:])) for name, size in columns.items()}
+        self._stages_RC = table.schedule.stages_of_rank(table.pp, table.vpp)
         self._last = int(table.rank_of_stage[-1])
         live, pending = peak_moments(table)
         self._live_RKC = _stacked_moments(live)
-        self._pending_RKC = _stacked_moments(pending) if table.splits_backward else None
+        self._pending_RKC = _stacked_moments(pending) if table.schedule.splits != "never" else None
 
     def peaks(self, blocks_SP: Ints) -> Array:
         """Peak bytes of each pipeline rank over the step, (..., R)."""
-        peak_R: Array = self.moments(blocks_SP).sum(axis=-1).max(axis=-1)
-        return peak_R
+        return np.asarray(self.moments(blocks_SP).sum(axis=-1).max(axis=-1))
 
     def breakdowns(self, blocks_SP: Ints) -> tuple[Breakdown, ...]:
         """Bytes by part (weights, activations ...) of each pipeline rank at the rank's memory peak, for one
@@ -100,14 +92,10 @@ class RankMemory:
     def _bytes_of_blocks(self, name: str, blocks_RKP: Array) -> Array:
         """Bytes of each rank's blocks, (..., R, K, Q): coefficient `name`, in bytes per block, times
         `blocks_RKP` blocks under each recompute policy."""
-        bytes_per_block: Array = self._x[name]
-        same_for_all = bytes_per_block.ndim == 2
-        size_RKQ: Array = (
-            blocks_RKP @ bytes_per_block
-            if not same_for_all
-            else blocks_RKP.sum(-1, keepdims=True) * bytes_per_block[:, None]
-        )
-        return size_RKQ
+        bytes_per_block = self._x[name]
+        if bytes_per_block.ndim == 2:  # the same under all policies
+            return np.asarray(blocks_RKP.sum(-1, keepdims=True) * bytes_per_block[:, None])
+        return np.asarray(blocks_RKP @ bytes_per_block)
 
     def _static_bytes(self, blocks_R1P: Array) -> Array:
         """Bytes that each rank holds throughout the step, (..., R, 1, Q)."""
@@ -127,8 +115,7 @@ class RankMemory:
     def most_live(self) -> Array:
         """Maximum number of live microbatches (forward pass done, backward pass not yet) of each rank, (R,),
         for schedules with one chunk a rank."""
-        most_R: Array = self._live_RKC.max(axis=(1, 2))
-        return most_R
+        return np.asarray(self._live_RKC.max(axis=(1, 2)))
 
     def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
         """Peak bytes of each rank during the passes, (..., R), excluding the activations that blocks keep for
@@ -140,8 +127,7 @@ class RankMemory:
         training_RKQ = held_R1Q + np.zeros((self._live_RKC.shape[1], 1))
         self._add_end_activations(training_RKQ)
         training_RKQ += self._working_bytes(used_RCP)[:, None, :]
-        most_R: Array = training_RKQ.sum(axis=-1).max(axis=-1)
-        return most_R
+        return np.asarray(training_RKQ.sum(axis=-1).max(axis=-1))
 
     def _working_bytes(self, blocks_RCP: Array) -> Array:
         """Bytes of each rank's largest set of temporary tensors (of one block or of the loss), (..., R,
@@ -162,19 +148,16 @@ def _largest_set(sets: Array) -> Array:
 def _stacked_moments(profiles: Sequence[Ints]) -> Array:
     """Stack each rank's counts of live microbatches, (moments, C), into one array, (R, K, C); ranks with
     fewer moments repeat the last one."""
-    max_moments = max(map(len, profiles))
-    return np.stack(
-        [np.concatenate([one, np.repeat(one[-1:], max_moments - len(one), axis=0)]) for one in profiles]
-    ).astype(np.float64)
+    moments = np.arange(max(map(len, profiles)))
+    return np.stack([one[np.minimum(moments, len(one) - 1)] for one in profiles]).astype(np.float64)
 
 
-Delay = Array | float
 Column = Callable[[str], Array]
 """Function from a coefficient's name to its values on every stage (..., S) or, with recompute policies, (...,
 S, P)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Pipeline:
     """Costs and schedule of a pipeline, which determine step time and memory of any placement of blocks."""
 
@@ -186,6 +169,9 @@ class Pipeline:
     microbatches: int
     any_engine: bool = False
     """Whether engines other than PyTorch's may run the schedule, as in `schedules.registry.build`."""
+    scenario_axes: int = 0
+    """Number of axes of placements between rows of `costs` and recompute policies, if rows are scenarios of
+    hardware constants that all ranks share; 0: rows are ranks."""
 
     @property
     def num_stages(self) -> int:
@@ -202,9 +188,8 @@ class Pipeline:
     def table(self) -> ActionTable:
         """Action table of the schedule: every rank's passes in order. It omits steady rounds if microbatches
         are many."""
-        return shortened_table(
-            self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine
-        )
+        shape = (self.schedule, self.pp, self.vpp, self.microbatches)
+        return shortened_table(*shape, any_engine=self.any_engine)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -214,31 +199,32 @@ class Pipeline:
     @cached_property
     def rank_of_stage(self) -> Ints:
         """Pipeline rank that holds each virtual stage, (S,)."""
-        return rank_of_stage(self.schedule, self.pp, self.vpp)
+        return schedule_named(self.schedule).rank_of_stage(self.pp, self.vpp)
 
     @cached_property
     def stage_of(self) -> Ints:
         """Virtual stage of each chunk of each rank, (C, R)."""
-        return stages_of_rank(self.schedule, self.pp, self.vpp).T
+        return schedule_named(self.schedule).stages_of_rank(self.pp, self.vpp).T
 
     def cost(self, name: str) -> float:
         """Value of the cost column `name`, which must be equal on all ranks of the pipeline."""
         return float(getattr(self.costs, name)[0])
 
-    @cached_property
-    def by_rank(self) -> Column:
-        """Cached function from a cost column's name to its values on each rank, (R,) or (R, P)."""
-
-        def values(name: str) -> Array:
-            column: Array = getattr(self.costs, name)
-            return np.broadcast_to(column, (self.pp, *column.shape[1:]))
-
-        return cache(values)
+    def by_rank(self, name: str) -> Array:
+        """Values of the cost column `name` on each rank, (R,) or (R, P); in scenarios (K, ..., 1) or (K, ...,
+        1, P), shaped to broadcast with stages or ranks."""
+        column: Array = getattr(self.costs, name)
+        if self.scenario_axes:
+            return column.reshape(-1, *[1] * self.scenario_axes, *column.shape[1:])
+        return np.broadcast_to(column, (self.pp, *column.shape[1:]))
 
     @cached_property
     def by_stage(self) -> Column:
-        """Cached function from a cost column's name to its values on each virtual stage, (S,) or (S, P)."""
-        return cache(lambda name: self.by_rank(name)[self.rank_of_stage])
+        """Cached function from a cost column's name to its values on each virtual stage, (S,) or (S, P); in
+        scenarios as by rank."""
+        return cache(
+            self.by_rank if self.scenario_axes else lambda name: self.by_rank(name)[self.rank_of_stage]
+        )
 
     def sum_by_rank(self, value_S: Array) -> Array:
         """Sum the values of virtual stages over the stages of each rank, (..., S) → (..., R)."""
@@ -248,28 +234,21 @@ class Pipeline:
 
     def forward(self, blocks_SP: Ints) -> Array:
         """Seconds of one forward pass of one microbatch on each virtual stage, (..., S)."""
-        return on_stages(self.by_stage, "forward", blocks_SP, "stage_forward")
+        return on_stages(self.by_stage, "forward", blocks_SP)
 
     def backward(self, blocks_SP: Ints) -> Array:
         """Seconds of one complete backward pass with recomputation on each virtual stage, (..., S)."""
-        return on_stages(self.by_stage, "backward", blocks_SP, "stage_backward")
+        return on_stages(self.by_stage, "backward", blocks_SP)
 
     def halves(self, blocks_SP: Ints) -> tuple[Array, Array]:
         """Seconds of the two halves of a backward pass, for input and for weight gradients, (..., S) each. If
-        the schedule splits no backward pass, they are the entire pass and zero."""
-        return self._halves(self.by_stage, self.backward(blocks_SP), blocks_SP)
-
-    def _halves(self, column: Column, backward_S: Array, blocks_SP: Ints) -> tuple[Array, Array]:
-        """Split backward passes of `backward_S` seconds into seconds for input and for weight gradients,
-        (..., S) each, by coefficients from `column`. The first stage's input, token numbers, needs no
-        gradient: its weight half runs the complete pass."""
+        the schedule splits no backward pass, they are the entire pass and zero. The first stage's input,
+        token numbers, needs no gradient: its weight half runs the complete pass."""
+        backward_S = self.backward(blocks_SP)
         if not self.splits_backward:
             return backward_S, np.zeros(self.num_stages)
-        weight_S, whole_S, later_S = (
-            on_stages(column, "weight", blocks_SP),
-            column("stage_backward"),
-            column("stage_weight"),
-        )
+        weight_S = on_stages(self.by_stage, "weight", blocks_SP)
+        whole_S, later_S = self.by_stage("stage_backward"), self.by_stage("stage_weight")
         input_S, second_S = backward_S - weight_S, later_S + weight_S
         input_S[..., 0] = whole_S[..., 0]
         second_S[..., 0] = later_S[..., 0] + backward_S[..., 0] - whole_S[..., 0]
@@ -278,41 +257,32 @@ class Pipeline:
     def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Array:
         """Seconds per step of gradient synchronisation (`sync`) or of the optimizer update on each rank,
         (..., R)."""
-        rank_R: Array = self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP))
-        return rank_R + self.by_rank(f"rank_{kind}")
+        return self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP)) + self.by_rank(f"rank_{kind}")
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
         """Seconds of a step for each placement, (...,)."""
-        seconds = self._seconds_of(self.by_stage, self.by_rank, blocks_SP)
-        return self._step_seconds(seconds, self.cost("p2p"), self.overhead)
+        return self._step_seconds(self._durations(blocks_SP), self.by_rank("p2p")[..., 0])
 
     def step_of(self, blocks_SP: Ints) -> tuple[float, float, Array]:
         """Step seconds of one placement, step seconds if transfers between ranks took no time, and busy
         seconds of each rank, (R,)."""
-        delays = np.array([self.cost("p2p"), 0.0])
-        seconds = self._seconds_of(self.by_stage, self.by_rank, blocks_SP)
-        step_seconds = np.broadcast_to(self._step_seconds(seconds, delays, self.overhead), delays.shape)
-        forward_S, first_S, second_S, sync_R, optimizer_R = seconds
+        delays, durations = np.array([self.cost("p2p"), 0.0]), self._durations(blocks_SP)
+        step_seconds = np.broadcast_to(self._step_seconds(durations, delays), delays.shape)
+        forward_S, first_S, second_S, sync_R, optimizer_R = durations
         busy_R: Array = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
         return float(step_seconds[0]), float(step_seconds[1]), busy_R + sync_R + optimizer_R
 
-    def _seconds_of(self, by_stage: Column, by_rank: Column, blocks_SP: Ints) -> tuple[Array, ...]:
+    def _durations(self, blocks_SP: Ints) -> tuple[Array, ...]:
         """Seconds of each stage's forward pass and two backward halves, (..., S), then of each rank's
-        gradient synchronisation and optimizer update, (..., R). The coefficients come from `by_stage` and
-        `by_rank`."""
-        forward_S, backward_S = (
-            on_stages(by_stage, kind, blocks_SP, f"stage_{kind}") for kind in ("forward", "backward")
-        )
-        once_R = (
-            self.sum_by_rank(on_stages(by_stage, kind, blocks_SP)) + by_rank(f"rank_{kind}")
-            for kind in ("sync", "optimizer")
-        )
-        return (forward_S, *self._halves(by_stage, backward_S, blocks_SP), *once_R)
+        gradient synchronisation and optimizer update, (..., R)."""
+        once_R = (self.once_a_step("sync", blocks_SP), self.once_a_step("optimizer", blocks_SP))
+        return (self.forward(blocks_SP), *self.halves(blocks_SP), *once_R)
 
-    def _step_seconds(self, seconds: Sequence[Array], delay: Delay, overhead: Delay) -> Array:
-        """Seconds of a step for each placement, (...,), from the five arrays of `_seconds_of`, the transfer
-        `delay` between ranks and the fixed `overhead`, in seconds."""
-        forward_S, first_S, second_S, sync_R, optimizer_R = seconds
+    def _step_seconds(self, durations: Sequence[Array], delay: Array) -> Array:
+        """Seconds of a step for each placement, (...,), from the five arrays of `_durations` and the transfer
+        `delay` between ranks, in seconds."""
+        forward_S, first_S, second_S, sync_R, optimizer_R = durations
+        overhead = self.by_rank("step_overhead").max(axis=-1)
         if self.pp == 1:  # no rank to wait for
             ends_R = self.microbatches * (forward_S + first_S + second_S).sum(axis=-1, keepdims=True)
         else:
@@ -323,16 +293,8 @@ class Pipeline:
     def step_seconds_by_scenario(self, costs: StageCosts, blocks_SP: Ints) -> Array:
         """Seconds of a step under each of K scenarios of hardware constants, (K, ...). A scenario is a row of
         `costs`, which all ranks share."""
-        batch, count = blocks_SP.ndim - 2, len(costs)
-
-        def by_scenario(name: str) -> Array:
-            """Values of one cost column, (K, ..., 1) or (K, ..., 1, P), shaped to broadcast with stages or
-            ranks."""
-            column: Array = getattr(costs, name)
-            return column.reshape(count, *[1] * (batch + 1), *column.shape[1:])
-
-        seconds = self._seconds_of(by_scenario, by_scenario, blocks_SP)
-        return self._step_seconds(seconds, by_scenario("p2p")[..., 0], by_scenario("step_overhead")[..., 0])
+        scenarios = replace(self, costs=costs, scenario_axes=blocks_SP.ndim - 1)
+        return Pipeline.step_seconds(scenarios, blocks_SP)
 
     @cached_property
     def overhead(self) -> float:
@@ -350,12 +312,13 @@ class Pipeline:
         return self.memory.peaks(blocks_SP)
 
 
-def on_stages(column: Column, kind: str, blocks_SP: Ints, stage: str | None = None) -> Array:
+def on_stages(column: Column, kind: str, blocks_SP: Ints) -> Array:
     """Values of the affine cost coefficient `kind` on every virtual stage, (..., S): a part per block times
-    `blocks_SP`, plus a constant of the `stage`, embedding and head."""
+    `blocks_SP`, plus constants of embedding and head and, in a pass, of the stage."""
     layer, last = column(f"layer_{kind}"), column(f"head_{kind}")
     each_SP = layer if layer.ndim > last.ndim else layer[..., None]
-    values: Array = (0.0 if stage is None else column(stage)) + (blocks_SP * each_SP).sum(axis=-1)
+    stage = column(f"stage_{kind}") if kind in ("forward", "backward") else 0.0
+    values: Array = stage + (blocks_SP * each_SP).sum(axis=-1)
     if kind != "weight":  # embeddings have no weight half
         values[..., 0] += column(f"embedding_{kind}")[..., 0]
     values[..., -1] += last[..., -1]

@@ -48,7 +48,6 @@ from cost_models.axes.layout import Layout
 from cost_models.communication.by_axis import boundary_seconds
 from cost_models.communication.topology import axis_groups, pairs_over
 from cost_models.errors import InputError
-from cost_models.memory.device import memory_limit
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.seconds import (
     Term,
@@ -75,19 +74,17 @@ from cost_models.schedules.registry import QUEUES
 from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 
 Size = TypeVar("Size", int, Ints)
-RankTerms = tuple[Terms, Array]
-"""Cost coefficients of N layouts, and the maximum peak bytes of a device, (N,). For a single layout the rows
-are its ranks: one row for all with blocks by sort (kind and recompute policy), or in several pools one row
-for each rank with mean blocks."""
+Shares = tuple[tuple[int, ...], ...]
+"""Number of microbatches of each replica in each pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTerms:
     """Cost coefficients of N layouts in each of K pools of GPUs, and the seconds of transfers between ranks."""
 
-    priced: tuple[RankTerms, ...]
-    """Cost coefficients and memory limit in each pool, without transfers; all pools have the fixed step time
-    of the slowest."""
+    priced: tuple[Terms, ...]
+    """Cost coefficients in each pool, without transfers; all pools have the fixed step time of the
+    slowest."""
     costs: tuple[StageCosts, ...]
     """Coefficients of `priced` in each pool, each summed over its parts."""
     transfers: Array
@@ -108,19 +105,15 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
         InputError: a GPU has no rate for the training precision.
     """
     enlarged = [_as_large_as_all(pool, question) for pool in question.pools]
-    terms_by_pool = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
+    each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
     # the fixed time of a step is that of the pool where it takes longest
-    overhead = max(
-        (terms["step_overhead"] for terms in terms_by_pool), key=lambda term: float(sum_of_parts(term).max())
-    )
-    terms_by_pool = [terms | {"step_overhead": overhead} for terms in terms_by_pool]
+    overheads = [terms["step_overhead"] for terms in each]
+    overhead = max(overheads, key=lambda term: float(sum_of_parts(term).max()))
+    priced = tuple(terms | {"step_overhead": overhead} for terms in each)
     transfers, tied = _transfers(question, enlarged, columns)
-    priced = tuple(
-        (terms, memory_limit(pool, columns)) for terms, pool in zip(terms_by_pool, enlarged, strict=True)
-    )
     return PoolTerms(
         priced=priced,
-        costs=tuple(costs_of(*one) for one in priced),
+        costs=tuple(map(costs_of, priced)),
         transfers=transfers,
         tied=tied,
         slowdown=np.stack([jitter_share(pool, columns) for pool in enlarged]),
@@ -133,8 +126,10 @@ def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
     return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
 
-def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTerms]:
-    """Cost coefficients and memory limits of the pipeline ranks of each layout, computed together."""
+def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[Terms]:
+    """Cost coefficients of the pipeline ranks of each layout, computed together. Rows are the ranks: one row
+    for all with blocks by sort (kind and recompute policy), or in several pools one row for each rank with
+    mean blocks."""
     if not layouts:
         return []
     columns, rows = LayoutColumns.of(layouts), range(len(layouts))
@@ -142,10 +137,10 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
         terms = pool_terms(question, columns)
         pools = [np.array([question.pool_names.index(name) for name in layout.pools]) for layout in layouts]
         return [rank_terms(terms, np.array([row]), pools[row]) for row in rows]
-    sorts, limit = terms_by_sort(terms_by_kind(question, columns)), memory_limit(question, columns)
+    sorts = terms_by_sort(terms_by_kind(question, columns)).items()
     return [
-        ({name: {part: value[at] for part, value in term.items()} for name, term in sorts.items()}, limit[at])
-        for at in (slice(row, row + 1) for row in rows)
+        {name: {part: value[row : row + 1] for part, value in term.items()} for name, term in sorts}
+        for row in rows
     ]
 
 
@@ -155,7 +150,7 @@ def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
     if not question.has_pools:
         return stage_costs(question, LayoutColumns.of([layout]))
     (terms,) = terms_of_each(question, [layout])
-    return costs_of(*terms)
+    return costs_of(terms)
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
@@ -179,29 +174,22 @@ def _pool_names(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
     return tuple(name for name, count in zip(question.pool_names, counts, strict=True) for _ in range(count))
 
 
-def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
+def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> Terms:
     """Cost coefficients of the R pipeline ranks of each of n layouts, the layouts `rows` of `terms`, where
-    rank r lies in pool `pool_R[r]`. The result has n · R rows, the ranks of a layout next to each other.
-
-    The second value is the maximum peak of each rank's device.
-    """
-
-    def on_ranks(values: list[Array]) -> Array:
-        return _on_ranks([value[rows] for value in values], pool_R)
-
-    pools = [pool for pool, _ in terms.priced]
+    rank r lies in pool `pool_R[r]`. The result has n · R rows, the ranks of a layout next to each other."""
+    pools, on_ranks = terms.priced, partial(_on_ranks, rows=rows, pool_R=pool_R)
     ranks = {name: join_terms([pool[name] for pool in pools], on_ranks) for name in pools[0]}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         seconds, noise = seconds_Rn.T.reshape(-1), (seconds_Rn * slowdown_Rn).T.reshape(-1)
         term = ranks[name]
         ranks[name] = {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}
-    return ranks, on_ranks([limit for _, limit in terms.priced])
+    return ranks
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
     """Stage costs of the R pipeline ranks of each of n layouts, n · R rows: the coefficients of `rank_terms`
     summed over their parts."""
-    columns = {name: _on_ranks([getattr(one, name)[rows] for one in terms.costs], pool_R) for name in COLUMNS}
+    columns = {name: _on_ranks([getattr(one, name) for one in terms.costs], rows, pool_R) for name in COLUMNS}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         columns[name] = columns[name] + (seconds_Rn * (1 + slowdown_Rn)).T.reshape(-1)
     return StageCosts(**columns, kinds=())
@@ -277,21 +265,19 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
     across, ends = pairs_over(question.pool_link, len(columns)), []
     for pool in enlarged:  # measured transfers are of the pool's own network, and not of the link between
         collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
-        unmeasured, groups = (
-            pool.updated("hardware", collectives=collectives),
-            axis_groups(pool.cluster, columns),
-        )
-        send_seconds = boundary_seconds(unmeasured, columns, replace(groups, pp=across))
+        unmeasured = pool.updated("hardware", collectives=collectives)
+        groups = replace(axis_groups(pool.cluster, columns), pp=across)
+        send_seconds = boundary_seconds(unmeasured, columns, groups)
         ends.append((send_seconds, tied_reduce_seconds(unmeasured, columns, across)))
     for first, second in permutations(range(count), 2):
         boundary[first, second], tied[first, second] = map(np.maximum, ends[first], ends[second])
     return boundary, tied
 
 
-def _on_ranks(values: list[Array], pool_R: Ints) -> Array:
-    """Values of one coefficient for R ranks of n layouts, n · R rows, from its values in each pool, (n,) or
-    (n, P)."""
-    value_nR = np.stack(values, axis=1)[:, pool_R]
+def _on_ranks(values: list[Array], rows: Ints, pool_R: Ints) -> Array:
+    """Values of one coefficient for R ranks of the n layouts `rows`, n · R rows, from its values in each pool,
+    (N,) or (N, P)."""
+    value_nR = np.stack([value[rows] for value in values], axis=1)[:, pool_R]
     return value_nR.reshape(-1, *value_nR.shape[2:])
 
 
@@ -302,19 +288,16 @@ ONCE_A_STEP = tuple(name for name in SECONDS if name.endswith(("_sync", "_optimi
 """Coefficients of work once a step, which all replicas do together or wait for."""
 
 
-def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]:
-    """Cost coefficients and memory limits in each pool for N layouts whose replicas lie within one pool each.
-    Work once a step takes as long in every pool as in the slowest.
+def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
+    """Cost coefficients in each pool for N layouts whose replicas lie within one pool each. Work once a step
+    takes as long in every pool as in the slowest.
 
     Raises:
         InputError: a GPU has no rate for the training precision.
     """
-    pools = [among_replicas(pool, question) for pool in question.pools]
-    terms_by_pool = [stage_terms(pool, columns) for pool in pools]
+    terms_by_pool = [stage_terms(among_replicas(pool, question), columns) for pool in question.pools]
     once = {name: _longest([terms[name] for terms in terms_by_pool]) for name in ONCE_A_STEP}
-    return [
-        (terms | once, memory_limit(pool, columns)) for terms, pool in zip(terms_by_pool, pools, strict=True)
-    ]
+    return [terms | once for terms in terms_by_pool]
 
 
 def in_pools(question: Question, layout: Layout) -> Layout:
@@ -383,8 +366,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
     """The question with the global batch at which every replica of the layout runs `microbatches`."""
-    batch = microbatches * layout.mbs * layout.dp
-    return question.updated("training", global_batch=batch)
+    return question.updated("training", global_batch=microbatches * layout.mbs * layout.dp)
 
 
 def replica_memory(question: Question, pool: int, layout: Layout, microbatches: int) -> Terms:
@@ -395,8 +377,7 @@ def replica_memory(question: Question, pool: int, layout: Layout, microbatches: 
 
 def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
     """The link `between` pools, with its bandwidth capped by that of a pool's `inside` network."""
-    bandwidth = min(between.bandwidth, inside.bandwidth)
-    return between.model_copy(update={"bandwidth": bandwidth})
+    return between.model_copy(update={"bandwidth": min(between.bandwidth, inside.bandwidth)})
 
 
 def _longest(terms: Sequence[Term]) -> Term:
@@ -405,9 +386,7 @@ def _longest(terms: Sequence[Term]) -> Term:
     return join_terms(terms, lambda values: np.choose(which_N, values))
 
 
-def shares(
-    question: Question, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
-) -> tuple[tuple[int, ...], ...]:
+def shares(question: Question, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints) -> Shares:
     """Microbatches of each replica in each pool, divided so that the slowest replica ends as early as
     possible."""
 
@@ -419,9 +398,7 @@ def shares(
     return shared(ends, counted_replicas(question, layout), total_microbatches, fewest_microbatches(layout))
 
 
-def shared(
-    finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1
-) -> tuple[tuple[int, ...], ...]:
+def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1) -> Shares:
     """Divide `microbatches` among the replicas of each pool, at least `least` each, so that the slowest
     replica ends as early as possible.
 
@@ -450,9 +427,8 @@ def shared(
         else:
             break
     fewer = [spare if pool == slowest else 0 for pool in pools]
-    return tuple(
-        (counts[pool],) * (replicas[pool] - fewer[pool]) + (counts[pool] - 1,) * fewer[pool] for pool in pools
-    )
+    each = zip(counts, replicas, fewer, strict=True)
+    return tuple((most,) * (number - less) + (most - 1,) * less for most, number, less in each)
 
 
 def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int) -> list[int]:

@@ -30,7 +30,7 @@ start-up, at full efficiency.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -84,7 +84,7 @@ from cost_models.pipeline.stage_costs import (
 )
 from cost_models.question import Question, by_uncertainty
 from cost_models.risk import weigh, weighed_mask
-from cost_models.schedules.actions import IDLE, KINDS, ActionTable
+from cost_models.schedules.actions import ActionTable
 from cost_models.schedules.registry import build, shortened_table
 from cost_models.schedules.timeline import compile_timeline
 
@@ -105,14 +105,8 @@ class PlacedLayout:
     def pipeline(self, costs: StageCosts) -> Pipeline:
         """Pipeline that runs this layout, with stage `costs` in one row for all ranks or one row for each
         rank."""
-        return Pipeline(
-            costs=costs,
-            pp=self.layout.pp,
-            vpp=self.layout.vpp,
-            schedule=self.layout.schedule,
-            microbatches=self.table.step_microbatches,
-            any_engine=self.any_engine,
-        )
+        layout, microbatches = self.layout, self.table.step_microbatches
+        return Pipeline(costs, layout.pp, layout.vpp, layout.schedule, microbatches, self.any_engine)
 
 
 def place_layout(layout: Layout, question: Question) -> PlacedLayout:
@@ -134,18 +128,12 @@ def place_layout(layout: Layout, question: Question) -> PlacedLayout:
                 hint="give `layers=`, or let `plan` place them",
             )
         layout = layout.model_copy(update={"layers": (blocks // stages,) * stages})
-    if sum(layout.layers) != blocks:
-        raise InputError(
-            f"`{layout}` places {sum(layout.layers)} blocks; `{question.model.name}` has {blocks}"
-        )
-    microbatches = layout.microbatches(question.training.global_batch)
-    any_engine = not question.stack.torch_pipelining
-    return PlacedLayout(
-        layout=layout,
-        blocks=question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute)),
-        table=shortened_table(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
-        any_engine=any_engine,
-    )
+    if (placed := sum(layout.layers)) != blocks:
+        raise InputError(f"`{layout}` places {placed} blocks; `{question.model.name}` has {blocks}")
+    m, any_engine = layout.microbatches(question.training.global_batch), not question.stack.torch_pipelining
+    table = shortened_table(layout.schedule, layout.pp, layout.vpp, m, any_engine=any_engine)
+    blocks_SP = question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute))
+    return PlacedLayout(layout=layout, blocks=blocks_SP, table=table, any_engine=any_engine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,25 +158,23 @@ class PricedRanks:
         pipeline, blocks_SP = self.pipeline, self.placed.blocks
         row_of_stage = pipeline.rank_of_stage % len(pipeline.costs)
 
-        def on_rows(name: str) -> Array:
-            """Split the coefficient `name` into Q parts of time, (Q, rows) or, with recompute policies, (Q,
-            rows, P). The rows are those of the cost table."""
-            return stacked_parts(self.terms[name], _PARTS, axis=0)
+        # coefficient → parts of time, (Q, rows) or, with recompute policies, (Q, rows, P), as rows of the cost table
+        rows = {name: stacked_parts(self.terms[name], _PARTS, axis=0) for name in SECONDS}
 
         def column(name: str) -> Array:
-            """Split the coefficient `name` into Q parts of time on every virtual stage, (Q, S) or, with
-            policies, (Q, S, P)."""
-            return on_rows(name)[:, row_of_stage]
+            """Seconds of the coefficient `name` by part on every virtual stage, (Q, S) or, with policies, (Q,
+            S, P)."""
+            return rows[name][:, row_of_stage]
 
-        def on_ranks(kind: str, stage: str | None = None) -> Array:
+        def on_ranks(kind: str) -> Array:
             """Seconds of each rank's blocks for the affine coefficient `kind`, by part, (Q, R)."""
-            return pipeline.sum_by_rank(on_stages(column, kind, blocks_SP, stage))
+            return pipeline.sum_by_rank(on_stages(column, kind, blocks_SP))
 
-        compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
+        compute = on_ranks("forward") + on_ranks("backward")
         if pipeline.splits_backward:
             compute = compute + pipeline.sum_by_rank(column("stage_weight"))
-        once = on_ranks("sync") + on_rows("rank_sync") + on_ranks("optimizer") + on_rows("rank_optimizer")
-        seconds_QR = pipeline.microbatches * compute + once + on_rows("step_overhead")
+        once = on_ranks("sync") + rows["rank_sync"] + on_ranks("optimizer") + rows["rank_optimizer"]
+        seconds_QR = pipeline.microbatches * compute + once + rows["step_overhead"]
         return dict(zip(_PARTS, seconds_QR, strict=True))
 
     def memory(self) -> tuple[Breakdown, ...]:
@@ -216,8 +202,8 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
     ranks = {one: _price_replicas(question, one) for one in layouts if question.has_pools and one.replicas}
     placed = {one: place_layout(one, question) for one in layouts if one not in ranks}
     terms_by_layout = terms_of_each(question, [one.layout for one in placed.values()])
-    for (layout, one), (terms, limit) in zip(placed.items(), terms_by_layout, strict=True):
-        ranks[layout] = PricedRanks(placed=one, pipeline=one.pipeline(costs_of(terms, limit)), terms=terms)
+    for (layout, one), terms in zip(placed.items(), terms_by_layout, strict=True):
+        ranks[layout] = PricedRanks(placed=one, pipeline=one.pipeline(costs_of(terms)), terms=terms)
     return [ranks[layout] for layout in layouts]
 
 
@@ -232,29 +218,22 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
     placed = place_layout(layout, question)
     layout = placed.layout
     terms = replica_terms(question, LayoutColumns.of([layout]))
-    shares_by_pool = shares(
-        question, layout, [placed.pipeline(costs_of(*own)) for own in terms], placed.blocks
-    )
-    pools: list[PricedRanks] = []
-    for pool, ((own, limit), microbatches) in enumerate(zip(terms, shares_by_pool, strict=True)):
-        max_microbatches = max(microbatches)
-        all_terms = own | replica_memory(question, pool, layout, max_microbatches)
-        pipeline = replace(placed.pipeline(costs_of(all_terms, limit)), microbatches=max_microbatches)
-        pools.append(PricedRanks(placed=placed, pipeline=pipeline, terms=all_terms))
-    seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
-    replicas = tuple(
-        PoolReplicas(
-            pool=name,
-            microbatches=microbatches,
-            step_seconds=step,
-            rank_memory=one.memory(),
-            memory_limit=one.pipeline.cost("memory_limit"),
+    pipelines = [placed.pipeline(costs_of(own)) for own in terms]
+    shares_by_pool = shares(question, layout, pipelines, placed.blocks)
+    ranks, replicas = list[PricedRanks](), list[PoolReplicas]()
+    for pool, (own, counts) in enumerate(zip(terms, shares_by_pool, strict=True)):
+        all_terms = own | replica_memory(question, pool, layout, max(counts))
+        pipeline = replace(placed.pipeline(costs_of(all_terms)), microbatches=max(counts))
+        ranks.append(PricedRanks(placed=placed, pipeline=pipeline, terms=all_terms))
+        seconds, limit = float(pipeline.step_seconds(placed.blocks)), pipeline.cost("memory_limit")
+        name, memory = question.pool_names[pool], ranks[-1].memory()
+        replicas.append(
+            PoolReplicas(
+                pool=name, microbatches=counts, step_seconds=seconds, rank_memory=memory, memory_limit=limit
+            )
         )
-        for name, microbatches, step, one in zip(
-            question.pool_names, shares_by_pool, seconds, pools, strict=True
-        )
-    )
-    return replace(pools[int(np.argmax(seconds))], replicas=replicas)
+    slowest = max(range(len(ranks)), key=lambda pool: replicas[pool].step_seconds)
+    return replace(ranks[slowest], replicas=tuple(replicas))
 
 
 class PredictedSpan(NamedTuple):
@@ -285,12 +264,10 @@ def pass_spans(ranks: PricedRanks) -> PassSpans:
     """Start and end seconds of every forward and backward pass of a priced layout."""
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
     first, second = pipeline.halves(blocks)
-    table = build(
-        pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches, any_engine=pipeline.any_engine
-    )
-    timeline = compile_timeline(table)
-    start, end = timeline.spans(pipeline.forward(blocks), first, pipeline.cost("p2p"), second)
-    return PassSpans(table=table, start=start, end=end)
+    shape = (pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
+    table = build(*shape, any_engine=pipeline.any_engine)
+    timeline, forward = compile_timeline(table), pipeline.forward(blocks)
+    return PassSpans(table, *timeline.spans(forward, first, pipeline.cost("p2p"), second))
 
 
 def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, ...]:
@@ -303,13 +280,12 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     ranks = price_ranks(question, layout)
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
     passes = pass_spans(ranks)
-    stage, microbatch, begin, end = passes.table.stage, passes.table.microbatch, passes.start, passes.end
     spans = [
-        PredictedSpan(
-            at[0], KINDS[kind], int(stage[at]), int(microbatch[at]), float(begin[at]), float(end[at])
-        )
-        for at, kind in np.ndenumerate(passes.table.kind)
-        if kind != IDLE
+        PredictedSpan(rank, *action, start, end)
+        for rank, (starts, ends) in enumerate(zip(passes.start.tolist(), passes.end.tolist(), strict=True))
+        for action, start, end in zip(
+            passes.table.actions(rank), starts, ends, strict=False
+        )  # idle at the end
     ]
     sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
     waits_R = np.broadcast_to(ranks.terms["rank_optimizer"].get("offload", np.zeros(1)), optimizer_R.shape)
@@ -317,15 +293,13 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     updating = float(np.max(last_R + sync_R))
     updated = updating + float(np.max(optimizer_R))
     for rank, waits in enumerate(waits_R.tolist()):
-        once_a_step = (
+        tail = (
             ("sync", float(last_R[rank]), float(sync_R[rank])),
             ("offload", updating, waits),
             ("optimizer", updating + waits, float(optimizer_R[rank] - waits)),
             ("overhead", updated, pipeline.overhead),
         )
-        spans += [
-            PredictedSpan(rank, kind, -1, -1, start, start + seconds) for kind, start, seconds in once_a_step
-        ]
+        spans += [PredictedSpan(rank, kind, -1, -1, start, start + seconds) for kind, start, seconds in tail]
     lasting = (span for span in spans if span.end > span.start)
     return tuple(sorted(lasting, key=lambda span: (span.rank, span.start)))
 
@@ -403,26 +377,13 @@ def trust_of(question: Question) -> Trust:
     differs = [name for name, here in pairs if name not in here | {"any"}]
     its_own = all(name in here for name, here in pairs)
     its_die = question.cluster.gpu.name in (hardware.gpu, *hardware.also_for)
+    trust = partial(Trust, tier=hardware.tier, profile=hardware.name, memory_error=question.memory_error)
     if hardware.borrowed_from or (hardware.tier == "profile" and not its_die):
-        errors = read_data("errors/steps")
-        return Trust(
-            tier=hardware.tier,
-            profile=hardware.name,
-            error=errors["borrowed_error"],
-            runs=errors["borrowed_runs"],
-            borrowed=hardware.borrowed_from or hardware.gpu,
-            scaled_by_tests=hardware.borrowed_from is not None,
-            memory_error=question.memory_error,
-        )
-    return Trust(
-        tier=hardware.tier,
-        profile=hardware.name,
-        error=hardware.median_error,
-        runs=hardware.validated_runs,
-        elsewhere=" and ".join(differs),
-        unseen_error=None if its_own else hardware.unseen_error,
-        memory_error=question.memory_error,
-    )
+        errors, tested = read_data("errors/steps"), hardware.borrowed_from is not None
+        error, runs, lender = errors["borrowed_error"], errors["borrowed_runs"], hardware.borrowed_from
+        return trust(error=error, runs=runs, borrowed=lender or hardware.gpu, scaled_by_tests=tested)
+    unseen, runs = None if its_own else hardware.unseen_error, hardware.validated_runs
+    return trust(error=hardware.median_error, runs=runs, elsewhere=" and ".join(differs), unseen_error=unseen)
 
 
 def bound_by(parts: Breakdown) -> str:
@@ -439,13 +400,17 @@ def scenarios_of(question: Question) -> tuple[Question, ...]:
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk == "none" or question.has_pools:
         return ()
-    hardware, own = question.hardware, scenarios.by_constant
-    return tuple(
-        replace(question, risk="none").updated(
-            "hardware", **{name: getattr(hardware, name) * own[name][at] for name in own}
-        )
-        for at in range(scenarios.count)
+    hardware, factors, plain = (
+        question.hardware,
+        scenarios.by_constant.items(),
+        replace(question, risk="none"),
     )
+
+    def scenario(at: int) -> Question:
+        changed = {name: getattr(hardware, name) * factor[at] for name, factor in factors}
+        return plain.updated("hardware", **changed)
+
+    return tuple(map(scenario, range(scenarios.count)))
 
 
 def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCosts | None:
@@ -483,8 +448,7 @@ def step_deviation(question: Question, layout: Layout, seconds: float) -> float 
     Scenarios of the constants, what no constant explains, and for every axis, GPU or stack of the question that no run
     of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.estimate`).
     """
-    steps_K = seconds_under_scenarios(question, layout)
-    scenarios = question.hardware.scenarios
+    steps_K, scenarios = seconds_under_scenarios(question, layout), question.hardware.scenarios
     if steps_K is None or scenarios is None:
         return None
     untried = deviation_on(uncovered_facts(question, layout), pair_error_of(question))
@@ -500,8 +464,7 @@ def step_interval(
 ) -> tuple[float, float] | None:
     """Lower and upper bound in seconds of the interval around the predicted step time that holds the true one
     with probability `share`. None without scenarios of hardware constants."""
-    deviation = step_deviation(question, layout, seconds)
-    scenarios = question.hardware.scenarios
+    deviation, scenarios = step_deviation(question, layout, seconds), question.hardware.scenarios
     if deviation is None or scenarios is None:
         return None
     log_width = half_width(share) * deviation
@@ -537,18 +500,13 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
             total += value * (counted if value.ndim == 1 else counted[:, None])
         return total / count
 
-    base_costs = stage_costs(question, rows)
-    kinds = tuple(
-        own
-        | {
-            name: mean([one.kinds[kind][name] for one in costs_by_scenario])
-            for name in own
-            if name in SECONDS
-        }
-        for kind, own in enumerate(base_costs.kinds)
-    )
-    means = {name: mean([getattr(own, name) for own in costs_by_scenario]) for name in SECONDS}
-    return replace(base_costs, **means, kinds=kinds)
+    def means(each: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+        """Mean of every column in seconds, from the columns in each scenario."""
+        return {name: mean([own[name] for own in each]) for name in each[0] if name in SECONDS}
+
+    base, by_scenario = stage_costs(question, rows), [own.kinds for own in costs_by_scenario]
+    kinds = tuple(own | means(each) for own, *each in zip(base.kinds, *by_scenario, strict=True))
+    return replace(base, **means([vars(own) for own in costs_by_scenario]), kinds=kinds)
 
 
 def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
@@ -581,14 +539,10 @@ def loss_part(question: Question, layout: Layout) -> LossPart | None:
         return None
     columns = LayoutColumns.of([layout])
     ends = end_seconds(question, columns, device_of(question, wide=True))
-    activations = activation_bytes(question, columns)
-    return LossPart(
-        seconds=float(ends.head_forward[0] + ends.head_backward[0]),
-        bytes=float(
-            activations.log_probabilities[0] + activations.loss_gradients[0] + activations.released_logits[0]
-        ),
-        chunk=loss_chunk(question, layout),
-    )
+    kept = activation_bytes(question, columns)
+    size = float(kept.log_probabilities[0] + kept.loss_gradients[0] + kept.released_logits[0])
+    seconds = float(ends.head_forward[0] + ends.head_backward[0])
+    return LossPart(seconds=seconds, bytes=size, chunk=loss_chunk(question, layout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -621,9 +575,8 @@ class Crossing:
 def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
     """Traffic of every parallel axis on every network level, innermost level first; for a cluster with one
     pool of GPUs."""
-    return tuple(
-        one for at in range(len(levels_of(question.cluster))) for one in _level_use(question, estimate, at)
-    )
+    levels = range(len(levels_of(question.cluster)))
+    return tuple(one for at in levels for one in _level_use(question, estimate, at))
 
 
 def crossing(question: Question, estimate: Estimate) -> Crossing | None:

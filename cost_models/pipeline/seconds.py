@@ -86,10 +86,8 @@ Terms = dict[str, Term]
 
 LINK_AXES = ("tp", "cp", "ep", "pp", "dp")
 """Parallel axes whose groups of ranks communicate."""
-_OF_PASSES, _OF_A_STEP = (
-    ("compute", "recompute", *(f"{axis}_comm" for axis in LINK_AXES)),
-    ("offload", "host", "jitter"),
-)
+_OF_PASSES = ("compute", "recompute", *(f"{axis}_comm" for axis in LINK_AXES))
+_OF_A_STEP = ("offload", "host", "jitter")
 TIME_PARTS = (*_OF_PASSES, "optimizer", *_OF_A_STEP)
 HIDDEN_PARTS = {f"{axis}_hidden": f"{axis}_comm" for axis in LINK_AXES if axis != "pp"}
 HIDDEN_PARTS |= {"offload_hidden": "offload"}
@@ -97,8 +95,9 @@ HIDDEN_PARTS |= {"offload_hidden": "offload"}
 FRAGMENTATION = "fragmentation"
 """Name of the memory part for bytes that the allocator reserves but no tensor uses."""
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
-_ADDED = (*_OF_PASSES, *MEMORY_PARTS, *_OF_A_STEP)
-"""Parts of time and of memory in the fixed order in which they are added."""
+_ADDED = (*_OF_PASSES, *MEMORY_PARTS, *_OF_A_STEP, "limit")
+"""Parts of time and of memory in the fixed order in which they are added, and the one part of a memory
+limit."""
 
 
 def sum_of_parts(term: Term) -> Array:
@@ -203,11 +202,10 @@ class Pieces:
     def straggler_wait(self, core: Array) -> Term:
         """Seconds of waiting for the rank with most attention work, (N,) or (N, P), if attention takes `core`
         seconds. The term is empty if all sequences are equally long."""
-        return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
-
-    @cached_property
-    def _waiting(self) -> Array:
-        return straggler_excess(self.question, self.columns, data_parallel=self.data_parallel)
+        if self.question.training.lengths is None:
+            return {}
+        excess = straggler_excess(self.question, self.columns, data_parallel=self.data_parallel)
+        return {"jitter": (core.T * excess).T}
 
     @cached_property
     def ends(self) -> EndSeconds:
@@ -322,22 +320,16 @@ def _links_of(pieces: Pieces) -> Links:
     def seconds(module: Array, tensors: float, part: Part) -> DataSeconds:
         # ranks that own tensors of it: as many as its share of the parameters, at most one a tensor
         owners = np.minimum(tensors, columns.shard * module / rank_parameters)
-        return data_seconds(
-            question, columns, groups.data, module, owners, trained_share(question, columns, part)
-        )
+        of = trained_share(question, columns, part)
+        return data_seconds(question, columns, groups.data, module, owners, of)
 
     block = seconds(counts.block, matrices, "block")
     if question.model.moe_share:  # experts have fewer replicas than the rest
         of = trained_share(question, columns, "experts")
         routed = data_seconds(question, columns, groups.experts, counts.experts, of=of)
         block = DataSeconds(*map(np.add, block, routed))
-    return Links(
-        groups=mesh,
-        block=block,
-        embedding=seconds(counts.embedding, 1.0, "embedding"),
-        head=seconds(head, 1.0, "head"),
-        norms=norms_seconds(question, columns, groups),
-    )
+    ends = seconds(counts.embedding, 1.0, "embedding"), seconds(head, 1.0, "head")
+    return Links(mesh, block, *ends, norms_seconds(question, columns, groups))
 
 
 def head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
@@ -390,11 +382,9 @@ def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array
     named = names_overlap(columns)
     if not named.any():
         return always
-    hidden = exposed_seconds(sent, window, question.hardware)
-    chunked = np.maximum(hidden, sent / like_sent(columns.tp))
-    return np.where(
-        like_sent(named), np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, sent), always
-    )
+    chunked = np.maximum(exposed_seconds(sent, window, question.hardware), sent / like_sent(columns.tp))
+    asked = np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, sent)
+    return np.where(like_sent(named), asked, always)
 
 
 def layer_forward(pieces: Pieces) -> Term:
@@ -406,16 +396,14 @@ def layer_forward(pieces: Pieces) -> Term:
     tensor_shown = _exposed_tensor_seconds(pieces, tensor.block_forward, block.matrices_forward)
     exchanged = context.forward + experts_shown
     device_seconds = block.forward + tensor_shown + exchanged + gather
+    host = _host_outlasting_device(pieces, pieces.launches, device_seconds)
     return {
         "compute": block.forward,
         "tp_comm": tensor_shown,
         "cp_comm": context.forward,
         "ep_comm": experts_shown,
         "dp_comm": gather,
-        "host": np.maximum(
-            _host_outlasting_device(pieces, pieces.launches, device_seconds),
-            _expert_count_wait(pieces),
-        ),
+        "host": np.maximum(host, _expert_count_wait(pieces)),
         "tp_hidden": tensor.block_forward - tensor_shown,
         "cp_hidden": context.forward_hidden,
         "ep_hidden": pieces.hidden_experts,
@@ -434,10 +422,8 @@ def layer_backward(pieces: Pieces) -> Term:
     waited_for = tensor.block_backward + pieces.exposed_sums
     products = np.maximum(0.0, block.matrices_backward - tensor.block_regather - tensor.block_summed)
     window = products[:, None] + np.where(repeated > 0, block.matrices_forward[:, None], 0.0)
-    tensor_exposed = (
-        _exposed_tensor_seconds(pieces, waited_for[:, None] + repeated, window)
-        + pieces.exposed_regather[:, None]
-    )
+    tensor_exposed = _exposed_tensor_seconds(pieces, waited_for[:, None] + repeated, window)
+    tensor_exposed = tensor_exposed + pieces.exposed_regather[:, None]
     drops = question.stack.drops
     experts_again = float("experts" in drops)
     attends_again = np.array([0.0, float(bool(drops & ATTEND_AGAIN)), 1.0])
@@ -810,23 +796,18 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
     """Seconds to update one parameter of a `part` of the model on the device, (N,): bytes read and written
     over memory bandwidth."""
     question, columns = pieces.question, pieces.columns
-    experts, states, share = (
-        part == "experts",
-        pieces.states[part],
-        trained_share(question, columns, part).share,
-    )
+    experts, states = part == "experts", pieces.states[part]
+    share = trained_share(question, columns, part).share
     sharded = columns.shards(experts=experts, zero=1)
     copies = columns.expert_replicas if experts else columns.replicas
-    gradient = STATE_BYTES[gradient_dtype(question)]
     buffered = question.stack.gradient_buffer & (columns.zero <= 1)
     passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)
+    gradients = passes * STATE_BYTES[gradient_dtype(question)] / sharded
     besides = question.stack.unfused_update_bytes
     if question.training.optimizer == "lamb":
         besides += question.stack.lamb_update_bytes
     unfused = besides / sharded
-    touched = (
-        share * (passes * gradient / sharded) + 2 * states.optimizer + 2 * states.updated + share * unfused
-    )
+    touched = share * gradients + 2 * states.optimizer + 2 * states.updated + share * unfused
     return touched / pieces.device.optimizer_rate
 
 

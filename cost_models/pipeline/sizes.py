@@ -61,12 +61,9 @@ def update_of_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> 
     return sum_terms(dense, update_of(experts, pieces.counts.experts))
 
 
-def update_of(states: StateBytes, module_parameters: Array) -> Term:
+def update_of(states: StateBytes, parameters: Array) -> Term:
     """Temporary bytes by part of a module's optimizer step, from the bytes of `states` per parameter."""
-    return {
-        "gradients": states.late_gradients * module_parameters,
-        "working": states.update * module_parameters,
-    }
+    return {"gradients": states.late_gradients * parameters, "working": states.update * parameters}
 
 
 _NARROW_COPIES = 2.0
@@ -200,10 +197,8 @@ def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array
             continue
         in_one_kernel = question.stack.experts_in_one_kernel and gemm.routed
         split = 1 if gemm.split == "whole" else columns.etp if gemm.routed else columns.tp
-        local = gemm.inputs * max(gemm.outputs) / split
-        largest = np.maximum(
-            largest, local * (question.model.num_experts / columns.ep if in_one_kernel else 1.0)
-        )
+        matrices = question.model.num_experts / columns.ep if in_one_kernel else 1.0
+        largest = np.maximum(largest, gemm.inputs * max(gemm.outputs) / split * matrices)
     return largest
 
 

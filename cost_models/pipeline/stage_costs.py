@@ -134,11 +134,9 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
     """Memory coefficients that multi-token prediction changes, with their new values."""
-    added_terms: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
-    added_terms |= {
-        k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")
-    }
-    return _with_further(pieces, terms, added_terms, ("static", "update"))
+    kinds = ("activation", "pending")
+    added = {kind: (terms[f"head_{kind}"], _unrecomputed(terms[f"layer_{kind}"])) for kind in kinds}
+    return _with_further(pieces, terms, added | {"moment": (terms["head_moment"],)}, ("static", "update"))
 
 
 def _with_further(
@@ -153,10 +151,8 @@ def _with_further(
     for kind in of_rank:
         head = sum_terms(terms[f"head_{kind}"], terms[f"layer_{kind}"], times=times)
         embedding = terms[f"embedding_{kind}"].items()
-        embedding_copy = {
-            part: np.where(pipelined, value, 0.0) for part, value in embedding if part != "buffers"
-        }
-        changed[f"head_{kind}"] = sum_terms(head, embedding_copy)
+        copy = {part: np.where(pipelined, value, 0.0) for part, value in embedding if part != "buffers"}
+        changed[f"head_{kind}"] = sum_terms(head, copy)
     return changed
 
 
@@ -200,11 +196,9 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
     if question.training.reference in ("resident", "host"):
         # a reference model runs before each forward pass, with its gathers and collectives; what one that lies on the
         # host waits for is its own
+        once = ("offload", "offload_hidden")
         for name in ("layer_forward", "embedding_forward", "head_forward", "stage_forward"):
-            terms[name] = {
-                part: (1 + (part not in ("offload", "offload_hidden"))) * value
-                for part, value in terms[name].items()
-            }
+            terms[name] = {part: (2 - (part in once)) * value for part, value in terms[name].items()}
     slowdown = jitter_share(question, columns)
     return {name: with_jitter(term, slowdown) for name, term in terms.items()}
 
@@ -212,7 +206,7 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     """All memory coefficients of N layouts, in bytes by part."""
     pieces = Pieces(question, columns)
-    states, counts, activations, head = pieces.states, pieces.counts, pieces.kept, pieces.head_parameters
+    states, counts, kept, head = pieces.states, pieces.counts, pieces.kept, pieces.head_parameters
     of_block = states["block"], states["experts"]
     pending, head_pending = pending_bytes(question, columns)
     boundary, of_first, of_last = boundary_bytes(question, columns)
@@ -221,29 +215,26 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     # tensors wait for its weight half
     collects = is_scheduled(columns, KEEPS_ALL_LOGITS)
     waits = is_scheduled(columns, ALWAYS_SPLIT)
-    live = activations.head + activations.log_probabilities
-    head_moment = activations.loss_gradients + np.where(
-        collects, 0.0, np.where(waits, activations.log_probabilities, live)
-    )
+    live = kept.head + kept.log_probabilities
+    head_moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
         gradient = question.training.element_bytes * counts.head_matrix
         head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
-    buckets = np.where(
-        (columns.zero >= 1) & (columns.replicas > 1), question.stack.collective_buffers or 0.0, 0.0
-    )  # for shards of gradients and weights
+    shards = (columns.zero >= 1) & (columns.replicas > 1)  # of gradients and weights
+    buckets = np.where(shards, question.stack.collective_buffers or 0.0, 0.0)
     terms: Terms = {
         "static": {"buffers": boundary + workspace_bytes(question) + buckets},
         "layer_static": persistent_block(pieces, *of_block),
-        "layer_activation": {"activations": activations.block},
+        "layer_activation": {"activations": kept.block},
         "layer_pending": {"activations": pending},
         "layer_update": update_of_block(pieces, *of_block),
         "rank_update": {"optimizer": np.zeros(len(columns))},
         "embedding_static": persistent_end(pieces, states["embedding"], counts.embedding)
         | {"buffers": of_first},
-        "embedding_activation": {"activations": activations.embedding},
+        "embedding_activation": {"activations": kept.embedding},
         "embedding_update": update_of(states["embedding"], counts.embedding),
         "head_static": persistent_end(pieces, states["head"], head) | {"buffers": of_last},
-        "head_activation": {"activations": np.where(collects, live, np.where(waits, activations.head, 0.0))},
+        "head_activation": {"activations": np.where(collects, live, np.where(waits, kept.head, 0.0))},
         "head_pending": {"activations": head_pending},
         "head_update": update_of(states["head"], head),
         "working": {"working": working_bytes(pieces)},
@@ -259,7 +250,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     moving = [name for name in BYTES if name.endswith(("_activation", "_pending", "_moment", "working"))]
     fragments |= {name: share * sum_of_parts(terms[name]) for name in moving}
     if share:
-        fragments["head_moment"] = fragments["head_moment"] + activations.released_logits
+        fragments["head_moment"] = fragments["head_moment"] + kept.released_logits
     terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in fragments.items()}
     return terms | {"head_moment": _with_freed_ends(pieces, terms["head_moment"])}
 
@@ -297,9 +288,8 @@ def _stream_pools(pieces: Pieces, terms: Terms) -> dict[str, Array]:
     together = pieces.columns.pp == 1
     first = gathers * (counts.embedding + np.where(together, head, 0.0))
     last = np.where(together, 0.0, gathers * head)
-    made = {  # in memory blocks of the pool
-        name: -terms[name]["gradients"] for name in ("layer_update", "embedding_update", "head_update")
-    }
+    updates = ("layer_update", "embedding_update", "head_update")
+    made = {name: -terms[name]["gradients"] for name in updates}  # in memory blocks of the pool
     return made | {
         "static": blocks,
         "layer_static": states["block"].reduced * counts.block + states["experts"].reduced * counts.experts,
@@ -312,8 +302,10 @@ Price = Callable[[Question, LayoutColumns], Terms]
 
 
 def stage_terms(question: Question, columns: LayoutColumns) -> Terms:
-    """All time and memory coefficients of N layouts, in seconds and bytes by part."""
-    return time_terms(question, columns) | memory_terms(question, columns)
+    """All time and memory coefficients of N layouts, in seconds and bytes by part, and a device's
+    `memory_limit`."""
+    limit = {"memory_limit": {"limit": memory_limit(question, columns)}}
+    return time_terms(question, columns) | memory_terms(question, columns) | limit
 
 
 def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> list[Terms]:
@@ -334,6 +326,8 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
 
     common = by_kind[kinds.of_block[-1]]
     common = common | {name: mean(name) for name in common if name.startswith("rank_")}
+    if "memory_limit" in common:  # of all axes, those of experts too
+        common = common | {"memory_limit": {"limit": memory_limit(question, columns)}}
     if question.model.tower is not None:
         begins = {name: term for name, term in by_kind[0].items() if name.startswith("embedding_")}
         for name in begins.keys() & {"embedding_static"}:
@@ -531,8 +525,7 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 
 def _costs(question: Question, price: Price, columns: LayoutColumns) -> StageCosts:
-    limit = {"memory_limit": memory_limit(question, columns)}
-    by_kind = [add_up(terms) | limit for terms in terms_by_kind(question, columns, price)]
+    by_kind = [add_up(terms) for terms in terms_by_kind(question, columns, price)]
     return costs_by_kind(by_kind, question.kinds, len(columns))
 
 
@@ -552,10 +545,9 @@ def add_up(terms: Terms) -> dict[str, Array]:
     return {name: sum_of_parts(term) for name, term in terms.items()}
 
 
-def costs_of(terms: Terms, limit: Array) -> StageCosts:
-    """Stage costs from `terms`, each coefficient summed over its parts. `limit`, (N,), is the maximum peak of
-    a device in bytes."""
-    return StageCosts(**add_up(terms), memory_limit=limit, kinds=())
+def costs_of(terms: Terms) -> StageCosts:
+    """Stage costs from `terms`, each coefficient summed over its parts."""
+    return StageCosts(**add_up(terms), kinds=())
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:

@@ -21,24 +21,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
 
-
-def ranks_of_stages(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
-    """Pipeline rank of each virtual stage, (S,). Stages go round the ranks in a ring or, if `v_shaped`, down
-    the ranks and up again."""
-    chunk_S, place_S = np.divmod(np.arange(pp * vpp), pp)
-    return np.where(chunk_S % 2 == 1, pp - 1 - place_S, place_S) if v_shaped else place_S
-
-
-def stages_of_ranks(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
-    """Virtual stages of each pipeline rank, in model order, (R, V)."""
-    return np.argsort(ranks_of_stages(pp, vpp, v_shaped=v_shaped), kind="stable").reshape(pp, vpp)
-
+if TYPE_CHECKING:
+    from cost_models.schedules.registry import PipelineSchedule
 
 Count = Ints | int
 
@@ -46,8 +36,7 @@ Count = Ints | int
 def round_sizes(pp: Count, microbatches: Count) -> Ints:
     """Number of microbatches per round, about pp, elementwise: so many pass through a rank's first chunk
     before its next chunk begins."""
-    sizes: Ints = microbatches // np.maximum(1, microbatches // pp)
-    return sizes
+    return np.asarray(microbatches // np.maximum(1, microbatches // pp))
 
 
 CACHED_TABLES = 1024
@@ -71,12 +60,12 @@ class Action(NamedTuple):
     microbatch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ActionTable:
     """Actions of every pipeline rank in execution order. A table equals only itself, which suffices because
     `build` caches."""
 
-    schedule: str
+    schedule: PipelineSchedule
     pp: int
     vpp: int
     microbatches: int
@@ -86,13 +75,9 @@ class ActionTable:
     """(R, A) virtual stage of each action; 0 for an idle entry."""
     microbatch: Ints
     """(R, A) microbatch number of each action; 0 for an idle entry."""
-    v_shaped: bool = False
-    """Whether virtual stages go down the ranks and up again, rather than round the ranks in a ring."""
-    splits_backward: bool = False
-    """Whether any backward pass runs as two actions, for input and for weight gradients."""
-    overlapped: Bools | None = None
+    overlapped: Bools
     """(R, A) whether this forward and the backward after it are one step of the engine, which sends both
-    results at its end; None for schedules without such pairs."""
+    results at its end."""
     left_out: int = 0
     """Number of microbatches of the step omitted from the steady middle of the table; they take as long as
     the rounds around them."""
@@ -110,14 +95,9 @@ class ActionTable:
     @property
     def round_size(self) -> int:
         """Number of microbatches after which the steady state of the schedule repeats."""
-        if self.vpp == 1 or self.v_shaped:
+        if self.vpp == 1 or self.schedule.v_shaped:
             return 1
         return int(round_sizes(self.pp, self.step_microbatches))
-
-    @property
-    def is_queue(self) -> bool:
-        """Whether the schedule runs all forward passes before all backward passes."""
-        return self.schedule == "gpipe"
 
     @property
     def chunk(self) -> Ints:
@@ -127,7 +107,7 @@ class ActionTable:
     @property
     def rank_of_stage(self) -> Ints:
         """Pipeline rank of each virtual stage, (S,)."""
-        return ranks_of_stages(self.pp, self.vpp, v_shaped=self.v_shaped)
+        return self.schedule.rank_of_stage(self.pp, self.vpp)
 
     def actions(self, rank: int) -> tuple[Action, ...]:
         """Actions of one pipeline rank in execution order."""
@@ -139,18 +119,16 @@ class ActionTable:
         )
 
 
-def actions_in_rounds(
-    pp: int, vpp: int, microbatches: int, *, warm_up_R: Ints, round_size: int, splits_backward: bool
-) -> Ints:
-    """Table of actions, (4, R, A): kind, stage, microbatch and overlap mark. Rounds of `round_size`
-    microbatches pass chunk after chunk; backward passes visit the chunks in reverse.
+def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: int, *, splits: bool) -> Ints:
+    """Table of actions, (4, R, A): kind, stage, microbatch and overlap mark, for a step of `m` microbatches.
+    Rounds of `round_size` microbatches pass chunk after chunk; backward passes visit the chunks in reverse.
 
     Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then
-    the remaining backwards: backward j follows min(warm_up + j + 1, U) forwards. If backward is split, rank r
+    the remaining backwards: backward j follows min(warm_up + j + 1, U) forwards. If backward `splits`, rank r
     follows each input half from the r-th on by the oldest weight half, so that weight half k follows input
     half k + r, or all other actions if there is none.
     """
-    units = microbatches * vpp
+    units = m * vpp
     unit_U, rank_R1 = np.arange(units), np.arange(pp)[:, None]
     chunk_U = unit_U // round_size % vpp
     microbatch_U = unit_U // (round_size * vpp) * round_size + unit_U % round_size
@@ -159,15 +137,14 @@ def actions_in_rounds(
     def with_weight_halves(backward_RU: Ints) -> Ints:
         """Number of actions in `backward_RU` backward passes, including weight halves that run among them if
         backward is split."""
-        return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits_backward else backward_RU
+        return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
-        place_RU: Ints = np.minimum(warm_up_R1 + unit_RU + 1, units) + with_weight_halves(unit_RU)
-        return place_RU
+        return np.asarray(np.minimum(warm_up_R1 + unit_RU + 1, units) + with_weight_halves(unit_RU))
 
     places = [unit_U + with_weight_halves(np.maximum(0, unit_U - warm_up_R1)), place_of_backward(unit_U)]
     kinds, chunks = [FORWARD, BACKWARD], [chunk_U, vpp - 1 - chunk_U]
-    if splits_backward:
+    if splits:
         later_RU = unit_U + rank_R1
         places.append(np.where(later_RU < units, place_of_backward(later_RU) + 1, 2 * units + unit_U))
         kinds, chunks = [FORWARD, INPUT, WEIGHT], [*chunks, chunks[1]]
@@ -208,12 +185,11 @@ def actions_of_phases(pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]
     """
     rows = [np.concatenate(phases) for phases in ranks]
     rows = [row_A4[row_A4[:, MICROBATCH] < microbatches] for row_A4 in rows]
-    stages = stages_of_ranks(pp, 2, v_shaped=True)
     columns = np.zeros((4, pp, max(map(len, rows))), dtype=np.int64)
     columns[KIND] = IDLE
     for rank, row_A4 in enumerate(rows):
         columns[:, rank, : len(row_A4)] = row_A4.T
-        columns[CHUNK, rank, : len(row_A4)] = stages[rank, row_A4[:, CHUNK]]
+        columns[CHUNK, rank, : len(row_A4)] = np.where(row_A4[:, CHUNK] == 0, rank, 2 * pp - 1 - rank)
     return columns
 
 
@@ -235,7 +211,7 @@ def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]
     """
     change_RA2V = _CHANGES[table.kind][..., None] * (table.chunk[..., None, None] == np.arange(table.vpp))
     count_RA2V = np.cumsum(change_RA2V, axis=1)
-    omitted = table.left_out if table.is_queue else 0  # all wait for their backward pass
+    omitted = table.left_out if table.schedule.steady == "queue" else 0  # all wait for their backward pass
     count_RA2V[:, :, 0] += omitted
     # counts can be most only before the first release of several in a row
     release_RA = np.isin(table.kind, (BACKWARD, WEIGHT))
@@ -251,9 +227,8 @@ def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]
 def _pareto_maximal(vectors_AV: Ints) -> Ints:
     """Distinct Pareto-maximal vectors in sorted order, (K, V): no other vector is at least as large in every
     component."""
-    vectors_KV = np.array(
-        sorted(set(map(tuple, vectors_AV.tolist())))
-    )  # much faster than `np.unique` over rows
+    # much faster than `np.unique` over rows
+    vectors_KV = np.array(sorted(set(map(tuple, vectors_AV.tolist()))))
     total_K = vectors_KV.sum(axis=1)
     rows = [
         row

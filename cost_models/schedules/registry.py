@@ -35,10 +35,8 @@ from cost_models.schedules.actions import (
     actions_in_rounds,
     actions_of_phases,
     overlap,
-    ranks_of_stages,
     repeat,
     round_sizes,
-    stages_of_ranks,
 )
 
 Objection = Callable[[str, int, int, int], str | None]
@@ -67,7 +65,7 @@ class PipelineSchedule:
     """Rule on sizes that no engine can break, in addition to the range of `chunks`."""
     engine_objection: Objection | None = None
     """Additional rule on sizes of PyTorch's implementation only."""
-    chunks: tuple[int, int | None]
+    chunks: tuple[int, int | None] = (1, 1)
     """Minimum and maximum number of model chunks per rank; None: no maximum."""
     splits: Literal["never", "sometimes", "always"] = "never"
     """How often backward passes run as two actions, for input and for weight gradients."""
@@ -99,8 +97,19 @@ class PipelineSchedule:
         fewest, most = self.chunks
         return fewest <= vpp and (most is None or vpp <= most)
 
-    def refused(self, pp: int, vpp: int, microbatches: int) -> str | None:
-        """Sentence that says why no engine can run the schedule with these sizes; None if some engine can."""
+    def rank_of_stage(self, pp: int, vpp: int) -> Ints:
+        """Pipeline rank of each virtual stage, (S,). Stages go round the ranks in a ring or, in a V, down the
+        ranks and up again."""
+        chunk_S, place_S = np.divmod(np.arange(pp * vpp), pp)
+        return np.where(self.v_shaped & (chunk_S % 2 == 1), pp - 1 - place_S, place_S)
+
+    def stages_of_rank(self, pp: int, vpp: int) -> Ints:
+        """Virtual stages of each pipeline rank, in model order, (R, V)."""
+        return np.argsort(self.rank_of_stage(pp, vpp), kind="stable").reshape(pp, vpp)
+
+    def refused(self, pp: int, vpp: int, microbatches: int, *, any_engine: bool = True) -> str | None:
+        """Sentence that says why no engine, or unless `any_engine` why PyTorch's engine, can run the schedule
+        with these sizes; None if it can."""
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
         if not self.runs_chunks(vpp):
@@ -109,7 +118,8 @@ class PipelineSchedule:
             if most is None:
                 return f"{self.name} needs at least {number} per pipeline rank: vpp{fewest} or more"
             return f"{self.name} runs {number} per pipeline rank, not vpp{vpp}"
-        return self.objection and self.objection(self.name, pp, vpp, microbatches)
+        rules = [self.objection, None if any_engine else self.engine_objection]
+        return next(filter(None, (rule(self.name, pp, vpp, microbatches) for rule in rules if rule)), None)
 
     def table(self, pp: int, vpp: int, microbatches: int) -> ActionTable:
         """Build the table of every rank's actions in execution order."""
@@ -118,28 +128,12 @@ class PipelineSchedule:
             columns = actions_of_phases(pp, microbatches, phases)
         else:
             assert self.warm_up is not None
-            columns = actions_in_rounds(
-                pp,
-                vpp,
-                microbatches,
-                warm_up_R=np.broadcast_to(self.warm_up(pp, vpp, microbatches, np.arange(pp)), pp),
-                round_size=int(self.round_sizes(pp, microbatches)),
-                splits_backward=self.splits == "always",
-            )
+            warm_up_R = np.broadcast_to(self.warm_up(pp, vpp, microbatches, np.arange(pp)), pp)
+            size, splits = int(self.round_sizes(pp, microbatches)), self.splits == "always"
+            columns = actions_in_rounds(pp, vpp, microbatches, warm_up_R, size, splits=splits)
         columns.flags.writeable = False
         kind, stage, microbatch, overlapped = columns
-        return ActionTable(
-            schedule=self.name,
-            pp=pp,
-            vpp=vpp,
-            microbatches=microbatches,
-            kind=kind,
-            stage=stage,
-            microbatch=microbatch,
-            v_shaped=self.v_shaped,
-            splits_backward=self.splits != "never",
-            overlapped=overlapped.astype(np.bool_) if overlapped.any() else None,
-        )
+        return ActionTable(self, pp, vpp, microbatches, kind, stage, microbatch, overlapped == 1)
 
     def live_of_chunk(self, pp: Count, vpp: Count, microbatches: Count, rank: Count, chunk: Count) -> Ints:
         """Number of live microbatches of one chunk at the moment for which bounds compute a rank's memory,
@@ -202,19 +196,13 @@ def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
     """
     n = max(2 * pp - 1, m)
     stable = n - pp
+    down = ((FORWARD, 0, 2 * pp - 1 - r), (INPUT, 0, 0), (WEIGHT, 0, 0))
+    up = ((FORWARD, 1, pp), (INPUT, 1, pp - r), (WEIGHT, 1, pp - r))
     return [
         repeat(2 * (pp - r) - 1, (FORWARD, 0, 0)),
         repeat(r, (FORWARD, 1, 0), (FORWARD, 0, 2 * (pp - r) - 1)),
         repeat(pp - r, (FORWARD, 1, r), (INPUT, 1, 0), (WEIGHT, 1, 0)),
-        repeat(
-            stable,
-            (FORWARD, 0, 2 * pp - 1 - r),
-            (INPUT, 0, 0),
-            (WEIGHT, 0, 0),
-            (FORWARD, 1, pp),
-            (INPUT, 1, pp - r),
-            (WEIGHT, 1, pp - r),
-        ),
+        repeat(stable, *down, *up),
         repeat(r, (INPUT, 0, stable), (INPUT, 1, n - r)),
         repeat(pp - r, (INPUT, 0, stable + r), (WEIGHT, 0, stable)),
         repeat(r, (WEIGHT, 1, n - r)),
@@ -241,17 +229,15 @@ def _dualpipev_phases(pp: int, r: int, m: int) -> list[Ints]:
     steady = overlap(repeat(pairs, *down, *up), (0,), 1)
     if r == pp - 1:  # the turn of the V takes its first pair apart
         steady[:2, OVERLAPPED] = 0
-    last_forwards = repeat(
-        after, (BACKWARD, 1, after + pairs), (FORWARD, 1, pp + pairs), (BACKWARD, 0, pairs)
-    )
+    late_pairs = repeat(after, (BACKWARD, 1, after + pairs), (FORWARD, 1, pp + pairs), (BACKWARD, 0, pairs))
     alternating = repeat(r + 1, (BACKWARD, 1, 2 * after + pairs), (BACKWARD, 0, after + pairs))
     alternating[r + 1 :, KIND] = INPUT
     last_inputs = repeat(after, (INPUT, 0, pp + pairs))
     weights = np.concatenate([alternating[r + 1 :], last_inputs])
     weights[:, KIND] = WEIGHT
     in_turn = np.stack([weights[:after], last_inputs], axis=1).reshape(-1, 4)
-    last_forwards = overlap(last_forwards, (1, 2), 3)
-    return [*forwards, steady, last_forwards, alternating, in_turn, weights[after:]]
+    late_pairs = overlap(late_pairs, (1, 2), 3)
+    return [*forwards, steady, late_pairs, alternating, in_turn, weights[after:]]
 
 
 _SCHEDULES = (
@@ -259,7 +245,6 @@ _SCHEDULES = (
         name="gpipe",
         engine="ScheduleGPipe",
         warm_up=lambda pp, vpp, m, rank: m,
-        chunks=(1, 1),
         keeps_all_logits=True,
         steady="queue",
     ),
@@ -269,7 +254,6 @@ _SCHEDULES = (
         warm_up=lambda pp, vpp, m, rank: pp - 1 - rank,
         # others run fewer microbatches than ranks
         engine_objection=_microbatch_for_each_stage,
-        chunks=(1, 1),
         steady="pairs",
     ),
     PipelineSchedule(
@@ -288,11 +272,7 @@ _SCHEDULES = (
         splits="always",
     ),
     PipelineSchedule(
-        name="zbv",
-        engine="ScheduleZBVZeroBubble",
-        phases=_zbv_phases,
-        chunks=(2, 2),
-        splits="always",
+        name="zbv", engine="ScheduleZBVZeroBubble", phases=_zbv_phases, chunks=(2, 2), splits="always"
     ),
     PipelineSchedule(
         name="dualpipev",
@@ -323,10 +303,7 @@ def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
     Raises:
         UnknownNameError: no such schedule.
     """
-    own = schedule_named(schedule)
-    if wrong := own.refused(pp, vpp, microbatches):
-        return wrong
-    return own.engine_objection and own.engine_objection(schedule, pp, vpp, microbatches)
+    return schedule_named(schedule).refused(pp, vpp, microbatches, any_engine=False)
 
 
 @lru_cache(maxsize=CACHED_TABLES)
@@ -341,8 +318,7 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
         InputError: the schedule cannot run with these numbers, or is unknown.
     """
     own = schedule_named(schedule)
-    wrong = own.refused(pp, vpp, microbatches) if any_engine else legal(schedule, pp, vpp, microbatches)
-    if wrong:
+    if wrong := own.refused(pp, vpp, microbatches, any_engine=any_engine):
         raise InputError(wrong)
     return own.table(pp, vpp, microbatches)
 
@@ -367,16 +343,6 @@ def shortened_table(
     size = schedule_named(schedule).round_sizes(pp, microbatches)
     fewer = few + (microbatches - few) % int(size)
     return replace(build(schedule, pp, vpp, fewer), left_out=microbatches - fewer)
-
-
-def rank_of_stage(schedule: str, pp: int, vpp: int) -> Ints:
-    """Pipeline rank of each virtual stage under a schedule, (S,)."""
-    return ranks_of_stages(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
-
-
-def stages_of_rank(schedule: str, pp: int, vpp: int) -> Ints:
-    """Virtual stages of each pipeline rank under a schedule, in model order, (R, V)."""
-    return stages_of_ranks(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
 
 
 def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:

@@ -69,27 +69,45 @@ class CriticalPath:
     rank: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
     """A schedule's action table, prepared for computing end times. Actions are sorted into levels, each of
     which depends only on earlier levels."""
 
-    table: ActionTable
-    levels: tuple[slice, ...]
-    """Range of action numbers (0 to E − 1) in each level."""
-    follows: Ints
-    """(E,) row of the evaluation with the previous action of the same rank."""
-    receives: Ints
-    """(E,) row of the evaluation with the action on another rank whose result this action receives."""
-    duration_of: Ints
-    """(E,) index of each action's duration in the columns of `_flat_durations`."""
-    row_of: Ints
-    """(R, A) row of the evaluation with the end time of each action in the table."""
-    cycle: int
-    """Number of actions of a rank in one round of microbatches, after which the steady state repeats."""
-    reach: int
-    """Maximum difference in position (column of the table) between an action and an action that it waits
-    for."""
+    def __init__(self, table: ActionTable) -> None:
+        self.table, sender_RA, actions = table, _senders(table), table.kind.shape[1]
+        level_RA = _earliest_levels(sender_RA)
+        order_E = np.argsort(level_RA, axis=None, kind="stable")
+        bounds = np.flatnonzero(np.diff(level_RA.ravel()[order_E], prepend=-1, append=-1)).tolist()
+        self.levels = [slice(start, stop) for start, stop in pairwise(bounds)]
+        """Range of action numbers (0 to E − 1) in each level."""
+        place = np.concatenate(
+            [np.empty_like(order_E), [_NEVER]]
+        )  # the sender -1 (none) finds the last entry
+        place[order_E] = _BEFORE + np.arange(len(order_E))
+        self.receives = place[sender_RA.ravel()[order_E]]
+        """(E,) row of the evaluation with the action on another rank whose result this action receives."""
+        self.row_of: Ints = place[:-1].reshape(level_RA.shape)
+        """(R, A) row of the evaluation with the end time of each action in the table."""
+        follows_RA = np.full_like(self.row_of, _STEP_START)
+        follows_RA[:, 1:] = self.row_of[:, :-1]
+        self.follows = follows_RA.ravel()[order_E]
+        """(E,) row of the evaluation with the previous action of the same rank."""
+        self.duration_of = (table.stage + table.num_stages * table.kind).ravel()[order_E]
+        """(E,) index of each action's duration in the columns of `_flat_durations`."""
+        kind_A, stage_A, microbatch_A, middle = (
+            table.kind[0],
+            table.stage[0],
+            table.microbatch[0],
+            actions // 2,
+        )
+        again_A = (kind_A == kind_A[middle]) & (stage_A == stage_A[middle])
+        again_A &= microbatch_A == microbatch_A[middle] + table.round_size
+        self.cycle = int(again_A.argmax()) - middle
+        """Number of actions of a rank in one round of microbatches, after which the steady state repeats."""
+        waits_RA = np.where(sender_RA < 0, 0, np.arange(actions) - sender_RA % actions)
+        self.reach = int(waits_RA[:, actions // 4 : 3 * actions // 4].max(initial=1))
+        """Maximum difference in position (column of the table) between an action and an action that it waits
+        for."""
 
     def rank_ends(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
@@ -109,12 +127,11 @@ class Timeline:
         placements' durations."""
         ends_BR = np.empty((len(delay_B), self.table.pp))
         missing_B = np.zeros(len(delay_B), dtype=np.int64)
-        step = max(1, _BATCH_ROWS // len(self.duration_of))
+        actions = len(self.duration_of)
+        step = max(1, _BATCH_ROWS // actions)
         for start in range(0, len(delay_B), step):
             batch = slice(start, start + step)
-            end_EB = self._ends(duration_BS[batch], delay_B[batch]).reshape(
-                _BEFORE + len(self.duration_of), -1
-            )
+            end_EB = self._ends(duration_BS[batch], delay_B[batch]).reshape(_BEFORE + actions, -1)
             ends_BR[batch] = end_EB[self.row_of[:, -1]].T
             if self.table.left_out:
                 pace_BR, missing_B[batch] = self._pace(duration_BS[batch], end_EB)
@@ -133,7 +150,9 @@ class Timeline:
         a multiple of the group's; otherwise the longest round bounds it.
         """
         table, stages = self.table, self.table.num_stages
-        if table.is_queue:  # jobs in a row of machines, forward and then back: the slowest sets the pace
+        if (
+            table.schedule.steady == "queue"
+        ):  # jobs in a row of machines, forward and then back: the slowest sets the pace
             back_BR = np.maximum.accumulate(duration_BS[:, 2 * stages - 1 : stages - 1 : -1], axis=1)[:, ::-1]
             pace_BR = duration_BS[:, :stages].max(axis=1, keepdims=True) + back_BR
             return pace_BR, np.zeros(len(pace_BR), dtype=np.int64)
@@ -159,7 +178,7 @@ class Timeline:
         table, least = self.table, self.table.microbatches + missing
         if least * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
-        whole = (table.schedule, table.pp, table.vpp, table.step_microbatches)
+        whole = (table.schedule.name, table.pp, table.vpp, table.step_microbatches)
         return compile_timeline(shortened_table(*whole, least=least))
 
     def spans(
@@ -202,15 +221,14 @@ class Timeline:
             path.append(row - _BEFORE)
         path_E, stages = np.array(path), self.table.num_stages
         times = np.ones(len(path_E), dtype=np.int64)
-        for microbatches, begin, end in (
-            self._repeated_stretches(path_E, end_E, pace) if self.table.left_out else ()
-        ):
+        stretches = self._repeated_stretches(path_E, end_E, pace) if self.table.left_out else []
+        for microbatches, begin, end in stretches:
             repeats, missing = divmod(self.table.left_out, microbatches)
             if missing and (longer := self._longer_timeline(missing)):
                 return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
             times[begin:end] += repeats
-        count_KS = np.bincount(self.duration_of[path_E], times, (len(KINDS) + 1) * stages).astype(np.int64)
-        count_KS = count_KS.reshape(-1, stages)
+        count = np.bincount(self.duration_of[path_E], times, (len(KINDS) + 1) * stages)
+        count_KS = count.astype(np.int64).reshape(-1, stages)
         return CriticalPath(
             forward_counts=count_KS[FORWARD],
             backward_counts=count_KS[BACKWARD] + count_KS[INPUT],
@@ -228,7 +246,7 @@ class Timeline:
         place, microbatch = at % actions, table.microbatch.ravel()[at]
         slots = (self.duration_of[path] * table.round_size + microbatch % table.round_size).tolist()
         phases = [(actions // 4, 3 * actions // 4)]
-        if table.is_queue:  # the slowest stage of each phase sets its pace
+        if table.schedule.steady == "queue":  # the slowest stage of each phase sets its pace
             phases, pace = [(0, actions // 2), (actions // 2, actions)], 0.0
         soonest = []
         for low, high in phases:
@@ -259,7 +277,7 @@ class Timeline:
         delay = np.asarray(p2p, dtype=np.float64)
         batch = np.broadcast_shapes(*(x.shape[:-1] for x in (forward, backward, weight)), delay.shape)
         kinds = [forward, backward + weight]
-        if self.table.splits_backward:
+        if self.table.schedule.splits != "never":
             kinds += [backward, weight, np.zeros(1)]
         flat = np.concatenate([np.broadcast_to(x, (*batch, x.shape[-1])) for x in kinds], axis=-1)
         flat = flat.reshape(-1, flat.shape[-1])
@@ -288,43 +306,16 @@ class Timeline:
         """End of all 2 + E rows of the evaluation in seconds for one placement, by a Python loop, which is
         faster than numpy if levels have few actions."""
         end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
-        for own, follows, receives in zip(
-            duration, self.follows.tolist(), self.receives.tolist(), strict=True
-        ):
-            ready, arrived = end[follows], end[receives] + delay
+        for own, before, sender in zip(duration, self.follows.tolist(), self.receives.tolist(), strict=True):
+            ready, arrived = end[before], end[sender] + delay
             end.append((ready if ready > arrived else arrived) + own)
         return end
 
 
 @lru_cache(maxsize=CACHED_TABLES)
 def compile_timeline(table: ActionTable) -> Timeline:
-    """Sort a table's actions into levels of dependence, once for any durations."""
-    sender_RA, actions = _senders(table), table.kind.shape[1]
-    middle = actions // 2
-    kind_A, stage_A, microbatch_A = table.kind[0], table.stage[0], table.microbatch[0]
-    again_A = (kind_A == kind_A[middle]) & (stage_A == stage_A[middle])
-    again_A &= microbatch_A == microbatch_A[middle] + table.round_size
-    waits_RA = np.where(sender_RA < 0, 0, np.arange(actions) - sender_RA % actions)
-    level_RA = _earliest_levels(sender_RA)
-    order_E = np.argsort(level_RA, axis=None, kind="stable")
-    place = np.concatenate([np.empty_like(order_E), [_NEVER]])  # the sender -1 (none) finds the last entry
-    place[order_E] = _BEFORE + np.arange(len(order_E))
-    row_RA = place[:-1].reshape(level_RA.shape)
-    follows_RA = np.full_like(row_RA, _STEP_START)
-    follows_RA[:, 1:] = row_RA[:, :-1]
-    follows_E = follows_RA.ravel()[order_E]
-    receives_E = place[sender_RA.ravel()[order_E]]
-    bounds = np.flatnonzero(np.diff(level_RA.ravel()[order_E], prepend=-1, append=-1)).tolist()
-    return Timeline(
-        table=table,
-        levels=tuple(slice(start, stop) for start, stop in pairwise(bounds)),
-        follows=follows_E,
-        receives=receives_E,
-        duration_of=(table.stage + table.num_stages * table.kind).ravel()[order_E],
-        row_of=row_RA,
-        cycle=int(again_A.argmax()) - middle,
-        reach=int(waits_RA[:, actions // 4 : 3 * actions // 4].max(initial=1)),
-    )
+    """Timeline of a table's actions, prepared once for any durations."""
+    return Timeline(table)
 
 
 def _senders(table: ActionTable) -> Ints:
@@ -335,8 +326,7 @@ def _senders(table: ActionTable) -> Ints:
     sends_RA = forward_RA | (table.kind == BACKWARD) | (table.kind == INPUT)
     number_of = np.full((2, stages, table.microbatches), -1)
     number_RA = np.arange(table.stage.size).reshape(table.stage.shape)
-    if table.overlapped is not None:  # the pair's results leave after its second action
-        number_RA = number_RA + (table.overlapped & forward_RA)
+    number_RA = number_RA + (table.overlapped & forward_RA)  # a pair's results leave after its second action
     way = (~forward_RA).astype(np.int64)
     number_of[way[sends_RA], table.stage[sends_RA], table.microbatch[sends_RA]] = number_RA[sends_RA]
     source = table.stage + np.where(forward_RA, -1, 1)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cost_models.axes.layout import Layout
-from cost_models.schedules.registry import stages_of_rank
+from cost_models.schedules.registry import schedule_named
 from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.axes.replicas import share_of
 from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
@@ -49,7 +49,7 @@ class Rank:
         self.experts = make_expert_mesh(layout, self.mesh.device_type) if plan.model.has_experts else None
         self.passes = Passes(device)
         self.dtype = _COMPUTE_DTYPES[plan.training.wide_precision]
-        stages = stages_of_rank(layout.schedule, layout.pp, layout.vpp)
+        stages = schedule_named(layout.schedule).stages_of_rank(layout.pp, layout.vpp)
         self.stages = [int(stage) for stage in stages[self.mesh["pp"].get_local_rank()]]
         """Virtual stages of this pipeline rank, in model order."""
         self.axes: list[Axis] = []

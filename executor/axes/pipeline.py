@@ -26,7 +26,7 @@ from torch.distributed.pipelining.schedules import (
 
 from cost_models.axes.layout import Layout
 from cost_models.schedules.actions import ActionTable
-from cost_models.schedules.registry import build, schedule_named, stages_of_rank
+from cost_models.schedules.registry import build, schedule_named
 from cost_models.specs.kinds import frozen_parts
 from executor.axes.axis import Axis, Gradient, Rank
 from executor.axes.overlap import posts_ahead
@@ -242,7 +242,7 @@ class PipelineAxis(Axis):
     def _meet(self, stages: Sequence[int]) -> dist.ProcessGroup | None:
         """A group of each place on the pipeline ranks that hold these stages; None where that is one rank."""
         layout = self.rank.layout
-        of_rank = stages_of_rank(layout.schedule, layout.pp, layout.vpp)
+        of_rank = schedule_named(layout.schedule).stages_of_rank(layout.pp, layout.vpp)
         holding = [rank for rank in range(layout.pp) if {*map(int, of_rank[rank])} & {*stages}]
         if len(holding) == 1:
             return None

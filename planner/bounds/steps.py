@@ -49,7 +49,7 @@ from itertools import combinations, product
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints, least_allowed
-from cost_models.schedules.registry import PLAIN, V_SHAPED, schedule_named, stages_of_rank
+from cost_models.schedules.registry import PLAIN, V_SHAPED, schedule_named
 from cost_models.specs.choices import Schedule
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import TOLERANCE
@@ -358,7 +358,7 @@ def chunk_bounds(group: RankCosts) -> Array:
     """Lower bound of the step over all placements (patterns) in several chunks a rank, seconds (N,); infinite
     where no pattern fits."""
     (pp, vpp), least_N = group.shape, np.full(len(group), np.inf)
-    stage_of_RC = stages_of_rank(group.schedule, pp, vpp)
+    stage_of_RC = schedule_named(group.schedule).stages_of_rank(pp, vpp)
     for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
         sizes_RC = sizes_S[stage_of_RC]
         fitting = np.flatnonzero(_sizes_may_fit(group, sizes_RC))

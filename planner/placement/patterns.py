@@ -21,7 +21,7 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.stages import ENDS
-from cost_models.schedules.registry import PLAIN, schedule_named, stages_of_rank
+from cost_models.schedules.registry import PLAIN, schedule_named
 from cost_models.specs.choices import Schedule
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
@@ -87,7 +87,7 @@ def _patterns(
     num_layers: int, shape: tuple[str, int, int], allowed: tuple[bool, ...], smaller: int, per_chunk: bool
 ) -> Ints:
     """Every placement that the search covers for a `shape` of schedule, pp and vpp, (Z·T, S, P)."""
-    stage_of_CR, stages = stages_of_rank(*shape).T, shape[1] * shape[2]
+    stage_of_CR, stages = schedule_named(shape[0]).stages_of_rank(*shape[1:]).T, shape[1] * shape[2]
     sizes_ZS = chunk_sizes(num_layers, stages, smaller)
     parts = []
     for sizes_S in sizes_ZS:

@@ -23,7 +23,7 @@ from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks
 from cost_models.axes.words import EVERY
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
-from cost_models.schedules.registry import legal, rank_of_stage
+from cost_models.schedules.registry import legal, schedule_named
 from cost_models.specs.choices import SCHEDULES, Recompute
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import NF4_BLOCK
@@ -473,7 +473,7 @@ def _objections_without_columns(question: Question, layout: Layout) -> Iterator[
     if not layout.layers:
         return
     named = layout.offload.named
-    rank_of = rank_of_stage(layout.schedule, layout.pp, layout.vpp)
+    rank_of = schedule_named(layout.schedule).rank_of_stage(layout.pp, layout.vpp)
     fewest_blocks = int(np.bincount(rank_of, weights=layout.layers).min())
     if blocks != num_layers:
         placed = f"`layers` places {counted(blocks, 'block')}; the model has {num_layers}"

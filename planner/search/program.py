@@ -61,7 +61,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
         return np.stack([leaf.by_stage(name) for leaf in leaves])
 
     nothing = np.broadcast_to(first.no_blocks, (len(leaves), *first.no_blocks.shape))
-    fixed_NS = [on_stages(column, way, nothing, f"stage_{way}") for way in ("forward", "backward")]
+    fixed_NS = [on_stages(column, way, nothing) for way in ("forward", "backward")]
     forward = column("layer_forward")
     forward_NSP = forward if forward.ndim > 2 else forward[..., None]
     memory = _memory(leaves, column)

@@ -207,7 +207,7 @@ class ReplicaSpace:
         self.allowed = policy_mask(policies)
         self._max_memory = max_memory
         terms = replica_terms(question, columns) if len(columns) else []
-        self.costs = tuple(costs_of(*pool).within(max_memory) for pool in terms)
+        self.costs = tuple(costs_of(pool).within(max_memory) for pool in terms)
 
     def layout(self, row: int) -> Layout:
         """Layout of one row, with the number of replicas in each pool, without a placement."""

@@ -46,7 +46,7 @@ def scaling_points() -> pd.DataFrame:
 
 def timeline_points(schedule: str, pp: int, vpp: int, microbatches: int) -> pd.DataFrame:
     table = build(schedule, pp, vpp, microbatches)
-    halves = table.splits_backward
+    halves = table.schedule.splits != "never"
     start, end = compile_timeline(table).spans(
         np.full(pp * vpp, 1.0), np.full(pp * vpp, 1.0 if halves else 2.0), 0.0, float(halves)
     )

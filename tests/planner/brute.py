@@ -26,7 +26,7 @@ from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules.actions import peak_moments
-from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, rank_of_stage, schedule_named
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, schedule_named
 from cost_models.schedules.timeline import compile_timeline
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
 from cost_models.specs.kinds import Kinds
@@ -295,7 +295,7 @@ def offloaded_by_number(columns: LayoutColumns) -> np.ndarray:
 
 def with_at_least(blocks_KSP: np.ndarray, schedule: str, pp: int, vpp: int, least: int) -> np.ndarray:
     """Placements in which every rank has so many blocks."""
-    rank_of_S = rank_of_stage(schedule, pp, vpp)
+    rank_of_S = schedule_named(schedule).rank_of_stage(pp, vpp)
     ranks = [blocks_KSP[:, rank_of_S == rank].sum(axis=(1, 2)) for rank in range(pp)]
     return blocks_KSP[np.min(ranks, axis=0) >= least]
 
@@ -336,7 +336,7 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
     schedule, pp, vpp, _ = pipeline
     # (N, 1) or (N, 1, P) each
     x = {name: getattr(costs, name)[:, None] for name in COLUMNS}
-    stages, rank_of_S = pp * vpp, rank_of_stage(schedule, pp, vpp)
+    stages, rank_of_S = pp * vpp, schedule_named(schedule).rank_of_stage(pp, vpp)
     first_S, last_S = np.arange(stages) == 0, np.arange(stages) == stages - 1
     first_R, last_R = (np.arange(pp) == rank_of_S[0]), (np.arange(pp) == rank_of_S[-1])
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.pipeline import stage_costs
 from cost_models.pipeline.stage_costs import COLUMNS, OF_BLOCKS, StageCosts
-from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, stages_of_rank
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, schedule_named
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import Leaf, priced
@@ -186,7 +186,7 @@ def every_placement(leaf: Leaf) -> np.ndarray:
     if leaf.is_plain:
         sizes = [s for s in product(leaf.sizes, repeat=leaf.pp) if sum(s) == leaf.num_layers]
         return np.array([p for s in sizes for p in product(*(_stage_options(n, leaf.allowed) for n in s))])
-    stages_RC = stages_of_rank(leaf.schedule, leaf.pp, leaf.vpp).tolist()
+    stages_RC = schedule_named(leaf.schedule).stages_of_rank(leaf.pp, leaf.vpp).tolist()
     size, larger = divmod(leaf.num_layers, leaf.num_stages)
     smaller = (leaf.num_stages - larger) % leaf.num_stages
     weakest = int(np.flatnonzero(leaf.allowed)[0])

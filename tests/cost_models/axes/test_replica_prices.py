@@ -79,7 +79,7 @@ def test_replicas_in_equal_pools_cost_what_they_do_on_one_cluster(text: str, sta
     whole = complete_question(question.model, resolve_cluster(OLD, 32), question.training, stack=stack)
     alone = stage_costs(whole, columns)
     for pool in replica_terms(question, columns):
-        costs = costs_of(*pool)
+        costs = costs_of(pool)
         for field in fields(alone):
             there, here = getattr(costs, field.name), getattr(alone, field.name)
             np.testing.assert_allclose(there, here, rtol=1e-12, err_msg=field.name)
@@ -97,7 +97,7 @@ def test_a_step_is_that_of_the_best_shares(text: str) -> None:
     priced = estimate(question, layout)
     placed = place_layout(layout, question)
     pipelines = [
-        placed.pipeline(costs_of(*own)) for own in replica_terms(question, LayoutColumns.of([layout]))
+        placed.pipeline(costs_of(own)) for own in replica_terms(question, LayoutColumns.of([layout]))
     ]
     ends = [
         lambda n, one=one: float(replace(one, microbatches=n).step_seconds(placed.blocks))
@@ -133,7 +133,7 @@ def test_what_happens_once_a_step_lasts_as_long_everywhere() -> None:
     question = mixed()
     terms = replica_terms(question, LayoutColumns.of([replicas(question, "tp2 pp2 zero1")]))
     for name in ONCE_A_STEP:
-        old, new = (getattr(costs_of(*pool), name) for pool in terms)
+        old, new = (getattr(costs_of(pool), name) for pool in terms)
         np.testing.assert_array_equal(old, new)
 
 

@@ -38,7 +38,7 @@ def rank_costs(question: Question, text: str) -> StageCosts:
     """A row for each rank; the pools follow one another as in the cluster."""
     columns = LayoutColumns.of([parse_layout(text)])
     pool_R = np.repeat(np.arange(len(question.pools)), parts_in(question, (columns.tp * columns.replicas)[0]))
-    return costs_of(*rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R))
+    return costs_of(rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R))
 
 
 @pytest.mark.parametrize("stack", STACKS)

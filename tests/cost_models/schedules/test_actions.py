@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules.actions import IDLE, Action, ActionTable, peak_moments
-from cost_models.schedules.registry import build, legal, rank_of_stage, stages_of_rank
+from cost_models.schedules.registry import build, legal, schedule_named
 from cost_models.specs.choices import SCHEDULES
 
 SHAPES = [
@@ -74,13 +74,10 @@ def torch_rows(schedule: str, pp: int, vpp: int, microbatches: int) -> list[list
 def test_the_order_is_the_one_torch_executes(schedule: str) -> None:
     for shape in (shape for shape in MULTI if shape[0] == schedule):
         table = build(*shape)
-        overlapped = (
-            np.zeros(table.kind.shape, dtype=np.bool_) if table.overlapped is None else table.overlapped
-        )
         for rank, expected in enumerate(torch_rows(*shape)):
             actions = table.actions(rank)
             written = [f"{a.stage}{a.kind}{a.microbatch}" for a in actions]
-            pairs = overlapped[rank, : len(actions)].tolist()
+            pairs = table.overlapped[rank, : len(actions)].tolist()
             assert list(zip(written, pairs, strict=True)) == expected, (shape, rank)
 
 
@@ -108,7 +105,7 @@ def test_one_chunk_order_is_the_one_torch_executes(shape: tuple[str, int, int, i
 
 @given(tables())
 def test_every_unit_runs_once_forward_then_backward(table: ActionTable) -> None:
-    held = stages_of_rank(table.schedule, table.pp, table.vpp).tolist()
+    held = table.schedule.stages_of_rank(table.pp, table.vpp).tolist()
     for rank in range(table.pp):
         actions = table.actions(rank)
         units = [(stage, microbatch) for stage in held[rank] for microbatch in range(table.microbatches)]
@@ -120,7 +117,7 @@ def test_every_unit_runs_once_forward_then_backward(table: ActionTable) -> None:
         for unit in units:
             places = [place[Action(kind, *unit)] for kind in kinds[unit]]
             assert places == sorted(places)
-        assert wholes == set(units) or table.splits_backward
+        assert wholes == set(units) or table.schedule.splits != "never"
 
 
 @given(tables())
@@ -138,9 +135,9 @@ def test_stages_lie_where_torch_puts_them(schedule: str) -> None:
     style = "v" if schedule in ("zbv", "dualpipev") else "loop"
     for pp in (1, 2, 3, 8):
         expected = generate_stage_to_rank_mapping(pp, pp * vpp, style=style)
-        ranks = rank_of_stage(schedule, pp, vpp)
+        ranks = schedule_named(schedule).rank_of_stage(pp, vpp)
         assert dict(enumerate(ranks.tolist())) == expected
-        for rank, stages in enumerate(stages_of_rank(schedule, pp, vpp).tolist()):
+        for rank, stages in enumerate(schedule_named(schedule).stages_of_rank(pp, vpp).tolist()):
             assert stages == [stage for stage in range(pp * vpp) if ranks[stage] == rank]
 
 

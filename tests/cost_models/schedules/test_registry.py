@@ -11,7 +11,7 @@ import pytest
 from cost_models.errors import UnknownNameError
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules.actions import ActionTable, peak_moments
-from cost_models.schedules.registry import PLAIN, REGISTRY, PipelineSchedule, build, legal, rank_of_stage
+from cost_models.schedules.registry import PLAIN, REGISTRY, PipelineSchedule, build, legal, schedule_named
 from cost_models.specs.kinds import Kinds
 from planner.bounds.steps import pipeline_seconds
 from planner.placement.patterns import covers
@@ -94,8 +94,7 @@ def test_its_traits_are_those_of_its_tables(own: PipelineSchedule) -> None:
             kinds
             == {"never": {"F", "B"}, "sometimes": {"F", "B", "I", "W"}, "always": {"F", "I", "W"}}[own.splits]
         )
-        assert table.schedule == own.name
-        assert table.splits_backward == (own.splits != "never")
+        assert table.schedule is own
         assert (table.rank_of_stage[-1] == 0) == own.v_shaped
 
 
@@ -132,7 +131,7 @@ def test_an_unknown_schedule_is_an_error_and_no_other_one() -> None:
     asked: list[Callable[[], object]] = [
         lambda: legal("eager", 2, 1, 4),
         lambda: build("eager", 2, 1, 4),
-        lambda: rank_of_stage("eager", 2, 1),
+        lambda: schedule_named("eager").rank_of_stage(2, 1),
         lambda: pipeline_seconds("eager", 2, np.array([4]), ones, ones),
         lambda: rows.live,
         lambda: covers("eager", 8, 10),

@@ -42,7 +42,6 @@ def naive_spans(table: ActionTable, priced: Durations) -> list[list[tuple[float,
     left: dict[tuple[str, int, int], float] = {}
     orders = [table.actions(rank) for rank in range(table.pp)]
     spans: list[list[tuple[float, float]]] = [[] for _ in orders]
-    overlapped = np.zeros(table.kind.shape, dtype=np.bool_) if table.overlapped is None else table.overlapped
     clock = [0.0] * table.pp
     while any(len(span) < len(order) for span, order in zip(spans, orders, strict=True)):
         before = [len(span) for span in spans]
@@ -60,10 +59,10 @@ def naive_spans(table: ActionTable, priced: Durations) -> list[list[tuple[float,
                 clock[rank] = start + takes[kind][k]
                 spans[rank].append((start, clock[rank]))
                 hands_on = {"F": "F", "B": "back", "I": "back"}.get(kind)
-                first_of_pair = kind == "F" and overlapped[rank, place]
+                first_of_pair = kind == "F" and table.overlapped[rank, place]
                 if hands_on and not first_of_pair:
                     left[hands_on, k, mb] = clock[rank]
-                if kind == "B" and overlapped[rank, place]:
+                if kind == "B" and table.overlapped[rank, place]:
                     _, k_before, mb_before = order[place - 1]
                     left["F", k_before, mb_before] = clock[rank]
         assert [len(span) for span in spans] != before, "deadlock"
@@ -147,7 +146,7 @@ def test_halves_matter_only_where_they_are_split(table: ActionTable, data: st.Da
         timeline.rank_ends(forward, backward, p2p, weight),
         timeline.rank_ends(forward, backward + weight, p2p),
     )
-    if not table.splits_backward:
+    if table.schedule.splits == "never":
         np.testing.assert_allclose(halves, whole, rtol=1e-12)
     if table.pp == 1:
         np.testing.assert_allclose(halves, table.microbatches * (forward + backward + weight).sum())
@@ -210,7 +209,6 @@ def test_what_an_overlapped_pair_made_leaves_when_both_are_done() -> None:
     table = build("dualpipev", 2, 2, 8)
     ones = np.ones(4)
     starts, ends = compile_timeline(table).spans(ones, ones, 0.0, ones)
-    assert table.overlapped is not None
     place = {(rank, action): at for rank in range(2) for at, action in enumerate(table.actions(rank))}
     crossing = 0
     for (rank, (kind, stage, mb)), at in place.items():
