@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ from cost_models.specs.choices import ATTEND_AGAIN
 from cost_models.specs.stack import STORES_SCORES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockSeconds:
+class BlockSeconds(NamedTuple):
     """Seconds of one block for one microbatch on one rank, each (N,)."""
 
     forward: Array
@@ -69,9 +68,7 @@ def block_seconds(
     return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device, data_parallel))
 
 
-def _block_seconds(
-    question: Question, columns: LayoutColumns, device: Device, data_parallel: bool
-) -> BlockSeconds:
+def _block_seconds(question: Question, columns: LayoutColumns, device: Device, copies: bool) -> BlockSeconds:
     wide, measured = device_of(question, wide=True), has_measured_operators(question)
     matrix_forward, matrix_backward, matrix_weight, column_weight = matrix_seconds(question, columns, device)
     attention, scan = _attention_seconds(question, columns, wide), scan_seconds(question, columns, wide)
@@ -88,22 +85,15 @@ def _block_seconds(
         accumulation = gradient_accumulation_bytes(question, columns) * trained / device.memory_rate
     # copies by the device to gather weights and to reduce gradients
     gathered, other_seconds = np.zeros((2, len(columns))), other_seconds + scan
-    if data_parallel and measured:
+    if copies and measured:
         gathered = gathering_seconds(question, columns, rank_weights)
-    elif data_parallel:
+    elif copies:
         gathered = copied_bytes(question, columns, trained / rank_weights) * rank_weights / device.memory_rate
     forward = matrix_forward + attention[0] + other_seconds[0]
-    return BlockSeconds(
-        forward=forward + gathered[0],
-        backward=matrix_backward + attention[1] + (other_seconds[1] + accumulation) + gathered[1],
-        weight=matrix_weight + accumulation,
-        recomputed=_recomputed_seconds(question, columns, device, forward, attention[0], scan[0]),
-        core_forward=attention[0],
-        core_backward=attention[1],
-        matrices_forward=matrix_forward,
-        matrices_backward=matrix_backward,
-        column_weight=column_weight,
-    )
+    backward = matrix_backward + attention[1] + (other_seconds[1] + accumulation) + gathered[1]
+    recomputed = _recomputed_seconds(question, columns, device, forward, attention[0], scan[0])
+    passes = (forward + gathered[0], backward, matrix_weight + accumulation, recomputed)
+    return BlockSeconds(*passes, attention[0], attention[1], matrix_forward, matrix_backward, column_weight)
 
 
 def _recomputed_seconds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ _COMPILED_PASSES = 4.0
 """Passes over the logits in a compiled loss: reads for maximum, sum and gradient, and one write."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndSeconds:
+class EndSeconds(NamedTuple):
     """Seconds of the embedding and the head for one microbatch on one rank, each (N,)."""
 
     embedding_forward: Array
@@ -42,8 +41,7 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
     A loss in chunks takes as long, unless it is compiled: it moves as many bytes of logits. Its backward
     pass, together with the final norm's, which is negligible, runs in the forward pass.
     """
-    names = ("tp", "cp", "mbs", "sp")
-    ends = over_distinct(columns, names, lambda rows: _end_seconds(question, rows, device))
+    ends = over_distinct(columns, ("tp", "cp", "mbs", "sp"), lambda x: _end_seconds(question, x, device))
     early = np.where(chunks_loss(question, columns), ends.head_backward, 0.0)
     if compiles_chunks(question):
         tokens = columns.tokens(question.training.sequence_length)
@@ -51,7 +49,7 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
         saved = tokens * float(head_rows(question.model, 1)) * passes / device.memory_rate
         early = early - np.where(early > 0, saved, 0.0)
     remaining_backward = np.where(early > 0, 0.0, ends.head_backward)
-    return replace(ends, head_forward=ends.head_forward + early, head_backward=remaining_backward)
+    return ends._replace(head_forward=ends.head_forward + early, head_backward=remaining_backward)
 
 
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
@@ -70,8 +68,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         moved_seconds = (4 + 2 * model.tower.norm_before) * tokens * width * device.element_bytes / rate
         forward, _, weight = product(tokens, width, model.tower.pixels)
         trained = (weight + moved_seconds) * training.trains("embedding")
-        head = dict.fromkeys(("head_forward", "head_backward", "head_weight"), none)
-        return EndSeconds(embedding_forward=forward + moved_seconds, embedding_backward=trained, **head)
+        return EndSeconds(forward + moved_seconds, trained, none, none, none)
     vocabulary = head_rows(model, columns.tp) / columns.tp
     # operators other than products: measured curves, or bytes
     if has_measured_operators(question):
@@ -100,13 +97,9 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         forward, _, transform_weight = product(*transforms, model.hidden_size)
         transform = forward + 4 * (stream * width) * device.element_bytes / rate
         weight = weight + trains * transform_weight
-    return EndSeconds(
-        embedding_forward=enters,
-        embedding_backward=entered * training.trains("embedding"),
-        head_forward=outputs[0] + logits + transform,
-        head_backward=outputs[1] + towards_input + (weight + transform),
-        head_weight=weight,
-    )
+    head_forward = outputs[0] + logits + transform
+    head_backward = outputs[1] + towards_input + (weight + transform)
+    return EndSeconds(enters, entered * training.trains("embedding"), head_forward, head_backward, weight)
 
 
 def _loss_bytes(question: Question, device: Device) -> tuple[float, float]:

@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -62,12 +62,7 @@ from cost_models.operators.accumulation import fuses_accumulation, gradient_dtyp
 from cost_models.operators.parameters import job_operators
 from cost_models.operators.record import Gemm, Operator, products_of, tokens_on_rank
 from cost_models.question import Question
-from cost_models.specs.cluster import (
-    NARROW,
-    GpuSpec,
-    KernelShare,
-    Precision,
-)
+from cost_models.specs.cluster import NARROW, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -89,8 +84,9 @@ class Device:
     """Bytes/s that element-wise kernels reach."""
     optimizer_rate: float
     """Bytes/s that the optimizer step reaches."""
-    attention: KernelShare
-    """Shares of peak that the stack's attention kernel reaches."""
+    attention_shares: Array = field(default_factory=lambda: np.ones((2, 1)))
+    """(2, 1) shares of peak that the stack's attention kernel reaches, forward and backward; (2, N) for profiles
+    of scenarios."""
     sm_count: int
     element_bytes: float
     """Bytes of one activation or weight."""
@@ -105,11 +101,6 @@ class Device:
     """Whether products run on tensor cores, which need aligned rows; fp32 units do not."""
     fuses: bool = False
     """Whether chains of element-wise operators run as one kernel."""
-
-    @property
-    def attention_shares(self) -> Array:
-        """(2, 1) shares of peak of the attention kernel, forward and backward; (2, N) for profiles of scenarios."""
-        return np.vstack(np.broadcast_arrays(self.attention.forward, self.attention.backward))
 
 
 def require_rate(gpu: GpuSpec, precision: Precision) -> None:
@@ -133,6 +124,8 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
     in_fp8 = profile.fp8_gemm_efficiency if precision in NARROW else None
     narrow = 1.0 if in_fp8 is None else in_fp8 / profile.gemm_efficiency
     share = gpu.attention_share(question.stack.attention)
+    forward = np.minimum(1.0, share.forward * profile.attention_forward_efficiency)
+    backward = np.minimum(1.0, share.backward * profile.attention_backward_efficiency)
     return Device(
         profile=profile,
         peak=gpu.peak[precision],
@@ -140,10 +133,7 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
         power_rate=gpu.power_rate(precision, question.cluster.gpu_watts) * narrow,
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
-        attention=KernelShare.model_construct(
-            forward=np.minimum(1.0, share.forward * profile.attention_forward_efficiency),
-            backward=np.minimum(1.0, share.backward * profile.attention_backward_efficiency),
-        ),
+        attention_shares=np.vstack(np.broadcast_arrays(forward, backward)),
         sm_count=gpu.sm_count,
         element_bytes=training.element_bytes,
         operand_bytes=training.element_bytes if wide else training.operand_bytes,
@@ -297,7 +287,7 @@ _EXPERT_BANDWIDTH = 0.9
 """Share of memory bandwidth at which products of experts read weights and update their gradients."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LocalGemm:
     """Shape of a matrix product on one rank for one microbatch, `batch` times (rows, inputs) × (inputs, outputs)."""
 
@@ -372,14 +362,9 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
         degree, batch = columns.etp, question.model.num_experts / columns.ep
         copies_per_expert = tokens_on_rank(question, columns, "copies") / batch
         rows = np.ceil(copies_per_expert / _EXPERT_ROWS) * _EXPERT_ROWS
-    return LocalGemm(
-        rows=rows,
-        inputs=np.asarray(gemm.inputs / degree if gemm.split == "rows" else float(gemm.inputs)),
-        outputs=np.asarray(gemm.width / degree if gemm.split == "columns" else float(gemm.width)),
-        batch=batch,
-        matrices=len(gemm.outputs),
-        stored_bytes=gemm.stored_bytes,
-    )
+    inputs = np.asarray(gemm.inputs / degree if gemm.split == "rows" else float(gemm.inputs))
+    outputs = np.asarray(gemm.width / degree if gemm.split == "columns" else float(gemm.width))
+    return LocalGemm(rows, inputs, outputs, batch, len(gemm.outputs), gemm.stored_bytes)
 
 
 def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = False) -> Array:

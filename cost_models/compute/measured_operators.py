@@ -61,12 +61,11 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
         if (curve := by_kind.get(op.kind, op.norm)) is not None:
             call_counts[curve, op.reads] += op.share * (op.inputs if op.kind == "modulation" else 1)
     paired = [calls(curve, {over.place: over.width}, count) for (curve, over), count in call_counts.items()]
-    inner = sum_amounts(
-        (op.share, {op.reads.place: op.reads.width}) for op in operators if op.kind == "activation"
-    )
+    activations = [op for op in operators if op.kind == "activation"]
+    inner = sum_amounts((op.share, {op.reads.place: op.reads.width}) for op in activations)
     timed_as = {"quick-gelu": "silu", "gelu-tanh": "gelu"}.get(model.activation, model.activation)
     paired.append(calls(cast(ElementwiseOperator, timed_as), inner))
-    if any(op.kind == "activation" and op.inputs > 1 for op in operators):
+    if any(op.inputs > 1 for op in activations):
         paired.append(calls("multiply", inner))
     residuals = [op for op in operators if op.kind == "residual"]
     sums = [calls("add", {op.reads.place: op.reads.width}, op.inputs - 1) for op in residuals]
@@ -137,8 +136,8 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
     hidden = columns.tokens(question.training.sequence_length) * model.hidden_size
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
     paired: list[_Calls] = [("embedding", hidden, 1.0), ("dropout", hidden, float(question.dropout > 0))]
-    positions: _Calls = ("add", hidden, float(model.positions == "learned"))
-    return _both_passes(profile, paired, [positions], [("add", table, 1.0 + model.tied_embeddings)])
+    once: list[_Calls] = [("add", hidden, float(model.positions == "learned"))]
+    return _both_passes(profile, paired, once, [("add", table, 1.0 + model.tied_embeddings)])
 
 
 def head_operators(question: Question, columns: LayoutColumns) -> Array:
@@ -148,8 +147,7 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    two_pass_calls: list[_Calls] = [(model.norm, outside, 1.0), ("cross-entropy", logits, 1.0)]
-    return _both_passes(profile, two_pass_calls)
+    return _both_passes(profile, [(model.norm, outside, 1.0), ("cross-entropy", logits, 1.0)])
 
 
 def _both_passes(

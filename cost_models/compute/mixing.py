@@ -154,11 +154,8 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     if question.stack.transformer_engine and not delta and not selective:
         values = values + _GATE_PASSES
     rows = values * mixer.value_size + keys * mixer.key_size + head_keys * mixer.heads * mixer.state_dim
-    moved = (
-        element * rows
-        + (element if delta else FP32_BYTES) * states * state_elements(mixer)
-        + FP32_BYTES * squares * mixer.chunk * (mixer.heads if delta else mixer.groups)
-    )
+    moved = element * rows + (element if delta else FP32_BYTES) * states * state_elements(mixer)
+    moved = moved + FP32_BYTES * squares * mixer.chunk * (mixer.heads if delta else mixer.groups)
     launches = kernels * device.profile.kernel_seconds
     if selective:
         tokens, rate = share * tokens, question.cluster.gpu.peak.get("fp32", device.peak)

@@ -222,9 +222,9 @@ class Pipeline:
     def by_stage(self) -> Column:
         """Cached function from a cost column's name to its values on each virtual stage, (S,) or (S, P); in
         scenarios as by rank."""
-        return cache(
-            self.by_rank if self.scenario_axes else lambda name: self.by_rank(name)[self.rank_of_stage]
-        )
+        if self.scenario_axes:
+            return cache(self.by_rank)
+        return cache(lambda name: self.by_rank(name)[self.rank_of_stage])
 
     def sum_by_rank(self, value_S: Array) -> Array:
         """Sum the values of virtual stages over the stages of each rank, (..., S) → (..., R)."""

@@ -418,11 +418,10 @@ def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int,
         reducible = [pool for pool in pools if counts[pool] > least]
         slowest = max(reducible, key=end, default=None)
         soonest = min(pools, key=lambda pool: end(pool, 1))
+        late = slowest is not None and soonest != slowest and end(slowest) > end(soonest, 1)
         if spare < 0:
             counts[soonest] += 1
-        elif slowest is not None and (
-            spare >= replicas[slowest] or (soonest != slowest and end(slowest) > end(soonest, 1))
-        ):
+        elif slowest is not None and (late or spare >= replicas[slowest]):
             counts[slowest] -= 1
         else:
             break

@@ -227,11 +227,10 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
         ranks.append(PricedRanks(placed=placed, pipeline=pipeline, terms=all_terms))
         seconds, limit = float(pipeline.step_seconds(placed.blocks)), pipeline.cost("memory_limit")
         name, memory = question.pool_names[pool], ranks[-1].memory()
-        replicas.append(
-            PoolReplicas(
-                pool=name, microbatches=counts, step_seconds=seconds, rank_memory=memory, memory_limit=limit
-            )
+        own_replicas = PoolReplicas(
+            pool=name, microbatches=counts, step_seconds=seconds, rank_memory=memory, memory_limit=limit
         )
+        replicas.append(own_replicas)
     slowest = max(range(len(ranks)), key=lambda pool: replicas[pool].step_seconds)
     return replace(ranks[slowest], replicas=tuple(replicas))
 
@@ -283,9 +282,7 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     spans = [
         PredictedSpan(rank, *action, start, end)
         for rank, (starts, ends) in enumerate(zip(passes.start.tolist(), passes.end.tolist(), strict=True))
-        for action, start, end in zip(
-            passes.table.actions(rank), starts, ends, strict=False
-        )  # idle at the end
+        for action, start, end in zip(passes.table.actions(rank), starts, ends, strict=False)
     ]
     sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
     waits_R = np.broadcast_to(ranks.terms["rank_optimizer"].get("offload", np.zeros(1)), optimizer_R.shape)
@@ -397,14 +394,10 @@ def bound_by(parts: Breakdown) -> str:
 def scenarios_of(question: Question) -> tuple[Question, ...]:
     """Copies of a question, each with one scenario's hardware constants; empty if the question has no risk
     setting or its profile no scenarios."""
-    scenarios = question.hardware.scenarios
+    hardware, scenarios = question.hardware, question.hardware.scenarios
     if scenarios is None or question.risk == "none" or question.has_pools:
         return ()
-    hardware, factors, plain = (
-        question.hardware,
-        scenarios.by_constant.items(),
-        replace(question, risk="none"),
-    )
+    factors, plain = scenarios.by_constant.items(), replace(question, risk="none")
 
     def scenario(at: int) -> Question:
         changed = {name: getattr(hardware, name) * factor[at] for name, factor in factors}

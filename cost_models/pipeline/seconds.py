@@ -72,7 +72,7 @@ from cost_models.operators.parameters import (
     summed_over_tensor_ranks,
     trained_share,
 )
-from cost_models.operators.record import parameters_on_rank
+from cost_models.operators.record import parameters_on_rank, products_of
 from cost_models.question import Question
 from cost_models.schedules.actions import round_sizes
 from cost_models.schedules.registry import ALWAYS_SPLIT, V_SHAPED
@@ -560,13 +560,12 @@ def exposed_gathers_forward(pieces: Pieces) -> _Exposed:
 def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
     """Exposed and hidden seconds of gathering a block's ZeRO-3 weights and reducing its gradients in a
     backward pass, (N, P) each."""
-    data, policies = pieces.links.block, range(len(RECOMPUTE_POLICIES))
+    data, policies = pieces.links.block, len(RECOMPUTE_POLICIES)
     if pieces.question.stack.zero3_reuse_elements is None:
-        one_policy = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
-        by_policy = [one_policy for _ in policies]
+        alike = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
+        by_policy = [alike] * policies
     else:
-        gathers = _MatrixGathers(pieces)
-        by_policy = [gathers.backward(policy) for policy in policies]
+        by_policy = list(map(_MatrixGathers(pieces).backward, range(policies)))
     exposed, hidden = (np.stack(some, axis=-1) for some in zip(*by_policy, strict=True))
     return exposed, hidden
 
@@ -576,8 +575,12 @@ class _MatrixGathers:
     (DeepSpeed)."""
 
     def __init__(self, pieces: Pieces) -> None:
-        columns, self._pieces = pieces.columns, pieces
-        self._matrices = [one for one in block_operators(pieces.question.model) if one.gemm is not None]
+        columns, self._pieces, question = pieces.columns, pieces, pieces.question
+        products = products_of(block_operators(question.model))
+        self._matrices = [one for one, _ in products]
+        runs = [(one.share, local_gemm(question, columns, gemm)) for one, gemm in products]
+        seconds = [share * forward_seconds(local, pieces.device) for share, local in runs]
+        self._product_UN = np.stack(np.broadcast_arrays(*seconds))
         degrees = columns.tp, columns.ep, columns.etp
         each = [one.share * sum(parameters_on_rank(one.weights, *degrees)) for one in self._matrices]
         self._share_UN = np.stack(each) / _ordered_sum(np.stack(each))
@@ -596,11 +599,8 @@ class _MatrixGathers:
         them."""
         pieces, name, stack = self._pieces, RECOMPUTE_POLICIES[policy], self._pieces.question.stack
         data, again = pieces.links.block, pieces.block.recomputed[:, policy]
-        redone = [
-            number
-            for number, one in enumerate(self._matrices)
-            if name == "full" or (name == "selective" and stack.drops & one.redone_by)
-        ]
+        drops = stack.drops if name == "selective" else frozenset()
+        redone = [at for at, one in enumerate(self._matrices) if name == "full" or drops & one.redone_by]
         runs: list[tuple[int, bool]] = []  # number of a matrix, and whether it is at work backward
         for matrix in reversed(range(len(self._matrices))):
             if matrix in redone and all(backward for _, backward in runs):
@@ -638,9 +638,8 @@ class _MatrixGathers:
         late = self._slice_N * (gathers > 0).sum(axis=0)
         waited = [_exposed_behind(self._pieces, *run) for run in zip(communication, seconds, strict=True)]
         exposed, hidden = (_ordered_sum(some) for some in zip(*waited, strict=True))
-        shown_once, hidden_once = _exposed_behind(
-            self._pieces, _ordered_sum(communication), _ordered_sum(seconds)
-        )
+        together = _ordered_sum(communication), _ordered_sum(seconds)
+        shown_once, hidden_once = _exposed_behind(self._pieces, *together)
         zero3 = self._pieces.columns.zero == 3
         return np.where(zero3, late + exposed, shown_once), np.where(zero3, hidden, hidden_once)
 
@@ -648,21 +647,13 @@ class _MatrixGathers:
         """Compute seconds attributed to each of U matrices in a forward or backward pass, (U, N). The
         attention core counts with a matrix next to it; the other work besides products is shared out by
         parameters."""
-        pieces, block = self._pieces, self._pieces.block
-        products = [
-            one.share * forward_seconds(local_gemm(pieces.question, pieces.columns, one.gemm), pieces.device)
-            for one in self._matrices
-            if one.gemm
-        ]
-        product_UN = np.stack(np.broadcast_arrays(*products))
-        products_seconds = block.matrices_backward if backward else block.matrices_forward
+        pieces, block, product_UN = self._pieces, self._pieces.block, self._product_UN
+        products = block.matrices_backward if backward else block.matrices_forward
         core = block.core_backward if backward else block.core_forward
         window = pieces.backward_window if backward else pieces.forward_window
         readers = [number for number, one in enumerate(self._matrices) if one.reads_core]
-        other_seconds = window - products_seconds - (core if readers else 0.0 * core)
-        run_UN: Array = (
-            product_UN / _ordered_sum(product_UN) * products_seconds + self._share_UN * other_seconds
-        )
+        other = window - products - (core if readers else 0.0 * core)
+        run_UN: Array = product_UN / _ordered_sum(product_UN) * products + self._share_UN * other
         for reader in readers[:1]:
             run_UN[reader if backward else reader - 1] += core
         return run_UN
@@ -759,8 +750,7 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
     reads and writes them, a persistent buffer is zeroed.
     """
-    links, each, apart = pieces.links, _update_seconds(pieces, "block"), ends_differ(pieces.question)
-    embedding, head = (_update_seconds(pieces, end) if apart else each for end in ENDS)
+    links, (embedding, head) = pieces.links, (_update_seconds(pieces, end) for end in ENDS)
     once = {"optimizer": pieces.none + pieces.device.profile.kernel_seconds}
     if links.norms.any():  # LAMB's, over tensor ranks alone where nothing else splits a parameter
         alone = (pieces.columns.zero == 0) & (not pieces.question.model.has_experts)
@@ -768,7 +758,7 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
         once["dp_comm"] = np.where(alone, 0.0, links.norms)
     terms = {"rank_optimizer": once}
     for name, update, data, window in (
-        ("layer", block_update(pieces, each), links.block, forward_window(pieces)),
+        ("layer", block_update(pieces), links.block, forward_window(pieces)),
         ("embedding", pieces.counts.embedding * embedding, links.embedding, pieces.none),
         ("head", pieces.head_parameters * head, links.head, pieces.ends.head_forward),
     ):
@@ -778,10 +768,9 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     return terms
 
 
-def block_update(pieces: Pieces, each: Array | None = None) -> Array:
-    """Seconds to update a block's parameters on the device, without jitter, (N,). `each` are the seconds per
-    non-expert parameter, computed if None."""
-    block = pieces.counts.block * (_update_seconds(pieces, "block") if each is None else each)
+def block_update(pieces: Pieces) -> Array:
+    """Seconds to update a block's parameters on the device, without jitter, (N,)."""
+    block = pieces.counts.block * _update_seconds(pieces, "block")
     if pieces.question.model.has_experts:
         block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
     return block

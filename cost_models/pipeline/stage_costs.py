@@ -129,19 +129,17 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
         way: (_unrecomputed(terms[f"layer_{way}"]), terms[f"head_{way}"], {"compute": seconds})
         for way, seconds in (("forward", forward), ("backward", backward), ("weight", weight))
     }
-    return _with_further(pieces, terms, added_terms, ("sync", "optimizer"))
+    return _heads(pieces, terms, added_terms, ("sync", "optimizer"))
 
 
 def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
     """Memory coefficients that multi-token prediction changes, with their new values."""
     kinds = ("activation", "pending")
     added = {kind: (terms[f"head_{kind}"], _unrecomputed(terms[f"layer_{kind}"])) for kind in kinds}
-    return _with_further(pieces, terms, added | {"moment": (terms["head_moment"],)}, ("static", "update"))
+    return _heads(pieces, terms, added | {"moment": (terms["head_moment"],)}, ("static", "update"))
 
 
-def _with_further(
-    pieces: Pieces, terms: Terms, own: Mapping[str, Sequence[Term]], of_rank: Sequence[str]
-) -> Terms:
+def _heads(pieces: Pieces, terms: Terms, own: Mapping[str, Sequence[Term]], of_rank: Sequence[str]) -> Terms:
     """Coefficients of the model head under multi-token prediction, for each further token: the head gains the
     terms in `own`, and for each name in `of_rank` a block, and the embedding if it is on another rank."""
     times, pipelined = pieces.question.model.further_tokens, pieces.columns.pp > 1

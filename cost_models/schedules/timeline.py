@@ -94,12 +94,8 @@ class Timeline:
         """(E,) row of the evaluation with the previous action of the same rank."""
         self.duration_of = (table.stage + table.num_stages * table.kind).ravel()[order_E]
         """(E,) index of each action's duration in the columns of `_flat_durations`."""
-        kind_A, stage_A, microbatch_A, middle = (
-            table.kind[0],
-            table.stage[0],
-            table.microbatch[0],
-            actions // 2,
-        )
+        kind_A, stage_A, microbatch_A = table.kind[0], table.stage[0], table.microbatch[0]
+        middle = actions // 2
         again_A = (kind_A == kind_A[middle]) & (stage_A == stage_A[middle])
         again_A &= microbatch_A == microbatch_A[middle] + table.round_size
         self.cycle = int(again_A.argmax()) - middle
@@ -182,7 +178,7 @@ class Timeline:
         return compile_timeline(shortened_table(*whole, least=least))
 
     def spans(
-        self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
+        self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds, weight_S: Seconds
     ) -> tuple[Array, Array]:
         """Start and end of every action of the table in seconds from the start of the step, (..., R, A)
         each."""
@@ -193,12 +189,7 @@ class Timeline:
         return end - duration_BS[:, self.duration_of[self.row_of - _BEFORE]].reshape(shape), end
 
     def critical_path(
-        self,
-        forward_S: Seconds,
-        backward_S: Seconds,
-        p2p: float = 0.0,
-        tail_R: Seconds = 0.0,
-        weight_S: Seconds = 0.0,
+        self, forward_S: Seconds, backward_S: Seconds, p2p: float, tail_R: Seconds, weight_S: Seconds
     ) -> CriticalPath:
         """Critical path to the last action of the rank whose end plus `tail_R` (seconds of its work after
         that) is latest.

@@ -32,7 +32,7 @@ from cost_models.measured.calibration.least_squares import median_error, relativ
 from cost_models.measured.calibration.measurements import Measurement, merge, select
 from cost_models.recommender.caching import POLICIES
 from cost_models.recommender.prices.lookup import change_bytes, lookup_bytes, sum_bytes
-from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, KernelShare, Precision
+from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import (
     AttentionCurve,
     CollectiveCurve,
@@ -176,7 +176,6 @@ def _matrices(
         power_rate=gpu.power_rate(precision),
         memory_rate=np.inf,
         optimizer_rate=np.inf,
-        attention=KernelShare(forward=1.0, backward=1.0),
         sm_count=gpu.sm_count,
         element_bytes=1.0,
         operand_bytes=element_bytes,

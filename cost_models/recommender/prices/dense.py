@@ -232,7 +232,6 @@ def dense_device(question: RecommenderQuestion) -> Device:
         power_rate=gpu.power_rate(precision, question.cluster.gpu_watts),
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
-        attention=gpu.attention_share("unfused"),
         sm_count=gpu.sm_count,
         element_bytes=training.dense_bytes,
         operand_bytes=training.dense_bytes,

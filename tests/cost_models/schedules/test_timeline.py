@@ -306,7 +306,7 @@ def test_microbatches_that_pass_in_bursts_are_priced_by_a_short_table(
     ends = whole.rank_ends(forward, backward, delays, forward)
     np.testing.assert_allclose(short.rank_ends(forward, backward, delays, forward), ends, rtol=1e-9)
     for f, b, delay, end in zip(forward, backward, delays.tolist(), ends.max(axis=1), strict=True):
-        path = short.critical_path(f, b, delay, weight_S=f)
+        path = short.critical_path(f, b, delay, 0.0, f)
         length = path.forward_counts @ f + path.backward_counts @ b + path.weight_counts @ f
         assert length + path.p2p_count * delay == pytest.approx(end, rel=1e-9)
 
