@@ -25,6 +25,8 @@ OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
 """Names of the software stacks of this project's executor, without and with compilation of blocks
 (`torch.compile`)."""
 OWN_STACKS = (OWN_STACK, OWN_COMPILED)
+WITHOUT_PROFILE = "leave out --profile for the catalogue's nearest"
+"""Hint where a hardware profile that the user names is of another GPU."""
 
 
 DIES: dict[str, tuple[str, ...]] = {
@@ -67,22 +69,18 @@ def complete_question(
         spec = catalog.load_profile(profile) if isinstance(profile, str) else profile
         suits = [spec and (spec.tier == "datasheet" or _made_for(spec, pool.gpu)) for pool in cluster.pools]
         if spec and not any(suits):
-            raise InputError(
-                f"profile `{spec.name}` was made for `{spec.gpu}`; no pool of `{cluster.name}` has it",
-                hint="leave out --profile for the catalogue's nearest",
-            )
+            text = f"profile `{spec.name}` was made for `{spec.gpu}`; no pool of `{cluster.name}` has it"
+            raise InputError(text, hint=WITHOUT_PROFILE)
         pools: list[Question] = []
         for pool, suited in zip(cluster.pools, suits, strict=True):
             stack, pool_profile = pools[0].stack if pools else stack, spec if suited else None
             pools.append(complete_question(model, pool, training, stack=stack, profile=pool_profile))
         return mixed_question(cluster, tuple(pools))
-    stack_spec = resolve_stack(cluster, stack, usual=DEFAULT_STACK)
-    hardware = resolve_profile(cluster, stack_spec, profile)
+    stack_spec, hardware = resolve_stack(cluster, stack, profile, usual=DEFAULT_STACK)
     if (profile or cluster.profile) and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
-        raise InputError(
-            f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
-            hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
-        )
+        made_for = f"profile `{hardware.name}` was made for `{hardware.gpu}`"
+        text = f"{made_for}; the cluster has `{cluster.gpu.name}`"
+        raise InputError(text, hint=f"{WITHOUT_PROFILE}, or calibrate one on that GPU")
     if hardware.attention_kernel is not None and stack_spec.name in OWN_STACKS:
         stack_spec = stack_spec.model_copy(update={"attention": hardware.attention_kernel})
     if stack_spec.pads_vocabulary and model.vocab_multiple == 1 and not model.diffusion:
@@ -93,47 +91,34 @@ def complete_question(
     return question.updated("training", dropout=question.dropout)
 
 
-def resolve_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: str) -> StackSpec:
-    """Return the user's software stack; if None, this project's executor on CPUs and the local machine, else
-    the stack named `usual`. Raises UnknownNameError."""
-    if isinstance(stack, StackSpec):
-        return stack
-    on_this_machine = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
-    return catalog.load_stack(stack or (OWN_STACK if on_this_machine else usual))
-
-
-def resolve_profile(
-    cluster: ClusterSpec, stack: StackSpec, profile: str | HardwareProfile | None
-) -> HardwareProfile:
-    """Return the user's hardware profile; if None, the profile that the cluster names, else the nearest in
-    the catalogue. Raises UnknownNameError."""
-    stated = profile or cluster.profile
-    if stated is None:
-        return nearest_profile(cluster.gpu, stack.name, family=stack.family)
-    return stated if isinstance(stated, HardwareProfile) else catalog.load_profile(stated)
+def resolve_stack(
+    cluster: ClusterSpec, stack: str | StackSpec | None, profile: str | HardwareProfile | None, *, usual: str
+) -> tuple[StackSpec, HardwareProfile]:
+    """Return the software stack and its hardware profile. Without a stack of the user's it is this project's
+    executor on CPUs and the local machine, else the stack named `usual`. Without a profile of the user's or the
+    cluster's it is the nearest in the catalogue. Raises UnknownNameError."""
+    if not isinstance(stack, StackSpec):
+        on_this_machine = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
+        stack = catalog.load_stack(stack or (OWN_STACK if on_this_machine else usual))
+    profile = profile or cluster.profile or nearest_profile(cluster.gpu, stack.name, family=stack.family)
+    return stack, catalog.load_profile(profile) if isinstance(profile, str) else profile
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
     """Note for the user on the dropout that is assumed because the training job gives none; empty if that is
     zero."""
-    if training.dropout is not None or not question.dropout:
-        return ()
-    return (
-        f"dropout {question.dropout:g}, as is usual with software stack `{question.stack.name}`; "
-        "say 0 for none",
-    )
+    text = f"dropout {question.dropout:g}, as is usual with software stack `{question.stack.name}`; say 0 for none"
+    return (text,) if training.dropout is None and question.dropout else ()
 
 
 def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ...]:
     """Note for the user on the number of entries to which the stack is assumed to pad the vocabulary; empty
     without padding."""
-    padding = -model.vocab_size % question.model.vocab_multiple
-    if question.model.vocab_multiple == model.vocab_multiple or not padding:
-        return ()
-    return (
-        f"vocabulary of {model.vocab_size:,} padded to {model.vocab_size + padding:,}, with tp to a multiple of "
-        f"{question.model.vocab_multiple} x tp, as software stack `{question.stack.name}` does",
-    )
+    multiple = question.model.vocab_multiple
+    padding = -model.vocab_size % multiple
+    padded = f"vocabulary of {model.vocab_size:,} padded to {model.vocab_size + padding:,}, with tp to a multiple of"
+    text = f"{padded} {multiple} x tp, as software stack `{question.stack.name}` does"
+    return (text,) if padding and multiple != model.vocab_multiple else ()
 
 
 def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
@@ -193,13 +178,10 @@ def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec
     """
     gpu = base.gpu
     if profile.measured_peak and profile.measured_bandwidth:
-        gpu = gpu.model_copy(
-            update={
-                "peak": dict.fromkeys(gpu.peak, profile.measured_peak),
-                "memory_bandwidth": profile.measured_bandwidth,
-                "source": f"no datasheet: peak is the best matrix rate seen ({profile.source})",
-            }
-        )
+        peak = dict.fromkeys(gpu.peak, profile.measured_peak)
+        source = f"no datasheet: peak is the best matrix rate seen ({profile.source})"
+        measured_rates = {"peak": peak, "memory_bandwidth": profile.measured_bandwidth, "source": source}
+        gpu = gpu.model_copy(update=measured_rates)
     links = base.links
     if curve := next((one for one in profile.collectives if one.operation == "p2p"), None):
         largest, smallest = (pick(curve.points, key=lambda point: point.size) for pick in (max, min))

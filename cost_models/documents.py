@@ -3,9 +3,8 @@ errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import dropwhile
 from typing import Any, get_args
 
 from pydantic import BaseModel, RootModel, ValidationError
@@ -54,6 +53,10 @@ class Document:
         return next(filter(None, parents), 0)
 
 
+NO_FILE = Document(source="", value=None)
+"""Document in place of a file for values that were made in Python, whose places have no lines."""
+
+
 def show_key(key: Key) -> str:
     """Dotted text of a field path, such as `links.tiers[2].latency` for ("links", "tiers", 2, "latency")."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
@@ -77,27 +80,23 @@ def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -
 
 
 def spec_problems(
-    error: ValidationError,
-    spec_type: type[BaseModel],
-    *,
-    known: Container[Key] = (),
-    order: Callable[[Key], int] = lambda key: 0,
-    most: int | None = MOST_PROBLEMS,
+    error: ValidationError, spec: type[BaseModel], file: Document = NO_FILE, most: int | None = MOST_PROBLEMS
 ) -> tuple[dict[Key, str], int]:
     """Convert validation errors of a spec to (field path → sentence, number of further errors), for the first
-    `most` paths in the given `order`.
+    `most` paths, in the order of their lines in the `file`.
 
-    Places that are `known` to be wrong, or lie within such a place, are left out.
+    Places that the file's `problems` name, or that lie within such a place, are left out.
     """
     errors: dict[Key, ErrorDetails] = {}
     for details in error.errors(include_url=False):
         key: Key = tuple(part for part in details["loc"] if not str(part).startswith("["))
-        # a list that is too short because its items are wrong repeats their errors
+        # a list that is too short because its items are wrong, or a default from wrong fields, repeats their errors
         follows = details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
-        if not follows and not any(one in known or one in errors for one in (key[:1], key)):
+        follows |= details["type"] == "default_factory_not_called"
+        if not follows and not any(one in file.problems or one in errors for one in (key[:1], key)):
             errors[key] = details
-    first = sorted(errors, key=order)[:most]
-    sentences = {key: printable(_sentence(spec_type, key, errors[key])) for key in first}
+    first = sorted(errors, key=file.line)[:most]
+    sentences = {key: printable(_sentence(spec, key, errors[key])) for key in first}
     return sentences, len(errors) - len(sentences)
 
 
@@ -158,16 +157,14 @@ def _show(value: Any) -> str:
 
 def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
     """Names of the fields allowed at path `key` of a spec type; empty if there is no spec at that path."""
-    if not key:
-        return list(spec_type.model_fields)
-    if key[0] not in spec_type.model_fields:
-        return []
-    rest = tuple(dropwhile(lambda part: isinstance(part, int), key[1:]))
-    inner = _inner_specs(spec_type.model_fields[str(key[0])].annotation)
-    lists = [one for one in inner if issubclass(one, RootModel)]
-    if lists and len(rest) < len(key) - 1:
-        inner = _inner_specs(lists[0].model_fields["root"].annotation)
-    return _field_names(inner[0], rest) if inner else []
+    specs = [spec_type]
+    for part in key:
+        if isinstance(part, str):
+            field = specs[0].model_fields.get(part) if specs else None
+            specs = _inner_specs(field.annotation) if field else []
+        elif lists := [spec for spec in specs if issubclass(spec, RootModel)]:
+            specs = _inner_specs(lists[0].model_fields["root"].annotation)
+    return list(specs[0].model_fields) if specs else []
 
 
 def _inner_specs(annotation: Any) -> list[type[BaseModel]]:

@@ -72,9 +72,7 @@ class UnknownNameError(InputError):
     """A name is in no catalogue; `like` is the part of the name that is compared with known names for a
     suggestion."""
 
-    def __init__(
-        self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
-    ) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, like: str = "", hint: str = "") -> None:
         guess = did_you_mean(like or name, similar_names(like or name, known))
         super().__init__(f"unknown {kind} `{name}`{guess}", hint=hint)
 
@@ -222,7 +220,6 @@ def require_installed(what: str, **requirements: str) -> None:
     """
     missing = [package for package in requirements if find_spec(package) is None]
     if missing:
-        raise HostError(
-            f"{what} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            hint="pip install " + " ".join(f"'{one}'" for one in requirements.values()),
-        )
+        verb, packages = "is" if len(missing) == 1 else "are", (f"'{one}'" for one in requirements.values())
+        hint = f"pip install {' '.join(packages)}"
+        raise HostError(f"{what} needs {' and '.join(missing)}, which {verb} not installed", hint=hint)

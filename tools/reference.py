@@ -15,7 +15,6 @@ from pydantic.fields import FieldInfo
 import meshwright
 from cost_models.base import Spec
 from cost_models.files.parsing import KINDS, field_docstrings
-from cost_models.specs.transformer import DERIVED_FIELDS
 from meshwright.cli.frame import command_line as typer_app
 
 PAGES = ("command-line", "files", "python")
@@ -70,12 +69,12 @@ def _spec(spec: type[Spec], inside: dict[str, type[Spec]]) -> Iterator[str]:
     for name, field in spec.model_fields.items():
         inside |= {one.__name__: one for one in _specs_in(field.annotation)}
         told = docstrings.get(name, field.description or "")
-        rows.append((name, f"{told} {'' if 'Default: ' in told else _default(name, field)}"))
+        rows.append((name, f"{told} {'' if 'Default: ' in told else _default(field)}"))
     yield from _table("field", rows)
 
 
-def _default(name: str, field: FieldInfo) -> str:
-    if name in DERIVED_FIELDS:
+def _default(field: FieldInfo) -> str:
+    if field.default_factory_takes_validated_data:
         return ""
     if field.is_required():
         return "Required."

@@ -28,7 +28,7 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import DERIVED_FIELDS, TransformerSpec
+from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted
 
 S = TypeVar("S", bound=Spec)
@@ -95,7 +95,7 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
     try:
         spec = spec_type.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        messages, unlisted = spec_problems(error, spec_type, known=problems, order=document.line)
+        messages, unlisted = spec_problems(error, spec_type, dataclasses.replace(document, problems=problems))
         problems |= {key: Problem(document.where(key), what) for key, what in messages.items()}
     if problems:
         in_order = [problems[key] for key in sorted(problems, key=document.line)]
@@ -155,7 +155,6 @@ def json_schema(kind: str) -> dict[str, Any]:
         for field in part.get("properties", {}).keys() & docstrings.keys():
             entry = {"description": docstrings[field], **part["properties"][field]}
             part["properties"][field] = dict(sorted(entry.items()))  # keys in the order of pydantic
-    schema["required"] = [name for name in schema.get("required", []) if name not in DERIVED_FIELDS]
     if kind in ("cluster", "pools"):
         cluster = schema if kind == "cluster" else schema["$defs"]["ClusterSpec"]
         gpu = cluster["properties"]["gpu"]

@@ -341,7 +341,7 @@ def _score_bytes(question: Question) -> Amount:
     tokens."""
     model, training, heads = question.model, question.training, question.model.num_heads
     if question.stack.attention not in STORES_SCORES:
-        picked = min(model.attention_window or 0, training.sequence_length) * model.uses_indexer
+        picked = min(model.attention_window or 0, training.sequence_length) * (model.window_kind == "picked")
         rows = heads * (1 + (model.stacks is not None))
         return {"split": FP32_BYTES * rows, "whole": FP32_BYTES * picked}
     element = training.element_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.defaults import measured_cluster, resolve_profile, resolve_stack
+from cost_models.defaults import measured_cluster, resolve_stack
 from cost_models.errors import InputError
 from cost_models.files.catalog import embedding_profile_of
 from cost_models.specs.cluster import ClusterSpec, MixedCluster
@@ -75,8 +75,7 @@ def complete_recommender(
             f"`{cluster.name}` has several pools of GPUs, over which tables are not sharded",
             hint="plan for one of them",
         )
-    stack_spec = resolve_stack(cluster, stack, usual=USUAL_STACK)
-    hardware = resolve_profile(cluster, stack_spec, profile)
+    stack_spec, hardware = resolve_stack(cluster, stack, profile, usual=USUAL_STACK)
     return RecommenderQuestion(
         model=model,
         cluster=measured_cluster(hardware, cluster),

@@ -182,14 +182,11 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
 
     def levels_for(self, nodes: int) -> LinkLevels:
-        """A copy with only the levels that `nodes` nodes use; the outermost of these levels then joins all
-        nodes."""
-        enough = next(
-            (at for at, level in enumerate(self.network) if nodes <= (level.nodes or nodes)),
-            len(self.network) - 1,
-        )
-        last = [level.model_copy(update={"nodes": None}) for level in self.network[enough : enough + 1]]
-        return LinkLevels((*self.inside, *self.network[:enough], *last))
+        """A copy with only the levels that `nodes` nodes use, of several network levels at least one; the outermost
+        of these levels then joins all nodes."""
+        too_small = sum(nodes > (level.nodes or nodes) for level in self.network[:-1])
+        *inner, last = self.root[: len(self.inside) + too_small + 1]
+        return LinkLevels((*inner, last.model_copy(update={"nodes": None})))
 
     def opens(self, at: int) -> bool:
         """Whether GPUs attach to level `at` directly rather than through the switches of the level inside it."""
@@ -207,24 +204,25 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
             yield "one level is the node: it has `nodes: 1`"
             return
         for level in self.root:
-            if level.gpus is not None and level.nodes is not None:
+            if level.gpus and level.nodes:
                 yield f"level `{level.name}` has `gpus` and `nodes`: inside a node it has `gpus`, else `nodes`"
         for at, (inner, outer) in enumerate(pairwise(self.root)):
             yield from _size_errors(inner, outer)
             if not self.opens(at + 1) and outer.bandwidth > inner.bandwidth:
-                rates = format_bandwidth(outer.bandwidth), format_bandwidth(inner.bandwidth)
-                excess = f"level `{outer.name}` has more bandwidth a GPU, {rates[0]}, than `{inner.name}`, {rates[1]}"
-                yield f"{excess}, which its bytes pass"
+                rates = f"{format_bandwidth(outer.bandwidth)}, than `{inner.name}`, {format_bandwidth(inner.bandwidth)}"
+                yield f"level `{outer.name}` has more bandwidth a GPU, {rates}, which its bytes pass"
         for at, level in enumerate(self.root):
-            if level.sharers is not None and (at == 0 or not self.opens(at)):
-                reason = "all GPUs below share the links of switches"
-                explanation = reason if at else "every GPU has a link of its own"
-                yield f"level `{level.name}` has `sharers`, and {explanation}: leave it out"
-            elif level.sharers and (inner := self.root[at - 1]).gpus and inner.gpus % level.sharers:
-                yield (
-                    f"`sharers` {level.sharers} of level `{level.name}` do not divide a `{inner.name}` of "
-                    f"{inner.gpus} GPUs"
+            inner = self.root[at - 1]
+            if level.sharers and not (at and self.opens(at)):
+                shared, single = (
+                    "all GPUs below share the links of switches",
+                    "every GPU has a link of its own",
                 )
+                reason = shared if at else single
+                yield f"level `{level.name}` has `sharers`, and {reason}: leave it out"
+            elif level.sharers and inner.gpus and inner.gpus % level.sharers:
+                domain = f"a `{inner.name}` of {inner.gpus} GPUs"
+                yield f"`sharers` {level.sharers} of level `{level.name}` do not divide {domain}"
 
 
 def _size_errors(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
@@ -234,10 +232,9 @@ def _size_errors(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
     elif outer.gpus is not None and inner.gpus is None:
         yield f"level `{outer.name}` is inside the node and stands after `{inner.name}`: begin at the GPUs"
     else:
-        for name, unit in (("gpus", "GPUs"), ("nodes", "nodes")):
-            size, inner_size = getattr(outer, name), getattr(inner, name)
-            if size and inner_size and (size <= inner_size or size % inner_size):
-                sizes = f"of {size} {unit} does not hold several whole levels `{inner.name}` of {inner_size}"
+        for unit, size, part in (("GPUs", outer.gpus, inner.gpus), ("nodes", outer.nodes, inner.nodes)):
+            if size and part and (size <= part or size % part):
+                sizes = f"of {size} {unit} does not hold several whole levels `{inner.name}` of {part}"
                 yield f"level `{outer.name}` {sizes}"
 
 
@@ -413,24 +410,21 @@ class ClusterSpec(CheckedSpec):
 
     def _network_errors(self, links: Links) -> Iterator[str]:
         """Yield an error message for each contradiction between links, buildings and the rest of the cluster."""
-        buildings = self.buildings
-        if self.nodes > 1 and links.inter_node is None:
+        buildings, network = self.buildings, links.inter_node
+        if network is None and self.nodes > 1:
             yield f"{self.nodes} nodes need `links.inter_node`"
-            return
-        if buildings is None:
-            return
-        if odd := self.building_problem(self.nodes):
-            yield odd
-        if links.inter_node is None:
+        elif network is None and buildings is not None:
             yield "`buildings` need `links.inter_node`, the network of one building"
-            return
-        if buildings.nodes % (self.nodes_per_leaf or 1):
-            yield f"`nodes_per_leaf` {self.nodes_per_leaf} does not divide a building of {buildings.nodes} nodes"
-        inside = links.inter_node.bandwidth / self.oversubscription
-        if buildings.link.bandwidth > inside:
-            rates = format_bandwidth(buildings.link.bandwidth), format_bandwidth(inside)
-            text = f"`buildings.link` has more bandwidth a GPU, {rates[0]}, than the network of a building, {rates[1]}"
-            yield f"{text}, which its bytes pass"
+        elif network is not None and buildings is not None:
+            if odd := self.building_problem(self.nodes):
+                yield odd
+            if buildings.nodes % (leaf := self.nodes_per_leaf or 1):
+                yield f"`nodes_per_leaf` {leaf} does not divide a building of {buildings.nodes} nodes"
+            outer, inner = buildings.link.bandwidth, network.bandwidth / self.oversubscription
+            if outer > inner:
+                inside = f"the network of a building, {format_bandwidth(inner)}"
+                text = f"`buildings.link` has more bandwidth a GPU, {format_bandwidth(outer)}, than {inside}"
+                yield f"{text}, which its bytes pass"
 
     def _graph_errors(self) -> Iterator[str]:
         """Yield an error message for each contradiction between the link graph and the rest of the cluster,
@@ -442,21 +436,16 @@ class ClusterSpec(CheckedSpec):
         gpus = {name for link in links for name in link[:2] if device_kind(name) == "gpu"}
         nodes = len({node_of(name) for name in gpus})
         if not problems and (nodes, len(gpus)) != (self.nodes, self.num_gpus):
-            yield (
-                f"`graph` has {counted(nodes, 'node')} and {counted(len(gpus), 'GPU')}, `nodes` x `gpus_per_node` says "
-                f"{grouped(self.nodes)} and {grouped(self.num_gpus)}"
-            )
+            size, stated = f"{counted(nodes, 'node')} and {counted(len(gpus), 'GPU')}", grouped(self.num_gpus)
+            yield f"`graph` has {size}, `nodes` x `gpus_per_node` says {grouped(self.nodes)} and {stated}"
 
     def building_problem(self, nodes: int) -> str:
         """Error message if `nodes` nodes neither fill complete buildings nor fit into one; else empty."""
-        size = nodes if self.buildings is None else self.buildings.nodes
+        size = self.buildings.nodes if self.buildings else nodes
         count, extra_nodes = divmod(nodes, size)
-        if not count or not extra_nodes:
-            return ""
-        return (
-            f"{grouped(nodes)} nodes are no whole number of buildings of {grouped(size)}; {grouped(count * size)} or "
-            f"{grouped((count + 1) * size)} would be"
-        )
+        sizes = f"{grouped(count * size)} or {grouped((count + 1) * size)}"
+        text = f"{grouped(nodes)} nodes are no whole number of buildings of {grouped(size)}; {sizes} would be"
+        return text if count and extra_nodes else ""
 
     def _level_errors(self, links: LinkLevels) -> Iterator[str]:
         """Yield an error message for each contradiction between link levels and the rest of the cluster."""
@@ -469,8 +458,7 @@ class ClusterSpec(CheckedSpec):
             return
         if not links.network:
             yield f"{self.nodes} nodes need a level of `links` beyond `{links.root[-1].name}`"
-        elif links.root[-1].nodes is not None and links.root[-1].nodes < self.nodes:
-            last = links.root[-1]
+        elif (last := links.root[-1]).nodes and last.nodes < self.nodes:
             yield f"level `{last.name}` joins {last.nodes} of {self.nodes} nodes; a last one without `nodes` joins all"
         for level in links.root:
             for field in ("gpus", "sharers"):
@@ -540,17 +528,12 @@ class MixedCluster(CheckedSpec):
 
         Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.
         """
-        gpus_per_node = math.gcd(*(pool.gpus_per_node for pool in self.pools))
+        per_node = math.gcd(*(pool.gpus_per_node for pool in self.pools))
         smallest = min(self.pools, key=lambda pool: pool.gpu.memory)
-        return ClusterSpec(
-            name=self.name,
-            gpu=smallest.gpu,
-            gpus_per_node=gpus_per_node,
-            nodes=self.num_gpus // gpus_per_node,
-            links=Links(intra_node=smallest.links.intra_node, inter_node=self.link),
-            memory_reserve=smallest.memory_reserve,
-            source=self.source,
-        )
+        links = Links(intra_node=smallest.links.intra_node, inter_node=self.link)
+        gpu, nodes, reserve = smallest.gpu, self.num_gpus // per_node, smallest.memory_reserve
+        least = ClusterSpec(gpu=gpu, gpus_per_node=per_node, nodes=nodes, links=links, memory_reserve=reserve)
+        return least.model_copy(update={"name": self.name, "source": self.source})
 
 
 def _cluster_tag(value: Any) -> str:

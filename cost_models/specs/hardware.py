@@ -7,10 +7,20 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cost_models.arrays import Array
-from cost_models.base import MAX_GPUS, Efficiency, GpuCount, Name, Overhead, PositiveInt, Share, Spec
+from cost_models.base import (
+    MAX_GPUS,
+    CheckedSpec,
+    Efficiency,
+    GpuCount,
+    Name,
+    Overhead,
+    PositiveInt,
+    Share,
+    Spec,
+)
 from cost_models.specs.cluster import AttentionKernel, Peak, Rate
 from cost_models.specs.recommender.constants import TableRates
 from cost_models.specs.transformer import Norm
@@ -161,7 +171,7 @@ class TimedRuns(Spec):
         return tuple(self.axes.get(axis, "").split())
 
 
-class Scenarios(Spec):
+class Scenarios(CheckedSpec):
     """Sets of hardware constants that are plausible for a cluster without timed runs, given the timed runs of
     other clusters.
 
@@ -190,23 +200,26 @@ class Scenarios(Spec):
         """Number of scenarios."""
         return max(len(factors) for factors in self.by_constant.values())
 
-    @model_validator(mode="after")
-    def _check_factor_counts(self) -> Scenarios:
-        if not self.factors:
-            raise ValueError("`factors` names no constant; leave out `scenarios`")
-        count = max(len(words.split()) for words in self.factors.values())
-        for name, words in self.factors.items():
-            if name not in HardwareProfile.model_fields:
-                raise ValueError(f"`{name}` is no constant of a profile")
-            try:
-                positive = [0 < float(word) < math.inf for word in words.split()]
-            except ValueError:
-                positive = [False]
-            if not positive or not all(positive):
-                raise ValueError(f"`{name}` needs a factor above zero for each scenario")
-            if len(positive) != count:
-                raise ValueError("every constant needs a factor for each scenario")
-        return self
+    def contradictions(self) -> dict[str, object]:
+        """Error messages about the factors of scenarios, each mapped to a value that is true if the message
+        applies."""
+        strange = [name for name in self.factors if name not in HardwareProfile.model_fields]
+        unusable = [name for name, words in self.factors.items() if not _are_positive(words)]
+        counts = {len(words.split()) for words in self.factors.values()}
+        return {
+            "`factors` names no constant; leave out `scenarios`": not self.factors,
+            f"`{''.join(strange[:1])}` is no constant of a profile": strange,
+            f"`{''.join(unusable[:1])}` needs a factor above zero for each scenario": unusable,
+            "every constant needs a factor for each scenario": len(counts) > 1,
+        }
+
+
+def _are_positive(words: str) -> bool:
+    """Whether a text holds at least one number, and only finite numbers above zero."""
+    try:
+        return all(0 < float(word) < math.inf for word in words.split()) and bool(words.split())
+    except ValueError:
+        return False
 
 
 class HostUpdate(Spec):

@@ -30,19 +30,12 @@ def tower_of(model: TransformerSpec) -> TransformerSpec:
     """A model's vision tower as a separate model, which embeds patches and has no head."""
     tower = model.tower
     assert tower is not None
-    names = ["hidden_size", "num_heads", "head_dim", "ffn_hidden_size"]
-    names += ["gated_mlp", "activation", "norm", "norm_epsilon"]
-    return TransformerSpec(
-        name=model.name,
-        num_layers=tower.layers,
-        num_kv_heads=tower.num_heads,
-        vocab_size=1,
-        positions="rotary" if tower.positions == "rotary" else "none",
-        attention_bias=tower.bias,
-        mlp_bias=tower.bias,
-        encoder=Encoder(head_transform=False),
-        **{name: getattr(tower, name) for name in names},
-    ).model_copy(update={"tower": tower.model_copy(update={"part": "tower"})})
+    shape = {name: value for name, value in tower if name in TransformerSpec.model_fields}
+    shape |= {"name": model.name, "num_layers": tower.layers, "num_kv_heads": tower.num_heads}
+    shape |= {"positions": "rotary" if tower.positions == "rotary" else "none", "vocab_size": 1}
+    shape |= {"attention_bias": tower.bias, "mlp_bias": tower.bias, "encoder": Encoder(head_transform=False)}
+    blocks = TransformerSpec.model_validate(shape)
+    return blocks.model_copy(update={"tower": tower.model_copy(update={"part": "tower"})})
 
 
 @lru_cache(maxsize=_CACHED)

@@ -146,11 +146,8 @@ class LengthsSpec(Spec):
     """Document lengths in tokens, all equally frequent."""
 
     def __str__(self) -> str:
-        return {
-            "pack": "packed into sequences of",
-            "pad": "each padded to",
-            "bucket": "in microbatches of like length up to",
-        }[self.packing]
+        words = {"pack": "packed into sequences of", "pad": "each padded to"}
+        return words.get(self.packing, "in microbatches of like length up to")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,10 +313,8 @@ class TrainingSpec(Spec):
     def _check_document_lengths(cls, lengths: LengthsSpec | None, info: ValidationInfo) -> LengthsSpec | None:
         longest = max(lengths.documents, default=0) if lengths else 0
         if longest > (sequence := info.data.get("sequence_length", longest)):
-            raise ValueError(
-                f"a document of {longest:,} tokens is longer than a sequence of {sequence:,}: "
-                f"write `sequence_length: {longest}`, or cut it"
-            )
+            text = f"a document of {longest:,} tokens is longer than a sequence of {sequence:,}"
+            raise ValueError(f"{text}: write `sequence_length: {longest}`, or cut it")
         return lengths
 
     def trains(self, part: UntrainedPart) -> bool:
@@ -456,19 +451,16 @@ def _model_field(word: str) -> tuple[str, bool | int]:
 
 def _change_error(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
     """Error message if a word of `--allow` cannot be applied to the model and the job; else empty."""
-    length = training.sequence_length
     if word == "lamb":
         return "is what the job says already" * (training.optimizer == "lamb")
     if word == "parallel-block":
         return f"`{model.name}` has parallel blocks already" * model.parallel_block
-    match = _WINDOW.match(word)
-    if match is None or int(match[1]) == 0:
+    length, window, tokens = training.sequence_length, model.attention_window, _WINDOW.match(word)
+    if tokens is None or int(tokens[1]) == 0:
         names, guess = ", ".join(CHANGE_WORDS), did_you_mean(word, CHANGE_WORDS)
         return f"is none of {names}{guess}; a window is written `window=1024`"
     if sum(one.startswith("window") for one in dict.fromkeys(words)) > 1:
         return "there are several windows"
-    if model.attention_window is not None:
-        return f"`{model.name}` has windows of {grouped(model.attention_window)} tokens of its own"
-    if int(match[1]) >= length:
-        return f"hides nothing of sequences of {grouped(length)} tokens"
-    return ""
+    if window is not None:
+        return f"`{model.name}` has windows of {grouped(window)} tokens of its own"
+    return f"hides nothing of sequences of {grouped(length)} tokens" * (int(tokens[1]) >= length)

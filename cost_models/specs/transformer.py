@@ -3,8 +3,9 @@ groups of experts, vision towers, diffusion), with the rules by which fields mus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import cycle, islice
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -104,13 +105,10 @@ class Recurrence(CheckedSpec):
     def _fill_defaults(cls, data: Any) -> Any:
         if not isinstance(data, dict) or "heads" not in data:
             return data
-        kind, heads = data.get("kind"), {"groups": data["heads"]}
-        plain = {"head_dim": 1, "output_norm": False}
-        channels = {
-            "mamba1": {**plain, "groups": 1, "chunk": 2048},
-            "convolution": {**plain, **heads, "state_dim": 1},
-        }
-        return {**channels.get(str(kind), heads), **data}
+        by_kind = {"mamba1": {"groups": 1, "chunk": 2048}, "convolution": {"state_dim": 1}}
+        usual = by_kind.get(str(data.get("kind")), {})
+        channels = {"head_dim": 1, "output_norm": False} if usual else {}
+        return {"groups": data["heads"], **channels, **usual, **data}
 
     def contradictions(self) -> dict[str, object]:
         """Error messages about contradictory fields of a recurrence, each mapped to a value that is true if
@@ -125,11 +123,11 @@ class Recurrence(CheckedSpec):
         }
 
     def __str__(self) -> str:
+        heads = f"{self.heads} heads of {self.state_dim} x {self.head_dim}"
+        channels = f"{self.heads} channels of {self.state_dim}"
         if self.kind == "convolution":
             return f"{self.title} over {self.conv_width} tokens"
-        if self.kind == "mamba1":
-            return f"{self.title}, {self.heads} channels of {self.state_dim}"
-        return f"{self.title}, {self.heads} heads of {self.state_dim} x {self.head_dim}"
+        return f"{self.title}, {channels if self.kind == 'mamba1' else heads}"
 
     @property
     def title(self) -> str:
@@ -290,10 +288,7 @@ class ExpertGroups(Spec):
 
 def share_of(pattern: Sequence[bool], layers: int) -> float:
     """Share of `layers` blocks for which a repeated pattern of flags is true; 1 without a pattern."""
-    if not pattern:
-        return 1.0
-    rounds, partial = divmod(layers, len(pattern))
-    return (rounds * sum(pattern) + sum(pattern[:partial])) / layers
+    return sum(islice(cycle(pattern), layers)) / layers if pattern else 1.0
 
 
 class Diffusion(Spec):
@@ -321,6 +316,28 @@ class Diffusion(Spec):
         return int(self.channels * self.patch**2)
 
 
+def _query_heads(fields: dict[str, int]) -> int:
+    """Default number of key/value heads of attention, one for each query head."""
+    return fields["num_heads"]
+
+
+def _head_width(fields: dict[str, int]) -> float:
+    """Default width of a head, the hidden size divided by the number of heads. A fraction is left for the
+    field's check, which says `head_dim: `12.8` is not a whole number`."""
+    hidden, heads = fields["hidden_size"], fields["num_heads"]
+    return hidden / heads if hidden % heads else hidden // heads
+
+
+def _inner_width(fields: dict[str, int]) -> int:
+    """Default inner width of an MLP, 4 × the hidden size."""
+    return 4 * fields["hidden_size"]
+
+
+def _expert_width(fields: dict[str, int]) -> int:
+    """Default inner width of one expert, that of the MLP; 0 in a dense model."""
+    return fields["ffn_hidden_size"] if fields["num_experts"] else 0
+
+
 Part = Literal["", "tower", "joint"]
 
 
@@ -335,9 +352,9 @@ class Tower(CheckedSpec):
     """Width of the tower's residual stream."""
     num_heads: PositiveInt
     """Number of attention heads; each token of an image attends to all tokens of that image."""
-    head_dim: PositiveInt
+    head_dim: PositiveInt = Field(default_factory=_head_width, validate_default=True)
     """Width of one attention head. Default: hidden_size / num_heads."""
-    ffn_hidden_size: PositiveInt
+    ffn_hidden_size: PositiveInt = Field(default_factory=_inner_width, validate_default=True)
     """Inner width of the MLP. Default: 4 × hidden_size."""
     gated_mlp: bool = False
     """Whether the MLP is gated, with three matrices instead of two."""
@@ -385,15 +402,6 @@ class Tower(CheckedSpec):
     """Number of image tokens from the projector per token of a sequence; set only for the decoder's first
     block."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_defaults(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        derived = _derived_widths(data)
-        del derived["num_kv_heads"]
-        return derived | data
-
     def contradictions(self) -> dict[str, object]:
         """Error messages about sizes of a vision tower that do not divide, each mapped to a value that is
         true if the message applies."""
@@ -433,22 +441,6 @@ class Tower(CheckedSpec):
         return int(self.hidden_size * self.merge**2)
 
 
-DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
-"""Fields that a file may omit, because they follow from `num_heads` and `hidden_size`."""
-
-
-def _derived_widths(data: dict[str, Any]) -> dict[str, Any]:
-    """Default values of `DERIVED_FIELDS`, computed from `num_heads` and `hidden_size`. If `num_heads` or
-    `hidden_size` is invalid, they are placeholders: the invalid field is refused, and the derived ones are
-    not reported too."""
-    hidden, heads = data.get("hidden_size"), data.get("num_heads")
-    if not (isinstance(hidden, int) and isinstance(heads, int) and hidden > 0 and heads > 0):
-        return dict.fromkeys(DERIVED_FIELDS, 1)
-    # a fraction is left for the field check, which says `head_dim: `12.8` is not a whole number`
-    dim = hidden / heads if hidden % heads else hidden // heads
-    return {"num_kv_heads": heads, "head_dim": dim, "ffn_hidden_size": 4 * hidden}
-
-
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu", "quick-gelu"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPlacement = Literal["before", "after", "around", "after-sum"]
@@ -456,7 +448,7 @@ Positions = Literal["learned", "rotary", "alibi", "none"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
 
 
-class TransformerSpec(Spec):
+class TransformerSpec(CheckedSpec):
     """Shape of a dense or MoE transformer, which is a decoder, an encoder (if `encoder` is set) or an
     encoder-decoder (if `stacks` is set).
 
@@ -473,12 +465,12 @@ class TransformerSpec(Spec):
     """Width of the residual stream, h."""
     num_heads: PositiveInt
     """Number of query heads, a."""
-    num_kv_heads: PositiveInt
+    num_kv_heads: PositiveInt = Field(default_factory=_query_heads)
     """Number of key/value heads; fewer than `num_heads` make grouped-query attention. Default:
     `num_heads`."""
-    head_dim: PositiveInt
+    head_dim: PositiveInt = Field(default_factory=_head_width, validate_default=True)
     """Width of one head. Default: hidden_size / num_heads."""
-    ffn_hidden_size: LargeInt
+    ffn_hidden_size: LargeInt = Field(default_factory=_inner_width, validate_default=True)
     """Inner width of the MLP. Default: 4 × hidden_size."""
     vocab_size: LargeInt
     """Number of entries of the vocabulary before padding, V."""
@@ -556,7 +548,7 @@ class TransformerSpec(Spec):
     """Number of routed experts of a MoE block, E; 0: a dense model."""
     experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Number of routed experts that a token passes through, k."""
-    moe_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
+    moe_ffn_hidden_size: int = Field(default_factory=_expert_width, validate_default=True, ge=0, le=10**7)
     """Inner width of one expert. Default: `ffn_hidden_size`."""
     shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Total inner width of the shared experts, through which every token passes; 0: no shared experts."""
@@ -617,7 +609,7 @@ class TransformerSpec(Spec):
         """Fill in fields that follow from others; wrong types are left to the fields' checks."""
         if not isinstance(data, dict):
             return data
-        filled = _derived_widths(data)
+        filled: dict[str, Any] = {}
         if data.get("diffusion") is not None:
             # 1,000 classes and one for none; noise and its variance per element of a patch
             filled |= {"vocab_size": 1001, "outputs": 1, "positions": "none", "tied_embeddings": False}
@@ -626,19 +618,17 @@ class TransformerSpec(Spec):
             with suppress(ValidationError):  # reported by the field's own check
                 filled["outputs"] = 2 * Diffusion.model_validate(data["diffusion"]).pixels
         filled |= data
-        if filled.get("num_experts"):
-            filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
+        if filled.get("num_experts") and "num_moe_layers" not in filled:
             layers, tower, moe_layers = (filled.get(name) for name in ("num_layers", "tower", "moe_layers"))
             tower_layers = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
             if isinstance(layers, int) and isinstance(tower_layers, int) and tower_layers < layers:
                 layers -= tower_layers
-            named = moe_layers if isinstance(moe_layers, list | tuple) else ()
-            filled.setdefault("num_moe_layers", len(named) or layers)
+            filled["num_moe_layers"] = (
+                len(moe_layers) if isinstance(moe_layers, Sequence) and moe_layers else layers
+            )
         if filled.get("recurrence") is not None:
             filled["mixers"] = filled.get("mixers") or ("recurrence",)
-        if "attention_bias" in filled:
-            filled.setdefault("attention_output_bias", filled["attention_bias"])
-        return filled
+        return {"attention_output_bias": filled.get("attention_bias", True)} | filled
 
     @property
     def untrained(self) -> tuple[str, ...]:
@@ -655,7 +645,7 @@ class TransformerSpec(Spec):
             "heads of rewards": None if self.diffusion else self.outputs,
             "modulated blocks": self.diffusion,
             "prediction of further tokens": self.further_tokens,
-            "indexers": self.uses_indexer,
+            "indexers": self.window_kind == "picked",
             "rotary positions of patches": tower and tower.positions == "rotary",
             "patches of several frames": tower and tower.frames > 1,
             "gates on latent attention": self.attention_gate and self.latent_attention is not None,
@@ -801,147 +791,125 @@ class TransformerSpec(Spec):
         """Whether both halves of a parallel block read the output of one norm."""
         return self.parallel_block and self.parallel_norms == 1
 
-    @property
-    def uses_indexer(self) -> bool:
-        """Whether an indexer selects the tokens that a query attends to."""
-        return self.window_kind == "picked"
+    def contradictions(self) -> dict[str, object]:
+        """Error messages about contradictory fields of a transformer, each mapped to a value that is true if the
+        message applies."""
+        fields, layers, heads, head_dim = dict(self), self.num_layers, self.num_heads, self.head_dim
+        positions, rotary, placement = self.positions, self.rotary or Rotary(), self.norm_placement
+        rotates, rotated, picks = positions == "rotary", rotary.dim or 0, self.window_kind == "picked"
+        latent, joint_norm = self.latent_attention, self.qk_norm_over == "all"
+        position_dim, indexer = (latent.position_dim, latent.indexer) if latent else (0, None)
+        recurrence, direct = self.recurrence, latent is not None and latent.query_rank is None
+        mixers, halves, parallel = {*self.mixers}, self.separate_halves, self.parallel_block
+        recurs, windows, pattern = mixers & {"recurrence", "both"}, self.attention_window, self.window_pattern
+        by_block = {"rotary.pattern": rotary.pattern, "window_pattern": pattern, "mixers": self.mixers}
+        of_windows = {"rotary.windowed_base": rotary.windowed_base, "window_pattern": pattern}
+        of_windows["window_kind"] = self.window_kind != "sliding"
 
-    @model_validator(mode="after")
-    def _check_contradictions(self) -> TransformerSpec:
-        if complaint := next(_contradictions(self), ""):
-            raise ValueError(complaint)
-        return self
+        def each(names: str, words: str) -> dict[str, object]:
+            """Error message about each of the named fields, mapped to the field's value."""
+            return {f"{name} {words}": fields[name] for name in names.split()}
 
-
-def _contradictions(model: TransformerSpec) -> Iterator[str]:
-    """Yield an error message for each contradiction between fields of a transformer spec."""
-    layers, heads, positions, rotary = model.num_layers, model.num_heads, model.positions, model.rotary
-    latent, encoder, stacks, tower = model.latent_attention, model.encoder, model.stacks, model.tower
-
-    def clashes(names: str, words: str) -> Iterator[str]:
-        """Yield an error message for each of the named fields that is set."""
-        return (f"{name} {words}" for name in names.split() if getattr(model, name))
-
-    def too_many(name: str, pattern: Sequence[object]) -> Iterator[str]:
-        """Yield an error message if a pattern names more blocks than the model has."""
-        if len(pattern) > layers:
-            yield f"{name} names {len(pattern)} blocks, and num_layers is {layers}"
-
-    if heads % model.num_kv_heads:
-        yield f"num_heads {heads} is not a multiple of num_kv_heads {model.num_kv_heads}"
-    if positions == "rotary" and model.head_dim % 2:
-        yield f"rotary positions need an even head_dim, not {model.head_dim}"
-    if rotary is not None:
-        if positions != "rotary":
-            yield f"rotary is for rotary positions, and positions is {positions}"
-        if rotary.dim is not None and (rotary.dim % 2 or rotary.dim > model.head_dim):
-            yield f"rotary.dim {rotary.dim} is no even part of head_dim {model.head_dim}"
-        if latent and (rotary.dim or rotary.pattern):
-            yield "latent attention turns position_dim of every head: rotary.dim and rotary.pattern are not for it"
-        yield from too_many("rotary.pattern", rotary.pattern)
-        if rotary.windowed_base and model.attention_window is None:
-            yield "rotary.windowed_base is for windows, and attention_window says none"
-    if latent is None:
-        if model.uses_indexer:
-            yield "window_kind picked is for latent attention with an indexer"
-    else:
-        if latent.position_dim >= model.head_dim:
-            yield f"position_dim {latent.position_dim} leaves nothing of head_dim {model.head_dim}"
-        if (latent.indexer is None) == model.uses_indexer:
-            yield "an indexer picks the tokens of an attention_window of window_kind picked: it needs both"
-        if latent.indexer and latent.query_rank is None:
-            yield "an indexer makes queries from their latent, and query_rank says none"
-        if positions == "rotary" and latent.position_dim % 2:
-            yield f"rotary positions need an even position_dim, not {latent.position_dim}"
-    if model.parallel_block and model.norm_placement != "before":
-        yield f"a parallel_block has its norms before, not norm_placement {model.norm_placement}"
-    if model.parallel_norms == 2 and not model.parallel_block:
-        yield "parallel_norms is for a parallel_block"
-    if model.qk_norm_over == "all" and (not model.qk_norm or latent):
-        yield "qk_norm_over is for qk_norm" + (" without latents" if latent else "")
-    if model.attention_window is None and (model.window_kind != "sliding" or model.window_pattern):
-        field = "window_pattern" if model.window_pattern else "window_kind"
-        yield f"{field} is for windows, and attention_window says none"
-    yield from too_many("window_pattern", model.window_pattern)
-    yield from too_many("mixers", model.mixers)
-    recurs = bool({*model.mixers} & {"recurrence", "both"})
-    if recurs and model.recurrence is None:
-        yield "mixers names a recurrence, and recurrence says none"
-    if model.recurrence and not recurs:
-        yield "recurrence is for blocks that mixers names, and it names none"
-    if "none" in model.mixers and not model.separate_halves:
-        yield "a block whose mixer is none needs separate_halves"
-    if model.parallel_block and model.mixers:
-        yield "a parallel_block has attention, and mixers names others"
-    if model.window_pattern and model.mixers:
-        yield "window_pattern and mixers both name blocks: only windows in all of them go with mixers"
-    if model.separate_halves and any(model.mixer_of(layer) != "none" for layer in model.moe_layers):
-        yield "with separate_halves a MoE block's mixer is none, and moe_layers names others"
-    experts, per_token, moe_layers = model.num_experts, model.experts_per_token, model.moe_layers
-    if not experts:
-        mixture = "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers"
-        mixture += " moe_layers router_bias routing_bias shared_expert_gate expert_groups"
-        yield from clashes(mixture, "is for a mixture, and num_experts is 0")
-    else:
-        if not 1 <= per_token <= experts:
-            yield f"experts_per_token {per_token} is not between 1 and num_experts {experts}"
-        if not 1 <= model.num_moe_layers <= layers:
-            yield f"num_moe_layers {model.num_moe_layers} is not between 1 and num_layers {layers}"
-        if not model.moe_ffn_hidden_size:
-            yield "moe_ffn_hidden_size must be above zero"
-        if model.shared_expert_gate and not model.shared_expert_ffn_hidden_size:
-            yield "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0"
-        if [*moe_layers] != sorted({*moe_layers} & {*range(layers)}):
-            yield f"moe_layers are numbers of blocks from 0 to {layers - 1}, in ascending order"
-        if moe_layers and len(moe_layers) != model.num_moe_layers:
-            yield f"moe_layers names {len(moe_layers)} blocks, and num_moe_layers is {model.num_moe_layers}"
-        if groups := model.expert_groups:
-            size, remainder = divmod(experts, groups.count)
-            if remainder:
-                yield f"{groups.count} expert_groups do not divide {experts} experts"
-            if groups.per_token > groups.count:
-                yield f"a token chooses {groups.per_token} of {groups.count} expert_groups"
-            if groups.per_token * size < per_token:
-                yield f"{groups.per_token} expert_groups of {size} experts have fewer than {per_token}"
-            if groups.scored_by == "two best" and size < 2:
-                yield "expert_groups of one expert have no two best"
-    if encoder is not None:
-        causal = "attention_window recurrence further_tokens attention_sinks"
-        yield from clashes(causal, "is for decoders, and encoder makes it none")
-        if positions == "alibi":
-            yield "alibi positions are for decoders, and encoder makes it none"
-        if encoder.first_position >= model.max_positions:
-            yield f"first_position {encoder.first_position} is not below max_positions {model.max_positions}"
-        if encoder.mask_token is not None and encoder.mask_token >= model.vocab_size:
-            yield f"mask_token {encoder.mask_token} is not below vocab_size {model.vocab_size}"
-    if stacks is not None:
-        count, last, widest = stacks.encoder_layers, layers - 1, 2 * stacks.farthest
-        if not 1 <= count <= last:
-            yield f"encoder_layers {count} of stacks is not between 1 and {last}, all blocks but one"
-        excluded = "encoder attention_window recurrence further_tokens latent_attention parallel_block"
-        yield from clashes(excluded, "does not go with stacks")
-        if stacks.position_buckets and not 4 <= stacks.position_buckets < widest:
-            yield f"position_buckets {stacks.position_buckets} is not between 4 and {widest - 1}, twice farthest"
-        if stacks.source_share:
-            yield "source_share of stacks follows from the job's sequences"
-        if positions == "alibi" or model.norm_placement != "before":
-            yield "stacks have norms before, and no alibi positions"
-    if tower is not None:
-        if tower.layers >= layers:
-            yield f"layers {tower.layers} of tower leaves no block of num_layers {layers} to the decoder"
-        yield from clashes("encoder stacks further_tokens", "does not go with tower")
-        if model.norm_placement == "after-sum":
-            yield "norm_placement after-sum does not go with tower"
-        if tower.part or tower.share:
-            yield "part and share of tower follow from blocks"
-        decoder = model.model_copy(update={"tower": None, "num_layers": layers - tower.layers})
-        yield from (f"of the decoder: {complaint}" for complaint in _contradictions(decoder))
-    if (diffusion := model.diffusion) is not None:
-        if encoder is None or encoder.head_transform or model.outputs is None:
-            yield "diffusion is of an encoder without head_transform, whose outputs are those of a patch"
-        if diffusion.latent % diffusion.patch:
-            yield f"latent {diffusion.latent} of diffusion is not a multiple of patch {diffusion.patch}"
-        excluded = "stacks tower parallel_block tied_embeddings embedding_norm separate_halves"
-        yield from clashes(excluded, "does not go with diffusion")
-        if model.norm != "layernorm" or model.norm_placement != "before":
-            yield "blocks of diffusion have layer norms before both halves"
+        errors: dict[str, object] = {
+            f"num_heads {heads} is not a multiple of num_kv_heads {self.num_kv_heads}": heads
+            % self.num_kv_heads,
+            f"rotary positions need an even head_dim, not {head_dim}": rotates and head_dim % 2,
+            f"rotary is for rotary positions, and positions is {positions}": self.rotary and not rotates,
+            f"rotary.dim {rotated} is no even part of head_dim {head_dim}": rotated % 2 or rotated > head_dim,
+            "latent attention turns position_dim of every head: rotary.dim and rotary.pattern are not for it": latent
+            and (rotated or rotary.pattern),
+            "window_kind picked is for latent attention with an indexer": picks and not latent,
+            f"position_dim {position_dim} leaves nothing of head_dim {head_dim}": position_dim >= head_dim,
+            "an indexer picks the tokens of an attention_window of window_kind picked: it needs both": latent
+            and bool(indexer) != picks,
+            "an indexer makes queries from their latent, and query_rank says none": indexer and direct,
+            f"rotary positions need an even position_dim, not {position_dim}": rotates and position_dim % 2,
+            f"a parallel_block has its norms before, not norm_placement {placement}": parallel
+            and placement != "before",
+            "parallel_norms is for a parallel_block": self.parallel_norms == 2 and not parallel,
+            "qk_norm_over is for qk_norm without latents": joint_norm and latent,
+            "qk_norm_over is for qk_norm": joint_norm and not self.qk_norm,
+            "mixers names a recurrence, and recurrence says none": recurs and not recurrence,
+            "recurrence is for blocks that mixers names, and it names none": recurrence and not recurs,
+            "a block whose mixer is none needs separate_halves": "none" in mixers and not halves,
+            "a parallel_block has attention, and mixers names others": parallel and mixers,
+            "window_pattern and mixers both name blocks: only windows in all of them go with mixers": mixers
+            and pattern,
+            "with separate_halves a MoE block's mixer is none, and moe_layers names others": halves
+            and any(self.mixer_of(layer) != "none" for layer in self.moe_layers),
+        }
+        for name, kinds in by_block.items():
+            errors[f"{name} names {len(kinds)} blocks, and num_layers is {layers}"] = len(kinds) > layers
+        for name, value in of_windows.items():
+            errors[f"{name} is for windows, and attention_window says none"] = value and not windows
+        if experts := self.num_experts:
+            active, numbers, count = self.experts_per_token, self.moe_layers, self.num_moe_layers
+            groups, ungated = self.expert_groups, not self.shared_expert_ffn_hidden_size
+            number, chosen = (groups.count, groups.per_token) if groups else (1, 1)
+            size, ascending = experts // number, [*numbers] == sorted({*numbers} & {*range(layers)})
+            errors |= {
+                f"experts_per_token {active} is not between 1 and num_experts {experts}": not active
+                or active > experts,
+                f"num_moe_layers {count} is not between 1 and num_layers {layers}": not count
+                or count > layers,
+                "moe_ffn_hidden_size must be above zero": not self.moe_ffn_hidden_size,
+                "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0": ungated
+                and self.shared_expert_gate,
+                f"moe_layers are numbers of blocks from 0 to {layers - 1}, in ascending order": not ascending,
+                f"moe_layers names {len(numbers)} blocks, and num_moe_layers is {count}": numbers
+                and len(numbers) != count,
+                f"{number} expert_groups do not divide {experts} experts": experts % number,
+                f"a token chooses {chosen} of {number} expert_groups": chosen > number,
+                f"{chosen} expert_groups of {size} experts have fewer than {active}": chosen * size < active,
+                "expert_groups of one expert have no two best": size < 2
+                and groups
+                and groups.scored_by != "best",
+            }
+        else:
+            mixture = "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers"
+            mixture += " moe_layers router_bias routing_bias shared_expert_gate expert_groups"
+            errors |= each(mixture, "is for a mixture, and num_experts is 0")
+        if encoder := self.encoder:
+            first, most, mask = encoder.first_position, self.max_positions, encoder.mask_token or 0
+            causal = "attention_window recurrence further_tokens attention_sinks"
+            errors |= each(causal, "is for decoders, and encoder makes it none") | {
+                "alibi positions are for decoders, and encoder makes it none": positions == "alibi",
+                f"first_position {first} is not below max_positions {most}": first >= most,
+                f"mask_token {mask} is not below vocab_size {self.vocab_size}": mask >= self.vocab_size,
+            }
+        if stacks := self.stacks:
+            count, buckets, widest = stacks.encoder_layers, stacks.position_buckets, 2 * stacks.farthest
+            count_error = (
+                f"encoder_layers {count} of stacks is not between 1 and {layers - 1}, all blocks but one"
+            )
+            bucket_error = f"position_buckets {buckets} is not between 4 and {widest - 1}, twice farthest"
+            excluded = "encoder attention_window recurrence further_tokens latent_attention parallel_block"
+            errors |= {
+                count_error: not 0 < count < layers,
+                **each(excluded, "does not go with stacks"),
+                bucket_error: buckets and not 4 <= buckets < widest,
+                "source_share of stacks follows from the job's sequences": stacks.source_share,
+                "stacks have norms before, and no alibi positions": positions == "alibi"
+                or placement != "before",
+            }
+        if tower := self.tower:
+            decoder = self.model_copy(update={"tower": None, "num_layers": layers - tower.layers})
+            text = f"layers {tower.layers} of tower leaves no block of num_layers {layers} to the decoder"
+            errors |= {
+                text: tower.layers >= layers,
+                **each("encoder stacks further_tokens", "does not go with tower"),
+                "norm_placement after-sum does not go with tower": placement == "after-sum",
+                "part and share of tower follow from blocks": tower.part or tower.share,
+                **{f"of the decoder: {error}": wrong for error, wrong in decoder.contradictions().items()},
+            }
+        if diffusion := self.diffusion:
+            side, patch, norms = diffusion.latent, diffusion.patch, (self.norm, placement)
+            has_head = not encoder or encoder.head_transform or not self.outputs
+            excluded = "stacks tower parallel_block tied_embeddings embedding_norm separate_halves"
+            errors |= {
+                "diffusion is of an encoder without head_transform, whose outputs are those of a patch": has_head,
+                f"latent {side} of diffusion is not a multiple of patch {patch}": side % patch,
+                **each(excluded, "does not go with diffusion"),
+                "blocks of diffusion have layer norms before both halves": norms != ("layernorm", "before"),
+            }
+        return errors

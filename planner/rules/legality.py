@@ -307,7 +307,7 @@ _RULES: dict[str, Row] = {
         _backward_update_words,
     ),
     "an indexer picks from all keys": (
-        lambda q, x: exchanges_by(q, x, "ring") & q.model.uses_indexer,
+        lambda q, x: exchanges_by(q, x, "ring") & (q.model.window_kind == "picked"),
         "`cp{layout.cp}` passes keys round a ring, and an indexer of `{model.name}` picks from all of them",
         "`context=all-gather` has them together",
     ),

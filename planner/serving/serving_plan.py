@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.base import Spec
-from cost_models.defaults import measured_cluster, resolve_profile, resolve_stack
+from cost_models.defaults import measured_cluster, resolve_stack
 from cost_models.documents import Document
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import embedding_profile_of
@@ -61,11 +61,8 @@ def with_rates(
     The stack is our own on CPUs, TorchRec on clusters unless said. Raises UnknownNameError.
     """
     gpu = question.cluster.gpu
-    chosen_spec = resolve_stack(question.cluster, stack, usual=USUAL_STACK)
-    hardware, embedding = (
-        resolve_profile(question.cluster, chosen_spec, profile),
-        embedding_profile_of(gpu.name),
-    )
+    chosen_spec, hardware = resolve_stack(question.cluster, stack, profile, usual=USUAL_STACK)
+    embedding = embedding_profile_of(gpu.name)
     if embedding.kernel_seconds is None:
         embedding = embedding.model_copy(update={"kernel_seconds": hardware.kernel_seconds})
     operations = chosen_spec.recommender and chosen_spec.recommender.operations
