@@ -150,6 +150,12 @@ def _rename_parts(parts: Any) -> Any:
     return {_RENAMED.get(name, name): size for name, size in parts.items()}
 
 
+def _unused_sizes(predicted: object) -> set[str]:
+    """Names of the sizes of hosts and drives on which nothing is kept, in an estimate or a prediction."""
+    tiers = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) in (None, 0)]
+    return {f"{tier}_{size}" for tier in tiers for size in ("bytes", "limit")}
+
+
 class Prediction(Spec):
     """Predicted step time and memory of a plan; see `cost_models.estimate.Estimate` for the fields."""
 
@@ -182,9 +188,7 @@ class Prediction(Spec):
     def of(cls, estimate: Estimate) -> Prediction:
         """Convert an estimate to the form stored in a plan file."""
         fields = {name: getattr(estimate, name) for name in cls.model_fields}
-        for tier in ("host", "drive"):
-            if not fields[f"{tier}_bytes"]:
-                fields[f"{tier}_bytes"] = fields[f"{tier}_limit"] = None
+        fields |= dict.fromkeys(_unused_sizes(estimate))
         memory = tuple(rank.as_dict() for rank in estimate.rank_memory)
         parts = {"time": estimate.time.as_dict(), "rank_memory": memory, "trust": str(estimate.trust)}
         return cls(**fields | parts)
@@ -270,10 +274,8 @@ class PlanRestrictions(Spec):
     def read(self) -> Restrictions:
         """Restrictions in the form that searches use, parsed from the stored words; raises InputError for
         words that cannot be parsed."""
-        read = parse_restrictions(
-            self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer, allow=self.allow
-        )
-        return replace(read, confidence=self.confidence)
+        words = {name: value for name, value in self if name != "confidence"}
+        return replace(parse_restrictions(**words), confidence=self.confidence)
 
 
 class PlanChoice(Spec):
@@ -429,10 +431,8 @@ def make_plan(
 
 P = TypeVar("P", bound=AnyPlan)
 
-UNSAVED = {
-    *("top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"),
-    *("method", "solver"),
-}
+UNSAVED = {"top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"}
+UNSAVED |= {"method", "solver"}
 """Certificate fields that plan files omit, and that are ignored in files of earlier versions: they describe
 the course of the search."""
 
@@ -445,9 +445,7 @@ _HEADER = """\
 
 def plan_text(plan: AnyPlan) -> str:
     """YAML text of a plan file."""
-    predicted = getattr(plan, "prediction", None)
-    empty = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) is None]
-    unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing is kept there
+    unused = _unused_sizes(getattr(plan, "prediction", None))
     fields = plan.model_dump(mode="json", exclude={"certificate": UNSAVED, "prediction": unused})
     return plan_yaml(_HEADER, fields)
 
@@ -535,10 +533,9 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
             hint="plan again with this version, or use the one that wrote the file",
         )
     require_ended(document)
-    if isinstance(proof := document.value.get("certificate"), dict):
-        read = {name: value for name, value in proof.items() if name not in UNSAVED}
-        document = replace(document, value=document.value | {"certificate": read})
     fields, ignored = without_dropped_facts(document.value)
+    if isinstance(proof := fields.get("certificate"), dict):
+        fields = fields | {"certificate": {name: proof[name] for name in proof if name not in UNSAVED}}
     plan = validate(replace(document, value=fields), plan_type)
     plan._ignored_facts = ignored
     try:

@@ -151,10 +151,6 @@ class Rows:
         self.bound[rows] = self.first_bound[rows] = np.maximum(self.bound[rows], bound)
         self.state[rows] = np.maximum(self.state[rows], REFINED)
 
-    def open_below(self, seconds: float) -> Bools:
-        """Mask of undecided rows that may take less than `seconds`, (N,)."""
-        return ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
-
     def settle(self, row: int, seconds: float, state: int = DECIDED) -> None:
         """Put a row, none of whose placements is faster than `seconds`, in a state; it is decided unless another
         is given."""
@@ -270,17 +266,20 @@ class BranchAndBound(Prover):
 
     def _open_rows(self) -> Bools:
         """Mask of undecided rows that may still belong to the k best, (N,)."""
-        return self.rows.open_below(self._threshold())
+        return ~self.rows.decided & (self.rows.bound < self._threshold())
 
     def _has_closed(self) -> bool:
         """Whether an entry that is not opened yet may still belong to the k best."""
         return self.candidates.least_closed() < self._threshold()
 
+    def _is_over(self) -> bool:
+        """Whether time is over, or the one plan is there that effort `any` asks for."""
+        return self._seconds_left() <= 0 or (self.settings.proof == "any" and bool(self.best))
+
     def run(self) -> None:
         """Run the search, placing every row whose bound is below the time to beat, first well and then
         exactly; with effort `any` until one plan fits. At last, close the proof if the settings say so."""
-        stops_early = self.settings.proof == "any"
-        while self._seconds_left() > 0 and not (stops_early and self.best):
+        while not self._is_over():
             has_closed = self._has_closed()
             row = self._next(self.rows.state < PLACED)
             if row is None and not has_closed:
@@ -291,9 +290,7 @@ class BranchAndBound(Prover):
                 self.rows.state[row] = PLACED
                 self._place(row)
             self._report()
-        while (
-            not (stops_early and self.best) and (row := self._next(self.rows.state != ABANDONED)) is not None
-        ):
+        while (row := self._next(self.rows.state != ABANDONED)) is not None:
             self._solve(row)
             self._report()
         self._report(exactly=True)
@@ -344,7 +341,7 @@ class BranchAndBound(Prover):
         than the right order does.
         """
         fruitless = False
-        while self._seconds_left() > 0:
+        while not self._is_over():
             rows = np.flatnonzero(eligible & self._open_rows())
             if not len(rows):
                 return None

@@ -37,9 +37,6 @@ from planner.space.obstacles import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions
 from planner.space.space import Space, legal_space
 
-Columns = TypeVar("Columns", LayoutColumns, StageCosts)
-
-
 SEED_CORES = 64
 """Cores opened first, for an early incumbent."""
 FIRST_OPENED, MOST_OPENED = 128, 20_000
@@ -71,12 +68,8 @@ class Closed:
         """The selected entries of the table."""
         return Closed(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
 
-    @classmethod
-    def joined(cls, parts: Sequence[Closed]) -> Closed:
-        """One table with the entries of several."""
-        names = ("core", "choice", "bound")
-        core, choice, bound = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-        return cls(core, choice, Boxes.joined([part.counts for part in parts]), bound)
+
+Table = TypeVar("Table", LayoutColumns, StageCosts, Closed)
 
 
 class UniformCandidates:
@@ -142,12 +135,10 @@ class UniformCandidates:
                 bound[rows] = quick_bounds(self.group(columns, costs, rows, one_shape=False))
         return bound
 
-    def group(
-        self, columns: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True
-    ) -> RankCosts:
+    def group(self, x: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True) -> RankCosts:
         """Costs of the selected rows, all of one schedule, in the form from which bounds are computed; several
         pipeline shapes at once only for quick bounds in chunks."""
-        columns, costs, counts = columns.rows(rows), costs.rows(rows), self._uses_full_counts
+        columns, costs, counts = x.rows(rows), costs.rows(rows), self._uses_full_counts
         allowed = self._allowed_SP[columns.schedule[0]]
         return RankCosts.of_rows(self.question, columns, costs, allowed, counts, one_shape=one_shape)
 
@@ -220,7 +211,7 @@ class UniformCandidates:
             closed.append(priced.rows(np.flatnonzero(~is_row)))
             bounds.append(bound[rows])
         self._columns, self._costs = joined(columns_of), joined(costs_of)
-        self.closed = Closed.joined(closed)
+        self.closed = joined(closed)
         return np.concatenate(bounds)
 
     def open_all(self) -> None:
@@ -240,8 +231,8 @@ class UniformCandidates:
     def leaf(self, row: int) -> Leaf:
         """Placement problem of one row's layout, with its costs."""
         rows, columns = np.array([row]), self._columns.rows(np.array([row]))
-        least_blocks = int(named_blocks(columns)[0])
-        leaf = replace(self.group(self._columns, self._costs, rows).leaf, least_blocks=least_blocks)
+        leaf = self.group(self._columns, self._costs, rows).leaf
+        leaf = replace(leaf, least_blocks=int(named_blocks(columns)[0]))
         scenarios = costs_under_scenarios(self.question, columns) if self.space.in_scenarios else None
         return leaf if scenarios is None else WeighedLeaf.of(leaf, scenarios, self.question.risk)
 
@@ -262,16 +253,17 @@ class UniformCandidates:
     def in_words(self) -> str:
         """Description in words of the layouts that the search covers."""
         used = [SCHEDULES[index] for index in np.unique(self.space.shapes.rows[:, 1]).tolist()]
-        policies = " / ".join(self._policies)
-        mixes = f"any number of blocks of a stage under each of recompute {policies}"
-        chunked = ", or where stages are of such sizes all ranks as many of their first blocks"
+        mixes = (
+            f"any number of blocks of a stage under each of recompute {' / '.join(self._policies)}, or where stages"
+            " are of such sizes all ranks as many of their first blocks"
+        )
         if self._uses_full_counts:
-            mixes, chunked = "any number of first blocks recomputed in full, of every stage the same", ""
+            mixes = "any number of first blocks recomputed in full, of every stage the same"
         return (
             "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
             f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
             f" {self.question.cluster.num_gpus} GPUs, within limits:"
-            f" {limits_in_words(self.question, self._limits)}; {mixes}{chunked}"
+            f" {limits_in_words(self.question, self._limits)}; {mixes}"
             + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
             * bool(self.space.in_scenarios)
         )
@@ -282,12 +274,14 @@ def lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
     return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
 
 
-def joined(tables: Sequence[Columns]) -> Columns:
+def joined(tables: Sequence[Table]) -> Table:
     """One table with the rows of several."""
     first, columns = tables[0], dict[str, Any]()
     for field in fields(first):
         parts = [getattr(table, field.name) for table in tables]
-        if isinstance(parts[0], tuple):  # one table per kind of block
+        if isinstance(parts[0], Boxes):
+            columns[field.name] = Boxes.joined(parts)
+        elif isinstance(parts[0], tuple):  # one table per kind of block
             columns[field.name] = tuple(
                 {name: np.concatenate([kind[name] for kind in kinds]) for name in kinds[0]}
                 for kinds in zip(*parts, strict=True)

@@ -8,7 +8,6 @@ layouts.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from itertools import chain, permutations, product
 
 import numpy as np
@@ -60,12 +59,8 @@ def enumerated_names(question: Question, limits: Restrictions) -> set[str] | Non
 
 
 def covered(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Every layout that a search covers on one kind of GPU."""
-    return _covered_of(question, limits, written(question, limits, SCHEDULES))
-
-
-def _covered_of(question: Question, limits: Restrictions, rows: LayoutColumns) -> LayoutColumns:
-    """Those of some layouts that a search covers on one kind of GPU, or in stages that fill several pools."""
+    """Every layout that a search covers on one kind of GPU, or in stages that fill several pools."""
+    rows = written(question, limits)
     runs: Bools = np.asarray(policies_by_schedule(policies_of(question, limits)).any(axis=1))
     rows = rows.rows(np.flatnonzero(runs[rows.schedule] & allowed_rows(question, limits, rows)))
     return _within_limits(question, limits, rows.rows(np.flatnonzero(legal_rows(question, rows))))
@@ -74,9 +69,7 @@ def _covered_of(question: Question, limits: Restrictions, rows: LayoutColumns) -
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
     """Layouts that a search covers on several pools of GPUs, in two lists. The first has those with stages in
     every order of the pools, the second those of replicas in each pool."""
-    rows = written(question, limits, PLAIN)
-    columns = _covered_of(question, limits, rows)
-    stages: list[Layout] = []
+    columns, stages = covered(question, limits), list[Layout]()
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks
         counts = {pool.cluster.name: pool.cluster.num_gpus // size for pool in question.pools}
@@ -87,6 +80,7 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
                 stages += [placed] if not check(question, placed) else []
     if "replicas" not in limits.allowed or limits.trainer is not None:
         return stages, []
+    rows = written(question, limits)
     gpus = rows.tp * rows.cp * rows.pp
     fills = np.all([pool.cluster.num_gpus % gpus == 0 for pool in question.pools], axis=0)
     fills &= allowed_rows(question, limits, rows) & (rows.pp <= question.model.num_layers)
@@ -96,18 +90,17 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
 
 
 def _within_limits(question: Question, limits: Restrictions, columns: LayoutColumns) -> LayoutColumns:
-    for limit in SEARCH_LIMITS:
-        columns = columns.rows(np.flatnonzero(~limit.beyond(question, limits, columns)))
-    return columns
+    beyond = np.any([limit.beyond(question, limits, columns) for limit in SEARCH_LIMITS], axis=0)
+    return columns.rows(np.flatnonzero(~beyond))
 
 
-def written(question: Question, limits: Restrictions, schedules: Collection[str]) -> LayoutColumns:
+def written(question: Question, limits: Restrictions) -> LayoutColumns:
     """All distinct layouts, legal or not, whose degrees use every GPU; if they are many, without those that are
     excluded for any shape and microbatch size."""
     in_full = how_many(question, limits) <= MOST_IN_FULL
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
     for mesh in meshes(question, limits):
-        inside, shapes = _values(question, limits, mesh, schedules)
+        inside, shapes = _values(question, limits, mesh)
         degrees: Values = {_DEGREES: [mesh]}
         if not in_full:
             columns = _combined(degrees | inside | {tuple(chain(*shapes)): [_UNSHAPED]})
@@ -131,10 +124,9 @@ def _combined(values: Values) -> LayoutColumns:
 def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
     """Number of combinations of the values of all axes, or, without `shaped`, of those other than shapes and
     microbatch sizes."""
-    each = (_values(question, limits, mesh, SCHEDULES) for mesh in meshes(question, limits))
-    return sum(
-        math.prod(map(len, (inside | shapes if shaped else inside).values())) for inside, shapes in each
-    )
+    each = (_values(question, limits, mesh) for mesh in meshes(question, limits))
+    axes = (inside | shapes if shaped else inside for inside, shapes in each)
+    return sum(math.prod(map(len, values.values())) for values in axes)
 
 
 def meshes(question: Question, limits: Restrictions) -> Rows:
@@ -148,11 +140,9 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def _values(
-    question: Question, limits: Restrictions, mesh: tuple[int, ...], schedules: Collection[str]
-) -> tuple[Values, Values]:
+def _values(question: Question, limits: Restrictions, mesh: tuple[int, ...]) -> tuple[Values, Values]:
     """Possible values of the axes inside a mesh of parallel degrees, and possible shapes (vpp, schedule) and
-    microbatch sizes."""
+    microbatch sizes. In several pools of GPUs schedules are plain."""
     tp, pp, cp, dp = mesh
     model, ranks = question.model, dp * cp
     experts: Rows = [(1, tp)]
@@ -167,7 +157,7 @@ def _values(
         overlaps += product(*([0, 1] if degree > 1 else [0] for degree in (tp, pp, ranks)))
     shapes: Rows = [
         (vpp, SCHEDULES.index(name))
-        for name in schedules
+        for name in (PLAIN if question.has_pools else SCHEDULES)
         for vpp in range(1, (model.num_layers + 3) // pp + 1)
         if schedule_named(name).runs_chunks(vpp)
     ]

@@ -1,39 +1,66 @@
-"""Candidates of a question on several pools: layouts whose stages lie in the pools, in every order of these,
-and, with `--allow replicas`, layouts whose replicas each lie within one pool.
+"""Candidates of a question on several pools of GPUs: layouts whose stages lie in the pools, in every order of
+these, and, with `--allow replicas`, layouts whose replicas each lie within one pool.
 
 The search treats them like those of one kind of GPU (`planner.search.candidates`), but has no bounds of closed
-rows: it opens one order of the pools after another.
+rows: it opens one order of the pools after another, at last the replicas.
+
+**Replicas** synchronise once a step (`planner.rules.pools`). All have the same blocks on the same stages, so
+that gradients of a stage are summed over the ranks that hold it. Covered are stages as equal as the blocks
+allow, smaller ones at the ends, each with the same numbers of blocks recomputed in full and selectively
+(`planner.placement.patterns`). Each placement has its own shares of microbatches.
+
+Their bound adds up rates. A replica of pool k that takes n microbatches ends after at least e_k + n b_k, where
+b_k are its busiest stage's seconds per microbatch. In t seconds it takes at most (t - e_k) / b_k of them, and
+all replicas, c_k in pool k, take M:
+
+    t >= (M + sum c_k e_k / b_k) / sum c_k / b_k        and, as each takes some,    t >= e_k + n_least b_k
+
+Shape legend: Z placements, S stages, R pipeline ranks, P recompute policies, K pools, N layouts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
-from itertools import permutations
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import islice, permutations
 from math import factorial
+from typing import ClassVar
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
+from cost_models.axes.columns import LayoutColumns, is_scheduled
+from cost_models.axes.layout import MOST_REPLICAS, Layout
 from cost_models.axes.rule import unbroken
-from cost_models.axes.stages import policy_mask
+from cost_models.axes.stages import even_layers, policy_mask
 from cost_models.errors import DoesNotFitError, InfeasibleError
-from cost_models.pipeline.pools import parts_in, pool_terms, rank_costs
+from cost_models.estimate import Estimate, fullest_pool, fullness
+from cost_models.memory.activations import boundary_bytes
+from cost_models.pipeline.pools import (
+    counted_replicas,
+    in_pools,
+    parts_in,
+    pool_terms,
+    rank_costs,
+    replica_memory,
+    replica_terms,
+    shares,
+)
 from cost_models.pipeline.pricing import estimate
+from cost_models.pipeline.stage_costs import StageCosts, add_up, costs_of
 from cost_models.question import Question
-from cost_models.schedules.registry import PLAIN
+from cost_models.schedules.registry import PLAIN, QUEUES
+from cost_models.specs.choices import SCHEDULES
 from cost_models.units import format_bytes
 from planner.bounds.boxes import nothing_held
-from planner.bounds.steps import capacity_bounds, quick_bounds
-from planner.placement.leaf import Leaf
+from planner.bounds.steps import capacity_bounds, pipeline_seconds, quick_bounds
+from planner.placement.leaf import Leaf, leaf_fields
 from planner.placement.rank_costs import RankCosts, groups_of
 from planner.rules.legality import LATE_RULES
-from planner.rules.pools import fills_pools
-from planner.search.replicas import ReplicaSpace, plain_only, replica_layouts
+from planner.rules.pools import HIGHEST_ZERO, fills_pools, holds_replicas
+from planner.search.candidates import joined
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import evenly_full, least_share, nothing_legal
 from planner.space.restrictions import Restrictions
@@ -43,6 +70,9 @@ PRECISION = 1e-4
 """Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
 COMPARED_IN_POOLS = 48
 """Number of roughly closest layouts whose ranks are filled one by one when nothing fits."""
+COMPARED_REPLICAS = 4
+"""Number of layouts of replicas, those with the smallest parts of the model on a GPU, that are priced when
+nothing fits."""
 
 
 class PoolCandidates:
@@ -55,15 +85,12 @@ class PoolCandidates:
         self.question, self.max_memory = question, limits.max_memory
         self._policies, self._stages = limits.recompute(question), stages
         self._uses_full_counts = limits.recomputes_by_count(question)
-        self._replicas = ReplicaSpace(question, replicas, self._policies, self.max_memory)
-        self._orders = tuple(permutations(range(len(question.pools))))
-        self._num_stages = len(stages) * len(self._orders)
+        self._replicas = ReplicaSpace(question, replicas, limits)
+        self._num_stages = len(stages) * factorial(len(question.pools))
         self._opened = 0
         if len(stages):
             terms = pool_terms(question, stages)
-            costs = tuple(pool.within(self.max_memory) for pool in terms.costs)
-            self._terms = replace(terms, costs=costs)
-            self._ranks = np.stack(parts_in(question, stages.tp * stages.replicas))
+            self._terms = replace(terms, costs=tuple(pool.within(self.max_memory) for pool in terms.costs))
 
     def __len__(self) -> int:
         return self._num_stages + len(self._replicas.columns)
@@ -110,20 +137,15 @@ class PoolCandidates:
         """Layout of one row with the pools of its ranks or replicas, without a placement."""
         if row >= self._num_stages:
             return self._replicas.layout(row - self._num_stages)
-        pools = tuple(self.question.pool_names[pool] for pool in self._pool_of_rank(row).tolist())
-        return self._stages.layout(row % len(self._stages)).model_copy(update={"pools": pools})
-
-    def _pool_of_rank(self, row: int) -> Ints:
-        """Index of the pool of each pipeline rank of a row, (R,)."""
-        order, layout = divmod(row, len(self._stages))
-        return np.repeat(self._orders[order], self._ranks[list(self._orders[order]), layout])
+        order, index = divmod(row, len(self._stages))
+        return next(islice(orders_of(self.question, self._stages.layout(index)), order, None))
 
     def _group(self, rows: Ints) -> RankCosts:
         """Costs by rank of the given rows, which share one schedule, pp and order of pools, for the bounds."""
-        layouts = rows % len(self._stages)
+        layouts, pools = rows % len(self._stages), self.layout(int(rows[0])).pools
+        pool_R = np.array([self.question.pool_names.index(pool) for pool in pools])
+        costs, allowed = rank_costs(self._terms, layouts, pool_R), policy_mask(self._policies)
         columns = self._stages.rows(layouts)
-        costs = rank_costs(self._terms, layouts, self._pool_of_rank(int(rows[0])))
-        allowed = policy_mask(self._policies)
         return RankCosts.of_rows(self.question, columns, costs, allowed, self._uses_full_counts)
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
@@ -160,25 +182,25 @@ class PoolCandidates:
         row = min(filled, key=lambda index: filled[index][1])
         update = {"layers": filled[row][0], "recompute": (self._policies[-1],)}
         closest = estimate(self.question, self.layout(row).model_copy(update=update)).within(self.max_memory)
-        rank, cluster = closest.fullest_rank, self.question.cluster
-        return DoesNotFitError(
-            f"no layout of {self.question.model.name} fits the {cluster.num_gpus:,} GPUs of `{cluster.name}`; the"
-            f" closest, {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
-            f" {closest.limit_words} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",
-            hint="use more GPUs, or shorter sequences",
-            closest=closest,
-        )
+        model, cluster = self.question.model.name, self.question.cluster
+        what = f"layout of {model} fits the {cluster.num_gpus:,} GPUs of `{cluster.name}`"
+        words = _nothing_fits(what, closest, closest.layout.pools[closest.fullest_rank])
+        return DoesNotFitError(words, hint="use more GPUs, or shorter sequences", closest=closest)
+
+
+def _nothing_fits(what: str, closest: Estimate, pool: str) -> str:
+    """Headline of the error that no layout fits, with the memory that the closest needs in a pool of GPUs."""
+    needs = f"{format_bytes(closest.peak_bytes)} of {closest.limit_words}"
+    place = f"on pipeline rank {closest.fullest_rank}, in pool `{pool}`"
+    return f"no {what}; the closest, {closest.layout.brief}, needs {needs} {place}"
 
 
 def pool_candidates(question: Question, limits: Restrictions) -> PoolCandidates:
     """Enumerate and price all candidate layouts on several pools of GPUs. Raises InfeasibleError if none is legal."""
-    limits.recompute(question)
     stages, has_room = _stage_layouts(question, limits)
     replicas = replica_layouts(question, limits)
-    if not len(stages) and not len(replicas):
-        raise nothing_legal(question, limits)
     if not has_room.any() and not len(replicas):
-        raise nothing_held(question, stages)
+        raise nothing_held(question, stages) if len(stages) else nothing_legal(question, limits)
     return PoolCandidates(question, limits, stages.rows(np.flatnonzero(has_room)), replicas)
 
 
@@ -194,7 +216,7 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
 def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
     """Legal layouts with one stage a rank whose pipeline ranks fill the pools of GPUs, and whether hosts and
     drives have room for what each offloads, (N,)."""
-    space = legal_space(question, replace(limits, only=plain_only(limits)))
+    space = legal_space(question, replace(limits, only=_plain_only(limits)))
     rows = space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
     return rows, unbroken(LATE_RULES, question, rows)
 
@@ -209,3 +231,201 @@ def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
     for order in permutations(range(len(counts))):
         pools = tuple(question.pool_names[k] for k in order for _ in range(counts[k]))
         yield layout.model_copy(update={"pools": pools})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaLeaf(Leaf):
+    """One layout whose data-parallel replicas lie in different pools, before its blocks are placed. The fields
+    of a leaf are those of a replica of the first pool. Costs are at the mean number of microbatches, and
+    `microbatches` is the minimum of each replica."""
+
+    has_replicas: ClassVar[bool] = True
+    question: Question
+    layout: Layout
+    pools: tuple[Leaf, ...]
+    """(K,): a replica of each pool with the minimum number of microbatches."""
+    _filled: dict[tuple[int, int], Leaf] = field(default_factory=dict, repr=False, compare=False)
+    """Pool and microbatches → the leaf of such a replica."""
+
+    @cached_property
+    def key(self) -> bytes:
+        return str(self.layout).encode()
+
+    def _with(self, pool: int, microbatches: int) -> Leaf:
+        """Leaf of a replica of one pool with the given number of microbatches and the memory that these need."""
+        replica, key = self.pools[pool], (pool, microbatches)
+        if key not in self._filled:
+            costs = replica.costs
+            if self.question.stack.torch_pipelining:  # else bytes hang on those that are live alone
+                memory = replica_memory(self.question, pool, self.layout, microbatches)
+                costs = replace(costs, **add_up(memory), kinds=())
+            self._filled[key] = replace(replica, costs=costs, microbatches=microbatches)
+        return self._filled[key]
+
+    def fits(self, blocks_SP: Ints) -> Bools:
+        """For each placement, whether every rank stays within its memory limit if no replica takes more
+        microbatches than the minimum, (...,)."""
+        least = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
+        fits: Bools = np.all([leaf.fits(blocks_SP) for leaf in least], axis=0)
+        return fits
+
+    def busy_seconds(self, blocks_SP: Ints) -> Array:
+        """Lower bound of the step time of placements over all shares of the microbatches, seconds (Z,)."""
+        pools = []
+        for pipeline in self.pools:
+            each_ZS = pipeline.forward(blocks_SP) + pipeline.backward(blocks_SP)
+            cycle = each_ZS.sum(axis=-1) + 2 * (self.pp - 1) * pipeline.cost("p2p")
+            sync = pipeline.once_a_step("sync", blocks_SP)[..., 0] + pipeline.overhead
+            tail = sync + pipeline.once_a_step("optimizer", blocks_SP).max(axis=-1)
+            pools.append((cycle, each_ZS.max(axis=-1), tail))
+        total = self.question.training.global_batch // self.layout.mbs
+        counts = np.array(counted_replicas(self.question, self.layout))[:, None]
+        return summed_rates(self, pools, counts, total)
+
+    def step_seconds(self, blocks_SP: Ints) -> Array:
+        """Step time of placements at the best shares of the microbatches, seconds (Z,); infinite where some
+        device does not hold its share."""
+        return np.array([self._seconds(blocks) for blocks in blocks_SP])
+
+    def _seconds(self, blocks_SP: Ints) -> float:
+        taken = shares(self.question, self.layout, self.pools, blocks_SP)
+        leaves = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(taken)]
+        if not all(leaf.fits(blocks_SP) for leaf in leaves):
+            return math.inf
+        return max(float(leaf.step_seconds(blocks_SP)) for leaf in leaves)
+
+
+Times = tuple[Array, Array, Array]
+"""Seconds (N,) that a replica takes for one microbatch down and up again, for one on its busiest rank, and after
+the last backward pass."""
+
+
+def summed_rates(replica: Leaf | RankCosts, pools: Sequence[Times], counts: Ints, total: Ints | int) -> Array:
+    """Lower bound of the step, seconds (N,), from the sum of the rates at which replicas in all pools process
+    `total` microbatches. It is the bound above for plain pipelines like the `replica`, each with its minimum
+    of microbatches, of which there are so many `counts` in each pool, (K, N or 1)."""
+    cycle_KN, busiest_KN, tail_KN = map(np.stack, zip(*pools, strict=True))
+    none = np.zeros(1, dtype=np.int64)  # microbatches, so this is what a pipeline takes besides them
+    start_up_KN = pipeline_seconds(replica.schedule, replica.pp, none, cycle_KN, busiest_KN)
+    ends_KN, rate_KN = np.maximum(0.0, start_up_KN) + tail_KN, counts / busiest_KN
+    even: Array = (total + (rate_KN * ends_KN).sum(axis=0)) / rate_KN.sum(axis=0)
+    alone: Array = (ends_KN + replica.microbatches * busiest_KN).max(axis=0)
+    return np.maximum(even, alone)
+
+
+def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
+    """Whether a search also covers layouts whose replicas each lie in one of several pools. No trainer gives
+    replicas unequal shares of a batch."""
+    return question.has_pools and "replicas" in limits.allowed and limits.trainer is None
+
+
+def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
+    """Legal layouts whose replicas each lie in one pool, priced at the mean number of microbatches of a
+    replica; empty unless the restrictions allow replicas.
+
+    Rules that know one number of microbatches are asked with a batch that all replicas divide.
+    """
+    gpus, batch = question.cluster.num_gpus, question.training.global_batch
+    together = math.gcd(*(pool.cluster.num_gpus for pool in question.pools))
+    tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
+    for size in range(1, together + 1) if asks_for_replicas(question, limits) else ():
+        dp, sized = gpus // size, question
+        only = _plain_only(limits, dp={dp}, zero=set(range(HIGHEST_ZERO + 1)))
+        if together % size or batch < dp or dp > MOST_REPLICAS or not all(only.values()):
+            continue
+        if not question.training.optimizer_in_backward:  # at one microbatch per replica
+            sized = question.updated("training", global_batch=batch * dp)
+        within = replace(limits, only=only, allowed=limits.allowed & {"overlap"})
+        columns = legal_space(sized, within).all_rows()
+        enough = batch // columns.mbs >= _least(columns) * columns.dp
+        runs = holds_replicas(question, columns) & (columns.pp <= question.model.num_layers) & enough
+        tables.append(columns.rows(np.flatnonzero(runs & unbroken(LATE_RULES, question, columns))))
+    return joined(tables)
+
+
+def _plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[int]]:
+    """Allowed values of axes under the restrictions, further limited to plain schedules, one stage a rank and
+    the given values of the named axes."""
+    may = {"schedule": {SCHEDULES.index(name) for name in PLAIN}, "vpp": {1}} | values
+    return limits.only | {name: frozenset(limits.only.get(name, own)) & own for name, own in may.items()}
+
+
+def _least(columns: LayoutColumns) -> Ints:
+    """Minimum number of microbatches that a replica of each layout takes, (N,); see `fewest_microbatches`."""
+    return np.where(is_scheduled(columns, QUEUES), 1, columns.pp)
+
+
+class ReplicaSpace:
+    """Layouts whose replicas each lie in one of several pools, with their costs in each pool."""
+
+    def __init__(self, question: Question, columns: LayoutColumns, limits: Restrictions) -> None:
+        self.question, self.columns, self._max_memory = question, columns, limits.max_memory
+        self.policies = limits.recompute(question)
+        terms = replica_terms(question, columns) if len(columns) else []
+        self.costs = tuple(costs_of(pool).within(limits.max_memory) for pool in terms)
+
+    def layout(self, row: int) -> Layout:
+        """Layout of one row, with the number of replicas in each pool, without a placement."""
+        return in_pools(self.question, self.columns.layout(row))
+
+    def leaf(self, row: int) -> ReplicaLeaf:
+        """Layout of one row with its costs in every pool, ready to be placed."""
+        question, layout = self.question, self.layout(row)
+        leaves = [self._group(np.array([row]), costs).leaf for costs in self.costs]
+        pools = tuple(replace(leaf, any_engine=not question.stack.torch_pipelining) for leaf in leaves)
+        return ReplicaLeaf(**leaf_fields(pools[0]), question=question, layout=layout, pools=pools)
+
+    def _group(self, rows: Ints, costs: StageCosts) -> RankCosts:
+        """Costs by rank in one pool of the given rows, which share one schedule and pp, at the minimum number of
+        microbatches of a replica."""
+        columns = self.columns.rows(rows)
+        group = RankCosts.of_rows(self.question, columns, costs.rows(rows), policy_mask(self.policies))
+        return replace(group, microbatches=_least(columns))
+
+    def bounds(self) -> Array:
+        """Lower bound of the step of every layout over its placements, seconds (N,); infinite where some rank
+        does not hold the fewest blocks of a stage. Blocks are as even as they divide, under the fastest policy."""
+        x, blocks = self.columns, self.question.model.num_layers
+        seconds, retained = np.empty(len(x)), np.zeros(len(x))
+        if self.question.stack.torch_pipelining:  # for the mean number of microbatches: some take fewer
+            retained, _, _ = boundary_bytes(self.question, x)
+        for rows in groups_of(x):
+            columns, pp = x.rows(rows), int(x.pp[rows[0]])
+            fewest, most = blocks // pp, -(-blocks // pp)
+            fits, pools = np.ones(len(rows), dtype=np.bool_), []
+            for costs in self.costs:
+                pool = self._group(rows, replace(costs, static=costs.static - retained))
+                each_N1, fixed_NR = pool.least_block_seconds[:, None], pool.fixed_seconds
+                fullest_N1 = fixed_NR.min(axis=1, keepdims=True) + most * each_N1
+                rank_NR = np.maximum(fullest_N1, fixed_NR + fewest * each_N1)
+                cycle = fixed_NR.sum(axis=1) + blocks * each_N1[:, 0] + pool.cycle_delay
+                pools.append((cycle, rank_NR.max(axis=1), pool.tail(fewest)))
+                fits &= (pool.blocks_that_fit.max(axis=-1) >= fewest).all(axis=1)
+            counts = np.stack(parts_in(self.question, columns.tp * columns.cp * pp))
+            total = self.question.training.global_batch // columns.mbs
+            seconds[rows] = np.where(fits, summed_rates(pool, pools, counts, total), np.inf)
+        return seconds
+
+    def in_words(self) -> str:
+        """Sentence part that describes the layouts of replicas that the search covers."""
+        plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
+        return (
+            "whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x"
+            f" zero0-{HIGHEST_ZERO} x shard groups x sequence parallelism x schedule ({plain}), microbatches shared at"
+            f" best; stages as equal as the blocks allow, recompute {' / '.join(self.policies)} of so many blocks of"
+            f" every stage; {limits_in_words(self.question, Restrictions())}"
+        )
+
+    def nothing_fits(self) -> DoesNotFitError:
+        """Error to raise when no placement of any layout of replicas fits in memory; it names the closest."""
+        question, x = self.question, self.columns
+        smallest = np.lexsort((-x.zero, x.mbs, -x.tp * x.cp * x.pp))[:COMPARED_REPLICAS]
+        priced = []
+        for layout in map(self.layout, smallest.tolist()):
+            layers = even_layers(question.model.num_layers, layout.pp)
+            even = layout.model_copy(update={"layers": layers, "recompute": (self.policies[-1],)})
+            priced.append(estimate(question, even).within(self._max_memory))
+        closest = min(priced, key=lambda one: fullness(one.peak_bytes, one.memory_limit))
+        what = f"replicas of {question.model.name} fit the pools of `{question.cluster.name}`"
+        words = _nothing_fits(what, closest, fullest_pool(closest.replicas).pool)
+        return DoesNotFitError(words, hint="use larger replicas, or shorter sequences")

@@ -35,7 +35,7 @@ from cost_models.pipeline.pipeline import on_stages
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import good_of_numbers
-from planner.exact.program import Choice, Columns, Pipeline, Program, path_lengths, paths_through, pipeline_of
+from planner.exact.program import Columns, Pipeline, Program, path_lengths, paths_through, pipeline_of
 from planner.exact.solvers import SolverName, available_solver
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.mixes import every_mix
@@ -178,14 +178,12 @@ class Timed:
     def _in_time(self, target: float) -> Bools:
         """For each column, whether its paths stay within `target` seconds if all other stages are as fast as
         possible, (J,)."""
-        own_JQ, stage_J = self.column_seconds, self.columns.stage
+        leaf, own_JQ, stage_J = self.leaf, self.column_seconds, self.columns.stage
         others_JQ: Array = np.zeros_like(own_JQ)
-        if self.leaf.is_plain:
-            least_SQ = np.stack(
-                [own_JQ[stage_J == s].min(axis=0, initial=np.inf) for s in range(self.leaf.pp)]
-            )
+        if leaf.is_plain:
+            least_SQ = np.stack([own_JQ[stage_J == s].min(axis=0, initial=np.inf) for s in range(leaf.pp)])
             blocks_J1 = self.columns.num_blocks[:, None]
-            rest_JQ = (self.leaf.num_layers - blocks_J1) * (own_JQ / blocks_J1).min(axis=0)
+            rest_JQ = (leaf.num_layers - blocks_J1) * (own_JQ / blocks_J1).min(axis=0)
             others_JQ = np.maximum(least_SQ.sum(axis=0) - least_SQ[stage_J], rest_JQ)
         length_J = (self.fixed + own_JQ + others_JQ).max(axis=1) + self.tail_seconds
         in_time: Bools = length_J <= target * (1 + TOLERANCE)
@@ -293,10 +291,8 @@ class ProgramSearch(Prover):
                 leaf = candidates.leaf(row)
                 layouts.setdefault(leaf.key, (leaf, []))[1].append(row)
         self._leaves = [leaf for leaf, _ in layouts.values()]
-        by_length = [
-            sorted(rows, key=lambda row: (len(names[row]), names[row])) for _, rows in layouts.values()
-        ]
-        self._rows = by_length
+        order = [(len(name), name) for name in names]
+        self._rows = [sorted(rows, key=order.__getitem__) for _, rows in layouts.values()]
         """Candidates that each layout represents, as their costs are equal; that with the shortest name first."""
         self._uncovered = len(names) - sum(map(len, self._rows))
         """Candidates that the enumerator leaves out, such as those that hosts do not hold."""
@@ -371,8 +367,10 @@ class ProgramSearch(Prover):
         self._lower_bound = max(self._lower_bound, program.modelled_seconds(choice, placement))
         if self.best[number][1] <= self._lower_bound * (1 + TOLERANCE):
             self._proofs.add(number)
-        else:
-            self._cut(program, choice, placement)
+        else:  # the critical path is a row more for all layouts of the same pipeline
+            path = choice.leaf.critical_path(placement.table)
+            self._paths[pipeline_of(choice.leaf)].append(path)
+            program.steps_are_no_shorter_than_path(choice.leaf, path)
 
     def _open_layouts(self) -> Bools:
         """For each layout, whether it is not proven yet and may be among the k best, (N,)."""
@@ -393,13 +391,11 @@ class ProgramSearch(Prover):
             timed = self._columns[number] = fitting_columns(leaf, self._paths[pipeline_of(leaf)], target)
             if timed is None:
                 self._bound[number] = max(self._bound[number], target)
-                continue
-            if (first := first_placement(leaf, timed.columns)) is None:
-                continue
-            self._record_placement(number, first)
-            high = min(self.kth_seconds, self.best[number][1])
-            self._bound[number] = timed.lower_bound(self._bound[number], high)
-            program.bound(number, self._bound[number])
+            elif (first := first_placement(leaf, timed.columns)) is not None:
+                self._record_placement(number, first)
+                high = min(self.kth_seconds, self.best[number][1])
+                self._bound[number] = timed.lower_bound(self._bound[number], high)
+                program.bound(number, self._bound[number])
         self._batch = min(2 * self._batch, MOST_SHARPENED)
 
     def _place(self, program: Program) -> None:
@@ -420,12 +416,6 @@ class ProgramSearch(Prover):
         seconds = self._leaves[number].price(placement)
         if number not in self.best or seconds < self.best[number][1]:
             self.best[number] = (placement, seconds)
-
-    def _cut(self, program: Program, choice: Choice, placement: Placement) -> None:
-        """Add the critical path of a placement as a row for all layouts of the same pipeline shape."""
-        path = choice.leaf.critical_path(placement.table)
-        self._paths[pipeline_of(choice.leaf)].append(path)
-        program.steps_are_no_shorter_than_path(choice.leaf, path)
 
     def _proven_bound(self) -> float:
         """Proven lower bound of the step over all layouts, seconds."""

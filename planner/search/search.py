@@ -54,9 +54,8 @@ from planner.search.branching import (
     out_of_time,
 )
 from planner.search.candidates import UniformCandidates
-from planner.search.pools import count_layouts, orders_of, pool_candidates
+from planner.search.pools import asks_for_replicas, count_layouts, orders_of, pool_candidates
 from planner.search.program import ProgramSearch
-from planner.search.replicas import asks_for_replicas
 from planner.space.obstacles import nothing_legal
 from planner.space.restrictions import Restrictions
 from planner.space.sizes import AnyQuestion, possible
@@ -88,9 +87,8 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
     """
     question = limits.apply_confidence(question)
     if settings.proof == "ilp" and asks_for_replicas(question, limits):
-        raise InputError(
-            "--solver ilp knows no replicas in pools", hint="leave out --allow replicas or --solver"
-        )
+        hint = "leave out --allow replicas or --solver"
+        raise InputError("--solver ilp knows no replicas in pools", hint=hint)
     if parts := limits.by_recompute(question):
         with shared_spaces().shared():
             if any(count_layouts(question, part) for part in parts):
@@ -147,7 +145,7 @@ def search_each_policy(
     """
     start, top, cut_off = time.monotonic(), settings.top, settings.must_beat_seconds
     layouts = [count_layouts(question, limits) for limits in parts]
-    answers, spaces, ranked, left_open = list[SearchResult](), list[str](), list[Estimate](), 0
+    answers, spaces, best, left_open = list[SearchResult](), list[str](), list[Estimate](), 0
     nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
     for at, limits in enumerate(parts):
         if answers and answers[-1].interrupted:
@@ -165,12 +163,12 @@ def search_each_policy(
             continue
         spaces.append(answers[-1].certificate.space)
         fastest: dict[str, Estimate] = {}
-        for plan in sorted([*ranked, *answers[-1].estimates], key=by_speed):
+        for plan in sorted([*best, *answers[-1].estimates], key=by_speed):
             unplaced = plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})
             fastest.setdefault(str(unplaced), plan)
-        ranked = [*fastest.values()][:top]
-        if len(ranked) == top:
-            cut_off = min(cut_off, ranked[-1].compared_seconds * (1 + TIE_TOLERANCE))
+        best = [*fastest.values()][:top]
+        if len(best) == top:
+            cut_off = min(cut_off, best[-1].compared_seconds * (1 + TIE_TOLERANCE))
     if not answers:
         raise nothing
     interrupted = answers[-1].interrupted
@@ -193,13 +191,11 @@ def search_each_policy(
         "solved": min(solved, decided),
         "undecided": undecided,
         "bound": bound,
-        "gap": gap_of(ranked[0].compared_seconds, bound) if ranked else 1.0,
+        "gap": gap_of(best[0].compared_seconds, bound) if best else 1.0,
         "seconds": time.monotonic() - start,
     }
     proof = proofs[0].model_copy(update=counts)
-    return SearchResult(
-        estimates=tuple(ranked), certificate=proof, interrupted=interrupted, searches=searches
-    )
+    return SearchResult(estimates=tuple(best), certificate=proof, interrupted=interrupted, searches=searches)
 
 
 def close_proof(result: SearchResult) -> SearchResult:
@@ -223,7 +219,7 @@ Query = tuple[Question, Restrictions, int, float, Effort]
 """Question, restrictions, number of layouts, seconds to beat and effort of a search."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Budget:
     """Time limit and settings shared by all searches of one answer; once `ended`, no more are started."""
 
@@ -236,11 +232,9 @@ class Budget:
     """Solver of the integer program that closes proofs; None: the default."""
     proof: Effort = "search"
     """Method of proof, and how far the searches go."""
-    spaces: SpaceCache = field(default_factory=SpaceCache, repr=False, compare=False)
+    spaces: SpaceCache = field(default_factory=SpaceCache)
     """SpaceCache that the searches share."""
-    proven: deque[tuple[Query, SearchResult]] = field(
-        default_factory=lambda: deque(maxlen=MAX_PROVEN), repr=False, compare=False
-    )
+    proven: deque[tuple[Query, SearchResult]] = field(default_factory=lambda: deque(maxlen=MAX_PROVEN))
     """Cache of the last proved answers, the latest first."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
     ended: bool = False
@@ -343,7 +337,7 @@ class Budget:
         self,
         below: float,
         question: Question,
-        restrictions: Restrictions,
+        limits: Restrictions,
         *,
         seconds: float = math.inf,
         space: Space | None = None,
@@ -358,13 +352,7 @@ class Budget:
         if space is not None and not len(space.cores):
             return None
         result = self.search(
-            question,
-            restrictions,
-            seconds=seconds,
-            below=below,
-            effort="bounds",
-            space=space,
-            remembers=False,
+            question, limits, seconds=seconds, below=below, effort="bounds", space=space, remembers=False
         )
         estimates = () if result is None else result.estimates
         return next((one for one in estimates if one.compared_seconds < below), None)
@@ -395,17 +383,16 @@ RowAt = Callable[[int, int], Row | None]
 
 
 def scaling_rows(
-    question: AnyQuestion, gpu_counts: Sequence[int], kinds: Sequence[str], budget: Budget, row_at: RowAt
+    question: AnyQuestion, sizes: Sequence[int], kinds: Sequence[str], budget: Budget, row_at: RowAt
 ) -> list[Row]:
-    """Rows of strong and weak scaling curves; `row_at` is called once for points that share GPUs and batch.
+    """Rows of strong and weak scaling curves over numbers of GPUs, the `sizes`; `row_at` is called once for
+    points that share GPUs and batch.
 
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
     """
-    cluster_gpus, batch = question.cluster.num_gpus, question.training.global_batch
-    points = [
-        (kind, (gpus, batch * gpus // cluster_gpus if kind == "weak" else batch))
-        for kind, gpus in product(kinds, gpu_counts)
-    ]
+    gpus_now, batch = question.cluster.num_gpus, question.training.global_batch
+    weak = {gpus: batch * gpus // gpus_now for gpus in sizes}
+    points = [(kind, (gpus, weak[gpus] if kind == "weak" else batch)) for kind, gpus in product(kinds, sizes)]
     points = [(kind, (gpus, samples)) for kind, (gpus, samples) in points if samples]
     if isinstance(question, RecommenderQuestion):  # GPUs have equal parts of the batch
         points = [(kind, (gpus, samples)) for kind, (gpus, samples) in points if samples % gpus == 0]

@@ -24,8 +24,7 @@ from planner.placement.leaf import TOLERANCE, Placement
 from planner.placement.patterns import best_pattern, chunk_patterns
 from planner.rules.legality import check
 from planner.search.branching import BranchAndBound, SearchSettings
-from planner.search.pools import PoolCandidates, count_layouts
-from planner.search.replicas import ReplicaLeaf, ReplicaSpace, replica_layouts
+from planner.search.pools import PoolCandidates, ReplicaLeaf, ReplicaSpace, count_layouts, replica_layouts
 from planner.search.search import search
 from planner.space.restrictions import Restrictions, parse_restrictions
 
@@ -56,7 +55,7 @@ def legal_layouts(question: Question, zeros: tuple[int, ...], sps: tuple[bool, .
 
 def leaf_of(question: Question, layout: Layout) -> ReplicaLeaf:
     """One layout with its costs."""
-    return ReplicaSpace(question, LayoutColumns.of([layout]), question.training.recompute).leaf(0)
+    return ReplicaSpace(question, LayoutColumns.of([layout]), Restrictions()).leaf(0)
 
 
 def search_replicas(question: Question, limits: Restrictions, *, top: int) -> BranchAndBound:
@@ -145,7 +144,7 @@ def test_search_is_brute_force(
 def test_no_bound_is_above_a_price(stack: str) -> None:
     question = asked((2, 4), [1.0, 2.3], ["300 MiB"] * 2, layers=5, batch=12, stack=stack)
     columns = replica_layouts(question, parse_restrictions(["cp=1"], allow=ALLOWED))
-    space = ReplicaSpace(question, columns, ("none", "full"))
+    space = ReplicaSpace(question, columns, Restrictions())
     bounds = space.bounds()
     gaps = []
     for row in range(0, len(columns), 3):

@@ -19,8 +19,7 @@ from planner.answers.recommend import count_near
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
 from planner.rules.legality import check
-from planner.search.pools import count_layouts
-from planner.search.replicas import replica_layouts
+from planner.search.pools import count_layouts, replica_layouts
 from planner.search.search import Budget, search
 from planner.space.limits import tried_tensor_degrees
 from planner.space.restrictions import Restrictions, parse_restrictions

@@ -43,8 +43,7 @@ from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.patterns import chunk_patterns
 from planner.rules.legality import check
 from planner.search.enumeration import covered, covered_in_pools, how_many, policies_of
-from planner.search.pools import count_layouts, pool_candidates
-from planner.search.replicas import ReplicaSpace, replica_layouts
+from planner.search.pools import ReplicaSpace, count_layouts, pool_candidates, replica_layouts
 from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import enumerate_layouts, legal_space
@@ -395,7 +394,7 @@ def ask_pools(asked: Drawn, question: Question) -> tuple[int, bool]:
     counted = alike and TRAINERS[str(limits.trainer)].counts_full and allowed[0] and allowed[2]
     seconds = [leaf_seconds(question, limits, one, some) for one in stages for some in each]
     seconds += [leaf_seconds(question, limits, one, allowed, counted=True) for one in stages if counted]
-    seconds += [price for one in replicas for price in replica_prices(question, limits, one, allowed)]
+    seconds += [price for one in replicas for price in replica_prices(question, limits, one)]
     best = min(seconds, default=math.inf)
     if math.isinf(best):
         with pytest.raises(InfeasibleError):
@@ -437,13 +436,10 @@ def leaf_seconds(
     return exhaustive_best(leaf)
 
 
-def replica_prices(
-    question: Question, limits: Restrictions, layout: Layout, allowed: np.ndarray
-) -> list[float]:
+def replica_prices(question: Question, limits: Restrictions, layout: Layout) -> list[float]:
     """Seconds of every covered placement that fits."""
     found = []
-    policies = [policy for policy, may in zip(RECOMPUTE_POLICIES, allowed, strict=True) if may]
-    leaf = ReplicaSpace(question, LayoutColumns.of([layout]), policies).leaf(0)
+    leaf = ReplicaSpace(question, LayoutColumns.of([layout]), limits).leaf(0)
     for blocks in chunk_patterns(leaf):
         placement = Placement.of(blocks)
         update = {"layers": placement.layers, "recompute": placement.recompute}
