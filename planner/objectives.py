@@ -176,13 +176,11 @@ class Objective:
             ("--deadline", no_deadline, "missing: the fewest GPUs for what?"),
             ("--price", price is not None and name != "cost", f"means nothing to `--objective {name}`"),
         )
-        problems = [Problem(flag, words) for flag, broken, words in rules if broken]
-        if problems:
-            raise InputError(
-                f"`--objective {name}` cannot be answered",
-                problems=problems,
-                hint="for example --objective cost --tokens 1.4T --price 2.50, or --objective gpus --deadline 30d",
+        if problems := [Problem(flag, words) for flag, broken, words in rules if broken]:
+            hint = (
+                "for example --objective cost --tokens 1.4T --price 2.50, or --objective gpus --deadline 30d"
             )
+            raise InputError(f"`--objective {name}` cannot be answered", problems=problems, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

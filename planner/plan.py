@@ -528,10 +528,8 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
     written = document.value.get("schema_version")
     if written != PLAN_SCHEMA:
         what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
-        raise InputError(
-            f"`{document.source}` {what}; this Meshwright ({package_version()}) reads {PLAN_SCHEMA}",
-            hint="plan again with this version, or use the one that wrote the file",
-        )
+        words = f"`{document.source}` {what}; this Meshwright ({package_version()}) reads {PLAN_SCHEMA}"
+        raise InputError(words, hint="plan again with this version, or use the one that wrote the file")
     require_ended(document)
     fields, ignored = without_dropped_facts(document.value)
     if isinstance(proof := fields.get("certificate"), dict):

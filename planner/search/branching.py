@@ -56,9 +56,8 @@ class SearchResult:
 
 def out_of_time(space: str = "") -> NothingPlacedError:
     """Error to raise if the user's time limit is over before any layout was placed."""
-    return NothingPlacedError(
-        "time ran out before any layout was placed", hint="allow more with --time-limit", space=space
-    )
+    hint = "allow more with --time-limit"
+    return NothingPlacedError("time ran out before any layout was placed", hint=hint, space=space)
 
 
 def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
@@ -75,9 +74,8 @@ FEWEST_REFINED, MOST_REFINED = 32, 1024
 """Layouts that get their capacity bound in one batch: few while most stay open, doubling while most are discarded."""
 MAX_ROUNDS, MIN_ROUNDS = 24, 2
 """Maximum and minimum placement rounds of a layout without a time limit, or in one of many searches; fixed, so results
-are deterministic. The maximum is three times what any finished placement needed; each abandoned layout halves it."""
-SHARED_SEARCH_ROUNDS = MAX_ROUNDS // 3
-"""Maximum placement rounds in one of many searches: what any finished placement needed."""
+are deterministic. The maximum is three times what any finished placement needed, and in one of many searches a third
+of that; each abandoned layout halves it."""
 COUNT_INTERVAL = 0.1
 """Seconds between counts of undecided layouts: counting takes longer than many steps of the search."""
 
@@ -245,7 +243,7 @@ class BranchAndBound(Prover):
         """Costs → the row that represents all layouts with these costs."""
         self.rows = Rows()
         self._refined_together = FEWEST_REFINED
-        self._rounds = MAX_ROUNDS if settings.proof == "search" else min(MAX_ROUNDS, SHARED_SEARCH_ROUNDS)
+        self._rounds = MAX_ROUNDS if settings.proof == "search" else MAX_ROUNDS // 3
 
     def names(self, rows: Bools) -> set[str]:
         """Layouts of the rows in a mask, (N,), in layout notation."""

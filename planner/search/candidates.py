@@ -9,7 +9,7 @@ of blocks are open (`planner.space.counts`), a row stands for a box of them and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -282,10 +282,12 @@ def joined(tables: Sequence[Table]) -> Table:
         if isinstance(parts[0], Boxes):
             columns[field.name] = Boxes.joined(parts)
         elif isinstance(parts[0], tuple):  # one table per kind of block
-            columns[field.name] = tuple(
-                {name: np.concatenate([kind[name] for kind in kinds]) for name in kinds[0]}
-                for kinds in zip(*parts, strict=True)
-            )
+            columns[field.name] = tuple(map(_joined_kinds, zip(*parts, strict=True)))
         else:
             columns[field.name] = np.concatenate(parts)
     return type(first)(**columns)
+
+
+def _joined_kinds(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """One table of a kind of block, name of a column → values, with the rows of several."""
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

@@ -155,12 +155,9 @@ def _values(question: Question, limits: Restrictions, mesh: tuple[int, ...]) -> 
     overlaps: Rows = [(UNSAID,) * len(OVERLAPS)]
     if limits.opens("overlap") and math.prod(mesh) > 1:
         overlaps += product(*([0, 1] if degree > 1 else [0] for degree in (tp, pp, ranks)))
-    shapes: Rows = [
-        (vpp, SCHEDULES.index(name))
-        for name in (PLAIN if question.has_pools else SCHEDULES)
-        for vpp in range(1, (model.num_layers + 3) // pp + 1)
-        if schedule_named(name).runs_chunks(vpp)
-    ]
+    chunked = product(PLAIN if question.has_pools else SCHEDULES, range(1, (model.num_layers + 3) // pp + 1))
+    runs = [(name, vpp) for name, vpp in chunked if schedule_named(name).runs_chunks(vpp)]
+    shapes: Rows = [(vpp, SCHEDULES.index(name)) for name, vpp in runs]
     inside: Values = {
         ("ep", "etp"): experts,
         ("zero", "shard"): [(0, ranks), *product((1, 2, 3), _divisors(ranks))],

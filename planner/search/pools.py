@@ -21,10 +21,10 @@ Shape legend: Z placements, S stages, R pipeline ranks, P recompute policies, K 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice, permutations
+from itertools import permutations
 from math import factorial
 from typing import ClassVar
 
@@ -138,7 +138,7 @@ class PoolCandidates:
         if row >= self._num_stages:
             return self._replicas.layout(row - self._num_stages)
         order, index = divmod(row, len(self._stages))
-        return next(islice(orders_of(self.question, self._stages.layout(index)), order, None))
+        return orders_of(self.question, self._stages.layout(index))[order]
 
     def _group(self, rows: Ints) -> RankCosts:
         """Costs by rank of the given rows, which share one schedule, pp and order of pools, for the bounds."""
@@ -209,8 +209,7 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
     if not question.has_pools:
         return len(legal_space(question, limits))
     _, has_room = _stage_layouts(question, limits)
-    orders = factorial(len(question.pools))
-    return int(has_room.sum()) * orders + len(replica_layouts(question, limits))
+    return int(has_room.sum()) * factorial(len(question.pools)) + len(replica_layouts(question, limits))
 
 
 def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
@@ -221,16 +220,14 @@ def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColu
     return rows, unbroken(LATE_RULES, question, rows)
 
 
-def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
-    """Yield copies of the layout with its pipeline ranks in every order of the pools; unchanged for a single
-    pool, or if the layout names pools."""
+def orders_of(question: Question, layout: Layout) -> list[Layout]:
+    """Copies of the layout with its pipeline ranks in every order of the pools; unchanged for a single pool, or
+    if the layout names pools."""
     if layout.says_pools or not question.has_pools:
-        yield layout
-        return
-    counts = parts_in(question, layout.tp * layout.data_ranks)
-    for order in permutations(range(len(counts))):
-        pools = tuple(question.pool_names[k] for k in order for _ in range(counts[k]))
-        yield layout.model_copy(update={"pools": pools})
+        return [layout]
+    pools = zip(question.pool_names, parts_in(question, layout.tp * layout.data_ranks), strict=True)
+    orders = [tuple(name for name, ranks in order for _ in range(ranks)) for order in permutations(pools)]
+    return [layout.model_copy(update={"pools": order}) for order in orders]
 
 
 @dataclass(frozen=True, kw_only=True)

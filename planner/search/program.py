@@ -231,8 +231,9 @@ def _stages(leaf: Leaf, target: float) -> Columns | None:
     for size, start in product(leaf.sizes, range(leaf.kinds.classes)):
         if leaf.microbatches * (fixed + size * block) > target or start + size > leaf.num_layers:
             continue
-        all_K = np.full(len(number_K), size)
-        mixes = first_in_full(all_K, number_K) if leaf.uses_full_counts else every_mix(size, leaf.allowed)
+        mixes = every_mix(size, leaf.allowed)
+        if leaf.uses_full_counts:
+            mixes = first_in_full(np.full(len(number_K), size), number_K)
         mixes_KP = leaf.kinds.in_sorts(mixes[:, None], np.array([start]))[:, 0]
         blocks_KSP = np.repeat(mixes_KP[:, None], leaf.pp, axis=1)
         useful_KS = leaf.rank_bytes(blocks_KSP) <= leaf.memory_limit
@@ -241,8 +242,7 @@ def _stages(leaf: Leaf, target: float) -> Columns | None:
             useful_KS = useful_KS & (np.arange(len(mixes))[:, None] == fastest_S)
         useful_KS[:, 0] &= start == 0  # the first stage begins the model
         stage_J, mix_J = np.nonzero(useful_KS.T)
-        start_J = np.full(len(stage_J), start)
-        number_J = mix_J * leaf.uses_full_counts
+        start_J, number_J = np.full(len(stage_J), start), mix_J * leaf.uses_full_counts
         tables.append(Columns.of_stages(leaf, stage_J, mixes_KP[mix_J], start_J, number_J))
     columns = Columns.joined(tables) if tables else None
     return columns if columns and len(columns.stage) else None

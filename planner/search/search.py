@@ -38,7 +38,7 @@ from cost_models.units import counted, format_seconds
 from planner.exact.program import best_placement
 from planner.exact.solvers import SolverName
 from planner.objectives import PROOFS, Effort
-from planner.placement.leaf import Leaf, Placement, Task, gap_of
+from planner.placement.leaf import Leaf, Task, gap_of
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import chunk_sizes
 from planner.placement.rank_costs import RankCosts
@@ -294,9 +294,9 @@ class Budget:
             return None
         proof = effort or self.proof
         query = (question, restrictions, top, below, proof)
-        closes_with_ilp = closes_with_ilp and proof in PROOFS
         if cached := next((result for known, result in self.proven if known == query), None):
-            return close_proof(cached) if closes_with_ilp and not cached.certificate.settled else cached
+            needs_ilp = closes_with_ilp and proof in PROOFS and not cached.certificate.settled
+            return close_proof(cached) if needs_ilp else cached
         limit, start = min(self.seconds_left, seconds), time.monotonic()
         settings = SearchSettings(
             top=top,
@@ -327,10 +327,8 @@ class Budget:
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
         self.ended = self.interrupted or (not proven and self.seconds_left <= 0)
         if by_choice and isinstance(self.failure, NothingPlacedError) and result is None:
-            self.failure = NothingPlacedError(
-                f"no layout was placed in {format_seconds(seconds)}, which is what each search of this answer gets",
-                hint="--fix and --forbid leave it fewer layouts",
-            )
+            words = f"no layout was placed in {format_seconds(seconds)}, which is what each search of this answer gets"
+            self.failure = NothingPlacedError(words, hint="--fix and --forbid leave it fewer layouts")
         return result
 
     def faster_than(
@@ -428,20 +426,19 @@ def place_layout(question: Question, layout: Layout) -> Layout:
         return layout
     if layout.replicas or layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_equal_stages(question, layout)
-    placements = [(_place_plain(question, candidate), candidate) for candidate in orders_of(question, layout)]
-    (_, _, placement), best_layout = min(placements, key=lambda result: result[0][:2])
-    return best_layout.model_copy(update={"layers": placement.layers})
+    placed = [_place_plain(question, one) for one in orders_of(question, layout)]
+    return min(placed, key=lambda result: result[:2])[2]
 
 
-def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
-    """Best placement of a plain pipeline, as (overflows, step seconds, placement). It overflows memory only
+def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Layout]:
+    """Best placement of a plain pipeline, as (overflows, step seconds, placed layout). It overflows memory only
     where every placement does."""
     costs = costs_of_ranks(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf_of(question, layout, rows)
         solution = best_placement(Task(leaf, good_placement(leaf)))
-        if solution.placement is not None:
-            return overflows, solution.objective, solution.placement
+        if (placement := solution.placement) is not None:
+            return overflows, solution.objective, layout.model_copy(update={"layers": placement.layers})
     raise _names_too_many(layout)
 
 
@@ -476,10 +473,8 @@ def _in_equal_stages(question: Question, layout: Layout) -> Layout:
 
 def _names_too_many(layout: Layout) -> InputError:
     """Error for a layout whose recompute names more blocks than a stage has."""
-    return InputError(
-        f"recompute of `{layout}` names more blocks than its stages have",
-        hint="name fewer, or say the blocks of each stage: `layers=`",
-    )
+    hint = "name fewer, or say the blocks of each stage: `layers=`"
+    return InputError(f"recompute of `{layout}` names more blocks than its stages have", hint=hint)
 
 
 def _leaf_of(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
