@@ -55,17 +55,11 @@ over the tensor ranks (Narayanan et al. 2021).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import (
-    Array,
-    Bools,
-    Ints,
-    multiplied,
-)
+from cost_models.arrays import Array, Bools, Ints, multiplied
 from cost_models.axes.columns import LayoutColumns, exchanges_by
 from cost_models.communication.collectives import (
     all_gather_seconds,
@@ -76,12 +70,7 @@ from cost_models.communication.collectives import (
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
-from cost_models.communication.topology import (
-    AxisGroups,
-    Groups,
-    MeshGroups,
-    ReplicaGroups,
-)
+from cost_models.communication.topology import AxisGroups, Groups, MeshGroups, ReplicaGroups
 from cost_models.operators.accumulation import gradient_dtype, reduces_every_microbatch
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import ALL_TRAINED, TrainedShare
@@ -179,13 +168,10 @@ def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups
     """
     if question.training.optimizer != "lamb":
         return np.zeros(len(columns))
-    blocks = question.model.num_layers / columns.pp
-    tensors = blocks * len(block_operators(question.model))
-    message = 2 * STATE_BYTES["fp32"] * tensors
-    experts = question.model.has_experts
+    tensors = question.model.num_layers / columns.pp * len(block_operators(question.model))
+    message, experts = 2 * STATE_BYTES["fp32"] * tensors, question.model.has_experts
     over_data = groups.data.every if experts else groups.data.shard
-    shared = (columns.zero >= 1) | experts
-    seconds = np.where(shared, all_reduce_seconds(message, over_data, question.hardware), 0.0)
+    seconds = all_reduce_seconds(message, over_data, question.hardware) * ((columns.zero >= 1) | experts)
     return seconds + all_reduce_seconds(message, groups.tp, question.hardware)
 
 
@@ -236,31 +222,18 @@ def context_seconds(
     """Seconds of context-parallel communication per block and microbatch. Attention kernels of `core_forward`
     and `core_backward` (N,) seconds can hide it."""
     sent, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
+    kernels, share_of_blocks = (core_forward, core_backward), question.model.attention_share
     for way in CONTEXTS:
         rows = exchanges_by(question, columns, way)
-        if not rows.any():
-            continue
-        passes = _context_messages(way, question, columns, group)
-        for number, (messages, kernels) in enumerate(zip(passes, (core_forward, core_backward), strict=True)):
-            # share of blocks with attention
-            parts = [(question.model.attention_share * seconds, share) for seconds, share in messages]
-            behind = [
-                seconds - exposed_seconds(seconds, share * kernels, question.hardware)
-                for seconds, share in parts
-            ]
-            sent[number] = np.where(rows, sum(seconds for seconds, _ in parts), sent[number])
-            hidden[number] = np.where(rows, np.sum(behind, axis=0), hidden[number])
-    heads = _state_heads_seconds(question, columns, group)
-    return ContextSeconds(
-        forward=sent[0] - hidden[0] + heads,
-        backward=sent[1] - hidden[1] + heads,
-        forward_hidden=hidden[0],
-        backward_hidden=hidden[1],
-    )
-
-
-_Messages = Sequence[tuple[Array, Array | float]]
-"""For each message its seconds, (N,), and the share of the attention kernels' seconds that can hide it."""
+        for backward, seconds, share in (
+            _context_messages(way, question, columns, group) if rows.any() else ()
+        ):
+            message = share_of_blocks * seconds
+            left = exposed_seconds(message, share * kernels[backward], question.hardware)
+            sent[backward] += np.where(rows, message, 0.0)
+            hidden[backward] += np.where(rows, message - left, 0.0)
+    exposed = sent - hidden + _state_heads_seconds(question, columns, group)
+    return ContextSeconds(*exposed, *hidden)
 
 
 def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Groups) -> Array:
@@ -274,34 +247,27 @@ def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Grou
     if mixer is None or not share:
         return np.zeros(len(columns))
     keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp)) - mixer.key_size
-    sequence_bytes = columns.cp * _rank_bytes(question, columns)
+    whole = columns.cp * tokens_on_rank(question, columns, "split") * question.training.element_bytes
     traded = mixer.input_size + (0 if mixer.step_rank else 2 * keys) + mixer.decay_size
-    forth = all_to_all_seconds(sequence_bytes * traded, group, question.hardware)
-    forth = forth + all_reduce_seconds(
-        sequence_bytes * columns.tp * mixer.selected_size, group, question.hardware
-    )
-    back = all_to_all_seconds(sequence_bytes * mixer.value_size, group, question.hardware)
+    forth = all_to_all_seconds(whole * traded, group, question.hardware)
+    forth = forth + all_reduce_seconds(whole * columns.tp * mixer.selected_size, group, question.hardware)
+    back = all_to_all_seconds(whole * mixer.value_size, group, question.hardware)
     return np.where(columns.cp > 1, share * (forth + back), 0.0)
-
-
-def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of one feature (element of the hidden width) over a rank's tokens of one microbatch, divided
-    by tp."""
-    tokens = columns.tokens(question.training.sequence_length)
-    return tokens / columns.tp * question.training.element_bytes
 
 
 def _context_messages(
     way: Context, question: Question, columns: LayoutColumns, group: Groups
-) -> tuple[_Messages, _Messages]:
-    """Messages of a forward and of a backward pass under one method of context parallelism, with their
-    seconds before overlap. With each goes the share of the attention kernels that can hide it."""
-    model, steps, rank_bytes = question.model, columns.cp - 1, _rank_bytes(question, columns)
+) -> list[tuple[Literal[0, 1], Array, Array | float]]:
+    """Messages of a block's passes under one method of context parallelism: 0 for the forward pass or 1 for
+    the backward pass, seconds before overlap, (N,), and the share of the pass's attention kernels that can
+    hide them."""
+    model, steps = question.model, columns.cp - 1
+    rank_bytes = tokens_on_rank(question, columns, "split") * question.training.element_bytes
     if way == "all-to-all":
         total = columns.cp * rank_bytes
         forth = all_to_all_seconds(total * (model.query_size + 2 * model.kv_size), group, question.hardware)
         seconds = forth + all_to_all_seconds(total * model.query_size, group, question.hardware)
-        return [(seconds, 0.0)], [(seconds, 0.0)]
+        return [(0, seconds, 0.0), (1, seconds, 0.0)]
     width, behind = attended_width(question), steps / columns.cp
     keys_values = width * rank_bytes
     gathered = columns.cp * keys_values
@@ -313,11 +279,12 @@ def _context_messages(
     if question.stack.torch_context_parallel:  # gradients in fp32 are passed on after each of c steps
         size = STATE_BYTES["fp32"] / question.training.element_bytes
         step = point_to_point_seconds(size * width * rank_bytes, group, question.hardware)
-        return [exchange], [exchange, (steps * step, behind), (step, 0.0)]
+        return [(0, *exchange), (1, *exchange), (1, steps * step, behind), (1, step, 0.0)]
     if way == "ring":
         backward = steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
-        return [exchange], [(backward, behind)]
-    return [exchange], [exchange, (reduce_scatter_seconds(gathered, group, question.hardware), 0.0)]
+        return [(0, *exchange), (1, backward, behind)]
+    scattered = reduce_scatter_seconds(gathered, group, question.hardware)
+    return [(0, *exchange), (1, *exchange), (1, scattered, 0.0)]
 
 
 class TensorSeconds(NamedTuple):
@@ -422,9 +389,7 @@ def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGro
     message = boundary_elements(question, columns) * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends
-    sent = point_to_point_seconds(
-        np.where(split, message / columns.tp, message), groups.pp, question.hardware
-    )
+    sent = point_to_point_seconds(message / np.where(split, columns.tp, 1), groups.pp, question.hardware)
     gathered = all_gather_seconds(message, groups.tp, question.hardware)
     delay = sent + np.where(split & ~sp, gathered, 0.0)
     return np.where(columns.pp > 1, delay, 0.0)

@@ -28,10 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array
-from cost_models.communication.topology import Groups, Reach
+from cost_models.communication.topology import Groups
 from cost_models.specs.hardware import HardwareProfile, curve_seconds
 
-Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "fan_out", "p2p"]
 
 _CHUNK = 2.0**19
 """Bytes that an NCCL channel forwards at a time in a broadcast: one of NCCL_STEPS = 8 parts of its buffer of
@@ -66,8 +66,7 @@ def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Har
     A rank hands on a channel's chunk when it has all of it, so the last rank begins as many chunks later as
     there are hops. There is a channel for each adapter of a node.
     """
-    bandwidth = groups.ring_bandwidth(profile.link_efficiency, profile.network_efficiency)
-    transfer = _as_floats(message_bytes) / bandwidth
+    transfer = _as_floats(message_bytes) / groups.ring_bandwidth(profile)
     formula = _once_around_seconds(groups) + _fill_seconds(groups, profile) + transfer
     return _measured_or_formula_seconds("broadcast", message_bytes, formula, groups, profile)
 
@@ -84,13 +83,11 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
         latency = latency + (at.held - at.together) * at.latency
         domain_bytes = at.together * (at.reached - at.together) * pair_bytes
         bandwidth = np.float64(at.level.bandwidth) * at.together * at.share.exchange
-        slowest = np.maximum(slowest, domain_bytes / (bandwidth * _efficiency(at, profile)))
+        slowest = np.maximum(slowest, domain_bytes / (bandwidth * at.level.efficiency(profile)))
     return _measured_or_formula_seconds("all_to_all", message_bytes, latency + slowest, groups, profile)
 
 
-def fan_out_seconds(
-    rank_bytes: npt.ArrayLike, node_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile
-) -> Array:
+def fan_out_seconds(rank_bytes: Array, node_bytes: Array, groups: Groups, profile: HardwareProfile) -> Array:
     """Seconds in which each rank sends pieces of its data to several other ranks. Between nodes each piece is
     sent once, then forwarded inside the node.
 
@@ -100,13 +97,12 @@ def fan_out_seconds(
     """
     latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
     for at in groups.reach:
-        message = _as_floats(node_bytes if at.level.network else rank_bytes)
+        message = node_bytes if at.level.network else rank_bytes
         leaving = message * (at.reached - at.together) / at.reached
         latency = latency + np.where(at.held > at.together, at.latency, 0.0)
         bandwidth = at.level.bandwidth * at.share.exchange
-        slowest = np.maximum(slowest, leaving / (bandwidth * _efficiency(at, profile)))
-    seconds = latency + slowest + profile.collective_seconds
-    return np.where((groups.size > 1) & (_as_floats(rank_bytes) > 0), seconds, 0.0)
+        slowest = np.maximum(slowest, leaving / (bandwidth * at.level.efficiency(profile)))
+    return _measured_or_formula_seconds("fan_out", rank_bytes, latency + slowest, groups, profile)
 
 
 def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
@@ -121,7 +117,7 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
     for at in groups.reach:
         own = np.float64(at.level.bandwidth) * at.together / at.together * at.behind * at.share.pair
         share = own if at.level.opens else np.minimum(share, own)
-        seconds = at.latency + message / (share * _efficiency(at, profile))
+        seconds = at.latency + message / (share * at.level.efficiency(profile))
         slowest = np.maximum(slowest, np.where(at.meets, seconds, 0.0))
     return _measured_or_formula_seconds("p2p", message_bytes, slowest, groups, profile)
 
@@ -139,7 +135,7 @@ def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
     channel, at each hop's rate."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
-    chunks = [adapters * _CHUNK / (at.bandwidth * _efficiency(at, profile)) for at in groups.reach]
+    chunks = [adapters * _CHUNK / (at.bandwidth * at.level.efficiency(profile)) for at in groups.reach]
     return _hops_seconds(leaving, chunks)
 
 
@@ -150,41 +146,29 @@ def _tree_seconds(groups: Groups) -> Array:
     across = [at for at in groups.reach if at.level.network]
     chain = [-(-at.domains // groups.nodes) - 1 for at in inside]
     tree = [np.ceil(np.log2(at.domains)) for at in across]
-    return _hops_seconds(chain, [at.latency for at in inside]) + _hops_seconds(
-        tree, [at.latency for at in across]
-    )
+    seconds = _hops_seconds(chain, [at.latency for at in inside])
+    return seconds + _hops_seconds(tree, [at.latency for at in across])
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:
     """Latency in seconds of all hops of a ring or tree. `leaving` counts the hops that leave a domain of each
     level, `each` is a hop's seconds there."""
-    seconds = np.zeros(1)
-    for cost, hops, farther in zip(each, leaving, [*leaving, 0][1:], strict=True):
-        seconds = seconds + (hops - farther) * cost
-    return seconds
-
-
-def _efficiency(at: Reach, profile: HardwareProfile) -> float:
-    """Fraction of the links' nominal bandwidth that collectives reach on one level of links."""
-    return profile.network_efficiency if at.level.network else profile.link_efficiency
+    levels = zip(each, leaving, [*leaving, 0][1:], strict=True)
+    return sum(((hops - farther) * cost for cost, hops, farther in levels), start=np.zeros(1))
 
 
 def _ring_transfer_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """Seconds to move (n − 1)/n of the message over the slowest link of the ring."""
-    bandwidth = groups.ring_bandwidth(profile.link_efficiency, profile.network_efficiency)
+    bandwidth = groups.ring_bandwidth(profile)
     return (groups.size - 1) / groups.size * _as_floats(message_bytes) / bandwidth
 
 
 def _measured_or_formula_seconds(
-    operation: Operation,
-    message_bytes: npt.ArrayLike,
-    formula: Array,
-    groups: Groups,
-    profile: HardwareProfile,
+    operation: Operation, sent: npt.ArrayLike, formula: Array, groups: Groups, profile: HardwareProfile
 ) -> Array:
-    """(N,) seconds of a collective: by a measured curve that matches the group, else by `formula` plus
-    start-up; 0 for an empty message."""
-    message = _as_floats(message_bytes)
+    """(N,) seconds of a collective that sends a message of `sent` bytes: by a measured curve that matches the
+    group, else by `formula` plus start-up; 0 for an empty message."""
+    message = _as_floats(sent)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes
     if operation == "p2p":  # a boundary has two ends, however many stages the pipeline has

@@ -78,8 +78,7 @@ class ReshardBytes(NamedTuple):
         """Seconds of the busiest rank's transfers inside its node, and over the network between nodes."""
         profile, rates = question.hardware, {True: np.inf, False: np.inf}
         for level in levels_of(question.cluster):
-            share = profile.network_efficiency if level.network else profile.link_efficiency
-            rates[level.network] = min(rates[level.network], level.bandwidth * share)
+            rates[level.network] = min(rates[level.network], level.bandwidth * level.efficiency(profile))
         inside = max(self.received_inside.max(), self.sent_inside.max())
         return float(inside / rates[False]), float(max(self.received.max(), self.sent.max()) / rates[True])
 
@@ -93,12 +92,10 @@ def reshard(
     for bytes_each, from_stage in kept:
         boxes = [_rank_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
         for parts, count, stages in _model_parts(question, first, second):
+            pairs = [*zip(boxes, stages, strict=True)]
             for part, elements in parts.items():
-                boxes_held = [
-                    own[part] * np.isin(stage, list(some))[:, None, None]
-                    for (stage, own), some in zip(boxes, stages, strict=True)
-                ]
-                total += bytes_each * count * elements * _moved_shares(boxes_held[0], boxes_held[1], per_node)
+                held = [own[part] * np.isin(stage, some)[:, None, None] for (stage, own), some in pairs]
+                total += bytes_each * count * elements * _moved_shares(held, per_node)
     return ReshardBytes(*total)
 
 
@@ -107,33 +104,30 @@ Parts = dict[str, float]
 way."""
 
 
-def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[set[int]]]]:
+def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[list[int]]]]:
     """Yield the elements of each part of the model (block, embedding ...), the number of such parts, and the
-    set of pipeline ranks that hold it in each layout."""
+    pipeline ranks that hold it in each layout."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [schedule_named(one.schedule).rank_of_stage(one.pp, one.vpp) for one in layouts]
-    block_ranks = [
-        np.repeat(ranks, one.layers).tolist() for ranks, one in zip(stage_of, layouts, strict=True)
-    ]
-    for (kind, *ranks), count in Counter(zip(kinds, *block_ranks, strict=True)).items():
-        yield by_kind[kind], count, [{rank} for rank in ranks]
-    first, last = ([{int(ranks[at])} for ranks in stage_of] for at in (0, -1))
+    of_blocks = [np.repeat(ranks, one.layers).tolist() for ranks, one in zip(stage_of, layouts, strict=True)]
+    for (kind, *ranks), count in Counter(zip(kinds, *of_blocks, strict=True)).items():
+        yield by_kind[kind], count, [[rank] for rank in ranks]
+    first, last = ([[int(ranks[at])] for ranks in stage_of] for at in (0, -1))
     embeds = first
     if model.tower is not None:  # the token embedding lies with the decoder's first block
-        embeds = [{ranks[model.tower.layers]} for ranks in block_ranks]
+        embeds = [[ranks[model.tower.layers]] for ranks in of_blocks]
         yield {"whole": float(patch_weights(model.tower))}, 1, first
     h, norm = model.hidden_size, float(norm_weights(model))
     yield {"whole": float(embedding_weights(model))}, 1, embeds
     inside = norm * model.ends_in_norm + transform_weights(model)
     yield {"whole": inside, "columns": float(model.head_bias * model.vocab_size)}, 1, last
-    embedding_or_head = [one | two for one, two in zip(embeds, last, strict=True)]
     matrix = {"columns": float(model.vocab_size * h)}
-    head = matrix if model.outputs is None else {"whole": float(model.outputs * h)}
-    for parts, ends in (
-        [(matrix, embedding_or_head)] if model.tied_embeddings else [(matrix, embeds), (head, last)]
-    ):
-        yield parts, 1, ends
+    if model.tied_embeddings:
+        yield matrix, 1, [one + two for one, two in zip(embeds, last, strict=True)]
+    else:
+        yield matrix, 1, embeds
+        yield matrix if model.outputs is None else {"whole": float(model.outputs * h)}, 1, last
     if further := model.further_tokens:
         yield by_kind[kinds[-1]], further, last
         yield {"whole": further_weights(model) + 3 * norm}, further, last
@@ -175,20 +169,17 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
     return np.where(rank < layout.num_gpus, rank // stride % layout.pp, -1), boxes
 
 
-def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:
+def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
     """Shares of a tensor that each rank holds, needs, receives and sends, (6, R), a row for each field of
-    `ReshardBytes`."""
-    cuts = [np.unique(np.concatenate([before_R[:, at], after_R[:, at]]).round(12)) for at in range(3)]
-    middle_C3, size_C3 = (
-        np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 3)
-        for along in ([(one[1:] + one[:-1]) / 2 for one in cuts], [np.diff(one) for one in cuts])
-    )
-    total, step = np.zeros((len(ReshardBytes._fields), len(before_R))), max(1, _ENTRIES // len(before_R))
+    `ReshardBytes`; `boxes` are the ranks' parts before and after, (R, 3, 2) each."""
+    ranks = len(boxes[0])
+    cuts = [np.unique(np.concatenate([box[:, at] for box in boxes]).round(12)) for at in range(3)]
+    sides = [(one[1:] + one[:-1]) / 2 for one in cuts], [np.diff(one) for one in cuts]
+    middle_C3, size_C3 = (np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 3) for along in sides)
+    total, step = np.zeros((len(ReshardBytes._fields), ranks)), max(1, _ENTRIES // ranks)
     for start in range(0, len(middle_C3), step):
         some, size_C = middle_C3[start : start + step, None], size_C3[start : start + step].prod(axis=1)
-        have_CR, want_CR = (
-            np.all((some > box_R[..., 0]) & (some < box_R[..., 1]), axis=-1) for box_R in (before_R, after_R)
-        )
+        have_CR, want_CR = (np.all((some > box[..., 0]) & (some < box[..., 1]), axis=-1) for box in boxes)
         total += np.stack([size_C @ share_CR for share_CR in _cell_shares(have_CR, want_CR, per_node)])
     return total
 
@@ -199,7 +190,7 @@ def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Arra
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R, starts_M = np.arange(ranks) // per_node, np.arange(0, ranks, per_node)
     holders_CM, needers_CM = (
-        np.add.reduceat(one.astype(np.float64), starts_M, axis=1) for one in (have_CR, need_CR)
+        np.add.reduceat(one, starts_M, axis=1, dtype=float) for one in (have_CR, need_CR)
     )
     far_CM = (holders_CM == 0) & (needers_CM > 0)
     part_CR = need_CR * (far_CM / np.maximum(needers_CM, 1))[:, node_R]

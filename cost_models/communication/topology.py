@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,12 +44,8 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each, over_distinct
 from cost_models.errors import InputError
 from cost_models.fabric.shares import FULL_SHARE, Share, shares
-from cost_models.specs.cluster import (
-    ClusterSpec,
-    LevelSpec,
-    LinkLevels,
-    LinkSpec,
-)
+from cost_models.specs.cluster import ClusterSpec, LevelSpec, LinkLevels, LinkSpec
+from cost_models.specs.hardware import HardwareProfile
 
 if TYPE_CHECKING:
     import networkx
@@ -67,6 +63,10 @@ class Level(LevelSpec):
     opens: bool
     """Whether GPUs attach directly to the level, as the innermost level of its medium (NVLink or network)."""
 
+    def efficiency(self, profile: HardwareProfile) -> float:
+        """Fraction of the links' nominal bandwidth that collectives reach on the level."""
+        return profile.network_efficiency if self.network else profile.link_efficiency
+
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     """Link levels of a cluster, from the GPUs outwards; the last level joins all GPUs of the cluster."""
@@ -75,9 +75,7 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
         inside = len(links.inside)
         sizes = [one.gpus or (one.nodes and one.nodes * per_node) for one in links.root]
         return tuple(
-            link_level(
-                one.name, one, size, network=at >= inside, opens=links.opens(at), sharers=one.sharers or 1
-            )
+            link_level(one.name, one, size, network=at >= inside, opens=links.opens(at), sharers=one.sharers)
             for at, (one, size) in enumerate(zip(links.root, sizes, strict=True))
         )
     node = link_level("node", links.intra_node, per_node, network=False)
@@ -98,11 +96,17 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
 
 
 def link_level(
-    name: str, link: LinkSpec, gpus: int | None, *, network: bool, opens: bool = True, sharers: int = 1
+    name: str,
+    link: LinkSpec,
+    gpus: int | None,
+    *,
+    network: bool,
+    opens: bool = True,
+    sharers: int | None = None,
 ) -> Level:
     """Level with the bandwidth and latency of `link`, in domains of `gpus` GPUs (None: all GPUs)."""
-    fields = {field: getattr(link, field) for field in LinkSpec.model_fields}
-    fields |= {"name": name, "gpus": gpus, "sharers": sharers if opens else None}
+    fields = dict(link) | {"name": name, "gpus": gpus, "nodes": None}
+    fields["sharers"] = (sharers or 1) if opens else None
     return Level.model_construct(**fields, network=network, opens=opens)
 
 
@@ -126,13 +130,7 @@ def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
         )
         for index, level in enumerate(levels_of(cluster))
     )
-    update = {
-        "links": LinkLevels.model_construct(root),
-        "oversubscription": 1.0,
-        "nodes_per_leaf": None,
-        "buildings": None,
-    }
-    return cluster.model_copy(update=update)
+    return cluster.model_copy(update={"links": LinkLevels.model_construct(root)})
 
 
 def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> networkx.Graph[str]:
@@ -151,8 +149,8 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
         graph.add_node(f"gpu{gpu}", kind="gpu", level=-1, index=gpu)
         domains = [0 if level.gpus is None else gpu // level.gpus for level in levels]
         switches = [f"{level.name}{domain}" for level, domain in zip(levels, domains, strict=True)]
-        for at, level in enumerate(levels):
-            graph.add_node(switches[at], kind="switch", level=at, index=domains[at])
+        for at, (level, switch) in enumerate(zip(levels, switches, strict=True)):
+            graph.add_node(switch, kind="switch", level=at, index=domains[at])
             below, size, latency = f"gpu{gpu}", level.sharers or 1, level.latency
             if not level.opens:  # the switch of the level inside, with all its GPUs
                 inner = levels[at - 1]
@@ -162,14 +160,11 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
                 below = f"{level.name}.adapter{gpu // size}"
                 graph.add_node(below, kind="adapter", level=at, index=gpu // size)
                 graph.add_edge(f"gpu{gpu}", below, level=at, bandwidth=size * level.bandwidth, latency=0.0)
-            graph.add_edge(
-                below, switches[at], level=at, bandwidth=size * level.bandwidth, latency=latency / 2
-            )
+            graph.add_edge(below, switch, level=at, bandwidth=size * level.bandwidth, latency=latency / 2)
     return graph
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class Runs(NamedTuple):
     """Ranks of N groups, (N,) each. A group is `pieces` runs of `length` ranks that are `stride` apart; the
     runs begin `outer` ranks apart."""
 
@@ -177,11 +172,6 @@ class Runs:
     stride: Ints
     pieces: Ints
     outer: Ints
-
-    @property
-    def size(self) -> Ints:
-        """(N,) number of members of a group."""
-        return self.length * self.pieces
 
 
 def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
@@ -220,7 +210,7 @@ def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
         members = np.where(several & aligned, runs.length * pieces_held, members)
         nodes = np.where(several, np.where(aligned, pieces_spanned, nodes * runs.pieces), nodes)
     fits = world <= capacity
-    return np.where(fits, runs.size, members), np.where(fits, 1, nodes)
+    return np.where(fits, runs.length * runs.pieces, members), np.where(fits, 1, nodes)
 
 
 def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
@@ -232,8 +222,7 @@ def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
     """
     _, spanned = _pack_single_runs(runs.length, runs.stride, inner)
     separate = (runs.pieces == 1) | ((runs.outer % outer == 0) & (runs.outer < world))
-    cut: Bools = (runs.stride < outer) & ((spanned > 1) | ~separate)
-    return cut
+    return np.asarray((runs.stride < outer) & ((spanned > 1) | ~separate))
 
 
 def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
@@ -286,8 +275,7 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
     return fabric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(NamedTuple):
     """Use of one level of links by the groups of one parallel axis, (N,) each, for the group with the worst
     position."""
 
@@ -324,8 +312,7 @@ class Reach:
         return self.level.latency * self.share.delay
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class Groups(NamedTuple):
     """Size, nodes and link use of the groups of one parallel axis, (N,) each, for the group with the worst
     position."""
 
@@ -337,18 +324,17 @@ class Groups:
     reach: tuple[Reach, ...]
     """Use of each level of links, from the GPUs outwards."""
 
-    def ring_bandwidth(self, link_efficiency: float = 1.0, network_efficiency: float = 1.0) -> Array:
-        """(N,) bytes/s of the slowest link of a ring through the group. The efficiencies are fractions of
-        nominal bandwidth, inside the node and on the network."""
+    def ring_bandwidth(self, profile: HardwareProfile | None = None) -> Array:
+        """(N,) bytes/s of the slowest link of a ring through the group, at the efficiencies that `profile`
+        has measured; None: nominal."""
         slowest = np.full(len(self.size), np.inf)
         for at in self.reach:
-            efficiency = network_efficiency if at.level.network else link_efficiency
-            slowest = np.minimum(slowest, np.where(at.meets, at.bandwidth * efficiency, np.inf))
+            rate = at.bandwidth * (at.level.efficiency(profile) if profile else 1.0)
+            slowest = np.minimum(slowest, np.where(at.meets, rate, np.inf))
         return slowest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaGroups:
+class ReplicaGroups(NamedTuple):
     """Groups of ranks with the same parameters, and their subgroups under hybrid sharding."""
 
     every: Groups
@@ -436,9 +422,8 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
     else:
         level_shares = [_mesh_share(level, held) for level, (held, _) in zip(levels, packed, strict=True)]
     ranks_per_node, nodes = packed[sum(not level.network for level in levels) - 1]
-    assert levels[-1].network or (nodes == 1).all(), (
-        f"a layout has more ranks than the node of {cluster.name}"
-    )
+    fits = levels[-1].network or (nodes == 1).all()
+    assert fits, f"a layout has more ranks than the node of {cluster.name}"
     reach: list[Reach] = []
     together, domains, inner = ones, size, 1
     for index, (level, (held, spanned), share) in enumerate(zip(levels, packed, level_shares, strict=True)):
@@ -452,20 +437,10 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
         behind = together if level.sharers is None else ones
         if level.sharers and level.sharers > 1:
             behind = pack_runs(runs, level.sharers, world)[0]
-        reach.append(
-            Reach(
-                level=level,
-                together=together,
-                domains=domains,
-                held=held,
-                reached=packed[outermost][0],
-                behind=behind,
-                meets=meets,
-                share=share,
-            )
-        )
+        reached = packed[outermost][0]
+        reach.append(Reach(level, together, domains, held, reached, behind, meets, share))
         together, domains, inner = held, spanned, level.gpus or 0
-    return Groups(size=size, ranks_per_node=ranks_per_node, nodes=nodes, reach=tuple(reach))
+    return Groups(size, ranks_per_node, nodes, tuple(reach))
 
 
 def _mesh_share(level: Level, held: Ints) -> Share:
@@ -487,13 +462,6 @@ def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
     """Pairs of ranks on different nodes, joined only by `link`, as groups with `rows` equal rows."""
     one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
-    reach = Reach(
-        level=link_level("between", link, None, network=True),
-        together=one,
-        domains=two,
-        held=two,
-        reached=two,
-        behind=one,
-        meets=two > 1,
-    )
+    level = link_level("between", link, None, network=True)
+    reach = Reach(level, together=one, domains=two, held=two, reached=two, behind=one, meets=two > 1)
     return Groups(size=two, ranks_per_node=one, nodes=two, reach=(reach,))
