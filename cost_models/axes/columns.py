@@ -10,7 +10,6 @@ from dataclasses import Field, fields, is_dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.layout import AXES, MESH_AXES, PLACES, Layout
@@ -19,22 +18,11 @@ from cost_models.question import Question
 from cost_models.schedules.registry import REGISTRY
 from cost_models.specs.choices import CONTEXTS, OVERLAPS, Context, Overlap
 
-Numbers = TypeVar("Numbers", bound=np.generic)
 T = TypeVar("T")
 
-
-def take_rows(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numbers]:
-    """Select the rows `index` of a column; a column broadcast from one number stays broadcast."""
-    if isinstance(index, slice) or column.strides != (0,):
-        return column[index]
-    return np.broadcast_to(column[:1], index.shape) if len(column) else column[index]
-
-
-_COLUMNS_OF = {name: tuple(word.columns(name)) for name, word in AXES.items() if word.columns(name)}
-"""Axis name → names of the columns that store its value, for axes that a layout without placement has."""
-COLUMNS: dict[str, Word] = {
-    column: word for name, axis in AXES.items() for column, word in axis.columns(name).items()
-}
+_COLUMNS_OF = {name: word.columns(name) for name, word in AXES.items() if word.columns(name)}
+"""Axis name → columns that store its value, for axes that a layout without placement has."""
+COLUMNS: dict[str, Word] = {name: word for words in _COLUMNS_OF.values() for name, word in words.items()}
 """Column name → kind of word that writes the column's number, in the order of the layout notation. Recompute,
 chosen stage by stage, has none."""
 USUAL_CONTEXT = UNSAID
@@ -50,14 +38,12 @@ def context_ways(question: Question, columns: LayoutColumns) -> Ints:
 
 def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bools:
     """(N,) whether context-parallel ranks exchange keys and values by `way` (ring, all-gather or all-to-all)."""
-    exchanges: Bools = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index(way))
-    return exchanges
+    return (columns.cp > 1) & np.equal(context_ways(question, columns), CONTEXTS.index(way))
 
 
 def names_overlap(columns: LayoutColumns) -> Bools:
     """(N,) whether the layout sets `overlap=`, the axes whose communication overlaps compute."""
-    sets_overlap: Bools = np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0)
-    return sets_overlap
+    return np.asarray(np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0))
 
 
 def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) -> Bools:
@@ -68,8 +54,7 @@ def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) 
 
 def is_scheduled(columns: LayoutColumns, some: Container[str]) -> Bools:
     """(N,) whether the layout's pipeline schedule is among the names in `some`."""
-    scheduled: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
-    return scheduled
+    return np.asarray(np.array([name in some for name in REGISTRY])[columns.schedule])
 
 
 if TYPE_CHECKING:
@@ -104,16 +89,14 @@ class LayoutColumns(_AxisColumns):
 
     def layout(self, row: int) -> Layout:
         """Convert row number `row` to a layout, with blocks not yet placed on stages."""
-        return Layout(
-            **{
-                axis: AXES[axis].value(*[int(getattr(self, name)[row]) for name in names])
-                for axis, names in _COLUMNS_OF.items()
-            }
-        )
+        values: dict[str, Any] = {}
+        for axis, names in _COLUMNS_OF.items():
+            values[axis] = AXES[axis].value(*[int(getattr(self, name)[row]) for name in names])
+        return Layout(**values)
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
         """Columns of the layouts in the rows `index`."""
-        return LayoutColumns(**{name: take_rows(getattr(self, name), index) for name in COLUMNS})
+        return LayoutColumns(**{name: _take_rows(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
         """(N,) number of microbatches per pipeline and step, global batch / (mbs × dp)."""
@@ -141,10 +124,10 @@ class LayoutColumns(_AxisColumns):
         copies: Ints = np.gcd(expert_replicas, self.replicas // self.shard)
         return expert_replicas // copies
 
-    def shards(self, *, experts: bool, zero: int = 0) -> Ints:
-        """(N,) number of ranks over which ZeRO shards parameters, of routed experts if `experts`, else of
-        others. It is 1 below ZeRO stage `zero`."""
-        return np.where(self.zero >= zero, self.expert_shard if experts else self.shard, 1)
+    def shards(self, part: str = "block", zero: int = 0) -> Ints:
+        """(N,) number of ranks over which ZeRO shards parameters of a `part` of the model, "experts" (the
+        routed ones) or others. It is 1 below ZeRO stage `zero`."""
+        return np.where(self.zero >= zero, self.expert_shard if part == "experts" else self.shard, 1)
 
     @property
     def ranks(self) -> Ints:
@@ -156,8 +139,9 @@ class LayoutColumns(_AxisColumns):
         the axes inside it."""
         places = PLACES[self.order]
         inside = places < places[:, [MESH_AXES.index(axis)]]
-        stride: Ints = self.tp * self.cp ** inside[:, 0] * self.dp ** inside[:, 1] * self.pp ** inside[:, 2]
-        return stride
+        return np.asarray(
+            self.tp * self.cp ** inside[:, 0] * self.dp ** inside[:, 1] * self.pp ** inside[:, 2]
+        )
 
 
 MIN_ROWS_TO_DEDUPLICATE = 256
@@ -231,10 +215,13 @@ def over_distinct(columns: LayoutColumns, names: Iterable[str], compute: Callabl
     return spread
 
 
-def _take_rows(value: Any, index: Ints) -> Any:
-    """Copy a record (dataclass, tuple or dict) with only the rows `index` of each array."""
+def _take_rows(value: Any, index: Ints | slice) -> Any:
+    """Copy a record (dataclass, tuple or dict) with only the rows `index` of each array; an array broadcast
+    from one number stays broadcast."""
     if isinstance(value, np.ndarray):
-        return take_rows(value, index)
+        if isinstance(index, slice) or value.strides != (0,) or not len(value):
+            return value[index]
+        return np.broadcast_to(value[:1], index.shape)
     if isinstance(value, tuple):
         rows = [_take_rows(one, index) for one in value]
         return type(value)(*rows) if hasattr(value, "_fields") else tuple(rows)

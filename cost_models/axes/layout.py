@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -74,9 +74,11 @@ class Offload(NamedTuple):
         return sum(count for count in self[: len(RESIDENCIES)] if count < EVERY)
 
 
-RESIDENCIES = ("states", "parked", "streamed")
+Residency = Literal["resident", "states", "parked", "streamed"]
+"""Place of a block's states: the device (resident), or one of `RESIDENCIES`."""
+RESIDENCIES: tuple[Residency, ...] = ("states", "parked", "streamed")
 """Ways to offload a block's states to host memory; without any, they are on the device."""
-UPDATED_BY_CPU = ("states", "streamed")
+UPDATED_BY_CPU: tuple[Residency, ...] = ("states", "streamed")
 """Ways to offload a block's states with which the CPU updates them; only such states may be on the drive."""
 NOWHERE = Offload()
 
@@ -107,8 +109,7 @@ PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS
 def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
     """For each order of mesh axes, the index of the first order that places ranks equally, (N, orders), or
     (orders,) for one mesh. Orders place ranks equally if they differ only in axes of degree 1."""
-    table: Ints = _FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
-    return table
+    return np.asarray(_FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)])
 
 
 def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
@@ -319,10 +320,8 @@ class Layout(Spec):
 
     def __str__(self) -> str:
         unwritten = _UNWRITTEN | {"schedule": usual_schedule(self.vpp)}
-        values = {name: getattr(self, name) for name in AXES}
-        return " ".join(
-            AXES[name].write(name, value) for name, value in values.items() if value != unwritten[name]
-        )
+        values = [(name, getattr(self, name)) for name in AXES]
+        return " ".join(AXES[name].write(name, value) for name, value in values if value != unwritten[name])
 
 
 AXES: dict[str, Word] = {
@@ -333,9 +332,8 @@ AXES: dict[str, Word] = {
 
 RESOLVED_AS = {"etp": "expert_tp", "shard": "shard_group"}
 """Axis whose default is another axis's value → name of the `Layout` property with its effective value."""
-_UNWRITTEN = {name: field.default for name, field in Layout.model_fields.items()} | dict.fromkeys(
-    ("tp", "pp", "dp", "mbs", "zero")
-)
+_UNWRITTEN = {name: field.default for name, field in Layout.model_fields.items()}
+_UNWRITTEN |= dict.fromkeys(("tp", "pp", "dp", "mbs", "zero"))
 """Axis name → value at which the axis is omitted from the notation; None: it is always written."""
 
 MAX_WORDS = 100
@@ -377,12 +375,8 @@ def parse_layout(text: str) -> Layout:
         errors, more = spec_problems(error, Layout)
         problems += [Problem(f"`{show_key(place)}`" if place else "", what) for place, what in errors.items()]
     if problems:
-        raise InputError(
-            f"`{printable(text)}` is not a layout",
-            problems=problems,
-            more=more,
-            hint="write it like `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective`",
-        )
+        hint = "write it like `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective`"
+        raise InputError(f"`{printable(text)}` is not a layout", problems=problems, more=more, hint=hint)
     return layout
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +16,7 @@ from cost_models.errors import InputError, Problem, either
 from cost_models.question import Question
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """Error sentence about a broken rule, and one hint, which may be empty."""
 
     what: str
@@ -76,9 +77,7 @@ def objections(rules: Iterable[Rule], question: Question, layout: Layout) -> lis
 def dividing(axis: str, total: int, limit: int) -> str:
     """Clause for an error message that lists the degrees up to `limit` that divide `total`, such as "tp1, tp2
     or tp4 divide them"."""
-    fitting = [
-        f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
-    ]
+    fitting = [f"{axis}{degree}" for degree in range(1, limit + 1) if gcd(total, limit) % degree == 0]
     return f"{either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"
 
 

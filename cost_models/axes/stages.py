@@ -88,9 +88,8 @@ def _parts(text: str) -> dict[Recompute, int | None]:
     for word in text.split("/"):
         match = _PART.fullmatch(word)
         if match is None:
-            raise ValueError(
-                f"`{word}` is not {' / '.join(RECOMPUTE_POLICIES)}, or one with a count like `full:3`"
-            )
+            policies = " / ".join(RECOMPUTE_POLICIES)
+            raise ValueError(f"`{word}` is not {policies}, or one with a count like `full:3`")
         policy = RECOMPUTE_POLICIES[RECOMPUTE_POLICIES.index(match[1])]
         if policy in parts:
             raise ValueError(f"`{text}` names {policy} twice")
@@ -134,14 +133,11 @@ def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
 def mix_of(counts_P: Sequence[int]) -> str:
     """Text of a stage's recompute mix, such as `full:3/selective`, from its number of blocks under each
     policy, (P,). The policy that recomputes most is first."""
-    used = [(policy, count) for policy, count in zip(RECOMPUTE_POLICIES, counts_P, strict=True) if count][
-        ::-1
-    ]
-    if len(used) <= 1:
-        return used[0][0] if used else "none"
-    named = [f"{policy}:{count}" for policy, count in used[:-1]]
-    last = used[-1][0]
-    return "/".join(named if last == "none" else [*named, last])
+    policies = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
+    blocks = {policy: count for policy, count in policies if count}
+    *first, last = blocks or RECOMPUTE_POLICIES[:1]
+    named = [f"{policy}:{blocks[policy]}" for policy in first]
+    return "/".join(named if named and last == "none" else [*named, last])
 
 
 def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
@@ -158,8 +154,7 @@ def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | Non
     same number; else None."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())
-    same = (counts_SP == first_in_full(np.array(layers), number)).all()
-    return number if same else None
+    return number if (counts_SP == first_in_full(np.array(layers), number)).all() else None
 
 
 def mixes_of(counts_SP: Ints) -> tuple[str, ...]:

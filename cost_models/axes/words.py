@@ -147,9 +147,8 @@ class Subset(Word):
 
     def parse(self, text: str) -> tuple[str, ...]:
         given = [] if text == NONE else text.split(",")
-        for name in given:
-            if name not in self.names:
-                raise ValueError(f"`{printable(name)}` is none of {', '.join(self.names)}, {NONE}")
+        if unknown := [name for name in given if name not in self.names]:
+            raise ValueError(f"`{printable(unknown[0])}` is none of {', '.join(self.names)}, {NONE}")
         return tuple(name for name in self.names if name in given)
 
     def write(self, name: str, value: Any) -> str:
@@ -191,11 +190,8 @@ class Counts(Word):
         return tuple(counts.values())
 
     def write(self, name: str, value: Any) -> str:
-        words = [
-            part if count >= EVERY else f"{part}:{count}"
-            for part, count in zip(self.parts, value, strict=True)
-            if count
-        ]
+        counts = zip(self.parts, value, strict=True)
+        words = [part if count >= EVERY else f"{part}:{count}" for part, count in counts if count]
         return f"{name}={'/'.join(words)}"
 
     def columns(self, name: str) -> dict[str, Word]:
@@ -219,10 +215,17 @@ class PerStage(Word):
     """Maximum number of values in the word."""
 
     def parse(self, text: str) -> tuple[Any, ...]:
+        values: list[Any] = []
         try:
-            return tuple(self.item(value) for value in _expand(text, self.most))
+            for run in text.split(",", self.most):
+                value, star, count = run.partition("*")
+                repeats = int(count) if star else 1
+                if not 1 <= repeats <= self.most - len(values):
+                    raise ValueError(f"{repeats} values")
+                values += [self.item(value)] * repeats
         except ValueError:
             raise ValueError(f"`{printable(text)}` is not a list like `12*7,11`") from None
+        return tuple(values)
 
     def write(self, name: str, value: Any) -> str:
         runs = [(one, len(list(group))) for one, group in groupby(value)]
@@ -230,16 +233,3 @@ class PerStage(Word):
 
     def columns(self, name: str) -> dict[str, Word]:
         return {}
-
-
-def _expand(text: str, most: int) -> list[str]:
-    """Expand the repeated values in a text, `12*2,11` → ["12", "12", "11"]. Raises ValueError on an invalid
-    repetition, or more than `most` values."""
-    values: list[str] = []
-    for run in text.split(",", most):
-        value, star, count = run.partition("*")
-        repeats = int(count) if star else 1
-        if not 1 <= repeats <= most - len(values):
-            raise ValueError(f"`{run}` repeats {repeats} times")
-        values += [value] * repeats
-    return values

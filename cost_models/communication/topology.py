@@ -105,9 +105,8 @@ def link_level(
     sharers: int | None = None,
 ) -> Level:
     """Level with the bandwidth and latency of `link`, in domains of `gpus` GPUs (None: all GPUs)."""
-    fields = dict(link) | {"name": name, "gpus": gpus, "nodes": None}
-    fields["sharers"] = (sharers or 1) if opens else None
-    return Level.model_construct(**fields, network=network, opens=opens)
+    fields = dict(link) | {"name": name, "gpus": gpus, "nodes": None, "network": network, "opens": opens}
+    return Level.model_construct(**fields | {"sharers": (sharers or 1) if opens else None})
 
 
 def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.accumulation import accumulates_in_copy, gradient_dtype, reduces_every_microbatch
 from cost_models.operators.parameters import (
@@ -33,12 +33,8 @@ MOMENTS: Mapping[str, int] = {"adamw": 2, "paged-adamw": 2, "lamb": 2, "sgd": 0,
 """Optimizer → number of moments of each parameter in blocks; for embedding and head, `muon` has Adam's two
 moments."""
 _8BIT, _4BIT = 1.0 + 4.0 / 256, 0.5 + 4.0 / 128
-_BLOCKWISE = {
-    "adamw-8bit": 2 * _8BIT,
-    "paged-adamw-8bit": 2 * _8BIT,
-    "lion-8bit": _8BIT,
-    "adamw-4bit": 2 * _4BIT,
-}
+_BLOCKWISE = {"lion-8bit": _8BIT, "adamw-4bit": 2 * _4BIT}
+_BLOCKWISE |= dict.fromkeys(("adamw-8bit", "paged-adamw-8bit"), 2 * _8BIT)
 """Optimizer → bytes of all moments of a parameter: in 8 bits with a scale in fp32 for each block of 256 (bitsandbytes
 0.50, optim/optimizer.py; torchao 0.14, optim/adam.py), in 4 bits for each of 128 (torchao)."""
 
@@ -93,15 +89,10 @@ ALL_ON_DEVICE = DeviceShare()
 
 
 def state_bytes(
-    question: Question,
-    columns: LayoutColumns,
-    *,
-    experts: bool = False,
-    end: Part | None = None,
-    on_device: DeviceShare = ALL_ON_DEVICE,
+    question: Question, columns: LayoutColumns, part: Part = "block", on_device: DeviceShare = ALL_ON_DEVICE
 ) -> StateBytes:
-    """Bytes per parameter of weights, gradients and optimizer states on the device, for one part of the model
-    (routed experts, the embedding or head named by `end`, or the rest of a block).
+    """Bytes per parameter of weights, gradients and optimizer states on the device, for one `part` of the
+    model.
 
     They follow from the ZeRO stage of each layout; in fine-tuning they are per parameter of the model.
 
@@ -113,9 +104,8 @@ def state_bytes(
     type, and each matrix is widened to 16 bits where it is used.
     """
     stack, training = question.stack, question.training
-    part: Part = "experts" if experts else end or "block"
-    ranks = columns.shards(experts=experts).astype(np.float64)
-    sharded, zero3 = _is_sharded(question, columns, ranks, experts), columns.zero == 3
+    ranks = columns.shards(part).astype(np.float64)
+    sharded, zero3 = _is_sharded(question, columns, part), columns.zero == 3
     compute, mixed = training.element_bytes, training.precision not in FULL
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_in_copy(question) and mixed else 0.0
@@ -153,7 +143,7 @@ def state_bytes(
         reduced=on_device.reduced * waits * np.where(reduces, gradient / ranks, 0.0),
     )
     if training.tuning is None:
-        if training.reference == "resident" or (training.reference == "host" and end):
+        if training.reference == "resident" or (training.reference == "host" and part in ENDS):
             own = replace(own, weights=own.weights + compute / np.where(zero3, ranks, 1))
         return own
     trained, gathers = trained_share(question, columns, part), sharded & zero3
@@ -179,8 +169,9 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
 def ends_differ(question: Question) -> bool:
     """Whether bytes of states per parameter of embedding and head differ from those of the blocks."""
     training = question.training
-    adapted = training.tuning is not None or training.reference == "host"
-    return adapted or training.optimizer in ("adafactor", "muon")
+    return (
+        bool(training.tuning) or training.reference == "host" or training.optimizer in ("adafactor", "muon")
+    )
 
 
 def _factored_bytes(question: Question, part: Part) -> float:
@@ -196,11 +187,11 @@ def _factored_bytes(question: Question, part: Part) -> float:
     return 4.0 * sums / max(1.0, elements)
 
 
-def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:
+def updates_parameters(question: Question, columns: LayoutColumns, part: Part) -> Bools:
     """(N,) whether the optimizer updates the model's parameters themselves, without a separate 16-bit
     copy."""
-    sharded = _is_sharded(question, columns, columns.shards(experts=experts), experts)
-    return (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
+    sharded = _is_sharded(question, columns, part) & question.stack.fully_shard
+    return sharded | (not question.stack.master_weights)
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:
@@ -220,8 +211,8 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
     return shard_bytes * np.where(columns.zero == 3, np.minimum(1.0, group / rank_parameters), 1.0)
 
 
-def _is_sharded(question: Question, columns: LayoutColumns, ranks: Array | Ints, experts: bool) -> Bools:
+def _is_sharded(question: Question, columns: LayoutColumns, part: Part) -> Bools:
     """(N,) whether weights or gradients are sharded over data-parallel ranks. `fully_shard` treats experts
     that only this rank holds like other parameters, as a shard of all."""
-    unshared = (columns.replicas > 1) & experts & question.stack.fully_shard
-    return (columns.zero >= 2) & ((ranks > 1) | unshared)
+    unshared = (columns.replicas > 1) & (part == "experts") & question.stack.fully_shard
+    return (columns.zero >= 2) & ((columns.shards(part) > 1) | unshared)

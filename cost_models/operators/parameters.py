@@ -139,6 +139,7 @@ _GROUPS = {"all-linear": _ALL, "mlp": _MLP, "experts": _EXPERTS, "attention": _A
 
 Part = Literal["block", "experts", "embedding", "head"]
 """Parts of a rank's model: blocks without routed experts, routed experts, embedding, head."""
+BLOCK_PARTS: tuple[Part, ...] = ("block", "experts")
 ENDS: tuple[Part, ...] = ("embedding", "head")
 
 

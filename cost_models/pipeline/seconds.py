@@ -246,8 +246,8 @@ class Pieces:
         were offloaded."""
         question, columns = self.question, self.columns
         block = state_bytes(question, columns)
-        by_end = {end: state_bytes(question, columns, end=end) for end in ENDS if ends_differ(question)}
-        experts = state_bytes(question, columns, experts=True) if question.model.has_experts else block
+        by_end = {end: state_bytes(question, columns, end) for end in ENDS if ends_differ(question)}
+        experts = state_bytes(question, columns, "experts") if question.model.has_experts else block
         return dict.fromkeys(ENDS, block) | by_end | {"block": block, "experts": experts}
 
     @cached_property
@@ -787,7 +787,7 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
     question, columns = pieces.question, pieces.columns
     experts, states = part == "experts", pieces.states[part]
     share = trained_share(question, columns, part).share
-    sharded = columns.shards(experts=experts, zero=1)
+    sharded = columns.shards(part, zero=1)
     copies = columns.expert_replicas if experts else columns.replicas
     buffered = question.stack.gradient_buffer & (columns.zero <= 1)
     passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)

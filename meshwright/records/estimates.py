@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from cost_models.axes.layout import AXES, Layout
-from cost_models.axes.offload.binding import host_windows
+from cost_models.axes.offload.channels import host_windows
 from cost_models.axes.words import Number
 from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.pricing import crossing

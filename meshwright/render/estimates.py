@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.axes.offload.binding import HostWindows, host_windows
+from cost_models.axes.offload.channels import HostWindows, host_windows
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep
 from cost_models.question import Question

@@ -1,5 +1,5 @@
-"""Bytes that offloaded blocks move in a step, busy seconds of a rank's channels to host memory and drive, and
-the seconds by which these outlast the rank's passes.
+"""Bytes that offloaded blocks move in a step, busy seconds of a rank's channels to host memory and drive, the
+seconds by which these outlast the rank's passes, and what limits the step of one layout.
 
     down      gradients, after every microbatch that reduces them
     up        weights of streamed blocks for every pass, and gradients that the device adds to
@@ -37,11 +37,21 @@ Gradients of several microbatches are added by the CPU (`_fsdp_collectives.py`, 
 parameter's type) or by the device: DeepSpeed copies the earlier sum to the device, and sends the final sum in
 fp32 once more after the last microbatch (zero/stage3.py, partition_grads; under ZeRO-1 and 2
 stage_1_and_2.py, copy_grads_in_partition, where a single microbatch is sent in fp32 at once).
+
+**What limits a step** (`host_windows`): the busiest channel, the smallest ring of buffers that hides weight
+copies, and the microbatch sizes from which transfers and updates are hidden.
+
+With F FLOP/s reached by a block's passes, a link of BW bytes/s and u seconds of the CPU per parameter,
+weights of e bytes hide behind forward passes from (e / 2) · F / BW tokens of a microbatch on. The CPU's
+update, which waits for the gradients of the last microbatch, hides behind that microbatch's passes from u · F
+/ 6 tokens on. Neither depends on the model. Here both are computed from prices: F is the rate of this block,
+only the share ω of the passes (from the profile) hides anything, and only offloaded blocks are updated there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, NamedTuple
 
@@ -49,21 +59,24 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import RESIDENCIES, UPDATED_BY_CPU
-from cost_models.axes.offload.hosts import FP32, drive_step_bytes, ranks_on_host
+from cost_models.axes.layout import RESIDENCIES, UPDATED_BY_CPU, Residency
+from cost_models.axes.offload.hosts import drive_step_bytes, ranks_on_host
 from cost_models.axes.offload.residency import (
-    STATES,
-    STREAMED,
+    block_parameters,
     blocks_with,
     gradients_leave,
     rank_parameters,
 )
+from cost_models.estimate import Estimate
 from cost_models.memory.device import is_own_host
 from cost_models.memory.states import state_bytes, updates_parameters
 from cost_models.operators.accumulation import gradient_dtype
+from cost_models.operators.parameters import Part
+from cost_models.pipeline.seconds import Pieces
 from cost_models.question import Question
 from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
+from cost_models.units import FP32_BYTES
 
 Channel = Literal["host link down", "host link up", "CPU update", "drive read", "drive write"]
 CHANNELS: dict[Channel, tuple[str, ...]] = {
@@ -90,8 +103,9 @@ UNKNOWN_UPDATE = 2.57e-10
 
 
 class GradientTraffic(NamedTuple):
-    """Traffic per step and parameter of gradients between a rank and its host, (N,) each: bytes `down` to the
-    host and `up`, CPU additions and copies. Parameters are those of the rank before ZeRO shards them."""
+    """Traffic per step and parameter of gradients between a rank and its host: bytes `down` to the host and
+    `up`, CPU additions and copies, (2, N) each, of blocks with each residency of `UPDATED_BY_CPU`. Parameters
+    are those of the rank before ZeRO shards them."""
 
     down: Array
     up: Array
@@ -101,31 +115,28 @@ class GradientTraffic(NamedTuple):
     """Number of copies of a gradient to the host."""
 
 
-def gradient_traffic(
-    question: Question, columns: LayoutColumns, residency: str, *, experts: bool
-) -> GradientTraffic:
-    """Traffic per step of gradients of blocks whose states the CPU updates; `residency` is `states` or
-    `streamed`, `experts` selects routed experts."""
-    stack, none = question.stack, np.zeros(len(columns))
-    shard = columns.shards(experts=experts, zero=1 if residency == STATES else 2)
+def gradient_traffic(question: Question, columns: LayoutColumns, part: Part = "block") -> GradientTraffic:
+    """Traffic per step of gradients of blocks whose states the CPU updates, for parameters inside or outside
+    routed experts (`part`)."""
+    stack, shard = question.stack, np.array([columns.shards(part, zero) for zero in (1, 2)])
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
-    every_microbatch = ~waits & ((residency == STREAMED) | gradients_leave(question, columns))
+    every_microbatch = ~waits & (np.array([[False], [True]]) | gradients_leave(question, columns))
     trips = np.where(every_microbatch, columns.microbatches(question.training.global_batch), 1)
-    in_full = updates_parameters(question, columns, experts=experts) | (question.training.precision in FULL)
-    size = np.where(in_full, FP32, STATE_BYTES[gradient_dtype(question)])
+    in_full = updates_parameters(question, columns, part) | (question.training.precision in FULL)
+    size, none = np.where(in_full, FP32_BYTES, STATE_BYTES[gradient_dtype(question)]), np.zeros(trips.shape)
     if not stack.offloads_gradients:
         return GradientTraffic(trips * size / shard, none, (trips - 1) / shard, trips)
     at_once = (columns.zero < 3) & (trips == 1)
     fetched = np.where(columns.zero == 3, trips, trips - 1)
-    down = (np.where(at_once, 0, trips * size) + FP32) / shard
+    down = (np.where(at_once, 0, trips * size) + FP32_BYTES) / shard
     return GradientTraffic(down, fetched * size / shard, none, trips)
 
 
-def weight_traffic(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
+def weight_traffic(question: Question, columns: LayoutColumns, part: Part) -> Array:
     """(N,) bytes per step and parameter of weights copied to the device for a rank's streamed blocks, if
     every pass copies them again."""
     passes = 2 * columns.microbatches(question.training.global_batch)
-    return passes * state_bytes(question, columns, experts=experts).stored
+    return passes * state_bytes(question, columns, part).stored
 
 
 def ring_share(question: Question, columns: LayoutColumns) -> Array:
@@ -137,7 +148,7 @@ def ring_share(question: Question, columns: LayoutColumns) -> Array:
     """
     stays = question.stack.keeps_streamed_blocks & (columns.zero < 2) & (columns.vpp == 1)
     passes = 2 * columns.microbatches(question.training.global_batch)
-    streamed = blocks_with(question, columns, STREAMED)
+    streamed = blocks_with(question, columns, "streamed")
     share = np.minimum(columns.ring, streamed) / np.maximum(streamed, 1.0) * (passes - 1) / passes
     return np.where(stays, share, 0.0)
 
@@ -159,8 +170,7 @@ def link_rate(question: Question, columns: LayoutColumns) -> Array:
     cluster, measured = question.cluster, question.hardware.host_rates
     if measured is None:
         sharers = np.minimum(cluster.gpus_per_host_link, columns.ranks)
-        rate: Array = (cluster.gpu.host_bandwidth or np.inf) / sharers
-        return rate
+        return np.asarray((cluster.gpu.host_bandwidth or np.inf) / sharers)
     copies = measured.copies
     rates = [2 / (1 / one.down + 1 / one.up) if is_own_host(cluster) else one.both for one in copies]
     at = np.searchsorted([one.ranks for one in copies], ranks_on_host(question, columns))
@@ -202,7 +212,7 @@ class ChannelSeconds(NamedTuple):
 
 
 def channel_seconds(
-    question: Question, columns: LayoutColumns, residencies: Sequence[str] = RESIDENCIES
+    question: Question, columns: LayoutColumns, residencies: Sequence[Residency] = RESIDENCIES
 ) -> ChannelSeconds:
     """Busy seconds per step of the host channels of a rank with an even share of the blocks. Only blocks
     offloaded in one of the ways `residencies` count; the drive's seconds always cover all blocks."""
@@ -212,39 +222,30 @@ def channel_seconds(
     copied_share = 1.0 - ring_share(question, columns)
     norms = question.stack.keeps_streamed_blocks & (columns.zero < 2)
     total = ChannelSeconds(*[none] * len(ChannelSeconds._fields))
-    for experts, parameters_of in rank_parameters(question, columns):
-        states, parked, streamed = (parameters_of[part] * (part in residencies) for part in RESIDENCIES)
-        shard = columns.shards(experts=experts, zero=1)
-        optimizer = state_bytes(question, columns, experts=experts).optimizer
-        states_traffic, streamed_traffic = (
-            gradient_traffic(question, columns, part, experts=experts) for part in UPDATED_BY_CPU
-        )
-        weights = streamed * copied_share * weight_traffic(question, columns, experts=experts)
+    counts = np.array([[residency in residencies] for residency in RESIDENCIES])
+    for part, sizes in rank_parameters(question, columns).items():
+        states, parked, streamed = sizes * counts
+        by_cpu, traffic = np.array([states, streamed]), gradient_traffic(question, columns, part)
+        shard = columns.shards(part, zero=1)
+        parked_bytes = parked * state_bytes(question, columns, part).optimizer
+        weights = streamed * copied_share * weight_traffic(question, columns, part)
         updated = (states + streamed * (1 + norms * NORM_BYTES / ADAM_BYTES)) / shard
-        sums = states * states_traffic.sums + streamed * streamed_traffic.sums
-        last_sums = sum(
-            size * (one.sums / np.maximum(one.trips - 1, 1))
-            for size, one in ((states, states_traffic), (streamed, streamed_traffic))
-        )
-        back = states * question.training.element_bytes / shard + parked * optimizer
-        part = ChannelSeconds(
-            down=(states * states_traffic.down + streamed * streamed_traffic.down) / link,
-            up=(states * states_traffic.up + streamed * streamed_traffic.up + weights) / link,
+        sums = (by_cpu * traffic.sums).sum(axis=0)
+        last_sums = (by_cpu * (traffic.sums / np.maximum(traffic.trips - 1, 1))).sum(axis=0)
+        seconds = ChannelSeconds(
+            down=(by_cpu * traffic.down).sum(axis=0) / link,
+            up=((by_cpu * traffic.up).sum(axis=0) + weights) / link,
             update=(updated + sums * ADDED_BYTES / ADAM_BYTES) * per_parameter,
-            back=back / link,
-            park=parked * optimizer / link,
-            late_down=(
-                states * states_traffic.down / states_traffic.trips
-                + streamed * streamed_traffic.down / streamed_traffic.trips
-            )
-            / link,
+            back=(states * question.training.element_bytes / shard + parked_bytes) / link,
+            park=parked_bytes / link,
+            late_down=(by_cpu * traffic.down / traffic.trips).sum(axis=0) / link,
             late_update=(updated + last_sums * ADDED_BYTES / ADAM_BYTES) * per_parameter,
             read=none,
             write=none,
         )
-        total = ChannelSeconds(*map(np.add, total, part))
-    updated_blocks = [blocks_with(question, columns, part) for part in UPDATED_BY_CPU if part in residencies]
-    calls = sum(updated_blocks, none) * question.hardware.host_call_seconds * (1 + question.model.has_experts)
+        total = ChannelSeconds(*map(np.add, total, seconds))
+    blocks = [blocks_with(question, columns, each) for each in UPDATED_BY_CPU if each in residencies]
+    calls = sum(blocks, none) * question.hardware.host_call_seconds * (1 + question.model.has_experts)
     total = total._replace(update=total.update + calls, late_update=total.late_update + calls)
     drive = question.cluster.drive
     if drive is None or not columns.offload_drive.any():
@@ -276,3 +277,138 @@ def exposed_seconds(
     if question.stack.overlaps_host:
         return reduce(np.maximum, [behind, channels.back, channels.park])
     return np.maximum(0.0, streaming - overlap) + update + channels.back + channels.park
+
+
+def passes_seconds(pieces: Pieces) -> Array:
+    """(N,) seconds per step of the passes of all microbatches on a rank with an even share of the blocks."""
+    question, columns = pieces.question, pieces.columns
+    blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
+    return blocks * (pieces.block.forward + pieces.block.backward)
+
+
+# ---------------------------------------------------------------- what limits a step
+
+
+Binding = Channel | Literal["host memory", "drive", "device memory", "nothing"]
+WORTH_NAMING = 0.01
+"""Minimum share of the step time that waiting for a host channel takes before the channel is reported as the
+bottleneck."""
+FULL_TIER = 0.97
+"""Share of a memory tier's limit (host, drive, device) from which the tier is reported as full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWindows:
+    """Busy seconds per step of a rank's channels to the host, and the conditions under which passes hide
+    them."""
+
+    down: float
+    up: float
+    """Busy seconds per step of the host link in each direction, including copies after the update."""
+    update: float
+    read: float
+    """Busy seconds per step of reads from the drive; 0 without a drive."""
+    write: float
+    hidden: float
+    """Seconds per step of passes that can hide host copies and CPU updates."""
+    late_hidden: float
+    """Seconds of the last microbatch's passes, which alone can hide updates that wait for its gradients."""
+    exposed: float
+    """Seconds per step that the device waits for host copies and CPU updates."""
+    binding: Binding
+    transfer: float | None
+    """Seconds to copy a streamed block's weights to the device; None without streamed blocks."""
+    forward: float
+    """Seconds of a block's forward pass of one microbatch."""
+    ring: int | None
+    """Smallest number of weight buffers with which forward passes never wait for weights; None if no number
+    suffices, or no block is streamed."""
+    forward_tokens: float | None
+    """Minimum tokens of a microbatch on a rank with which two weight buffers suffice; None without streamed
+    blocks."""
+    microbatch_tokens: float
+    """Number of tokens of a microbatch on a rank."""
+    update_tokens: float | None
+    """Minimum tokens of a microbatch on a rank with which passes hide the CPU's update; None if the stack
+    updates after the passes, or the CPU updates nothing."""
+
+
+def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
+    """Busy seconds of an offloading layout's channels to the host, and the conditions under which passes hide
+    them. None if the layout keeps nothing in host memory, or spans several pools."""
+    layout, batches = estimate.layout, estimate.microbatches
+    if not any(layout.offload) or question.has_pools:
+        return None
+    columns = LayoutColumns.of([layout])
+    pieces, channels = Pieces(question, columns), channel_seconds(question, columns)
+    passes, forward = passes_seconds(pieces), float(pieces.block.forward[0])
+    hidden = question.hardware.host_overlap * float(passes[0])
+    late = float(channels.updating(channels.late_update, overlaps=question.stack.drive.overlaps)[0])
+
+    def exposed(busy: ChannelSeconds) -> float:
+        return float(exposed_seconds(question, columns, passes, busy)[0])
+
+    tiers: list[tuple[Binding, float, float | None]] = [
+        ("host memory", estimate.host_bytes, estimate.host_limit),
+        ("drive", estimate.drive_bytes, estimate.drive_limit),
+        ("device memory", estimate.peak_bytes, estimate.memory_limit),
+    ]
+    full = (name for name, size, limit in tiers if limit is not None and size > FULL_TIER * limit)
+    binding: Binding = next(full, "nothing")
+    if (waits := exposed(channels)) > WORTH_NAMING * estimate.step_seconds:
+        slower = {
+            name: exposed(channels._replace(**{own: 1.1 * getattr(channels, own) for own in busy}))
+            for name, busy in CHANNELS.items()
+        }
+        binding, _ = max(slower.items(), key=lambda item: item[1])
+    streamed = float(blocks_with(question, columns, "streamed")[0])
+    tokens = layout.mbs * question.training.sequence_length / layout.cp
+    transfer = ring = forward_tokens = None
+    if streamed:
+        sizes = block_parameters(question, columns).items()
+        copied = sum(size * weight_traffic(question, columns, part) for part, size in sizes)
+        # a step has two passes of every microbatch
+        transfer = float((copied / link_rate(question, columns))[0]) / (2 * batches)
+        blocks_before = int(question.model.num_layers / layout.pp - streamed)
+        ring = smallest_ring(forward, transfer, int(streamed), blocks_before)
+        forward_tokens = tokens * transfer / forward
+    hides = question.stack.overlaps_host and late > 0 and hidden > 0
+    return HostWindows(
+        down=float((channels.down + channels.park)[0]),
+        up=float((channels.up + channels.back)[0]),
+        update=float(channels.update[0]),
+        read=float(channels.read[0]),
+        write=float(channels.write[0]),
+        hidden=hidden,
+        late_hidden=hidden / batches,
+        exposed=waits,
+        binding=binding,
+        transfer=transfer,
+        forward=forward,
+        ring=ring,
+        forward_tokens=forward_tokens,
+        microbatch_tokens=tokens,
+        update_tokens=tokens * batches * late / hidden if hides else None,
+    )
+
+
+def smallest_ring(forward: float, transfer: float, streamed: int, before: int) -> int | None:
+    """Smallest number of weight buffers, two or more, with which no forward pass of the `streamed` last
+    blocks waits for a copy; None if no number suffices. A pass takes `forward` seconds, a copy `transfer`
+    seconds.
+
+    The first block is copied while `before` other blocks run; without such blocks it is there when its pass
+    begins.
+    """
+    for ring in range(2, max(2, streamed) + 1):
+        ends = [before * forward]
+        ready = 0.0
+        for block in range(streamed):
+            begins = 0.0 if block < ring else ends[block - ring + 1]
+            ready = 0.0 if block == 0 and not before else max(ready, begins) + transfer
+            if ready > ends[-1] * (1 + 1e-9):
+                break
+            ends.append(ends[-1] + forward)
+        else:
+            return ring
+    return None

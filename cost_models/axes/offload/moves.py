@@ -17,14 +17,13 @@ passes: on a lane that cannot keep up, moves lag behind the passes that need the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, Layout
+from cost_models.axes.layout import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, Layout, Residency
 from cost_models.axes.offload.channels import (
     ADAM_BYTES,
     ADDED_BYTES,
@@ -32,13 +31,7 @@ from cost_models.axes.offload.channels import (
     gradient_traffic,
     link_rate,
 )
-from cost_models.axes.offload.residency import (
-    PARKED,
-    STATES,
-    STREAMED,
-    residency_of_blocks,
-    turns_of_rank,
-)
+from cost_models.axes.offload.residency import residency_of_blocks, turns_of_rank
 from cost_models.axes.stages import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
 from cost_models.pipeline.pricing import PassSpans, pass_spans, price_ranks
@@ -47,12 +40,7 @@ from cost_models.schedules.actions import IDLE
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 
 Lane = Literal["down", "up", "update", "drive"]
-LANE_NAMES: Mapping[Lane, str] = {
-    "down": "host link down",
-    "up": "host link up",
-    "update": "CPU update",
-    "drive": "drive",
-}
+LANE_NAMES = {"down": "host link down", "up": "host link up", "update": "CPU update", "drive": "drive"}
 """Channel of a rank (a lane in charts) → name shown, in order."""
 
 
@@ -107,7 +95,7 @@ class _Lanes:
         """Passes of the rank with their moves, and start and end in seconds: each pass of the timeline is divided
         into equal parts, one a block."""
         self.moves: list[MoveSpan] = []
-        self._free: dict[Lane, float] = dict.fromkeys(LANE_NAMES, 0.0)
+        self._free: dict[str, float] = dict.fromkeys(LANE_NAMES, 0.0)
         self._arrived: dict[int, float] = {}
         """Block → time at which its gradients are added up on the host."""
         self._updated: dict[int, float] = {}
@@ -119,42 +107,38 @@ class _Lanes:
         question, layout, columns = self.question, self.layout, LayoutColumns.of([self.layout])
         by_part = {part: channel_seconds(question, columns, (part,)) for part in RESIDENCIES}
         blocks = Counter(self.lives.values())
-        traffic = gradient_traffic(question, columns, STREAMED, experts=False)
-        trips = int(traffic.trips[0])
-        loads, downs = sum(len(turn.before) for turn, _, _ in self.turns), blocks[STREAMED] * trips
-        added = float(traffic.sums[0]) * ADDED_BYTES / ADAM_BYTES
+        traffic = gradient_traffic(question, columns)
+        trips, sums = int(traffic.trips[1, 0]), float(traffic.sums[1, 0])  # of streamed blocks
+        loads, downs = sum(len(turn.before) for turn, _, _ in self.turns), blocks["streamed"] * trips
+        added = sums * ADDED_BYTES / ADAM_BYTES
         adding = added / (added + (1 / float(columns.shard[0]) if layout.zero else 1.0))
 
-        def seconds_each(part: str, channel: str, count: int, share: float = 1.0) -> float:
+        def seconds(part: Residency, channel: str, count: int, share: float = 1.0) -> float:
             return share * float(getattr(by_part[part], channel)[0]) / max(count, 1)
 
         self._down_from = layout.microbatches(question.training.global_batch) - trips
         """Microbatch from which gradients of streamed blocks are copied to the host."""
         self._seconds: dict[tuple[str, str, str], float] = {
-            ("up", "weights", STREAMED): seconds_each(STREAMED, "up", loads),
-            ("up", "weights", STATES): seconds_each(STATES, "back", blocks[STATES]),
-            ("up", "states", PARKED): seconds_each(PARKED, "back", blocks[PARKED]),
-            ("down", "states", PARKED): seconds_each(PARKED, "back", blocks[PARKED]),
-            ("up", "gradients", STATES): seconds_each(STATES, "up", blocks[STATES]),
-            ("down", "gradients", STATES): seconds_each(STATES, "down", blocks[STATES]),
-            ("down", "gradients", STREAMED): seconds_each(STREAMED, "down", downs),
-            ("update", "add", STREAMED): seconds_each(STREAMED, "update", downs - blocks[STREAMED], adding),
-            ("update", "update", STATES): seconds_each(STATES, "update", blocks[STATES]),
-            ("update", "update", STREAMED): seconds_each(STREAMED, "update", blocks[STREAMED], 1 - adding),
+            ("up", "weights", "streamed"): seconds("streamed", "up", loads),
+            ("up", "weights", "states"): seconds("states", "back", blocks["states"]),
+            ("up", "states", "parked"): seconds("parked", "back", blocks["parked"]),
+            ("down", "states", "parked"): seconds("parked", "back", blocks["parked"]),
+            ("up", "gradients", "states"): seconds("states", "up", blocks["states"]),
+            ("down", "gradients", "states"): seconds("states", "down", blocks["states"]),
+            ("down", "gradients", "streamed"): seconds("streamed", "down", downs),
+            ("update", "add", "streamed"): seconds("streamed", "update", downs - blocks["streamed"], adding),
+            ("update", "update", "states"): seconds("states", "update", blocks["states"]),
+            ("update", "update", "streamed"): seconds("streamed", "update", blocks["streamed"], 1 - adding),
         }
         """Seconds by lane, tensor or task, and residency of the block."""
-        updated = blocks[STATES] + blocks[STREAMED]
-        self._read, self._write = (
-            seconds_each(STATES, "read", updated),
-            seconds_each(STATES, "write", updated),
-        )
+        updated = blocks["states"] + blocks["streamed"]
+        self._read, self._write = (seconds("states", channel, updated) for channel in ("read", "write"))
         copy_seconds = activation_bytes(question, columns).block[0] / link_rate(question, columns)[0]
         stages = zip(layout.layers, layout.stage_recompute, strict=True)
         policies = [policy for blocks, text in stages for policy in policy_of_blocks(blocks, text)]
-        by_policy = dict(
-            zip(RECOMPUTE_POLICIES, copy_seconds * bool(layout.offload.activations), strict=True)
-        )
-        self._activations = [float(by_policy[policy]) for policy in policies]
+        copies = bool(layout.offload.activations) * copy_seconds
+        by_policy = dict(zip(RECOMPUTE_POLICIES, copies.tolist(), strict=True))
+        self._activations = [by_policy[policy] for policy in policies]
         """Seconds by block, of a microbatch one way."""
 
     def carry_out(self) -> list[MoveSpan]:
@@ -190,10 +174,10 @@ class _Lanes:
                 if lives in UPDATED_BY_CPU:
                     self._update(block, last)
         for block, updated in self._updated.items():
-            if self.lives[block] == STATES:
+            if self.lives[block] == "states":
                 self._put("up", "weights", block, max(last, updated))
         for block, lives in self.lives.items():
-            if lives == PARKED:
+            if lives == "parked":
                 self._put("down", "states", block, self._put("up", "states", block, last))
         return self.moves
 
@@ -201,7 +185,7 @@ class _Lanes:
         """Schedule the moves that update a block from time `ready` on, once all its gradients are on the
         host."""
         ready = max(ready, self._arrived.get(block, 0.0))
-        if self.lives[block] == STATES:
+        if self.lives[block] == "states":
             ready = self._put("up", "gradients", block, ready)
             ready = self._put("down", "gradients", block, ready)
         if self.question.stack.drive.overlaps:

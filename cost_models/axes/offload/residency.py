@@ -40,66 +40,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import RESIDENCIES, Layout, Offload
+from cost_models.axes.layout import RESIDENCIES, UPDATED_BY_CPU, Layout, Offload, Residency
 from cost_models.axes.words import EVERY
 from cost_models.memory.states import DeviceShare, StateBytes, state_bytes
-from cost_models.operators.parameters import parameters
+from cost_models.operators.parameters import BLOCK_PARTS, Part, parameters
 from cost_models.pipeline.seconds import head_parameters
 from cost_models.question import Question
 from cost_models.schedules.registry import build
-
-Residency = Literal["resident", "states", "parked", "streamed"]
-RESIDENT: Residency
-STATES: Residency
-PARKED: Residency
-STREAMED: Residency
-RESIDENT, STATES, PARKED, STREAMED = get_args(Residency)
-
 
 # ---------------------------------------------------------------- numbers of blocks
 
 
 def offloads(columns: LayoutColumns) -> Bools:
     """(N,) whether the layout keeps any data of blocks in host memory."""
-    offloaded: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in Offload._fields], axis=0)
-    return offloaded
+    return np.asarray(np.any([getattr(columns, f"offload_{kind}") > 0 for kind in Offload._fields], axis=0))
 
 
-def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
-    """(N,) number of blocks per rank that a layout offloads in the way `part` by an explicit count; 0 if it
-    offloads none or all that way."""
-    counts: Ints = getattr(columns, f"offload_{part}")
-    return np.where(counts >= EVERY, 0, counts)
+def counted_blocks(columns: LayoutColumns, residency: Residency) -> Ints:
+    """(N,) number of blocks per rank that a layout offloads in the way `residency` by an explicit count; 0 if
+    it offloads none or all that way."""
+    return np.where(rest_is(columns, residency), 0, getattr(columns, f"offload_{residency}"))
 
 
 def named_blocks(columns: LayoutColumns) -> Ints:
     """(N,) number of blocks per rank whose states a layout offloads by an explicit count."""
-    counts: Ints = np.sum([counted_blocks(columns, part) for part in RESIDENCIES], axis=0)
-    return counts
+    return np.asarray(np.sum([counted_blocks(columns, residency) for residency in RESIDENCIES], axis=0))
 
 
-def rest_is(columns: LayoutColumns, part: str) -> Bools:
-    """(N,) whether a layout offloads all blocks without an explicit count in the way `part` (or, for
+def rest_is(columns: LayoutColumns, kind: str) -> Bools:
+    """(N,) whether a layout offloads all blocks without an explicit count in the way `kind` (or, for
     `activations`, every block's activations)."""
-    offloads_rest: Bools = getattr(columns, f"offload_{part}") >= EVERY
-    return offloads_rest
+    return np.asarray(getattr(columns, f"offload_{kind}") >= EVERY)
 
 
-def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: Ints | None = None) -> Array:
-    """(N,) number of blocks on a rank whose states are offloaded in the way `part`. The rank has `blocks`
-    blocks, by default an even share."""
-    rank_blocks: Array = (
-        question.model.num_layers / columns.pp if blocks is None else blocks.astype(np.float64)
-    )
-    return np.where(
-        rest_is(columns, part), rank_blocks - named_blocks(columns), counted_blocks(columns, part)
-    )
+def blocks_with(question: Question, columns: LayoutColumns, residency: Residency) -> Array:
+    """(N,) number of blocks whose states are offloaded in the way `residency`, on a rank with an even share
+    of the blocks."""
+    rest = question.model.num_layers / columns.pp - named_blocks(columns)
+    return np.where(rest_is(columns, residency), rest, counted_blocks(columns, residency))
 
 
 # ---------------------------------------------------------------- sums over blocks
@@ -112,22 +96,22 @@ class Affine(NamedTuple):
     rank: Array
 
 
-def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Affine:
+def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) -> Affine:
     """Sum over a rank's blocks of `values`, which maps the residency of a block's states to a value per
     block, (N,). Each block has the residency that its layout gives."""
-    layer, rank = values[RESIDENT], np.zeros(len(columns))
-    for part in RESIDENCIES:
-        layer = np.where(rest_is(columns, part), values[part], layer)
-    for part in RESIDENCIES:
-        rank = rank + counted_blocks(columns, part) * (values[part] - layer)
-    return Affine(layer, rank)
+    layer = values["resident"]
+    for residency in RESIDENCIES:
+        layer = np.where(rest_is(columns, residency), values[residency], layer)
+    others = [counted_blocks(columns, residency) * (values[residency] - layer) for residency in RESIDENCIES]
+    return Affine(layer, sum(others, start=np.zeros(len(columns))))
 
 
-def block_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, Array]]:
-    """(N,) parameters of a block on a rank before ZeRO shards them, as pairs: (False, those outside routed
-    experts) and, in a mixture, (True, those of routed experts)."""
+def block_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
+    """(N,) parameters of a block on a rank before ZeRO shards them: those outside routed experts ("block")
+    and, in a mixture, those of routed experts ("experts")."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    return [(False, counts.block), (True, counts.experts)][: 1 + question.model.has_experts]
+    parts = BLOCK_PARTS if question.model.has_experts else BLOCK_PARTS[:1]
+    return dict(zip(parts, (counts.block, counts.experts), strict=False))
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
@@ -137,59 +121,50 @@ def end_parameters(question: Question, columns: LayoutColumns) -> Array:
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
 
 
-def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, dict[str, Array]]]:
-    """(N,) offloaded parameters by way of offloading on a rank with an even share of the blocks, as pairs:
-    (False, those outside routed experts) and, in a mixture, (True, those of routed experts). Embedding and
-    head, where they are offloaded as blocks are, count outside experts."""
-    blocks = {part: blocks_with(question, columns, part) for part in RESIDENCIES}
-    pairs = [
-        (experts, {part: blocks[part] * size for part in RESIDENCIES})
-        for experts, size in block_parameters(question, columns)
-    ]
+def rank_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
+    """(3, N) parameters with each of `RESIDENCIES` on a rank with an even share of the blocks: those outside
+    routed experts and, in a mixture, those of routed experts. Embedding and head, where they are offloaded as
+    blocks are, count outside experts."""
+    blocks = np.array([blocks_with(question, columns, residency) for residency in RESIDENCIES])
+    sizes = {part: blocks * size for part, size in block_parameters(question, columns).items()}
     if question.stack.offloads_ends:
-        dense, ends = pairs[0][1], end_parameters(question, columns)
-        dense |= {part: dense[part] + rest_is(columns, part) * ends for part in RESIDENCIES}
-    return pairs
+        ends_too = np.array([rest_is(columns, residency) for residency in RESIDENCIES])
+        sizes["block"] += ends_too * end_parameters(question, columns)
+    return sizes
 
 
 # ---------------------------------------------------------------- what the device holds
 
 
 def states_on_device(
-    question: Question, columns: LayoutColumns, residency: str, *, experts: bool = False
+    question: Question, columns: LayoutColumns, residency: Residency, part: Part = "block"
 ) -> StateBytes:
-    """Bytes of states on the device per parameter of a block with a `residency`, for parameters of routed
-    experts if `experts`, else others.
+    """Bytes of states on the device per parameter of a block with a `residency`, for parameters inside or
+    outside routed experts (`part`).
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
     are not scattered before the last microbatch wait for it on the device.
     """
-    streamed = residency == STREAMED
-    leave = streamed | ((residency == STATES) & gradients_leave(question, columns))
-    share = DeviceShare(
-        optimizer=1.0 if residency == RESIDENT else 0.0,
-        weights=0.0 if streamed else 1.0,
-        gradients=np.where(leave & ~gradients_wait(question, columns), 0.0, 1.0),
-        reduced=np.where(leave, 0.0, 1.0),
-    )
-    return state_bytes(question, columns, experts=experts, on_device=share)
+    optimizer, weights = float(residency == "resident"), float(residency != "streamed")
+    leave = (residency == "streamed") | ((residency == "states") & gradients_leave(question, columns))
+    gradients = np.where(leave & ~gradients_wait(question, columns), 0.0, 1.0)
+    share = DeviceShare(optimizer, weights, gradients, reduced=np.where(leave, 0.0, 1.0))
+    return state_bytes(question, columns, part, share)
 
 
 def gradients_wait(question: Question, columns: LayoutColumns) -> Bools:
     """(N,) whether gradients of several microbatches add up unsharded on the device before ZeRO-2 or 3
     scatters them."""
+    scattered = (columns.zero >= 2) & (columns.replicas > 1)
     several = columns.microbatches(question.training.global_batch) > 1
-    return (
-        question.stack.unsharded_gradients_until_sync & (columns.zero >= 2) & (columns.replicas > 1) & several
-    )
+    return question.stack.unsharded_gradients_until_sync & scattered & several
 
 
 def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
     """(N,) whether gradients of blocks whose states are on the host are copied to the host during the
     backward pass."""
-    leaves: Bools = (columns.zero >= 2) | (question.stack.offloads_gradients & (columns.replicas == 1))
-    return leaves
+    return (columns.zero >= 2) | (question.stack.offloads_gradients & np.equal(columns.replicas, 1))
 
 
 # ---------------------------------------------------------------- blocks of one layout, and their window
@@ -201,10 +176,10 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
 
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
-    counts = dict(zip((STATES, PARKED, STREAMED), layout.offload, strict=False))
-    remaining = next((part for part, count in counts.items() if count >= EVERY), RESIDENT)
-    counts = {RESIDENT: 0} | counts | {remaining: max(0, blocks - layout.offload.named)}
-    lives = [part for part, count in counts.items() for _ in range(count)]
+    counts: dict[Residency, int] = {"resident": 0, **dict(zip(RESIDENCIES, layout.offload, strict=False))}
+    rest: Residency = next((residency for residency, count in counts.items() if count >= EVERY), "resident")
+    counts[rest] = max(0, blocks - layout.offload.named)
+    lives = [residency for residency, count in counts.items() for _ in range(count)]
     return lives[len(lives) - blocks :]
 
 
@@ -257,9 +232,8 @@ def turns_of_rank(
         keeps: whether a block stays that is among the next; else it leaves after each pass and comes again.
     """
     lives, blocks = residency_of_blocks(layout, stages), blocks_of_stages(layout, stages)
-    table = build(
-        *((layout.schedule, layout.pp, layout.vpp) if layout.pp > 1 else ("1f1b", 1, 1)), microbatches
-    )
+    pipeline = (layout.schedule, layout.pp, layout.vpp) if layout.pp > 1 else ("1f1b", 1, 1)
+    table = build(*pipeline, microbatches)
     uses: list[Use] = []
     for kind, stage, microbatch in table.actions(int(table.rank_of_stage[stages[0]])):
         assert kind in ("F", "B"), "split backward passes do not go with offload"
@@ -267,10 +241,8 @@ def turns_of_rank(
     last = {use.block: at for at, use in enumerate(uses) if use.kind == "B"}
     next_blocks: list[list[int]] = [[]]  # next `ring` different streamed blocks, at each pass and at the end
     for use in reversed(uses):
-        following = next_blocks[-1]
-        if lives[use.block] == STREAMED:
-            following = [use.block, *(block for block in following if block != use.block)][: layout.ring]
-        next_blocks.append(following)
+        streamed = [use.block] * (lives[use.block] == "streamed")
+        next_blocks.append([*dict.fromkeys([*streamed, *next_blocks[-1]])][: layout.ring])
     next_blocks.reverse()
     turns: list[Turn] = []
     loaded: set[int] = set()
@@ -279,12 +251,12 @@ def turns_of_rank(
         loaded |= {move.block for move in loads}
         moves: list[Move] = []
         block, residency = use.block, lives[use.block]
-        if residency == STREAMED and use.kind == "B":
+        if residency == "streamed" and use.kind == "B":
             moves.append(Move("down", block))
-        if residency == STREAMED and not (keeps and block in next_blocks[at + 1]):
+        if residency == "streamed" and not (keeps and block in next_blocks[at + 1]):
             moves.append(Move("drop", block))
             loaded.discard(block)
-        if at_once and residency in (STATES, STREAMED) and last[block] == at:
+        if at_once and residency in UPDATED_BY_CPU and last[block] == at:
             moves.append(Move("update", block))
         turns.append(Turn(use, loads, tuple(moves)))
     return turns

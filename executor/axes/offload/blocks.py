@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cost_models.axes.offload.residency import PARKED, STATES, STREAMED, Residency
+from cost_models.axes.layout import Residency
 from executor.axes.axis import Make
 from executor.axes.flat_parameters import FlatParameters
 from executor.axes.offload.drive import Drive, HostOptimizer
@@ -278,22 +278,24 @@ class ShardedBlock:
         self.parameters, self.lives, self.link, self._drive = list(parameters), lives, link, drive
         self.updated = self.parameters
         """Parameters that the optimizer updates."""
-        if lives == STATES:
+        if lives == "states":
             self.updated = [self._host_copy(parameter) for parameter in self.parameters]
         self.optimizer = make(self.updated)
         self.parking: Parking | None = None
-        if lives == PARKED:
+        if lives == "parked":
             self.parking = Parking(self.optimizer, self.updated, link, masters=False)
         else:
-            self._updater = HostOptimizer(self.optimizer, self.updated, make, drive, weights=lives == STATES)
+            self._updater = HostOptimizer(
+                self.optimizer, self.updated, make, drive, weights=lives == "states"
+            )
         self._update: Future[None] | None = None
 
     def begin_update(self) -> None:
         """Have the CPU update what is on the host, beside other updates."""
-        if self.lives == PARKED:
+        if self.lives == "parked":
             return
         arrivals = []
-        if self.lives == STATES:
+        if self.lives == "states":
             for parameter, host in zip(self.parameters, self.updated, strict=True):
                 if parameter.grad is not None:
                     assert host.grad is not None
@@ -322,7 +324,7 @@ class ShardedBlock:
 
     def spread(self) -> None:
         """Bring the shards to the device, where they are on the host and the device has copies."""
-        if self.lives == STATES:
+        if self.lives == "states":
             self._updater.read_weights_again()
             for parameter, host in zip(self.parameters, self.updated, strict=True):
                 self.link.up(local(parameter.detach()), host.detach()).before_computing()
@@ -335,8 +337,8 @@ class ShardedBlock:
 
     def host_tensors(self) -> Iterator[Tensor]:
         """Tensors in host memory beside the link's buffers."""
-        if self.lives != PARKED:
+        if self.lives != "parked":
             yield from self._updater.host_tensors()
-        if self.lives == STREAMED:
+        if self.lives == "streamed":
             yield from self.parameters
             yield from (one.grad for one in self.parameters if one.grad is not None)

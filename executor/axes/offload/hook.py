@@ -17,9 +17,6 @@ from cost_models.axes.layout import NOWHERE, Layout
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.offload.hosts import drive_step_bytes
 from cost_models.axes.offload.residency import (
-    PARKED,
-    RESIDENT,
-    STREAMED,
     residency_of_blocks,
     turns_of_rank,
 )
@@ -73,14 +70,14 @@ class OffloadAxis(Axis):
 
     def on_host(self, part: Transformer) -> list[str]:
         """Names of a slice's streamed blocks."""
-        return [name for name in part.blocks if self.lives[int(name)] == STREAMED]
+        return [name for name in part.blocks if self.lives[int(name)] == "streamed"]
 
     def buckets(self) -> dict[int, Bucket]:
         return {
             id(parameter): int(name)
             for part in self.rank.parts
             for name, block in part.blocks.items()
-            if self.lives[int(name)] != RESIDENT
+            if self.lives[int(name)] != "resident"
             for parameter in block.parameters()
         }
 
@@ -90,11 +87,11 @@ class OffloadAxis(Axis):
         if not isinstance(bucket, int):
             return None
         lives, link = self.lives[bucket], self.link.of(bucket)
-        if lives == PARKED:
+        if lives == "parked":
             parked = ParkedStates(parameters, copies, link=link, **how)
             self._parkings.append(parked.parking)
             return parked
-        kind = StreamedBlock if lives == STREAMED else StatesOnHost
+        kind = StreamedBlock if lives == "streamed" else StatesOnHost
         made = kind(parameters, copies, host=replace(self._host, link=link), **how)
         self._on_host.setdefault(bucket, []).append(made)
         return made
@@ -137,7 +134,7 @@ class OffloadAxis(Axis):
 
     def host_parameters(self) -> set[int]:
         """ids of sharded parameters that are in host memory themselves."""
-        return {id(one) for block in self.sharded if block.lives == STREAMED for one in block.parameters}
+        return {id(one) for block in self.sharded if block.lives == "streamed" for one in block.parameters}
 
     def record(self, into: list[Carried] | None) -> None:
         self.link.record_into(into)
@@ -183,7 +180,7 @@ class OffloadAxis(Axis):
 
     def _rounded_up(self) -> int:
         """Bytes that torch's allocator of pinned memory has beyond the gradients of streamed shards, which it holds."""
-        shards = [one for block in self.sharded if block.lives == STREAMED for one in block.parameters]
+        shards = [one for block in self.sharded if block.lives == "streamed" for one in block.parameters]
         if not shards or self.rank.device.type != "cuda":
             return 0
         held = sum(torch.float32.itemsize * local(one.detach()).numel() for one in shards)

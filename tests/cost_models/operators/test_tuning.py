@@ -193,7 +193,7 @@ def test_moments_of_optimizers(optimizer: str, each: float) -> None:
             hardware=question.hardware,
         )
         kept[name] = memory_terms(own, columns)
-        assert state_bytes(own, columns).optimizer[0] == state_bytes(own, columns, experts=True).optimizer[0]
+        assert state_bytes(own, columns).optimizer[0] == state_bytes(own, columns, "experts").optimizer[0]
     blocks = [kept[name]["layer_static"]["optimizer"][0] for name in (optimizer, "sgd")]
     assert blocks[0] - blocks[1] == pytest.approx(each * float(parameters(SMALL, columns.tp).block[0]))
     if optimizer == "muon":  # embedding and head have Adam's two

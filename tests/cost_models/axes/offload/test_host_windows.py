@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.axes.layout import parse_layout
-from cost_models.axes.offload.binding import HostWindows, host_windows, smallest_ring
-from cost_models.axes.offload.channels import update_seconds
+from cost_models.axes.offload.channels import HostWindows, host_windows, smallest_ring, update_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.pipeline.pricing import estimate
