@@ -138,10 +138,8 @@ class LayoutColumns(_AxisColumns):
         """(N,) difference in rank between neighbours along a mesh axis other than tp: tp times the degrees of
         the axes inside it."""
         places = PLACES[self.order]
-        inside = places < places[:, [MESH_AXES.index(axis)]]
-        return np.asarray(
-            self.tp * self.cp ** inside[:, 0] * self.dp ** inside[:, 1] * self.pp ** inside[:, 2]
-        )
+        cp, dp, pp = (places < places[:, [MESH_AXES.index(axis)]]).T
+        return np.asarray(self.tp * self.cp**cp * self.dp**dp * self.pp**pp)
 
 
 MIN_ROWS_TO_DEDUPLICATE = 256

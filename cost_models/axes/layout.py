@@ -90,18 +90,13 @@ MESH_AXES = ("cp", "dp", "pp")
 """Mesh axes other than tp, which is innermost in every order."""
 
 
-def _first_seats() -> Ints:
-    """Table (8, orders) of the results of `same_seats`, a row for each set of mesh axes with a degree above
-    one. The bits of a row's index, from the lowest, say whether cp, dp and pp are above one."""
-    table = []
-    for bits in range(8):
-        split_axes = {axis for bit, axis in enumerate(MESH_AXES) if bits >> bit & 1}
-        seats = [tuple(axis for axis in order.split("-") if axis in split_axes) for order in ORDERS]
-        table.append([seats.index(seat) for seat in seats])
-    return np.array(table, dtype=np.int64)
-
-
-_FIRST_SEATS = _first_seats()
+_SPLIT = [{axis for bit, axis in enumerate(MESH_AXES) if bits >> bit & 1} for bits in range(8)]
+"""Sets of mesh axes with a degree above one. The bits of a set's index, from the lowest, say whether cp, dp and
+pp are in it."""
+_SEATS = [[tuple(axis for axis in order.split("-") if axis in split) for order in ORDERS] for split in _SPLIT]
+"""Mesh axes of each of `_SPLIT`, in the order of each of `ORDERS`."""
+_FIRST_SEATS = np.array([[seats.index(seat) for seat in seats] for seats in _SEATS], dtype=np.int64)
+"""(8, orders) results of `same_seats`, a row for each of `_SPLIT`."""
 PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS], dtype=np.int64)
 """(orders, 3) positions of cp, dp and pp in each order of the mesh axes; smaller is further inside."""
 

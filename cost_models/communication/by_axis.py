@@ -135,12 +135,11 @@ def data_seconds(
         updated = owners * broadcast_seconds(weights / owners, groups.shard, profile)
     each_microbatch = reduces_every_microbatch(question, columns)
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
-    none = np.zeros(len(columns))
     return DataSeconds(
-        gather=np.where(regathers, pieced, none),
-        backward_reduce=np.where(each_microbatch, reduce, none),
-        step_reduce=np.where(each_microbatch, none, reduce),
-        step_gather=np.where((zero >= 1) & ~regathers, updated, none),
+        gather=np.where(regathers, pieced, 0.0),
+        backward_reduce=np.where(each_microbatch, reduce, 0.0),
+        step_reduce=np.where(each_microbatch, 0.0, reduce),
+        step_gather=np.where((zero >= 1) & ~regathers, updated, 0.0),
     )
 
 
@@ -225,9 +224,8 @@ def context_seconds(
     kernels, share_of_blocks = (core_forward, core_backward), question.model.attention_share
     for way in CONTEXTS:
         rows = exchanges_by(question, columns, way)
-        for backward, seconds, share in (
-            _context_messages(way, question, columns, group) if rows.any() else ()
-        ):
+        messages = _context_messages(way, question, columns, group) if rows.any() else []
+        for backward, seconds, share in messages:
             message = share_of_blocks * seconds
             left = exposed_seconds(message, share * kernels[backward], question.hardware)
             sent[backward] += np.where(rows, message, 0.0)
@@ -323,7 +321,10 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     # each rank as they are; shared experts are an MLP
     routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
     times = np.where(sp, model.feed_forward_share - routed_only, model.feed_forward_share)
-    inner = _selection_seconds(question, tokens, group)
+    # Mamba-1's joint projection, or its gradient, is summed too
+    selected = tokens * (model.recurrence.selected_size if model.recurrence else 0)
+    selection = all_reduce_seconds(selected * question.training.element_bytes, group, profile)
+    inner = model.mixer_share("recurrence", "both") * selection
     crosses, source, tower = model.stacks is not None, model.source_share, model.tower
     mixes = 1.0 - model.mixer_share("none")
     entered = times + mixes * (not model.shares_norm)  # where both halves read one norm it is gathered once
@@ -351,16 +352,6 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
         head_forward=np.where(sp, gather, none),
         head_backward=np.where(sp, scatter, reduce),
     )
-
-
-def _selection_seconds(question: Question, tokens: Array, group: Groups) -> Array:
-    """(N,) seconds to all-reduce Mamba-1's joint projection, or its gradient, over tensor ranks; mean over
-    blocks."""
-    mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
-    if mixer is None or not (mixer.step_rank and share):
-        return np.zeros(len(tokens))
-    message = tokens * mixer.selected_size * question.training.element_bytes
-    return share * all_reduce_seconds(message, group, question.hardware)
 
 
 def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -188,10 +189,9 @@ def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Arra
     """Yield, for each field of `ReshardBytes`, the share of each of C cells of a tensor that each rank holds,
     needs, receives or sends, (C, R)."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
-    node_R, starts_M = np.arange(ranks) // per_node, np.arange(0, ranks, per_node)
-    holders_CM, needers_CM = (
-        np.add.reduceat(one, starts_M, axis=1, dtype=float) for one in (have_CR, need_CR)
-    )
+    node_R = np.arange(ranks) // per_node
+    sums = partial(np.add.reduceat, indices=np.arange(0, ranks, per_node), axis=1, dtype=np.float64)
+    holders_CM, needers_CM = sums(have_CR), sums(need_CR)
     far_CM = (holders_CM == 0) & (needers_CM > 0)
     part_CR = need_CR * (far_CM / np.maximum(needers_CM, 1))[:, node_R]
     traded_CR = need_CR * far_CM[:, node_R] - part_CR

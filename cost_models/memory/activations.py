@@ -22,7 +22,7 @@ product, and of each norm. What the products read on their other side is still l
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -135,8 +135,7 @@ def _patch_bytes(question: Question) -> float:
     return training.element_bytes * tower.pixels + normed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActivationBytes:
+class ActivationBytes(NamedTuple):
     """Activation bytes that one pipeline rank keeps per live microbatch; (N,) each, `block` (N, P)."""
 
     block: Array

@@ -8,7 +8,6 @@ d is the size of the shard group: with context parallelism d·c ranks, with hybr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,8 +38,7 @@ _BLOCKWISE |= dict.fromkeys(("adamw-8bit", "paged-adamw-8bit"), 2 * _8BIT)
 0.50, optim/optimizer.py; torchao 0.14, optim/adam.py), in 4 bits for each of 128 (torchao)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateBytes:
+class StateBytes(NamedTuple):
     """Bytes of weights, gradients and optimizer states on a rank per parameter of the rank's share of the
     model, each (N,)."""
 
@@ -144,14 +142,14 @@ def state_bytes(
     )
     if training.tuning is None:
         if training.reference == "resident" or (training.reference == "host" and part in ENDS):
-            own = replace(own, weights=own.weights + compute / np.where(zero3, ranks, 1))
+            own = own._replace(weights=own.weights + compute / np.where(zero3, ranks, 1))
         return own
     trained, gathers = trained_share(question, columns, part), sharded & zero3
     kept = np.where(shards_are_weights, 1 / ranks + ~zero3, np.where(zero3, 1 / ranks, 1.0))
     copies = {"weights": kept, "gathered": gathers, "stored": np.where(shards_are_weights, 1 / ranks, kept)}
     frozen = {name: trained.frozen * copy for name, copy in copies.items()}
-    names = [field.name for field in fields(StateBytes)]
-    return StateBytes(**{name: trained.share * getattr(own, name) + frozen.get(name, 0.0) for name in names})
+    sizes = own._asdict().items()
+    return StateBytes(**{name: trained.share * size + frozen.get(name, 0.0) for name, size in sizes})
 
 
 def moment_bytes(question: Question, part: Part = "block") -> float:
@@ -169,8 +167,8 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
 def ends_differ(question: Question) -> bool:
     """Whether bytes of states per parameter of embedding and head differ from those of the blocks."""
     training = question.training
-    return (
-        bool(training.tuning) or training.reference == "host" or training.optimizer in ("adafactor", "muon")
+    return bool(
+        training.tuning or training.reference == "host" or training.optimizer in ("adafactor", "muon")
     )
 
 
@@ -178,11 +176,10 @@ def _factored_bytes(question: Question, part: Part) -> float:
     """Bytes per parameter of adafactor's mean squares, in fp32, for the rows and columns of each matrix (in,
     out); other parameters are left out."""
     model = question.model
-    matrices = [(float(model.vocab_size), float(model.hidden_size))]
+    matrices = [(model.vocab_size, model.hidden_size)]
     if part not in ENDS:
-        products = products_of(job_operators(model, question.training.tuning))
-        gemms = [gemm for one, gemm in products if one.trained]
-        matrices = [(float(gemm.inputs), float(out)) for gemm in gemms for out in gemm.outputs]
+        operators = [one for one in job_operators(model, question.training.tuning) if one.trained]
+        matrices = [(gemm.inputs, out) for _, gemm in products_of(operators) for out in gemm.outputs]
     sums, elements = (sum(map(of, matrices)) for of in (sum, lambda sides: sides[0] * sides[1]))
     return 4.0 * sums / max(1.0, elements)
 

@@ -49,6 +49,8 @@ _CACHED = 64
 """Number of models whose operators are cached for repeated prices."""
 _REDO_ATTENTION = frozenset[SelectiveDrops]({"block-attention"})
 """Selective recompute policy that repeats the attention submodule."""
+_REDO_NORMS = frozenset[SelectiveDrops]({"norms"})
+"""Selective recompute policy that repeats norms over the residual stream that several operators read."""
 _REDO_HEADS = frozenset[SelectiveDrops]({"block-attention", "latent-heads"})
 """Selective recompute policies that repeat the products and rotations that make latent attention's heads."""
 _REDO_EXPERTS = frozenset[SelectiveDrops]({"experts"})
@@ -88,23 +90,25 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         mixes = [*(attention_operators(model) if mixer != "recurrence" else ())]
         if mixer != "attention":
             mixes += recurrence_operators(model, beside_attention=mixer == "both")
-        norm, terms = {"apart": model.latent_attention is not None}, 3 if mixer == "both" else 2
+        norm: dict[str, Any] = {"redone_by": _REDO_NORMS} if model.latent_attention else {}
+        terms = 3 if mixer == "both" else 2
         operators += _half_operators(model, "attention", norm, mixes, 0 if parallel else terms)
         if stacks is not None:
             operators += [_norm(model, "cross norm", "attention"), *cross_operators(model)]
             operators += _residual_sum(model, "attention", terms=2)
     if model.feed_forward_share:
-        norm_options = None if model.shares_norm else {"shares_input": parallel, "apart": model.moe_share > 0}
+        norm = {"shares_input": parallel} | ({"redone_by": _REDO_NORMS} if model.moe_share else {})
         feeds = [*_mlp(model, "mlp", model.ffn_hidden_size, model.dense_share), *_mixture(model)]
-        operators += _half_operators(model, "mlp", norm_options, feeds, 3 if parallel else 2)
+        half_norm = None if model.shares_norm else norm
+        operators += _half_operators(model, "mlp", half_norm, feeds, 3 if parallel else 2)
     return tuple(operators)
 
 
 def _half_operators(
-    model: TransformerSpec, half: Half, norm: dict[str, bool] | None, parts: Iterable[Operator], terms: int
+    model: TransformerSpec, half: Half, norm: dict[str, Any] | None, parts: Iterable[Operator], terms: int
 ) -> Iterator[Operator]:
     """Yield the operators of one half (attention or MLP) of a block, with norms, any modulation, and the sum
-    of `terms` tensors at the end. `norm` holds options of `_norm` for the norm before them; None: no norm."""
+    of `terms` tensors at the end. `norm` holds fields of the norm before them; None: no norm."""
     if model.norm_placement in ("before", "around") and norm is not None:
         yield _norm(model, f"{half} norm", half, **norm)
     yield from _modulation_product(model, half, "shift and scale", 2)
@@ -130,16 +134,11 @@ def selective_saves_bytes(model: TransformerSpec, stack: StackSpec) -> bool:
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
 
-def _norm(
-    model: TransformerSpec, name: str, half: Half, *, shares_input: bool = False, apart: bool = False
-) -> Operator:
-    """Operator for a norm over the residual stream. It is `apart` if several operators read it, so that no
-    product's kernel includes it."""
+def _norm(model: TransformerSpec, name: str, half: Half, **more: Any) -> Operator:
+    """Operator for a norm over the residual stream."""
     stream = Tensor(model.hidden_size, "stream")
     weights: dict[Sharing, float] = {"whole": norm_weights(model)}
-    redone_by = frozenset[SelectiveDrops]({"norms"} if apart else ())
-    norm = Operator(name, "norm", half, stream, returns=stream, weights=weights, norm=model.norm)
-    return replace(norm, shares_input=shares_input, redone_by=redone_by)
+    return Operator(name, "norm", half, stream, returns=stream, weights=weights, norm=model.norm, **more)
 
 
 def norm_weights(model: TransformerSpec) -> int:
@@ -281,8 +280,7 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
     """Yield the operators of cross-attention in a decoder block. Queries are of the block's tokens; keys and
     values are of the encoder's output, which a stage holds once for all of its blocks."""
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
-    bias = model.attention_bias
-    queries = Gemm(h, (q,), "columns", ("q",), behind_norm=True)
+    queries, bias = Gemm(h, (q,), "columns", ("q",), behind_norm=True), model.attention_bias
     yield _product("cross queries", queries, "entrance", bias=bias, kept=q)
     keys_values = Gemm(h, (kv, kv), "columns", ("k", "v"), rows=share)
     yield _product("cross keys, values", keys_values, "entrance", bias=bias, shares_input=True)

@@ -94,11 +94,10 @@ def straggler_excess(question: Question, columns: LayoutColumns, *, data_paralle
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
     gathered = np.where((columns.zero == 3) & data_parallel, columns.shard, 1)
-    synchronisations = [
-        (columns.dp, columns.microbatches(question.training.global_batch) * columns.mbs),
-        (np.minimum(np.maximum(gathered, columns.ep), columns.dp), columns.mbs),
-    ]
-    return np.maximum(*(_excess_of_pairs(_busiest_rank_excess, question, *one) for one in synchronisations))
+    once_a_step = columns.dp, columns.microbatches(question.training.global_batch) * columns.mbs
+    every_microbatch = np.minimum(np.maximum(gathered, columns.ep), columns.dp), columns.mbs
+    pairs = (once_a_step, every_microbatch)
+    return np.maximum(*(_excess_of_pairs(_rank_excess, question, *pair) for pair in pairs))
 
 
 _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
@@ -156,9 +155,7 @@ def _work_histogram(model: TransformerSpec, lengths: LengthsSpec, longest: int) 
 
 
 @lru_cache(maxsize=4096)
-def _busiest_rank_excess(
-    model: TransformerSpec, lengths: LengthsSpec, longest: int, ranks: int, draws: int
-) -> float:
+def _rank_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, ranks: int, draws: int) -> float:
     chance, step = _work_histogram(model, lengths, longest)
     if ranks == 1 or step == 0:
         return 0.0

@@ -28,7 +28,7 @@ For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with fu
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.stages import blocks_by_policy
@@ -41,15 +41,14 @@ from cost_models.specs.training import TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardFlops:
+class ForwardFlops(NamedTuple):
     """Forward FLOPs of one sequence, over all tensor ranks."""
 
     block_matrices: float
     """Projections, states and MLP of one block (mean of different blocks)."""
     block_attention: float
     """Scores and weighted values of one block."""
-    index: float
+    indexer: float
     """Scores that an indexer computes in one block."""
     head: float
     """Output layer, and any matrix before it in the head of an encoder or a diffusion transformer."""
@@ -62,7 +61,7 @@ class ForwardFlops:
     @property
     def block(self) -> float:
         """Forward FLOPs of one block for one sequence."""
-        return self.block_matrices + self.block_attention + self.index + self.adapters
+        return self.block_matrices + self.block_attention + self.indexer + self.adapters
 
 
 def forward_flops(
@@ -80,15 +79,14 @@ def forward_flops(
     return ForwardFlops(
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
         block_attention=2.0 * sequence_length * attended * widths,
-        index=2.0 * sequence_length**2 * index_width(model, sequence_length),
+        indexer=2.0 * sequence_length**2 * index_width(model, sequence_length),
         adapters=sequence_length * sum(one.share * one.flops for one in adapters),
         head=sequence_length * (logits + transform),
         projection=2.0 * sequence_length * 2 * model.hidden_size**2,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KindPart:
+class _KindPart(NamedTuple):
     """Blocks of one kind in a job, with their model, their number, and the forward FLOPs of one block for one
     sequence."""
 
@@ -113,11 +111,10 @@ def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list
     for count, one, job in kinds:
         # documents attend separately, and padding does not count
         length, useful, tuning = job.sequence_length, attended_keys(one, job).useful, job.tuning
-        full_flops = forward_flops(one, length, tp, tuning if tuning and tuning.left is None else None)
-        share = dict.fromkeys((field.name for field in fields(full_flops)), job.tokens_counted / length)
-        share["block_attention"] = useful / one.attended(length)
-        job_flops = ForwardFlops(**{name: getattr(full_flops, name) * part for name, part in share.items()})
-        parts.append(_KindPart(model=one, training=job, blocks=count, one=job_flops))
+        full = forward_flops(one, length, tp, tuning if tuning and tuning.left is None else None)
+        attention = full.block_attention * (useful / one.attended(length))
+        job_flops = ForwardFlops(*(flops * (job.tokens_counted / length) for flops in full))
+        parts.append(_KindPart(one, job, count, job_flops._replace(block_attention=attention)))
     return parts
 
 
@@ -174,9 +171,9 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
     """Model FLOPs without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
     masked = 0.0
     for part in _kind_parts(model, training, tp):
-        keys, job = attended_keys(part.model, part.training), part.training
+        keys, job, one = attended_keys(part.model, part.training), part.training, part.one
         passes = part.passes * job.global_batch * (part.blocks + model.further_tokens)
-        masked += passes * (part.one.block_attention * (1.0 - keys.masked / keys.useful) + part.one.index / 2)
+        masked += passes * (one.block_attention * (1.0 - keys.masked / keys.useful) + one.indexer / 2)
     return model_flops(model, training, tp) - masked
 
 
@@ -194,7 +191,7 @@ def recomputed_flops(
     for part, blocks_P in zip(parts, blocks_KP, strict=True):
         job, operators = part.training, block_operators(part.model)
         repeated = sum(own.share * own.flops for own in operators if products & own.redone_by)
-        core = part.one.block_attention + part.one.index if ATTEND_AGAIN.intersection(drops) else 0.0
+        core = part.one.block_attention + part.one.indexer if ATTEND_AGAIN.intersection(drops) else 0.0
         selective = core + job.tokens_counted * repeated
         per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": part.one.block}
         policy_blocks = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)

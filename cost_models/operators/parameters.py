@@ -18,9 +18,9 @@ lies before the first adapter is taken to run backward as everything else, a par
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -37,8 +37,8 @@ from cost_models.operators.block import (
 from cost_models.operators.record import (
     Gemm,
     Operator,
-    Sharing,
     Tensor,
+    Weights,
     multiply,
     parameters_on_rank,
     products_of,
@@ -59,8 +59,7 @@ from cost_models.specs.training import (
 from cost_models.specs.transformer import TransformerSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class Parameters(NamedTuple):
     """Number of parameters on one tensor-parallel rank by part of the model, each (N,) over the given degrees."""
 
     block: Array
@@ -90,9 +89,7 @@ def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
     return padded_vocabulary(model, tp) if model.outputs is None else model.outputs * np.asarray(tp)
 
 
-def parameters(
-    model: TransformerSpec, tp: Ints, *, ep: Ints | int = 1, etp: Ints | None = None
-) -> Parameters:
+def parameters(model: TransformerSpec, tp: Ints, ep: Ints | int = 1, etp: Ints | None = None) -> Parameters:
     """Number of parameters on one rank, of a block, of its routed experts, of the embedding and of the head.
     Column-parallel biases are split, row-parallel ones and norms are not.
 
@@ -104,12 +101,10 @@ def parameters(
     vocabulary, head = (rows(model, tp) * h / tp * embeds for rows in (padded_vocabulary, head_rows))
     embedding, unsplit = vocabulary + embedding_weights(model), norm * model.ends_in_norm
     vectors = (unsplit + transform_weights(model)) * np.ones(tp.shape) + model.head_bias * head / h
-    return Parameters(
-        block=block, experts=experts, embedding=embedding, head_vectors=vectors, head_matrix=head
-    )
+    return Parameters(block, experts, embedding, head_vectors=vectors, head_matrix=head)
 
 
-def block_weights(model: TransformerSpec) -> dict[Sharing, float]:
+def block_weights(model: TransformerSpec) -> Weights:
     """Sharing among ranks → number of parameters of an unsplit block shared in that way, mean over the
     blocks."""
     return sum_amounts((one.share, one.weights) for one in block_operators(model))
@@ -176,23 +171,19 @@ def part_of(one: Operator) -> UntrainedPart:
 
 def target_names(tuning: TuningSpec) -> frozenset[str]:
     """Usual names of the matrices to which the tuning's targets give adapters."""
-    return frozenset[str]().union(*(_names_in_group(target) for target in tuning.targets))
+    return frozenset[str]().union(*(_GROUPS.get(target, {target}) for target in tuning.targets))
 
 
 def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str, ...]:
     """Adapter targets that name no matrix of the model."""
-    available = frozenset(matrix_names(model))
-    return tuple(target for target in targets if not _names_in_group(target) & available)
+    available = {*matrix_names(model)}
+    return tuple(target for target in targets if available.isdisjoint(_GROUPS.get(target, {target})))
 
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
     """Usual names of the matrices in the model's blocks that may have adapters."""
     products = products_of(block_operators(model))
     return tuple(dict.fromkeys(name for _, gemm in products for name in gemm.names))
-
-
-def _names_in_group(target: str) -> frozenset[str]:
-    return _GROUPS.get(target, frozenset({target}))
 
 
 def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool) -> Iterator[Operator]:
@@ -214,8 +205,7 @@ def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: b
     yield Operator(f"input of {base.name}", "adapter", reads=base.reads, inputs=0, **common)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedShare:
+class TrainedShare(NamedTuple):
     """Share of trained parameters, and bytes of frozen weights per parameter, in one part of the model on a
     rank."""
 
@@ -246,7 +236,7 @@ def trained_share(question: Question, columns: LayoutColumns, part: Part) -> Tra
         return ALL_TRAINED
     degrees, is_experts = (columns.tp, columns.ep, columns.etp), part == "experts"
     counts_on_rank = np.maximum(1.0, parameters_on_rank(block_weights(question.model), *degrees)[is_experts])
-    sizes = _block_tuning_sizes(question.model, tuning, element)
+    sizes = _tuning_sizes(question.model, tuning, element)
     share, frozen = (parameters_on_rank(size, *degrees)[is_experts] / counts_on_rank for size in sizes)
     return TrainedShare(share=share, frozen=frozen)
 
@@ -263,14 +253,14 @@ def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Arra
     tuning = question.training.tuning
     if tuning is None or tuning.left is not None:
         return np.zeros(len(columns))
-    trained, _ = _block_tuning_sizes(question.model, tuning, question.training.element_bytes)
+    trained, _ = _tuning_sizes(question.model, tuning, question.training.element_bytes)
     unsplit = trained.get("whole", 0.0) * (columns.tp > 1)
     return unsplit + trained.get("each expert", 0.0) / columns.ep * (columns.etp > 1)
 
 
 def trained_parameters(model: TransformerSpec, tuning: TuningSpec) -> int:
     """Number of parameters of all adapters of a model."""
-    return round(model.num_layers * sum(_block_tuning_sizes(model, tuning, 0.0)[0].values()))
+    return round(model.num_layers * sum(_tuning_sizes(model, tuning, 0.0)[0].values()))
 
 
 def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
@@ -287,9 +277,7 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
 
 
 @lru_cache(maxsize=_CACHED)
-def _block_tuning_sizes(
-    model: TransformerSpec, tuning: TuningSpec, element: float
-) -> tuple[dict[Sharing, float], dict[Sharing, float]]:
+def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) -> tuple[Weights, Weights]:
     """Trained parameters, and bytes of frozen weights, of a block over all ranks; each maps a sharing among
     ranks to an amount."""
     operators = job_operators(model, tuning)
@@ -298,7 +286,7 @@ def _block_tuning_sizes(
     return trained, frozen
 
 
-def _stored(one: Operator, element: float) -> dict[Sharing, float]:
+def _stored(one: Operator, element: float) -> Weights:
     """Sharing among ranks → bytes of an operator's frozen parameters; a matrix may be stored in fewer bits,
     and a bias is not."""
     gemm = one.gemm

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -45,8 +45,7 @@ Sharing = Literal["whole", "split", "expert", "each expert"]
 Half = Literal["attention", "mlp"]
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """An activation with `width` elements per token; its `place` says which tokens, or parts of tokens, a
     rank holds."""
 
@@ -195,6 +194,8 @@ def products_of(operators: Iterable[Operator]) -> list[tuple[Operator, Gemm]]:
 Key = TypeVar("Key", Place, Sharing)
 Amount = Mapping[Place, float]
 """Place → amount (bytes, elements) per token of the place."""
+Weights = Mapping[Sharing, float]
+"""Sharing among ranks → number of parameters (or bytes) of a block over all ranks."""
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
@@ -209,11 +210,8 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
     """(N,) total on a rank, for one microbatch, of an amount given per token of each place (sharding of an
     activation)."""
-    total = np.zeros(len(columns))
-    for place, value in amount.items():
-        if value:
-            total = total + value * tokens_on_rank(question, columns, place)
-    return total
+    held = (value * tokens_on_rank(question, columns, place) for place, value in amount.items() if value)
+    return sum(held, start=np.zeros(len(columns)))
 
 
 def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:
@@ -227,9 +225,8 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
     if place == "split":
         return tokens / columns.tp
     sent_copies = tokens * question.model.experts_per_token / columns.tp
-    if place == "sent":
-        return sent_copies
-    return sent_copies * columns.etp if place == "copies" else sent_copies * columns.etp / columns.etp
+    copies = sent_copies if place == "sent" else sent_copies * columns.etp
+    return copies / columns.etp if place == "expert" else copies
 
 
 def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
@@ -250,9 +247,7 @@ def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
     return np.maximum(numbers, of_images)
 
 
-def parameters_on_rank(
-    counts: Mapping[Sharing, float], tp: Ints, ep: Ints | int, etp: Ints
-) -> tuple[Array, Array]:
+def parameters_on_rank(counts: Weights, tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:
     """(N,) parameters on a rank without its routed experts, and (N,) parameters of the routed experts on the
     rank."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)

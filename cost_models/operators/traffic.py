@@ -17,7 +17,6 @@ padding to a capacity, and the kernels that add biases expert by expert.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb
 from typing import NamedTuple
 
@@ -45,8 +44,7 @@ _STREAM_KERNELS = np.array([[3.0], [5.0]])
 """(2, 1) number of kernels, forward and backward, of a block's additions and dropouts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Bytes that kernels move and number of kernels launched, forward and backward."""
 
     moved: Array

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +62,7 @@ def _host(estimate: Estimate) -> dict[str, Any]:
 def _channels(question: Question | None, estimate: Estimate) -> dict[str, Any]:
     """What the channels to host memory do in a step of it, and what would hide them."""
     found = None if question is None else host_windows(question, estimate)
-    return {} if found is None else {"host_channels": asdict(found)}
+    return {} if found is None else {"host_channels": found._asdict()}
 
 
 def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.offload.price import least_update
+from cost_models.axes.offload.residency import host_bytes
 from cost_models.axes.rule import objections, unbroken
 from cost_models.axes.words import EVERY
 from cost_models.errors import InfeasibleError

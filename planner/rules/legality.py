@@ -15,9 +15,8 @@ import numpy as np
 from cost_models.arrays import Bools, Ints, indivisible, multiplied
 from cost_models.axes.columns import LayoutColumns, exchanges_by, is_scheduled
 from cost_models.axes.layout import USUAL_RING, Layout
-from cost_models.axes.offload.hosts import drive_bytes, host_bytes
+from cost_models.axes.offload.residency import drive_bytes, host_bytes, offloads
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
-from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import Row, Rule, Words, dividing, objections, raise_problems, rules, unbroken
 from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks
 from cost_models.axes.words import EVERY

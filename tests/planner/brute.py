@@ -18,7 +18,7 @@ from synthetic import POLICIES, every_placement, random_costs
 
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import USUAL_RING, Offload
-from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.residency import host_bytes
 from cost_models.axes.stages import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.communication.topology import levels_of

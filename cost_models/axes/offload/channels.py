@@ -51,7 +51,6 @@ only the share ω of the passes (from the profile) hides anything, and only offl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, NamedTuple
 
@@ -60,12 +59,13 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import RESIDENCIES, UPDATED_BY_CPU, Residency
-from cost_models.axes.offload.hosts import drive_step_bytes, ranks_on_host
 from cost_models.axes.offload.residency import (
     block_parameters,
     blocks_with,
+    drive_step_bytes,
     gradients_leave,
     rank_parameters,
+    ranks_on_host,
 )
 from cost_models.estimate import Estimate
 from cost_models.memory.device import is_own_host
@@ -297,8 +297,7 @@ FULL_TIER = 0.97
 """Share of a memory tier's limit (host, drive, device) from which the tier is reported as full."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostWindows:
+class HostWindows(NamedTuple):
     """Busy seconds per step of a rank's channels to the host, and the conditions under which passes hide
     them."""
 

@@ -27,17 +27,20 @@ from cost_models.axes.offload.channels import (
     link_rate,
     passes_seconds,
 )
-from cost_models.axes.offload.hosts import drive_bytes, host_bytes, reference_bytes
 from cost_models.axes.offload.residency import (
     Affine,
     blocks_with,
+    drive_bytes,
+    host_bytes,
     offloads,
     over_residencies,
+    reference_bytes,
     rest_is,
     states_on_device,
 )
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
+from cost_models.memory.states import StateBytes
 from cost_models.operators.parameters import BLOCK_PARTS
 from cost_models.pipeline.seconds import Pieces, Term, Terms, block_update, jitter_share
 from cost_models.pipeline.sizes import persistent_block, persistent_end, update_of, update_of_block
@@ -72,11 +75,8 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
         affine = {key: over_residencies(columns, values) for key, values in by_key.items()}
         return {key: one.layer for key, one in affine.items()}, {key: one.rank for key, one in affine.items()}
 
-    def resident_bytes(name: str) -> Array:
-        dense, routed = states["resident"]
-        size: Array = getattr(dense, name) * counts.block + getattr(routed, name) * counts.experts
-        return size
-
+    pairs = zip(*states["resident"], strict=True)
+    resident = StateBytes(*(dense * counts.block + routed * counts.experts for dense, routed in pairs))
     layer_static, rank_static = sums({at: persistent_block(pieces, *own) for at, own in states.items()})
     layer_update, rank_update = sums({at: update_of_block(pieces, *own) for at, own in states.items()})
     streamed, parked = blocks_with(question, columns, "streamed"), blocks_with(question, columns, "parked")
@@ -84,10 +84,10 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     separate_buffers = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # separate gradient buffers
     made_at_once = np.minimum(1 if own_host else _GRADIENT_BUFFERS, streamed)
     away, working = rest_is(columns, "activations")[:, None], terms["working"]["working"]
-    gradients = np.where(separate_buffers, made_at_once * resident_bytes("gradients"), 0.0)
-    rank_static["weights"] += ring * resident_bytes("weights")
-    rank_static["gradients"] += np.where(separate_buffers, 0.0, ring) * resident_bytes("gradients")
-    rank_update["optimizer"] = np.minimum(PARKED_AT_ONCE, parked) * resident_bytes("optimizer")
+    gradients = np.where(separate_buffers, made_at_once * resident.gradients, 0.0)
+    rank_static["weights"] += ring * resident.weights
+    rank_static["gradients"] += np.where(separate_buffers, 0.0, ring) * resident.gradients
+    rank_update["optimizer"] = np.minimum(PARKED_AT_ONCE, parked) * resident.optimizer
     changed: Terms = {
         "static": terms["static"] | rank_static,
         "layer_static": layer_static,

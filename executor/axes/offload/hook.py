@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import NOWHERE, Layout
 from cost_models.axes.offload.channels import channel_seconds
-from cost_models.axes.offload.hosts import drive_step_bytes
 from cost_models.axes.offload.residency import (
+    drive_step_bytes,
     residency_of_blocks,
     turns_of_rank,
 )

@@ -113,8 +113,8 @@ def test_an_indexer_scores_all_tokens_and_attention_sees_those_it_picks() -> Non
     assert total_parameters(model) - total_parameters(dense) == 61 * own
     ours, theirs = (forward_flops(one, 65536) for one in (model, dense))
     assert ours.block_attention == theirs.block_attention * 2048 / 65536
-    assert ours.index == 2 * 65536**2 * 64 * 128
-    assert forward_flops(model, 2048).index == 0
+    assert ours.indexer == 2 * 65536**2 * 64 * 128
+    assert forward_flops(model, 2048).indexer == 0
     training = TrainingSpec(global_batch=8, sequence_length=65536)
     assert causal_flops(model, training) < model_flops(model, training) < model_flops(dense, training)
 

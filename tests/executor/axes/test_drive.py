@@ -17,7 +17,7 @@ from saving_jobs import SAVED_AT, STEPS, train_and_save
 from training import GPT, MOE, Trained, plan_for, train_weights
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload.hosts import drive_step_bytes
+from cost_models.axes.offload.residency import drive_step_bytes
 from cost_models.errors import HostError
 from cost_models.files import catalog
 from cost_models.specs.cluster import DriveSpec

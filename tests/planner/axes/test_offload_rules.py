@@ -9,7 +9,7 @@ from small import small_question
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
-from cost_models.axes.offload.hosts import drive_bytes, host_bytes
+from cost_models.axes.offload.residency import drive_bytes, host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError
 from cost_models.memory.device import USABLE

@@ -13,7 +13,7 @@ from small import small_question
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
-from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.residency import host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.errors import DoesNotFitError, InfeasibleError

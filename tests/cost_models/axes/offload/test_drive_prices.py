@@ -10,7 +10,7 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.channels import channel_seconds, exposed_seconds
-from cost_models.axes.offload.hosts import drive_buffer_bytes, drive_bytes, host_bytes
+from cost_models.axes.offload.residency import drive_buffer_bytes, drive_bytes, host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog

@@ -18,8 +18,13 @@ from cost_models.axes.offload.channels import (
     link_rate,
     update_seconds,
 )
-from cost_models.axes.offload.hosts import host_bytes
-from cost_models.axes.offload.residency import Residency, over_residencies, states_on_device, turns_of_rank
+from cost_models.axes.offload.residency import (
+    Residency,
+    host_bytes,
+    over_residencies,
+    states_on_device,
+    turns_of_rank,
+)
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -96,7 +101,7 @@ def test_torch_pins_gradients_in_powers_of_two(monkeypatch: pytest.MonkeyPatch) 
     block = parameters(question.model, columns.tp).block[0]
     share = (4 * 2**21 + 2 * 2**23) / (12 * 1600**2 / 8 * 4) - 1
     pinned = host_bytes(question, columns)
-    monkeypatch.setattr("cost_models.axes.offload.hosts.is_own_host", lambda cluster: True)
+    monkeypatch.setattr("cost_models.axes.offload.residency.is_own_host", lambda cluster: True)
     more = (pinned - host_bytes(question, columns)) / 8
     assert more == pytest.approx([0, *[share * 4 * 48 * block / 8] * 2], rel=1e-6)
 

@@ -14,7 +14,7 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.channels import exposed_seconds
-from cost_models.axes.offload.hosts import host_bytes
+from cost_models.axes.offload.residency import host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
