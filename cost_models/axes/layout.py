@@ -341,9 +341,7 @@ def parse_layout(text: str) -> Layout:
     Raises:
         InputError: unknown or repeated words, or words that contradict one another.
     """
-    fields: dict[str, Any] = {}
-    problems: list[Problem] = []
-    words = text.split()
+    fields, problems, words = dict[str, Any](), list[Problem](), text.split()
     if not words:
         problems.append(Problem("", "it says nothing"))
     if len(words) > MAX_WORDS:

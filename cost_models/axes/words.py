@@ -33,9 +33,8 @@ class Word:
         Raises:
             ValueError: the value cannot be parsed; the message says why.
         """
-        if not (rest.startswith(self.sign) and rest.isascii()):
-            return None
-        return self.parse(rest.removeprefix(self.sign))
+        has_sign = rest.startswith(self.sign) and rest.isascii()
+        return self.parse(rest.removeprefix(self.sign)) if has_sign else None
 
     def parse(self, text: str) -> Any:
         """Parse the axis's value from a word's text after the sign; None if the text is not of this kind of
@@ -161,9 +160,8 @@ class Subset(Word):
         return tuple(UNSAID if value is None else int(name in value) for name in self.names)
 
     def value(self, *numbers: int) -> tuple[str, ...] | None:
-        if all(number == UNSAID for number in numbers):
-            return None
-        return tuple(name for name, number in zip(self.names, numbers, strict=True) if number == 1)
+        names = tuple(name for name, number in zip(self.names, numbers, strict=True) if number == 1)
+        return None if {*numbers} == {UNSAID} else names
 
 
 EVERY = 10**6

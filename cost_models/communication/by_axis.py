@@ -210,9 +210,8 @@ def attended_width(question: Question) -> int:
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
     """(N,) elements of the keys and values of an entire sequence that a rank gathers for a block's attention;
     zero if it gathers none. The backward pass holds their gradients too."""
-    gathers = exchanges_by(question, columns, "all-gather")
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
-    return np.where(gathers, whole * attended_width(question), 0.0)
+    return np.where(exchanges_by(question, columns, "all-gather"), whole * attended_width(question), 0.0)
 
 
 def context_seconds(
@@ -333,20 +332,22 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     # the decoder's first block
     left = times + mixes * (not model.parallel_block) + crosses + (tower.share if tower else 0.0)
     embeds = (1.0 + source) * (tower is None or tower.part != "tower")  # the patch embedding is not split
-    none, keeps_gathered = np.zeros(len(columns)), question.stack.saves_gathered_activations
+    none = np.zeros(len(columns))
     behind = question.stack.reduces_behind_weight_products
     summed = entered * np.where(sp, scatter, reduce)
     forward = np.where(sp, entered * operand + left * scatter, left * reduce) + inner
     last = times * np.where(sp, scatter, reduce)
     again = forward - last if question.stack.recompute_stops_early else forward
-    by_operator = "all-but-every-other-product" in question.stack.drops
-    gathered = np.where(sp, entered * gather, none) if by_operator else none
+    by_operator = sp & ("all-but-every-other-product" in question.stack.drops)
+    gathered = np.where(by_operator, entered * gather, none)
     return TensorSeconds(
         block_forward=forward,
         block_recomputed=np.stack([none, gathered, again], axis=-1),
         block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none) + inner,
         block_summed=np.where(behind, summed, none),
-        block_regather=none if keeps_gathered else np.where(sp, entered * operand, none),
+        block_regather=np.where(
+            sp & (not question.stack.saves_gathered_activations), entered * operand, none
+        ),
         embedding_forward=embeds * np.where(sp, scatter, reduce),
         embedding_backward=embeds * np.where(sp, gather, none),
         head_forward=np.where(sp, gather, none),

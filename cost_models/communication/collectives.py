@@ -159,8 +159,7 @@ def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | fl
 
 def _ring_transfer_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """Seconds to move (n − 1)/n of the message over the slowest link of the ring."""
-    bandwidth = groups.ring_bandwidth(profile)
-    return (groups.size - 1) / groups.size * _as_floats(message_bytes) / bandwidth
+    return (groups.size - 1) / groups.size * _as_floats(message_bytes) / groups.ring_bandwidth(profile)
 
 
 def _measured_or_formula_seconds(

@@ -154,19 +154,24 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
     tensor_rank, shard = seat % layout.tp, seat // layout.tp % layout.shard_group % shards
     ep, etp = layout.ep, layout.expert_tp
     copies = int(LayoutColumns.of([layout]).expert_shard[0]) if sharded else 1
-    expert, cut, one = (seat // etp % ep, ep), (seat // (etp * ep) % copies, copies), (0 * rank, 1)
-    tensor, across = (tensor_rank, layout.tp), (shard, shards)
+
+    def side(place: Ints, number: int) -> Array:
+        return np.stack([place / number, (place + 1) / number], axis=-1)
+
+    expert, cut, one = (
+        side(seat // etp % ep, ep),
+        side(seat // (etp * ep) % copies, copies),
+        side(0 * rank, 1),
+    )
+    tensor, across = side(tensor_rank, layout.tp), side(shard, shards)
     parts = {
-        "columns": (one, (tensor_rank * shards + shard, layout.tp * shards), one),
+        "columns": (one, side(tensor_rank * shards + shard, layout.tp * shards), one),
         "rows": (one, tensor, across),
         "whole": (one, across, one),
-        "expert": (expert, (seat % etp, etp), cut),
+        "expert": (expert, side(seat % etp, etp), cut),
         "each expert": (expert, one, cut),
     }
-    boxes = {
-        part: np.stack([np.stack([place / n, (place + 1) / n], axis=-1) for place, n in along], axis=1)
-        for part, along in parts.items()
-    }
+    boxes = {part: np.stack(sides, axis=1) for part, sides in parts.items()}
     return np.where(rank < layout.num_gpus, rank // stride % layout.pp, -1), boxes
 
 

@@ -118,18 +118,13 @@ def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
 
 def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
     """Copy a cluster so that transfers take time only on links of level number `at`, and have no latency."""
-    root = tuple(
-        level.model_copy(
-            update={
-                "bandwidth": level.bandwidth if index == at else math.inf,
-                "latency": 0.0,
-                "gpus": None if level.network or level.gpus == cluster.gpus_per_node else level.gpus,
-                "nodes": level.gpus and (level.gpus // cluster.gpus_per_node or None),
-            }
-        )
-        for index, level in enumerate(levels_of(cluster))
-    )
-    return cluster.model_copy(update={"links": LinkLevels.model_construct(root)})
+    levels, per_node = list[LevelSpec](), cluster.gpus_per_node
+    for index, level in enumerate(levels_of(cluster)):
+        gpus = None if level.network or level.gpus == per_node else level.gpus
+        size = {"gpus": gpus, "nodes": level.gpus and (level.gpus // per_node or None)}
+        speed = {"bandwidth": level.bandwidth if index == at else math.inf, "latency": 0.0}
+        levels.append(level.model_copy(update=size | speed))
+    return cluster.model_copy(update={"links": LinkLevels.model_construct((*levels,))})
 
 
 def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> networkx.Graph[str]:
@@ -186,12 +181,8 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
     places = np.where(piece % stride == 0, piece // stride, 1)
     across = ~inside & ~outside & (piece % stride == 0) & (size % places == 0)
     part = np.where(inside | outside, size, np.gcd(size, places))
-    return Runs(
-        length=part,
-        stride=np.where(outside, stride * stages, stride),
-        pieces=size // part,
-        outer=np.where(across, piece * stages, world),
-    )
+    stride, outer = np.where(outside, stride * stages, stride), np.where(across, piece * stages, world)
+    return Runs(length=part, stride=stride, pieces=size // part, outer=outer)
 
 
 def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:

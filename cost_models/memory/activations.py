@@ -39,6 +39,7 @@ from cost_models.operators.record import (
     sum_amounts,
     tokens_on_rank,
 )
+from cost_models.operators.traffic import MASK_BYTES
 from cost_models.question import Question
 from cost_models.schedules.registry import ALWAYS_SPLIT
 from cost_models.specs.choices import SelectiveDrops
@@ -54,13 +55,12 @@ input."""
 def norm_bytes(question: Question, norm: Norm) -> float:
     """Bytes per input element that a norm keeps for the backward pass. It keeps its input, which an eager RMS
     norm keeps in fp32, with the normalised input if its gain is trained (on a CPU in fp32 too)."""
-    element, stack = question.training.element_bytes, question.stack
-    trains = question.training.tuning is None
+    element, trains = question.training.element_bytes, question.training.tuning is None
     if norm != "rmsnorm":
         return element
     if is_eager(question):
         return (1 + trains) * FP32_BYTES
-    return element if stack.fused_norms else (_EAGER_NORM_ELEMENTS - (not trains)) * element
+    return element if question.stack.fused_norms else (_EAGER_NORM_ELEMENTS - (not trains)) * element
 
 
 def is_eager(question: Question) -> bool:
@@ -116,9 +116,6 @@ def _scan_bytes(question: Question, scan: Operator) -> Amount:
         numbers += element * mixer.heads * mixer.chunk
     numbers += element * mixer.decay_size
     return {"split": numbers + (0.0 if mixer.kind == "mamba2" else element * scan.reads.width)}
-
-
-_MASK_BYTES = 1.0  # dropout keeps one byte per element
 
 
 def _patch_bytes(question: Question) -> float:
@@ -189,7 +186,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     norm, transforms = norm_bytes(question, model.norm), bool(model.encoder and model.encoder.head_transform)
     before_head = norm * (model.ends_in_norm + transforms)
     before_head += element * (2 * transforms + (model.diffusion is not None))
-    embedded = _MASK_BYTES * (question.dropout > 0) + norm * bool(model.embedding_norm and model.encoder)
+    embedded = MASK_BYTES * (question.dropout > 0) + norm * bool(model.embedding_norm and model.encoder)
     return ActivationBytes(
         block=block,
         mlp=mlp,
@@ -273,7 +270,7 @@ def _kept_bytes(question: Question, operator: Operator) -> Amount:
         case "routing":  # experts' outputs, for the weighted sum
             bytes_each = 0.0 if stack.weighs_inside_experts else element
         case "dropout":
-            bytes_each = _MASK_BYTES * (question.dropout > 0)
+            bytes_each = MASK_BYTES * (question.dropout > 0)
         case "convolution" | "gating":
             bytes_each = element * operator.inputs
         case "scan":
@@ -294,7 +291,7 @@ def _input_bytes(question: Question, operator: Operator) -> float:
     if not operator.trained or gemm is None:
         return 0.0
     if operator.drops_input:
-        return training.element_bytes + _MASK_BYTES
+        return training.element_bytes + MASK_BYTES
     cast = question.stack.fp8_saves_inputs and training.narrow and not gemm.adapter
     if operator.shares_input and not (cast and operator.reads_core):
         return 0.0
@@ -344,7 +341,7 @@ def _score_bytes(question: Question) -> Amount:
         rows = heads * (1 + (model.stacks is not None))
         return {"split": FP32_BYTES * rows, "whole": FP32_BYTES * picked}
     element = training.element_bytes
-    each = 2 * element + _MASK_BYTES if question.dropout > 0 else element
+    each = 2 * element + MASK_BYTES if question.dropout > 0 else element
     return {"split": each * training.sequence_length * (1.0 + model.source_share) * heads}
 
 

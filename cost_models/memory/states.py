@@ -202,8 +202,8 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
     if group is None:
         return np.full(len(columns), shard_bytes)
     model, tuning = question.full_model or question.model, question.training.tuning
-    adapted = tuning is not None and tuning.left is None
-    trained = trained_parameters(model, tuning) if adapted and tuning else total_parameters(model)
+    adapted = tuning and tuning.left is None
+    trained = trained_parameters(model, tuning) if tuning and adapted else total_parameters(model)
     rank_parameters = trained / (columns.tp * columns.pp * columns.ep * shard)
     return shard_bytes * np.where(columns.zero == 3, np.minimum(1.0, group / rank_parameters), 1.0)
 

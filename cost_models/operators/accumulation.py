@@ -42,9 +42,8 @@ def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | fl
     gathers = (columns.zero == 3) & (columns.shard > 1) & stack.zero3_gathers_every_microbatch
     weights = np.where(gathers, 2 * question.training.element_bytes * stack.copies_gathered_weights, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
-    every_microbatch = reduces_every_microbatch(question, columns)
     once = question.training.element_bytes + STATE_BYTES[gradient_dtype(question)]
-    passes = stack.gradient_passes / np.where(every_microbatch, 1, microbatches)
+    passes = stack.gradient_passes / np.where(reduces_every_microbatch(question, columns), 1, microbatches)
     gradients = trained * np.where(columns.replicas > 1, once * passes, 0.0)
     return np.array([weights, weights + gradients])
 
@@ -67,9 +66,8 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
     A stack with a separate buffer adds every one; otherwise the first microbatch's gradient becomes the
     buffer.
     """
-    stack = question.stack
     microbatches = columns.microbatches(question.training.global_batch)
-    buffered = accumulates_in_copy(question) | (stack.gradient_buffer & (columns.zero <= 1))
+    buffered = accumulates_in_copy(question) | (question.stack.gradient_buffer & (columns.zero <= 1))
     return np.where(buffered, 1.0, (microbatches - 1) / microbatches)
 
 

@@ -340,9 +340,9 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
     gains = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
     extra: dict[str, Any] = {"weights": gains if mixer.output_norm else {}, "inputs": 1 if mixer.scans else 2}
     yield _operator("gated norm", "gating", returned, returns=returned, launched=not mixer.step_rank, **extra)
-    recomputes_input = mixer.step_rank is not None  # the scan's kernel recomputes this input
     out = Gemm(mixer.value_size, (h,), "rows", ("out_proj",))
-    yield _product("state outputs", out, "split", bias=mixer.bias, shares_input=recomputes_input)
+    # a scan's kernel with a step rank recomputes this input
+    yield _product("state outputs", out, "split", bias=mixer.bias, shares_input=mixer.step_rank is not None)
 
 
 def state_products(mixer: Recurrence) -> int:

@@ -9,7 +9,7 @@ added up, and only their few sums meet the columns of many layouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -171,19 +171,11 @@ def multiply(
     place: Place = "copies" if gemm.routed else "whole"
     if gemm.router or gemm.split == "columns":
         place = "expert" if gemm.routed else "split"
-    return Operator(
-        name,
-        "gemm",
-        half,
-        Tensor(gemm.rows * gemm.inputs, reads),
-        gemm=gemm,
-        returns=Tensor(gemm.rows * gemm.width, place),
-        weights={sharing: count for sharing, count in weights.items() if count},
-        flops=2.0 * gemm.passed * gemm.rows * gemm.elements,
-        biased=bias,
-        kept=Tensor(kept, place) if kept else None,
-        **more,
-    )
+    taken, returned = Tensor(gemm.rows * gemm.inputs, reads), Tensor(gemm.rows * gemm.width, place)
+    weights = {sharing: count for sharing, count in weights.items() if count}
+    flops = 2.0 * gemm.passed * gemm.rows * gemm.elements
+    one = Operator(name, "gemm", half, taken, gemm=gemm, returns=returned, weights=weights, **more)
+    return replace(one, flops=flops, biased=bias, kept=Tensor(kept, place) if kept else None)
 
 
 def products_of(operators: Iterable[Operator]) -> list[tuple[Operator, Gemm]]:
@@ -243,8 +235,7 @@ def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
     tower = None if question.full_model is None else question.full_model.tower
     if tower is None:
         return numbers
-    of_images = columns.mbs * (training.images or 1) * tower.tokens * tower.hidden_size
-    return np.maximum(numbers, of_images)
+    return np.maximum(numbers, columns.mbs * (training.images or 1) * tower.tokens * tower.hidden_size)
 
 
 def parameters_on_rank(counts: Weights, tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:

@@ -38,7 +38,7 @@ _FUSED_ROTARY = 2.0
 _EAGER_ROTARY = 10.0
 """Passes of an eager rotation: two products with a rotated copy between and a sum, in the elements' type or
 in complex fp32 with as many bytes."""
-_MASK_BYTES = 1.0
+MASK_BYTES = 1.0
 """Bytes per element of a dropout mask."""
 _STREAM_KERNELS = np.array([[3.0], [5.0]])
 """(2, 1) number of kernels, forward and backward, of a block's additions and dropouts."""
@@ -68,12 +68,11 @@ def block_traffic(
     """Bytes moved and kernels launched by norms, residual additions, dropout, rotary and activation of one
     block, or by some of its operators."""
     all_operators = job_operators(question.model, question.training.tuning)
-    discards = frozenset(question.stack.always_discards)
     forward, backward, kernels = list[tuple[float, Amount]](), list[tuple[float, Amount]](), 0.0
     for one in all_operators if operators is None else operators:
         pass_bytes = _pass_bytes(question, one)
         over = one.returns if one.kind == "gemm" and one.returns is not None else one.reads
-        repeated = pass_bytes.forward * bool(discards & one.redone_by)
+        repeated = pass_bytes.forward * (not one.redone_by.isdisjoint(question.stack.always_discards))
         forward.append((one.share * pass_bytes.forward * over.width, {over.place: 1.0}))
         backward.append((one.share * (pass_bytes.backward + repeated) * over.width, {over.place: 1.0}))
         kernels += one.share * pass_bytes.kernels * one.launched
@@ -119,7 +118,7 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
             return _PassBytes((one.inputs + 1) * element, (one.inputs + 1) * element)
         case "dropout" if question.dropout:
             # fused forward into the operator before it where the stack fuses, except for the mask
-            return _PassBytes((0.0 if fused else 2 * element) + _MASK_BYTES, 2 * element + _MASK_BYTES)
+            return _PassBytes((0.0 if fused else 2 * element) + MASK_BYTES, 2 * element + MASK_BYTES)
         case "adapter" if one.inputs:
             # scales what B returns and adds it to the matrix's; backward scales its gradient
             return _PassBytes(5 * element, 2 * element, 2)
@@ -192,8 +191,7 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     passes = passes + (4.0 if padded and question.training.narrow else 0.0) * copies
     scores = _ROUTER_PASSES * FP32_BYTES * tokens * model.num_experts
     moved_bytes = model.moe_share * (element * model.hidden_size * passes + scores)
-    returned = model.moe_share * model.hidden_size * copies
-    biases = np.array(_bias_bytes(question))[:, None] * returned
+    biases = np.array(_bias_bytes(question))[:, None] * (model.moe_share * model.hidden_size * copies)
     return Traffic(moved_bytes + biases, np.full((2, 1), 8 * model.moe_share))
 
 

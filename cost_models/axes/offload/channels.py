@@ -156,12 +156,9 @@ def ring_share(question: Question, columns: LayoutColumns) -> Array:
 def update_seconds(question: Question) -> float:
     """Seconds per parameter of an optimizer update by all cores of a host (if the cluster is of CPUs, by one
     rank)."""
-    cluster, measured = question.cluster, question.hardware.host_update_seconds
-    if measured is not None:
-        return measured
-    if cluster.host_memory_bandwidth is None:
-        return UNKNOWN_UPDATE
-    return ADAM_BYTES / (ADAM_BANDWIDTH * cluster.host_memory_bandwidth)
+    measured, bandwidth = question.hardware.host_update_seconds, question.cluster.host_memory_bandwidth
+    by_bandwidth = ADAM_BYTES / (ADAM_BANDWIDTH * bandwidth) if bandwidth else UNKNOWN_UPDATE
+    return by_bandwidth if measured is None else measured
 
 
 def link_rate(question: Question, columns: LayoutColumns) -> Array:

@@ -88,9 +88,9 @@ class _Lanes:
         turns = turns_of_rank(layout, stages, table.microbatches, at_once=stack.overlaps_host, keeps=keeps)
         spans: list[tuple[float, float]] = []
         for at in np.flatnonzero(table.kind[rank] != IDLE).tolist():
-            blocks = layout.layers[int(table.stage[rank, at])]
+            stage_blocks = layout.layers[int(table.stage[rank, at])]
             start, end = passes.start[rank, at], passes.end[rank, at]
-            spans += pairwise(np.linspace(start, end, blocks + 1).tolist())
+            spans += pairwise(np.linspace(start, end, stage_blocks + 1).tolist())
         self.turns = [(turn, *span) for turn, span in zip(turns, spans, strict=True)]
         """Passes of the rank with their moves, and start and end in seconds: each pass of the timeline is divided
         into equal parts, one a block."""
@@ -99,12 +99,7 @@ class _Lanes:
         self._arrived: dict[int, float] = {}
         """Block → time at which its gradients are added up on the host."""
         self._updated: dict[int, float] = {}
-        self._set_seconds()
-
-    def _set_seconds(self) -> None:
-        """Compute the seconds of one move of each kind: a channel's busy seconds per step divided by its
-        number of moves."""
-        question, layout, columns = self.question, self.layout, LayoutColumns.of([self.layout])
+        columns = LayoutColumns.of([layout])
         by_part = {part: channel_seconds(question, columns, (part,)) for part in RESIDENCIES}
         blocks = Counter(self.lives.values())
         traffic = gradient_traffic(question, columns)
@@ -130,12 +125,13 @@ class _Lanes:
             ("update", "update", "states"): seconds("states", "update", blocks["states"]),
             ("update", "update", "streamed"): seconds("streamed", "update", blocks["streamed"], 1 - adding),
         }
-        """Seconds by lane, tensor or task, and residency of the block."""
+        """Seconds of one move by lane, tensor or task, and residency of the block: a channel's busy seconds per
+        step divided by its number of moves."""
         updated = blocks["states"] + blocks["streamed"]
         self._read, self._write = (seconds("states", channel, updated) for channel in ("read", "write"))
         copy_seconds = activation_bytes(question, columns).block[0] / link_rate(question, columns)[0]
-        stages = zip(layout.layers, layout.stage_recompute, strict=True)
-        policies = [policy for blocks, text in stages for policy in policy_of_blocks(blocks, text)]
+        placed = zip(layout.layers, layout.stage_recompute, strict=True)
+        policies = [policy for number, text in placed for policy in policy_of_blocks(number, text)]
         copies = bool(layout.offload.activations) * copy_seconds
         by_policy = dict(zip(RECOMPUTE_POLICIES, copies.tolist(), strict=True))
         self._activations = [by_policy[policy] for policy in policies]

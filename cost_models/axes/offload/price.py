@@ -83,8 +83,9 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     ring, own_host = np.minimum(columns.ring, streamed), is_own_host(question.cluster)
     separate_buffers = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # separate gradient buffers
     made_at_once = np.minimum(1 if own_host else _GRADIENT_BUFFERS, streamed)
-    away, working = rest_is(columns, "activations")[:, None], terms["working"]["working"]
-    gradients = np.where(separate_buffers, made_at_once * resident.gradients, 0.0)
+    away = rest_is(columns, "activations")[:, None]
+    working = terms["working"]["working"] + np.where(away, 2 * kept, 0.0)
+    gradients = np.where(separate_buffers, made_at_once * resident.gradients, 0.0)[:, None]
     rank_static["weights"] += ring * resident.weights
     rank_static["gradients"] += np.where(separate_buffers, 0.0, ring) * resident.gradients
     rank_update["optimizer"] = np.minimum(PARKED_AT_ONCE, parked) * resident.optimizer
@@ -94,10 +95,7 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
         "layer_activation": {"activations": np.where(away, 0.0, kept)},
         "layer_update": layer_update,
         "rank_update": rank_update,
-        "working": {
-            "working": working + np.where(away, 2 * kept, 0.0),
-            "gradients": np.broadcast_to(gradients[:, None], kept.shape),
-        },
+        "working": {"working": working, "gradients": np.broadcast_to(gradients, kept.shape)},
     }
     if question.stack.offloads_ends:  # as blocks without a count
         for end, size in (("embedding", counts.embedding), ("head", pieces.head_parameters)):
