@@ -100,50 +100,47 @@ def spec_problems(
     return sentences, len(errors) - len(sentences)
 
 
+_GROUPS = ("dict_type", "model_type", "model_attributes_type")
+_SENTENCES = {
+    "missing": "required field `{name}` is missing",
+    "greater_than": "must be above {gt:g}, not {value}",
+    "greater_than_equal": "must be at least {ge:g}, not {value}",
+    "less_than": "must be below {lt:g}, not {value}",
+    "less_than_equal": "must be at most {le:g}, not {value}",
+    "string_pattern_mismatch": "{value} is not a name: letters, digits, spaces and `._+/-`, 100 at most",
+    "too_short": "lists {actual_length}; at least {min_length} is needed",
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "{value} is not a whole number"),
+    "int_parsing_size": "{value} is not a whole number of sensible size",
+    **dict.fromkeys(("float_type", "float_parsing"), "{value} is not a number"),
+    "finite_number": "{value} is not a finite number",
+    "bool_type": "{value} is not `true` or `false`",
+    "string_type": "{value} is not text",
+    "tuple_type": "{value} is not a list",
+    **dict.fromkeys(_GROUPS, "{value} is not a group of `field: value` pairs"),
+}
+"""Type of a pydantic error → sentence with places for the field's name, the wrong value, and pydantic's limits."""
+
+
 def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
     """Convert one pydantic validation error to a readable sentence without a full stop."""
-    name, value = show_key(key[-1:]), details["input"]
-    context = details.get("ctx", {})
+    name, value, context = show_key(key[-1:]), _show(details["input"]), details.get("ctx", {})
     match details["type"]:
-        case "missing":
-            return f"required field `{name}` is missing"
         case "extra_forbidden":
             return f"unknown field `{name}`{did_you_mean(name, _field_names(spec_type, key[:-1]))}"
         case "greater_than" if not context["gt"]:
-            return f"must be above zero, not {_show(value)}"
-        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
-            comparison, limit = next(iter(context.items()))
-            return f"must be {_COMPARISONS[comparison]} {limit:g}, not {_show(value)}"
+            return f"must be above zero, not {value}"
         case "literal_error":
             words = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
             listed = ", ".join(f"`{word}`" for word in words)
-            return f"{_show(value)} is not one of {listed}{did_you_mean(str(value), words)}"
-        case "string_pattern_mismatch":
-            return f"{_show(value)} is not a name: letters, digits, spaces and `._+/-`, 100 at most"
-        case "too_short":
-            return f"lists {len(value)}; at least {context['min_length']} is needed"
+            return f"{value} is not one of {listed}{did_you_mean(str(details['input']), words)}"
         case "value_error":
             cause = context.get("error")
-            if isinstance(cause, MeshwrightError):
-                return "; ".join([cause.headline, *map(str, cause.problems)])
-            return str(cause)
-        case kind if kind in _NOUNS:
-            return f"{_show(value)} is not {_NOUNS[kind]}"
+            sentences = [cause.headline, *cause.problems] if isinstance(cause, MeshwrightError) else [cause]
+            return "; ".join(map(str, sentences))
+        case kind if kind in _SENTENCES:
+            return _SENTENCES[kind].format(name=name, value=value, **context)
         case _:
             return f"{details['msg'][:1].lower()}{details['msg'][1:]}"
-
-
-_COMPARISONS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
-_NOUNS = {
-    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number"),
-    "int_parsing_size": "a whole number of sensible size",
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    "finite_number": "a finite number",
-    "bool_type": "`true` or `false`",
-    "string_type": "text",
-    "tuple_type": "a list",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a group of `field: value` pairs"),
-}
 
 
 def _show(value: Any) -> str:

@@ -158,9 +158,8 @@ class StoppedError(RunError):
 def first_few(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """The first `MOST_PROBLEMS` problems, then, if there are more, a problem that says how many are left
     out."""
-    if len(problems) <= MOST_PROBLEMS + 1:
-        return tuple(problems)
-    return (*problems[:MOST_PROBLEMS], *_unlisted_problems(len(problems) - MOST_PROBLEMS))
+    more = len(problems) - MOST_PROBLEMS
+    return tuple(problems) if more <= 1 else (*problems[:MOST_PROBLEMS], *_unlisted_problems(more))
 
 
 def _unlisted_problems(number: int) -> tuple[Problem, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
@@ -35,7 +36,7 @@ _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _QUANTITY = re.compile(r"^\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*$")
 
 
-def _parse(text: object, units: dict[str, float], noun: str, example: str) -> float:
+def _parse(units: dict[str, float], noun: str, example: str, text: object) -> float:
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
         raise ValueError(f"`{text}` is not {noun}; write it like {example}")
@@ -46,24 +47,16 @@ def _parse(text: object, units: dict[str, float], noun: str, example: str) -> fl
     return value
 
 
-def parse_bytes(text: object) -> float:
-    """Convert a text such as "80 GiB" (binary) or "80 GB" (decimal) to bytes."""
-    return _parse(text, _BYTES, "a size", "`80 GiB` or `80 GB`")
-
-
-def parse_bandwidth(text: object) -> float:
-    """Convert a text such as "400 Gb/s" (bits) or "50 GB/s" (bytes) to bytes/s in one direction."""
-    return _parse(text, _BANDWIDTH, "a bandwidth", "`400 Gb/s` (bits) or `50 GB/s` (bytes)")
-
-
-def parse_seconds(text: object) -> float:
-    """Convert a text such as "5 us" to seconds."""
-    return _parse(text, _SECONDS, "a duration", "`5 us`")
-
-
-def parse_flop_rate(text: object) -> float:
-    """Convert a text such as "312 TFLOP/s" to FLOP/s."""
-    return _parse(text, _FLOP_RATE, "a compute rate", "`312 TFLOP/s`")
+Parser = Callable[[object], float]
+"""Function from a text with a unit to the quantity in its base unit."""
+parse_bytes: Parser = partial(_parse, _BYTES, "a size", "`80 GiB` or `80 GB`")
+"""Convert a text such as "80 GiB" (binary) or "80 GB" (decimal) to bytes."""
+parse_bandwidth: Parser = partial(_parse, _BANDWIDTH, "a bandwidth", "`400 Gb/s` (bits) or `50 GB/s` (bytes)")
+"""Convert a text such as "400 Gb/s" (bits) or "50 GB/s" (bytes) to bytes/s in one direction."""
+parse_seconds: Parser = partial(_parse, _SECONDS, "a duration", "`5 us`")
+"""Convert a text such as "5 us" to seconds."""
+parse_flop_rate: Parser = partial(_parse, _FLOP_RATE, "a compute rate", "`312 TFLOP/s`")
+"""Convert a text such as "312 TFLOP/s" to FLOP/s."""
 
 
 def parse_count(text: object) -> float:
@@ -71,7 +64,7 @@ def parse_count(text: object) -> float:
     try:
         value = float(str(text))
     except ValueError:
-        return _parse(text, _COUNTS, "a number", "`1.4T`, `300B` or `1.4e12`")
+        return _parse(_COUNTS, "a number", "`1.4T`, `300B` or `1.4e12`", text)
     if not 0 < value < math.inf:
         raise ValueError(f"`{text}` must be a number above zero")
     if value > LARGEST:
@@ -105,7 +98,7 @@ FlopRate = Annotated[float, BeforeValidator(parse_flop_rate), _writer(_FLOP_RATE
 """Field type of a compute rate in FLOP/s; written "312 TFLOP/s"."""
 
 
-def value_range(parse: Callable[[object], float], least: str, most: str) -> AfterValidator:
+def value_range(parse: Parser, least: str, most: str) -> AfterValidator:
     """Pydantic validator that limits a parsed quantity to the range from `least` to `most`, as in
     `Annotated[Bytes, value_range(parse_bytes, "1 MiB", "1 PB")]`."""
     smallest, largest = parse(least), parse(most)

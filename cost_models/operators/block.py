@@ -270,7 +270,9 @@ def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
         yield _product("index keys, weights", keys_and_weights, "entrance", shares_input=True)
         gains: dict[Sharing, float] = {"whole": 2 * indexer.head_dim}
         yield _inner_norm("norm of index keys", indexer.head_dim, "whole", gains, norm="layernorm")
-        yield _operator("index scores", "gating", Tensor(indexer.width, "whole"))
+        # queries, their weights, and a key
+        scored = indexer.heads * (indexer.head_dim + 1) + indexer.head_dim
+        yield _operator("index scores", "gating", Tensor(scored, "whole"))
     keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
     up = Gemm(latent.kv_rank, (keys + model.value_size,), "columns", ("kv_b",), from_latent=True)
     yield _product("keys and values", up, "stream", kept=model.kv_size, **heads)

@@ -48,7 +48,6 @@ Latency = Annotated[Seconds, value_range(parse_seconds, "0.001 ns", "10 s")]
 
 MAX_LEVELS = 16
 """Maximum number of link levels in a cluster; 16 levels of two domains each already hold 65,536 GPUs."""
-_NVLINK = ("nvlink", "nvswitch")
 
 
 class LinkSpec(Spec):
@@ -194,7 +193,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     def _medium(self, at: int) -> str:
         kind = self.root[at].kind
-        return "network" if at >= len(self.inside) else "nvlink" if kind in _NVLINK else kind
+        return "network" if at >= len(self.inside) else "nvlink" if kind in ("nvlink", "nvswitch") else kind
 
     def _errors(self) -> Iterator[str]:
         """Yield an error message for each contradiction between link levels."""
@@ -242,9 +241,8 @@ def _links_tag(value: Any) -> str:
     return "[levels]" if isinstance(value, list | tuple | LinkLevels) else "[links]"
 
 
-AnyLinks = Annotated[
-    Annotated[Links, Tag("[links]")] | Annotated[LinkLevels, Tag("[levels]")], Discriminator(_links_tag)
-]
+_PlainLinks = Annotated[Links, Tag("[links]")]
+AnyLinks = Annotated[_PlainLinks | Annotated[LinkLevels, Tag("[levels]")], Discriminator(_links_tag)]
 """Links as `intra_node` and `inter_node`, or as a list of levels."""
 
 
@@ -335,8 +333,7 @@ class GpuSpec(Spec):
 
         With rate r per watt, limit w and rated power w0: r * sqrt(w * max(w, w0)).
         """
-        limit = watts or self.tdp_watts
-        rate = self.rate_per_watt.get(precision)
+        limit, rate = watts or self.tdp_watts, self.rate_per_watt.get(precision)
         if limit is None or rate is None:
             return math.inf
         return rate * math.sqrt(limit * max(limit, self.rated_watts or limit))
@@ -541,10 +538,8 @@ def _cluster_tag(value: Any) -> str:
     return "[pools]" if mixed else "[cluster]"
 
 
-AnyCluster = Annotated[
-    Annotated[ClusterSpec, Tag("[cluster]")] | Annotated[MixedCluster, Tag("[pools]")],
-    Discriminator(_cluster_tag),
-]
+_OneCluster = Annotated[ClusterSpec, Tag("[cluster]")]
+AnyCluster = Annotated[_OneCluster | Annotated[MixedCluster, Tag("[pools]")], Discriminator(_cluster_tag)]
 """A cluster of one GPU, or of several pools where it has the field `pools`."""
 
 

@@ -23,6 +23,9 @@ from cost_models.specs.transformer import Encoder, TransformerSpec
 _CACHED = 64
 """Number of models whose parts and kinds are cached."""
 State = Literal["", "passed", "still"]
+Models = tuple[TransformerSpec, ...]
+BlocksOfKind = tuple[int, TransformerSpec, TrainingSpec]
+"""Number of blocks of one kind, a model with only such blocks, and the job with their sequences."""
 
 
 @lru_cache(maxsize=_CACHED)
@@ -214,10 +217,8 @@ class Kinds:
 
 
 @lru_cache(maxsize=_CACHED)
-def kinds_of(
-    model: TransformerSpec, sequence_length: int, frozen: Frozen | None = None
-) -> tuple[Kinds, tuple[TransformerSpec, ...]]:
-    """Kind number of each block at a sequence length, and for each kind a model all of whose blocks are of that
+def kinds_of(model: TransformerSpec, sequence: int, frozen: Frozen | None = None) -> tuple[Kinds, Models]:
+    """Kind number of each block at a `sequence` length, and for each kind a model all of whose blocks are of that
     kind.
 
     Blocks also differ in kind if a job leaves them `frozen` to a different extent.
@@ -235,7 +236,7 @@ def kinds_of(
         changed: dict[str, Any] = {
             "num_moe_layers": decoder.num_layers if mixture else 0,
             "moe_layers": (),
-            "attention_window": window if attends and window and window < sequence_length else None,
+            "attention_window": window if attends and window and window < sequence else None,
             "window_pattern": (),
             "mixers": (mixer,) if decoder.mixers else (),
         }
@@ -259,22 +260,20 @@ def kinds_of(
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
     """Kind number of each block of a model in a training job."""
-    return kinds_of(model, training.sequence_length, _frozen(model, training))[0]
+    return kinds_of(model, training.sequence_length, frozen_parts(model, training))[0]
 
 
-def of_each_kind(
-    model: TransformerSpec, training: TrainingSpec
-) -> tuple[tuple[int, TransformerSpec, TrainingSpec], ...]:
+def of_each_kind(model: TransformerSpec, training: TrainingSpec) -> tuple[BlocksOfKind, ...]:
     """(number of blocks, model with only such blocks, job with their sequences and trained parts) for each
     kind of block.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.
     """
-    frozen = _frozen(model, training)
+    frozen = frozen_parts(model, training)
     kinds, models = kinds_of(model, training.sequence_length, frozen)
     source, images = training.sequence_length, training.images or 1
-    target, jobs = training.target_length or source, list[tuple[int, TransformerSpec, TrainingSpec]]()
+    target, jobs = training.target_length or source, list[BlocksOfKind]()
     for kind, (count, kind_model) in enumerate(zip(kinds.counts, models, strict=True)):
         job: dict[str, Any] = {"target_length": None, "freeze": ()}
         if kind_model.stacks is not None:
@@ -286,11 +285,7 @@ def of_each_kind(
         elif kind_model.tower is not None:
             joint = kind_model.tower.model_copy(update={"share": images * kind_model.tower.features / source})
             kind_model = kind_model.model_copy(update={"tower": joint})
-        if frozen is not None and (untrained := frozen.untrained_parts(kinds.of_block.index(kind))):
+        if untrained := frozen.untrained_parts(kinds.of_block.index(kind)):
             job["tuning"] = FREEZE_TUNING.model_copy(update={"left": untrained})
         jobs.append((count, kind_model, training.model_copy(update=job)))
     return tuple(jobs)
-
-
-def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:
-    return frozen_parts(model, training) if training.freeze else None

@@ -34,13 +34,12 @@ USER_BUFFERS: frozenset[Precision] = frozenset({"fp16", "bf16", "fp8"})
 _DROPPED = """
     all_reduces_behind_weight_products captured_expert_launches eager_norm_bytes expert_cast_host_seconds
     expert_exchange_processors expert_host_seconds fp8_core_bytes fp8_expert_dispatch fp8_saves_activated
-    fp8_weight_bytes gates_in_scan gather_copies gathers_cast_operands
-    gradients_in_weight_dtype host_update_seconds keeps_exchange_processors keeps_rotary_tables
-    keeps_traded_output narrow_gemm_half norms_on_host offloads overlaps_by_block overlaps_tensor_parallel_in
-    plain_scans recomputes_norms reduce_dtype reducer_buckets repeats_keys_values
-    retains_boundary_tensors routing_host_seconds split_backward_launches split_loss_copies_logits
-    staging_buffers streamed_gradient_buffers sums_gradients_on_device usual_offload usually_interleaves
-    zero3_slice_seconds
+    fp8_weight_bytes gates_in_scan gather_copies gathers_cast_operands gradients_in_weight_dtype
+    host_update_seconds keeps_exchange_processors keeps_rotary_tables keeps_traded_output narrow_gemm_half
+    norms_on_host offloads overlaps_by_block overlaps_tensor_parallel_in plain_scans recomputes_norms
+    reduce_dtype reducer_buckets repeats_keys_values retains_boundary_tensors routing_host_seconds
+    split_backward_launches split_loss_copies_logits staging_buffers streamed_gradient_buffers
+    sums_gradients_on_device usual_offload usually_interleaves zero3_slice_seconds
 """
 DROPPED_FACTS = frozenset(_DROPPED.split())
 """Obsolete fields of a stack in plan files of earlier versions, on which no cost depends any more
@@ -394,5 +393,4 @@ class StackSpec(Spec):
     def when_compiled(self, *, loss: bool) -> dict[str, bool]:
         """Stack field → value that the field takes if blocks are compiled, and with `loss` if the loss is
         compiled too."""
-        changes = {"fused_elementwise": True, "fused_norms": True}
-        return changes | {"fused_loss": True} if loss else changes
+        return {"fused_elementwise": True, "fused_norms": True} | ({"fused_loss": True} if loss else {})

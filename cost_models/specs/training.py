@@ -34,7 +34,7 @@ from statistics import NormalDist
 from typing import Annotated, Literal, get_args
 
 import numpy as np
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from cost_models.arrays import Ints
 from cost_models.base import OMITTED, TUPLE_FROM_LIST, CheckedSpec, GpuCount, LargeInt, PositiveInt, Spec
@@ -418,12 +418,9 @@ def apply_changes(model: TransformerSpec, training: TrainingSpec, words: Sequenc
     named_changes = tuple(word for word in dict.fromkeys(words) if word != "lamb")
     if not named_changes:
         return model, training
-    fields = dict(map(_model_field, named_changes))
-    try:
-        spec = TransformerSpec.model_validate(model.model_dump() | fields | {"changed": named_changes})
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InputError(f"--allow {','.join(named_changes)}: {problem}") from None
+    spec = model.model_copy(update=dict(map(_model_field, named_changes)) | {"changed": named_changes})
+    if error := next((sentence for sentence, wrong in spec.contradictions().items() if wrong), ""):
+        raise InputError(f"--allow {','.join(named_changes)}: {error}")
     return spec, training
 
 

@@ -35,11 +35,6 @@ class Indexer(Spec):
     head_dim: PositiveInt
     """Width of an indexer's query and of its key."""
 
-    @property
-    def width(self) -> int:
-        """Elements per token that an indexer computes for queries, their weights and a key."""
-        return self.heads * (self.head_dim + 1) + self.head_dim
-
 
 class LatentAttention(Spec):
     """Multi-head latent attention, whose queries, keys and values come from narrow latents (DeepSeek-V2,
@@ -57,14 +52,11 @@ class LatentAttention(Spec):
     """Indexer that selects the tokens that a query attends to (`window_kind` picked); None: no indexer."""
 
 
-RecurrenceKind = Literal["mamba1", "mamba2", "gated-delta", "kimi-delta", "lightning", "convolution"]
-
-
 class Recurrence(CheckedSpec):
     """Token mixer whose heads carry a state of fixed size (`state_dim` × `head_dim`) from token to token,
     where attention keeps the keys and values of all tokens."""
 
-    kind: RecurrenceKind
+    kind: Literal["mamba1", "mamba2", "gated-delta", "kimi-delta", "lightning", "convolution"]
     """Rule by which a token updates the state. Decay, then add a product of key and value: mamba1, by
     channel (Gu and Dao 2023, arXiv 2312.00752); mamba2 (Dao and Gu 2024, arXiv 2405.21060); lightning,
     with fixed decays (Qin et al. 2024, arXiv 2401.04658). Replace the value stored for the key:
@@ -338,9 +330,6 @@ def _expert_width(fields: dict[str, int]) -> int:
     return fields["ffn_hidden_size"] if fields["num_experts"] else 0
 
 
-Part = Literal["", "tower", "joint"]
-
-
 class Tower(CheckedSpec):
     """Vision transformer whose output tokens, projected to the decoder's width, fill positions of the
     decoder's sequence. ViT, Dosovitskiy et al. 2020, arXiv 2010.11929; LLaVA, Liu et al. 2023, arXiv
@@ -395,7 +384,7 @@ class Tower(CheckedSpec):
     """Non-linearity between the projector's two matrices."""
     projector_bias: bool = True
     """Whether the projector's matrices have biases."""
-    part: Part = Field(default="", exclude_if=lambda part: not part)
+    part: Literal["", "tower", "joint"] = Field(default="", exclude_if=lambda part: not part)
     """Part of the model that a spec of one kind of blocks describes (set by `cost_models.specs.kinds`): the
     tower, or the decoder's first block, which joins both."""
     share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(default=0.0, exclude_if=lambda x: not x)
@@ -443,7 +432,6 @@ class Tower(CheckedSpec):
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu", "quick-gelu"]
 Norm = Literal["layernorm", "rmsnorm"]
-NormPlacement = Literal["before", "after", "around", "after-sum"]
 Positions = Literal["learned", "rotary", "alibi", "none"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
 
@@ -480,7 +468,7 @@ class TransformerSpec(CheckedSpec):
     """Non-linearity of the MLP."""
     norm: Norm = "layernorm"
     """Kind of normalisation in a block's two halves and after the last block."""
-    norm_placement: NormPlacement = "before"
+    norm_placement: Literal["before", "after", "around", "after-sum"] = "before"
     """Place of norms: before each half of a block, after it (OLMo 2), before and after it (Gemma 2), or after
     residual sums (BERT), with no norm at the end."""
     norm_bias: bool = True
@@ -631,11 +619,6 @@ class TransformerSpec(CheckedSpec):
         return {"attention_output_bias": filled.get("attention_bias", True)} | filled
 
     @property
-    def untrained(self) -> tuple[str, ...]:
-        """Short descriptions of the model's features that the executor does not implement."""
-        return self.left_out + self.not_in_executor
-
-    @property
     def not_in_executor(self) -> tuple[str, ...]:
         """Short descriptions of the model's features that costs include but the executor does not
         implement."""
@@ -648,10 +631,9 @@ class TransformerSpec(CheckedSpec):
             "indexers": self.window_kind == "picked",
             "rotary positions of patches": tower and tower.positions == "rotary",
             "patches of several frames": tower and tower.frames > 1,
+            mixer.title if mixer else "": mixer and mixer.kind not in ("mamba2", "gated-delta", "kimi-delta"),
             "gates on latent attention": self.attention_gate and self.latent_attention is not None,
         }
-        if mixer is not None:
-            features[mixer.title] = mixer.kind not in ("mamba2", "gated-delta", "kimi-delta")
         return tuple(feature for feature, there in features.items() if there)
 
     @property
@@ -682,11 +664,9 @@ class TransformerSpec(CheckedSpec):
     @property
     def rotary_share(self) -> float:
         """Share of the elements of heads that rotary positions rotate, mean over the blocks."""
-        if self.positions != "rotary":
-            return 0.0
         rotary = self.rotary or Rotary()
-        turned = (rotary.dim or self.head_dim) / self.head_dim
-        return turned * share_of(rotary.pattern, self.num_layers)
+        turned = (rotary.dim or self.head_dim) / self.head_dim * share_of(rotary.pattern, self.num_layers)
+        return turned if self.positions == "rotary" else 0.0
 
     def window_of(self, layer: int) -> int | None:
         """Attention window, in tokens, of a block (counted from 0); None if the block attends to all tokens."""
@@ -794,14 +774,15 @@ class TransformerSpec(CheckedSpec):
     def contradictions(self) -> dict[str, object]:
         """Error messages about contradictory fields of a transformer, each mapped to a value that is true if the
         message applies."""
-        fields, layers, heads, head_dim = dict(self), self.num_layers, self.num_heads, self.head_dim
+        layers, heads, kv_heads, head_dim = self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim
         positions, rotary, placement = self.positions, self.rotary or Rotary(), self.norm_placement
         rotates, rotated, picks = positions == "rotary", rotary.dim or 0, self.window_kind == "picked"
-        latent, joint_norm = self.latent_attention, self.qk_norm_over == "all"
+        latent, joint_norm, fields = self.latent_attention, self.qk_norm_over == "all", dict(self)
         position_dim, indexer = (latent.position_dim, latent.indexer) if latent else (0, None)
         recurrence, direct = self.recurrence, latent is not None and latent.query_rank is None
         mixers, halves, parallel = {*self.mixers}, self.separate_halves, self.parallel_block
         recurs, windows, pattern = mixers & {"recurrence", "both"}, self.attention_window, self.window_pattern
+        norms_after, both_patterns = placement != "before", mixers and pattern
         by_block = {"rotary.pattern": rotary.pattern, "window_pattern": pattern, "mixers": self.mixers}
         of_windows = {"rotary.windowed_base": rotary.windowed_base, "window_pattern": pattern}
         of_windows["window_kind"] = self.window_kind != "sliding"
@@ -811,8 +792,7 @@ class TransformerSpec(CheckedSpec):
             return {f"{name} {words}": fields[name] for name in names.split()}
 
         errors: dict[str, object] = {
-            f"num_heads {heads} is not a multiple of num_kv_heads {self.num_kv_heads}": heads
-            % self.num_kv_heads,
+            f"num_heads {heads} is not a multiple of num_kv_heads {kv_heads}": heads % kv_heads,
             f"rotary positions need an even head_dim, not {head_dim}": rotates and head_dim % 2,
             f"rotary is for rotary positions, and positions is {positions}": self.rotary and not rotates,
             f"rotary.dim {rotated} is no even part of head_dim {head_dim}": rotated % 2 or rotated > head_dim,
@@ -825,7 +805,7 @@ class TransformerSpec(CheckedSpec):
             "an indexer makes queries from their latent, and query_rank says none": indexer and direct,
             f"rotary positions need an even position_dim, not {position_dim}": rotates and position_dim % 2,
             f"a parallel_block has its norms before, not norm_placement {placement}": parallel
-            and placement != "before",
+            and norms_after,
             "parallel_norms is for a parallel_block": self.parallel_norms == 2 and not parallel,
             "qk_norm_over is for qk_norm without latents": joint_norm and latent,
             "qk_norm_over is for qk_norm": joint_norm and not self.qk_norm,
@@ -833,8 +813,7 @@ class TransformerSpec(CheckedSpec):
             "recurrence is for blocks that mixers names, and it names none": recurrence and not recurs,
             "a block whose mixer is none needs separate_halves": "none" in mixers and not halves,
             "a parallel_block has attention, and mixers names others": parallel and mixers,
-            "window_pattern and mixers both name blocks: only windows in all of them go with mixers": mixers
-            and pattern,
+            "window_pattern and mixers both name blocks: only windows in all of them go with mixers": both_patterns,
             "with separate_halves a MoE block's mixer is none, and moe_layers names others": halves
             and any(self.mixer_of(layer) != "none" for layer in self.moe_layers),
         }
@@ -845,25 +824,24 @@ class TransformerSpec(CheckedSpec):
         if experts := self.num_experts:
             active, numbers, count = self.experts_per_token, self.moe_layers, self.num_moe_layers
             groups, ungated = self.expert_groups, not self.shared_expert_ffn_hidden_size
-            number, chosen = (groups.count, groups.per_token) if groups else (1, 1)
+            number, chosen, best = (
+                (groups.count, groups.per_token, groups.scored_by) if groups else (1, 1, "")
+            )
             size, ascending = experts // number, [*numbers] == sorted({*numbers} & {*range(layers)})
+            too_few, miscounted = not 0 < active <= experts, numbers and len(numbers) != count
             errors |= {
-                f"experts_per_token {active} is not between 1 and num_experts {experts}": not active
-                or active > experts,
+                f"experts_per_token {active} is not between 1 and num_experts {experts}": too_few,
                 f"num_moe_layers {count} is not between 1 and num_layers {layers}": not count
                 or count > layers,
                 "moe_ffn_hidden_size must be above zero": not self.moe_ffn_hidden_size,
                 "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0": ungated
                 and self.shared_expert_gate,
                 f"moe_layers are numbers of blocks from 0 to {layers - 1}, in ascending order": not ascending,
-                f"moe_layers names {len(numbers)} blocks, and num_moe_layers is {count}": numbers
-                and len(numbers) != count,
+                f"moe_layers names {len(numbers)} blocks, and num_moe_layers is {count}": miscounted,
                 f"{number} expert_groups do not divide {experts} experts": experts % number,
                 f"a token chooses {chosen} of {number} expert_groups": chosen > number,
                 f"{chosen} expert_groups of {size} experts have fewer than {active}": chosen * size < active,
-                "expert_groups of one expert have no two best": size < 2
-                and groups
-                and groups.scored_by != "best",
+                "expert_groups of one expert have no two best": size < 2 and best == "two best",
             }
         else:
             mixture = "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers"
@@ -879,18 +857,15 @@ class TransformerSpec(CheckedSpec):
             }
         if stacks := self.stacks:
             count, buckets, widest = stacks.encoder_layers, stacks.position_buckets, 2 * stacks.farthest
-            count_error = (
-                f"encoder_layers {count} of stacks is not between 1 and {layers - 1}, all blocks but one"
-            )
+            text = f"encoder_layers {count} of stacks is not between 1 and {layers - 1}, all blocks but one"
             bucket_error = f"position_buckets {buckets} is not between 4 and {widest - 1}, twice farthest"
             excluded = "encoder attention_window recurrence further_tokens latent_attention parallel_block"
             errors |= {
-                count_error: not 0 < count < layers,
+                text: not 0 < count < layers,
                 **each(excluded, "does not go with stacks"),
                 bucket_error: buckets and not 4 <= buckets < widest,
                 "source_share of stacks follows from the job's sequences": stacks.source_share,
-                "stacks have norms before, and no alibi positions": positions == "alibi"
-                or placement != "before",
+                "stacks have norms before, and no alibi positions": positions == "alibi" or norms_after,
             }
         if tower := self.tower:
             decoder = self.model_copy(update={"tower": None, "num_layers": layers - tower.layers})

@@ -85,7 +85,8 @@ def _dims(question: Question, x: LayoutColumns) -> list[Array]:
 
 def _untrained_words(question: Question, layout: Layout) -> Words:
     model = question.model
-    text = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
+    features = either([*model.left_out, *model.not_in_executor])
+    text = f"the executor's blocks have no {features}: it would train another model than"
     hint = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
     other_kind = model.recurrence or model.stacks or model.tower or model.diffusion
     return Words(f"{text} `{model.name}`", "" if other_kind else hint)
@@ -134,7 +135,10 @@ def _pipeline_sends_words(question: Question, layout: Layout) -> Words:
 
 
 _RUNNABLE: dict[str, Row] = {
-    "the model is what it trains": (lambda q, x: bool(q.model.untrained), _untrained_words),
+    "the model is what it trains": (
+        lambda q, x: bool(q.model.left_out or q.model.not_in_executor),
+        _untrained_words,
+    ),
     "learned positions reach the sequence": (
         lambda q, x: (
             (q.model.positions == "learned") & (q.training.sequence_length > q.model.longest_sequence)
