@@ -208,13 +208,11 @@ EAGER_CAST_BYTES = 2 * FP32_BYTES + 1.0
 fp8."""
 
 
-def _cast_seconds(
-    local: LocalGemm, device: Device, *, backward: bool, cast_by_norm: bool = False
-) -> Array | float:
+def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: bool) -> Array | float:
     """(N,) seconds to cast the operands of a matrix product forward, or of its two products backward. Results
     of the backward products are also scaled.
 
-    With `cast_by_norm` a norm has already cast the input.
+    With `precast` a norm has already cast the input.
     """
     wide, narrow, kernel = device.element_bytes, device.operand_bytes, device.profile.kernel_seconds
     if wide == narrow:
@@ -223,7 +221,7 @@ def _cast_seconds(
     weights = local.outputs * local.inputs * local.batch
     gradients = local.rows * local.outputs * local.batch
     if not device.casts_apart:  # one new operand for both products that use it
-        if cast_by_norm:
+        if precast:
             return 0.0
         moved_bytes = (gradients if backward else inputs) * ((2 if narrow < 1 else 1) * wide + 2 * narrow)
         return kernel + moved_bytes / device.memory_rate
@@ -319,10 +317,12 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
     for op, gemm in products_of(operators):
         runs_on = wide_rates if gemm.router or gemm.adapter else device
         local = local_gemm(question, columns, gemm)
-        cast_by_norm = stack.transformer_engine and gemm.behind_norm
-        forward = forward + op.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
+        precast = stack.transformer_engine and gemm.behind_norm
+        forward = forward + op.share * forward_seconds(local, runs_on, precast=precast)
         towards_input, towards_weight = backward_products(local, runs_on, trained=op.trained)
-        casts = _cast_seconds(local, runs_on, backward=True) + _widening_seconds(local, runs_on)
+        casts = _cast_seconds(local, runs_on, backward=True, precast=False) + _widening_seconds(
+            local, runs_on
+        )
         backward_pass = towards_input + towards_weight + casts
         if gemm.routed and not stack.experts_in_one_kernel:
             read, added = _exposed_weight_seconds(question, local, trained=op.trained)
@@ -367,10 +367,10 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
     return LocalGemm(rows, inputs, outputs, batch, len(gemm.outputs), gemm.stored_bytes)
 
 
-def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = False) -> Array:
-    """(N,) forward seconds of a matrix product, including casts of operands. With `cast_by_norm` a norm has
+def forward_seconds(local: LocalGemm, device: Device, *, precast: bool = False) -> Array:
+    """(N,) forward seconds of a matrix product, including casts of operands. With `precast` a norm has
     already cast the input."""
-    casts = _cast_seconds(local, device, backward=False, cast_by_norm=cast_by_norm)
+    casts = _cast_seconds(local, device, backward=False, precast=precast)
     return product_seconds(local, device) + casts + _widening_seconds(local, device)
 
 

@@ -37,8 +37,7 @@ def stacked_parts(term: Term, parts: Iterable[str], axis: int) -> Array:
     policies = max(value.ndim for value in term.values()) > 1
     values = {part: value[:, None] if policies and value.ndim == 1 else value for part, value in term.items()}
     shape = np.broadcast_shapes(*(value.shape for value in values.values()))
-    none = np.zeros(shape)
-    return np.stack([np.broadcast_to(values.get(part, none), shape) for part in parts], axis=axis)
+    return np.stack([np.broadcast_to(values.get(part, np.zeros(1)), shape) for part in parts], axis=axis)
 
 
 class RankMemory:
@@ -61,12 +60,8 @@ class RankMemory:
     def breakdowns(self, blocks_SP: Ints) -> tuple[Breakdown, ...]:
         """Bytes by part (weights, activations ...) of each pipeline rank at the rank's memory peak, for one
         placement."""
-        moments_RKQ = self.moments(blocks_SP)
-        fullest_R = moments_RKQ.sum(axis=-1).argmax(axis=-1)
-        return tuple(
-            Breakdown(tuple(zip(MEMORY_PARTS, moments_KQ[fullest].tolist(), strict=True)))
-            for moments_KQ, fullest in zip(moments_RKQ, fullest_R, strict=True)
-        )
+        peaks_RQ = _largest_set(self.moments(blocks_SP)).tolist()
+        return tuple(Breakdown(tuple(zip(MEMORY_PARTS, peak_Q, strict=True))) for peak_Q in peaks_RQ)
 
     def moments(self, blocks_SP: Ints) -> Array:
         """Bytes by part of each pipeline rank at every moment of a step at which memory can peak, (..., R, K

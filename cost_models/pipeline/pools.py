@@ -78,7 +78,7 @@ Shares = tuple[tuple[int, ...], ...]
 """Number of microbatches of each replica in each pool."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PoolTerms:
     """Cost coefficients of N layouts in each of K pools of GPUs, and the seconds of transfers between ranks."""
 
@@ -111,14 +111,9 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     overhead = max(overheads, key=lambda term: float(sum_of_parts(term).max()))
     priced = tuple(terms | {"step_overhead": overhead} for terms in each)
     transfers, tied = _transfers(question, enlarged, columns)
-    return PoolTerms(
-        priced=priced,
-        costs=tuple(map(costs_of, priced)),
-        transfers=transfers,
-        tied=tied,
-        slowdown=np.stack([jitter_share(pool, columns) for pool in enlarged]),
-        blocking=~is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends),
-    )
+    slowdown = np.stack([jitter_share(pool, columns) for pool in enlarged])
+    blocking = ~is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends)
+    return PoolTerms(priced, tuple(map(costs_of, priced)), transfers, tied, slowdown, blocking)
 
 
 def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
@@ -149,8 +144,7 @@ def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
     rank."""
     if not question.has_pools:
         return stage_costs(question, LayoutColumns.of([layout]))
-    (terms,) = terms_of_each(question, [layout])
-    return costs_of(terms)
+    return costs_of(terms_of_each(question, [layout])[0])
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
@@ -226,8 +220,7 @@ def _as_large_as_all(pool: Question, question: Question) -> Question:
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
-    cluster = pool.cluster
-    links = cluster.links
+    cluster, links = pool.cluster, pool.cluster.links
     if links.inter_node is None:
         links = links.with_inter_node(question.pool_link)
     elif isinstance(links, LinkLevels):

@@ -584,12 +584,9 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
     across = {one.axis for one in uses}
     columns = LayoutColumns.of([estimate.layout])
     degrees = {axis: int(getattr(columns, axis)[0]) for axis in LINK_AXES} | {"dp": int(columns.replicas[0])}
-    return Crossing(
-        level=levels[-1],
-        inside=levels[-2].name,
-        uses=tuple(sorted(uses, key=lambda one: -one.share)),
-        stay=tuple(axis for axis in LINK_AXES if degrees[axis] > 1 and axis not in across),
-    )
+    busiest_first = tuple(sorted(uses, key=lambda one: -one.share))
+    stay = tuple(axis for axis in LINK_AXES if degrees[axis] > 1 and axis not in across)
+    return Crossing(level=levels[-1], inside=levels[-2].name, uses=busiest_first, stay=stay)
 
 
 def _level_use(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:

@@ -201,9 +201,7 @@ class Pieces:
 
     def straggler_wait(self, core: Array) -> Term:
         """Seconds of waiting for the rank with most attention work, (N,) or (N, P), if attention takes `core`
-        seconds. The term is empty if all sequences are equally long."""
-        if self.question.training.lengths is None:
-            return {}
+        seconds."""
         excess = straggler_excess(self.question, self.columns, data_parallel=self.data_parallel)
         return {"jitter": (core.T * excess).T}
 
@@ -232,8 +230,7 @@ class Pieces:
     def counts(self) -> Parameters:
         """Number of parameters of each module (block, experts, embedding, head) that a rank holds, before
         ZeRO shards them."""
-        x = self.columns
-        return parameters(self.question.model, x.tp, ep=x.ep, etp=x.etp)
+        return parameters(self.question.model, self.columns.tp, ep=self.columns.ep, etp=self.columns.etp)
 
     @cached_property
     def head_parameters(self) -> Array:

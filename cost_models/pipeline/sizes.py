@@ -31,7 +31,7 @@ from cost_models.memory.states import StateBytes
 from cost_models.operators.accumulation import chunks_loss, fuses_accumulation
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import job_operators, padded_vocabulary
-from cost_models.operators.record import tokens_on_rank
+from cost_models.operators.record import products_of, tokens_on_rank
 from cost_models.operators.traffic import block_traffic
 from cost_models.pipeline.seconds import Pieces, Term, sum_terms
 from cost_models.question import Question
@@ -47,18 +47,17 @@ def persistent_block(pieces: Pieces, states: StateBytes, experts: StateBytes) ->
     return sum_terms(dense, _persistent_bytes(experts, pieces.counts.experts, copies))
 
 
-def persistent_end(pieces: Pieces, states: StateBytes, module_parameters: Array) -> Term:
+def persistent_end(pieces: Pieces, states: StateBytes, parameters: Array) -> Term:
     """Bytes by part that embedding or head holds throughout the step, from the bytes of `states` per
     parameter. `fully_shard` keeps the gathered weights too."""
     gathered = pieces.states["embedding"].gathered if pieces.question.stack.fully_shard else 0.0
-    return _persistent_bytes(states, module_parameters, gathered)
+    return _persistent_bytes(states, parameters, gathered)
 
 
 def update_of_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
     """Temporary bytes by part of a block's optimizer step. `states` and `experts` are bytes per parameter
     outside and inside routed experts."""
-    dense = update_of(states, pieces.counts.block)
-    return sum_terms(dense, update_of(experts, pieces.counts.experts))
+    return sum_terms(update_of(states, pieces.counts.block), update_of(experts, pieces.counts.experts))
 
 
 def update_of(states: StateBytes, parameters: Array) -> Term:
@@ -84,14 +83,11 @@ def narrow_copies(question: Question) -> float:
     return _NARROW_COPIES * question.stack.transformer_engine * training.operand_bytes
 
 
-def _persistent_bytes(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:
+def _persistent_bytes(states: StateBytes, parameters: Array, gathered: Array | float) -> Term:
     """Bytes by part that a module holds throughout the step; `gathered` adds bytes per parameter of weights
     that stay gathered."""
-    return {
-        "weights": (states.weights + gathered) * module_parameters,
-        "gradients": states.gradients * module_parameters,
-        "optimizer": states.optimizer * module_parameters,
-    }
+    held = {"gradients": states.gradients * parameters, "optimizer": states.optimizer * parameters}
+    return {"weights": (states.weights + gathered) * parameters, **held}
 
 
 _QUEUED = 1024.0
@@ -158,8 +154,8 @@ def working_bytes(pieces: Pieces) -> Array:
     if not training.trains("block"):
         new_gradient = _largest_widened_matrix(question, columns)
     # with adapters in the MLP the gradient of what is inside comes from them besides, or is scaled for them
-    operators = job_operators(model, training.tuning)
-    adapts = any(one.half == "mlp" and one.gemm is not None and one.gemm.adapter for one in operators)
+    products = products_of(job_operators(model, training.tuning))
+    adapts = any(one.half == "mlp" and gemm.adapter for one, gemm in products)
     twice = model.gated_mlp or adapts
     widest = np.maximum(inner + new_gradient, 2 * inner if twice else 0.0)
     attending = 2 * gathered_elements(question, columns)
@@ -191,9 +187,8 @@ def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array
     matrix is quantised. All local experts in one kernel count together. Gradients of adapters are
     negligible."""
     largest = np.zeros(len(columns))
-    for one in job_operators(question.model, question.training.tuning):
-        gemm = one.gemm
-        if gemm is None or gemm.stored_bytes is None:
+    for _, gemm in products_of(job_operators(question.model, question.training.tuning)):
+        if gemm.stored_bytes is None:
             continue
         in_one_kernel = question.stack.experts_in_one_kernel and gemm.routed
         split = 1 if gemm.split == "whole" else columns.etp if gemm.routed else columns.tp

@@ -331,17 +331,14 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
         for name in begins.keys() & {"embedding_static"}:
             begins[name] = begins[name] | {"buffers": common[name]["buffers"]}
         common = common | begins
+
+    def where_counted(both: list[Array]) -> Array:
+        return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
+
     own_names = [name for name in OF_BLOCKS if name in common]
-    if counted.any():
-
-        def mean_where_counted(both: list[Array]) -> Array:
-            return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
-
-        means = {name: mean(name) for name in own_names}
-        by_kind = [
-            {name: join_terms([terms[name], means[name]], mean_where_counted) for name in own_names}
-            for terms in by_kind
-        ]
+    means = {name: mean(name) for name in own_names if counted.any()}
+    for terms in by_kind:
+        terms |= {name: join_terms([terms[name], means[name]], where_counted) for name in means}
     return [common | {name: terms[name] for name in own_names} for terms in by_kind]
 
 

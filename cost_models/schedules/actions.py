@@ -111,12 +111,9 @@ class ActionTable:
 
     def actions(self, rank: int) -> tuple[Action, ...]:
         """Actions of one pipeline rank in execution order."""
-        columns = (self.kind[rank], self.stage[rank], self.microbatch[rank])
-        return tuple(
-            Action(KINDS[kind], stage, microbatch)
-            for kind, stage, microbatch in zip(*(column.tolist() for column in columns), strict=True)
-            if kind != IDLE
-        )
+        columns = (self.kind[rank].tolist(), self.stage[rank].tolist(), self.microbatch[rank].tolist())
+        rows = zip(*columns, strict=True)
+        return tuple(Action(KINDS[kind], stage, number) for kind, stage, number in rows if kind != IDLE)
 
 
 def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: int, *, splits: bool) -> Ints:
@@ -216,10 +213,8 @@ def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]
     # counts can be most only before the first release of several in a row
     release_RA = np.isin(table.kind, (BACKWARD, WEIGHT))
     first_RA = release_RA[:, 1:] & ~release_RA[:, :-1]
-    maximal = [
-        _pareto_maximal(count_A2V[:-1][first_A].reshape(-1, 2 * table.vpp))
-        for count_A2V, first_A in zip(count_RA2V, first_RA, strict=True)
-    ]
+    counts = [count_A2V[first_A] for count_A2V, first_A in zip(count_RA2V[:, :-1], first_RA, strict=True)]
+    maximal = [_pareto_maximal(count_K2V.reshape(-1, 2 * table.vpp)) for count_K2V in counts]
     live, pending = zip(*(np.hsplit(count_KW, 2) for count_KW in maximal), strict=True)
     return live, pending
 
@@ -230,11 +225,9 @@ def _pareto_maximal(vectors_AV: Ints) -> Ints:
     # much faster than `np.unique` over rows
     vectors_KV = np.array(sorted(set(map(tuple, vectors_AV.tolist()))))
     total_K = vectors_KV.sum(axis=1)
-    rows = [
-        row
-        for row, (vector_V, total) in enumerate(zip(vectors_KV, total_K, strict=True))
-        if not (vectors_KV[total_K > total] >= vector_V).all(axis=1).any()  # only a larger total can dominate
-    ]
-    most_KV: Ints = vectors_KV[rows]
+    # only a larger total can dominate
+    larger = (vectors_KV[total_K > total] for total in total_K)
+    is_maximal = [not (more >= own).all(axis=1).any() for more, own in zip(larger, vectors_KV, strict=True)]
+    most_KV: Ints = vectors_KV[is_maximal]
     most_KV.flags.writeable = False
     return most_KV

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array, Ints
-from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, KINDS, WEIGHT, ActionTable
+from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, KINDS, ActionTable
 from cost_models.schedules.registry import shortened_table
 
 Seconds = npt.ArrayLike
@@ -50,7 +50,7 @@ _BATCH_ROWS = 4_000_000
 caches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CriticalPath:
     """Critical path of a step up to one rank's last action: a longest chain of actions and transfers, each
     waiting for the previous.
@@ -80,9 +80,8 @@ class Timeline:
         bounds = np.flatnonzero(np.diff(level_RA.ravel()[order_E], prepend=-1, append=-1)).tolist()
         self.levels = [slice(start, stop) for start, stop in pairwise(bounds)]
         """Range of action numbers (0 to E − 1) in each level."""
-        place = np.concatenate(
-            [np.empty_like(order_E), [_NEVER]]
-        )  # the sender -1 (none) finds the last entry
+        # the sender -1 (none) finds the last entry
+        place = np.concatenate([np.empty_like(order_E), [_NEVER]])
         place[order_E] = _BEFORE + np.arange(len(order_E))
         self.receives = place[sender_RA.ravel()[order_E]]
         """(E,) row of the evaluation with the action on another rank whose result this action receives."""
@@ -116,7 +115,7 @@ class Timeline:
         followed by equally long ones. If they do not yet, a longer table is evaluated.
         """
         duration_BS, delay_B, batch = self._flat_durations(forward_S, backward_S, p2p, weight_S)
-        return self._rank_ends(duration_BS, delay_B).reshape((*batch, self.table.pp))
+        return self._rank_ends(duration_BS, delay_B).reshape(*batch, self.table.pp)
 
     def _rank_ends(self, duration_BS: Array, delay_B: Array) -> Array:
         """Seconds from the start of the step at which each rank ends its last action, (B, R), for B
@@ -218,15 +217,10 @@ class Timeline:
             if missing and (longer := self._longer_timeline(missing)):
                 return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
             times[begin:end] += repeats
-        count = np.bincount(self.duration_of[path_E], times, (len(KINDS) + 1) * stages)
-        count_KS = count.astype(np.int64).reshape(-1, stages)
-        return CriticalPath(
-            forward_counts=count_KS[FORWARD],
-            backward_counts=count_KS[BACKWARD] + count_KS[INPUT],
-            weight_counts=count_KS[BACKWARD] + count_KS[WEIGHT],
-            p2p_count=int(times[late_E[path_E]].sum()),
-            rank=rank,
-        )
+        count = np.bincount(self.duration_of[path_E], times, (len(KINDS) + 1) * stages).astype(np.int64)
+        forward, backward, inputs, weight, _ = count.reshape(-1, stages)  # in the order of `KINDS`
+        transfers = int(times[late_E[path_E]].sum())
+        return CriticalPath(forward, backward + inputs, backward + weight, transfers, rank)
 
     def _repeated_stretches(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
         """Stretches of a critical path (its last action first) that repeat in the steady state, as
