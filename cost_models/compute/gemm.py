@@ -251,32 +251,31 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
 
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
-) -> tuple[Operator, ...]:
-    """Operators of a block that are matrix products. `joined` merges a parallel block's products if possible.
+) -> list[tuple[Operator, Gemm]]:
+    """Operators of a block that are matrix products, each with its product. `joined` merges a parallel block's
+    products if possible.
 
     A mixture, latent attention and matrices with adapters are not merged, nor are inputs from two norms.
     """
-    products = tuple(one for one in job_operators(model, tuning) if one.gemm is not None)
+    products = products_of(job_operators(model, tuning))
     adapted = tuning is not None and tuning.left is None
     unmergeable = model.moe_share or model.latent_attention is not None or adapted or model.tower is not None
     if not (joined and model.parallel_block) or unmergeable:
         return products
     into, out_of, up, down = products
-    read = (_joined_product(into, up),) if model.parallel_norms == 1 else (into, up)
-    return (*read, _joined_product(out_of, down))
+    read = [_joined_product(*into, *up)] if model.parallel_norms == 1 else [into, up]
+    return [*read, _joined_product(*out_of, *down)]
 
 
-def _joined_product(first: Operator, second: Operator) -> Operator:
-    """Operator that merges two matrix products into one. Outputs are side by side if ranks split the outputs;
-    inner dimensions are end to end if ranks split the inputs."""
-    one, second_gemm = first.gemm, second.gemm
-    assert one is not None
-    assert second_gemm is not None
-    if one.split == "columns":
-        merged = replace(one, outputs=one.outputs + second_gemm.outputs)
+def _joined_product(first: Operator, gemm: Gemm, second: Operator, beside: Gemm) -> tuple[Operator, Gemm]:
+    """Operator that merges two matrix products into one, and its product. Outputs are side by side if ranks
+    split the outputs; inner dimensions are end to end if ranks split the inputs."""
+    if gemm.split == "columns":
+        both = replace(gemm, outputs=gemm.outputs + beside.outputs)
     else:
-        merged = replace(one, inputs=one.inputs + second_gemm.inputs, last=one.last or second_gemm.last)
-    return replace(first, name=f"{first.name}, {second.name}", gemm=merged, flops=first.flops + second.flops)
+        both = replace(gemm, inputs=gemm.inputs + beside.inputs, last=gemm.last or beside.last)
+    name, flops = f"{first.name}, {second.name}", first.flops + second.flops
+    return replace(first, name=name, gemm=both, flops=flops), both
 
 
 _EXPERT_ROWS = 64.0
@@ -313,17 +312,15 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
     forward, backward, weight, column_weight = np.zeros((4, len(columns)))
     wide_rates, stack = device_of(question, wide=True), question.stack
     tuning = question.training.tuning
-    operators = product_operators(question.model, joined=stack.joins_parallel_products, tuning=tuning)
-    for op, gemm in products_of(operators):
+    products = product_operators(question.model, joined=stack.joins_parallel_products, tuning=tuning)
+    for op, gemm in products:
         runs_on = wide_rates if gemm.router or gemm.adapter else device
         local = local_gemm(question, columns, gemm)
         precast = stack.transformer_engine and gemm.behind_norm
         forward = forward + op.share * forward_seconds(local, runs_on, precast=precast)
         towards_input, towards_weight = backward_products(local, runs_on, trained=op.trained)
-        casts = _cast_seconds(local, runs_on, backward=True, precast=False) + _widening_seconds(
-            local, runs_on
-        )
-        backward_pass = towards_input + towards_weight + casts
+        casts = _cast_seconds(local, runs_on, backward=True, precast=False)
+        backward_pass = towards_input + towards_weight + (casts + _widening_seconds(local, runs_on))
         if gemm.routed and not stack.experts_in_one_kernel:
             read, added = _exposed_weight_seconds(question, local, trained=op.trained)
             forward = forward + op.share * read

@@ -69,10 +69,9 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
         paired.append(calls("multiply", inner))
     residuals = [op for op in operators if op.kind == "residual"]
     sums = [calls("add", {op.reads.place: op.reads.width}, op.inputs - 1) for op in residuals]
-    biased = sum_amounts(
-        (op.share, {"stream" if op.returns.place == "whole" else op.returns.place: op.returns.width})
-        for op in operators
-        if op.biased and op.returns is not None  # after ranks have added up their parts
+    returned = [(op.share, op.returns) for op in operators if op.biased and op.returns is not None]
+    biased = sum_amounts(  # after ranks have added up their parts
+        (share, {"stream" if over.place == "whole" else over.place: over.width}) for share, over in returned
     )
     additions = gradient_additions(operators).items()
     gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in additions]

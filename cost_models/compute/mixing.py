@@ -160,13 +160,11 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     if selective:
         tokens, rate = share * tokens, question.cluster.gpu.peak.get("fp32", device.peak)
         flops = _MAMBA1_FLOPS * (mixer.value_size * mixer.state_dim) / rate
-        seconds = np.maximum(tokens * np.maximum(flops, moved / device.memory_rate), (tokens > 0) * launches)
-    else:
-        rates = device.peak * (device.attention_shares / _SCAN_PRODUCTS)
-        products = tokens * scan_flops(mixer) / rates
-        roof = np.maximum(products, tokens * moved / device.memory_rate)
-        seconds = share * np.maximum(roof, launches)
-    return np.asarray(seconds)
+        roof = tokens * np.maximum(flops, moved / device.memory_rate)
+        return np.asarray(np.maximum(roof, (tokens > 0) * launches))
+    rates = device.peak * (device.attention_shares / _SCAN_PRODUCTS)
+    roof = np.maximum(tokens * scan_flops(mixer) / rates, tokens * moved / device.memory_rate)
+    return np.asarray(share * np.maximum(roof, launches))
 
 
 def scan_flops(mixer: Recurrence) -> float:

@@ -312,12 +312,10 @@ def require_full_pools(question: Question, layout: Layout) -> None:
     Raises:
         InputError: they do not, or there are too few microbatches for all.
     """
-    replicas = counted_replicas(question, layout)
+    replicas, names = counted_replicas(question, layout), question.pool_names
     capacity = parts_in(question, layout.tp * layout.cp * layout.pp)
     if replicas != capacity:
-        raise InputError(
-            f"`{layout}` has {replicas} replicas in pools {question.pool_names}; their GPUs hold {capacity}"
-        )
+        raise InputError(f"`{layout}` has {replicas} replicas in pools {names}; their GPUs hold {capacity}")
     microbatches, rest = divmod(question.training.global_batch, layout.mbs)
     minimum = fewest_microbatches(layout)
     if rest or microbatches < minimum * layout.dp:

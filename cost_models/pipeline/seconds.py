@@ -413,8 +413,7 @@ def layer_backward(pieces: Pieces) -> Term:
     """Seconds of one block's backward pass by part, under each recompute policy, including communication that
     recomputation repeats."""
     question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
-    recompute = block.recomputed
-    repeated = tensor.block_recomputed
+    recompute, repeated = block.recomputed, tensor.block_recomputed
     data_shown, data_hidden = exposed_gathers_backward(pieces)
     waited_for = tensor.block_backward + pieces.exposed_sums
     products = np.maximum(0.0, block.matrices_backward - tensor.block_regather - tensor.block_summed)
@@ -422,10 +421,9 @@ def layer_backward(pieces: Pieces) -> Term:
     tensor_exposed = _exposed_tensor_seconds(pieces, waited_for[:, None] + repeated, window)
     tensor_exposed = tensor_exposed + pieces.exposed_regather[:, None]
     drops = question.stack.drops
-    experts_again = float("experts" in drops)
     attends_again = np.array([0.0, float(bool(drops & ATTEND_AGAIN)), 1.0])
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
-    exchanges = np.array([1.0, 1.0 + experts_again, 2.0])  # with experts or the block theirs is repeated
+    exchanges = np.array([1.0, 1.0 + ("experts" in drops), 2.0])  # repeated with experts or the block
     exchanged = pieces.exposed_experts[:, None] * exchanges
     device_seconds = block.backward[:, None] + data_shown + recompute + tensor_exposed
     device_seconds = device_seconds + context_exposed + exchanged

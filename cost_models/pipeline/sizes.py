@@ -146,8 +146,7 @@ def working_bytes(pieces: Pieces) -> Array:
     matrix = model.hidden_size * width / columns.tp
     if model.moe_share:
         copies = tokens_on_rank(question, columns, "copies") * model.hidden_size
-        routed = tokens_on_rank(question, columns, "expert") * model.moe_ffn_hidden_size
-        inner = np.maximum(inner, routed)
+        inner = np.maximum(inner, tokens_on_rank(question, columns, "expert") * model.moe_ffn_hidden_size)
         stacked = model.num_experts / columns.ep * model.hidden_size * model.moe_ffn_hidden_size / columns.etp
         matrix = np.maximum(matrix, stacked)
     new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
@@ -156,8 +155,7 @@ def working_bytes(pieces: Pieces) -> Array:
     # with adapters in the MLP the gradient of what is inside comes from them besides, or is scaled for them
     products = products_of(job_operators(model, training.tuning))
     adapts = any(one.half == "mlp" and gemm.adapter for one, gemm in products)
-    twice = model.gated_mlp or adapts
-    widest = np.maximum(inner + new_gradient, 2 * inner if twice else 0.0)
+    widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp or adapts else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
     if training.narrow and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:

@@ -143,15 +143,13 @@ def _heads(pieces: Pieces, terms: Terms, own: Mapping[str, Sequence[Term]], of_r
     """Coefficients of the model head under multi-token prediction, for each further token: the head gains the
     terms in `own`, and for each name in `of_rank` a block, and the embedding if it is on another rank."""
     times, pipelined = pieces.question.model.further_tokens, pieces.columns.pp > 1
-    changed = {
-        f"head_{kind}": sum_terms(terms[f"head_{kind}"], *each, times=times) for kind, each in own.items()
-    }
+    heads = {f"head_{key}": sum_terms(terms[f"head_{key}"], *each, times=times) for key, each in own.items()}
     for kind in of_rank:
         head = sum_terms(terms[f"head_{kind}"], terms[f"layer_{kind}"], times=times)
         embedding = terms[f"embedding_{kind}"].items()
         copy = {part: np.where(pipelined, value, 0.0) for part, value in embedding if part != "buffers"}
-        changed[f"head_{kind}"] = sum_terms(head, copy)
-    return changed
+        heads[f"head_{kind}"] = sum_terms(head, copy)
+    return heads
 
 
 def _unrecomputed(block: Term) -> Term:
@@ -211,8 +209,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     # schedules that run backward at once have one microbatch in the head, which belongs to the loss's moment; GPipe
     # keeps them all, and DualPipeV runs another between; if backward is always split, the output product's kept
     # tensors wait for its weight half
-    collects = is_scheduled(columns, KEEPS_ALL_LOGITS)
-    waits = is_scheduled(columns, ALWAYS_SPLIT)
+    collects, waits = is_scheduled(columns, KEEPS_ALL_LOGITS), is_scheduled(columns, ALWAYS_SPLIT)
     live = kept.head + kept.log_probabilities
     head_moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits

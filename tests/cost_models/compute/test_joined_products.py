@@ -36,7 +36,8 @@ def asked(*, joins: bool, **model: Any) -> Question:
 
 def names(question: Question) -> list[str]:
     return [
-        one.name for one in product_operators(question.model, joined=question.stack.joins_parallel_products)
+        one.name
+        for one, _ in product_operators(question.model, joined=question.stack.joins_parallel_products)
     ]
 
 
@@ -44,7 +45,7 @@ def test_two_products_are_left_of_four() -> None:
     question = asked(joins=True)
     assert names(question) == ["queries, keys, values, mlp up", "output projection, mlp down"]
     apart, joined = (
-        sum(one.flops for one in product_operators(question.model, joined=way)) for way in (False, True)
+        sum(one.flops for one, _ in product_operators(question.model, joined=way)) for way in (False, True)
     )
     assert joined == apart
 
