@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.layout import AXES, MESH_AXES, PLACES, Layout
+from cost_models.axes.layout import AXES, MESH_AXES, PLACES, Layout, same_seats
 from cost_models.axes.words import UNSAID, Word
 from cost_models.question import Question
 from cost_models.schedules.registry import REGISTRY
@@ -55,6 +55,14 @@ def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) 
 def is_scheduled(columns: LayoutColumns, some: Container[str]) -> Bools:
     """(N,) whether the layout's pipeline schedule is among the names in `some`."""
     return np.asarray(np.array([name in some for name in REGISTRY])[columns.schedule])
+
+
+def seated_as(columns: LayoutColumns, orders: Iterable[int]) -> Bools:
+    """(N,) whether the layout's order of mesh axes places ranks as one of `orders` does, indices into `ORDERS`."""
+    mesh = columns.cp, columns.dp, columns.pp
+    seats = same_seats(*mesh, columns.order)
+    seated: Bools = np.any([same_seats(*mesh, order) == seats for order in orders], axis=0)
+    return seated
 
 
 if TYPE_CHECKING:

@@ -47,11 +47,10 @@ from planner.search.branching import SearchResult
 from planner.search.pools import count_layouts
 from planner.search.search import Budget, Row, scaling_rows
 from planner.space.axes import divisors
-from planner.space.clouds import BalancedPrices, balanced_prices, cloud
 from planner.space.limits import left_out
 from planner.space.restrictions import Restrictions
 from planner.space.sizes import require_possible, resized
-from planner.space.space import legal_space
+from planner.space.space import BalancedPrices, balanced_prices, cloud, legal_space
 
 if TYPE_CHECKING:
     import pandas as pd

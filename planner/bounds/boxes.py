@@ -1,4 +1,4 @@
-"""Minimum costs of the layouts in each box of counts (`planner.space.counts`), and whether late rules allow
+"""Minimum costs of the layouts in each box of counts (`planner.space.axes`), and whether late rules allow
 any of them.
 
 Bytes of every coefficient are concave in the counts, so least at a corner: with offload they are sums over a
@@ -26,7 +26,7 @@ from cost_models.pipeline.stage_costs import BYTES, StageCosts, memory_terms, st
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.rules.legality import LATE_RULES
-from planner.space.counts import Boxes, with_counts
+from planner.space.axes import Boxes, with_counts
 
 
 def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:

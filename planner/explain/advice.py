@@ -40,9 +40,9 @@ from planner.rules.legality import check
 from planner.search.branching import SearchResult
 from planner.search.search import Budget, place_layout
 from planner.space.axes import VALUES, Mesh, divisors
-from planner.space.clouds import balanced_prices
 from planner.space.restrictions import Restrictions, satisfies
 from planner.space.sizes import on_whole_nodes, possible, resized
+from planner.space.space import balanced_prices
 
 Trouble = Literal["a flag", "re-sharding"]
 """Effort of a change. `a flag`: each rank holds the same parameters, so a job continues with another flag.

@@ -158,7 +158,7 @@ def faster_under(
     if space is not None:
         degrees = tried_tensor_degrees(question, limits_after)
         may_win = change.least_seconds(space, limits) < below
-        spaces = [space.with_rates(question).of_cores(may_win & np.isin(space.cores.tp, degrees))]
+        spaces = [space.with_question(question).of_cores(may_win & np.isin(space.cores.tp, degrees))]
         if added := frozenset(degrees) - {*tried_tensor_degrees(before, limits)}:
             only = limits_after.only | {"tp": added}
             spaces.append(legal_space(question, replace(limits_after, only=only)))

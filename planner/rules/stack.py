@@ -36,7 +36,7 @@ IN_16_BITS = "plan with --precision bf16"
 """Hint for the user where the executor does not support a plan's precision."""
 _PRECISIONS = ("fp32", "bf16", "fp8")
 _OPTIMIZERS = ("adamw", "lamb", "sgd")
-_FP8_SIDE = 16
+FP8_SIDE = 16
 """Number that must divide every dimension of a matrix product in fp8: 16 bytes at one byte per element."""
 
 
@@ -64,7 +64,7 @@ def _has_narrow_states(training: TrainingSpec) -> bool:
 
 def _fp8_words(question: Question, layout: Layout) -> Words:
     sides = _dims(question, LayoutColumns.of([layout]))
-    odd = dict.fromkeys(f"{side[0]:g}" for side in sides if side[0] % _FP8_SIDE)
+    odd = dict.fromkeys(f"{side[0]:g}" for side in sides if side[0] % FP8_SIDE)
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
     text = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {', '.join(odd)}"
     return Words(text, f"choose other degrees, or {IN_16_BITS}")
@@ -250,7 +250,7 @@ _RUNNABLE: dict[str, Row] = {
     ),
     "products in fp8 have whole sides": (
         lambda q, x: (
-            (q.training.precision == "fp8") & np.any([side % _FP8_SIDE != 0 for side in _dims(q, x)], axis=0)
+            (q.training.precision == "fp8") & np.any([side % FP8_SIDE != 0 for side in _dims(q, x)], axis=0)
         ),
         _fp8_words,
     ),

@@ -4,7 +4,7 @@
     rows    layouts under the bound of their pipeline at their own costs   → placed by `planner.search.branching`
 
 A core whose bound cannot beat the k-th best layout is never opened, which decides all its layouts at once. Where counts
-of blocks are open (`planner.space.counts`), a row stands for a box of them and is halved before it is placed.
+of blocks are open (`planner.space.axes`), a row stands for a box of them and is halved before it is placed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from planner.bounds.cores import best_known_bounds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import TOLERANCE, Leaf, WeighedLeaf
 from planner.placement.rank_costs import RankCosts, groups_of
-from planner.space.counts import Boxes, with_counts
+from planner.space.axes import Boxes, with_counts
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions

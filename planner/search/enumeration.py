@@ -1,7 +1,7 @@
 """Independent enumerator of the layouts that a search covers; it shares no code with the search's space.
 
 The lists of degrees and switches are written out, longer than any rule allows; those of their combinations
-that rules, restrictions and `SEARCH_LIMITS` permit are covered. `--solver ilp` proves its answer over these
+that rules, restrictions and `beyond_limits` permit are covered. `--solver ilp` proves its answer over these
 layouts.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from cost_models.arrays import Bools
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import USUAL_RING, Layout, Offload
+from cost_models.axes.rule import unbroken
 from cost_models.axes.stages import policies_by_schedule
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.pipeline.pools import in_pools
@@ -24,7 +25,7 @@ from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, SCHEDULES
 from planner.formats.trainers import trainer_named
 from planner.rules.legality import check, legal_rows
 from planner.search.candidates import joined
-from planner.space.limits import SEARCH_LIMITS
+from planner.space.limits import beyond_limits
 from planner.space.restrictions import Restrictions, allowed_rows
 
 _DEGREES = ("tp", "pp", "cp", "dp")
@@ -90,8 +91,7 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
 
 
 def _within_limits(question: Question, limits: Restrictions, columns: LayoutColumns) -> LayoutColumns:
-    beyond = np.any([limit.beyond(question, limits, columns) for limit in SEARCH_LIMITS], axis=0)
-    return columns.rows(np.flatnonzero(~beyond))
+    return columns.rows(np.flatnonzero(unbroken(beyond_limits(limits), question, columns)))
 
 
 def written(question: Question, limits: Restrictions) -> LayoutColumns:

@@ -216,7 +216,7 @@ def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColu
     """Legal layouts with one stage a rank whose pipeline ranks fill the pools of GPUs, and whether hosts and
     drives have room for what each offloads, (N,)."""
     space = legal_space(question, replace(limits, only=_plain_only(limits)))
-    rows = space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
+    rows = space.rows(*space.choices_of(np.flatnonzero(fills_pools(question, space.cores))))
     return rows, unbroken(LATE_RULES, question, rows)
 
 

@@ -1,20 +1,27 @@
-"""Treatment of each axis by a search: values tried in a mesh, properties that depend on it, and reasons to
-close it.
+"""Treatment of each axis by a search: values tried in a mesh, properties that depend on it, reasons to close it,
+and boxes of counts.
 
 An axis that is in none of these tables keeps its default; `planner.space.space` chooses the degrees of the
 mesh, microbatch sizes, ZeRO stages, shard groups and schedules.
+
+Counts are of blocks that offload keeps in host memory; the search tries hundreds in every mesh. It searches boxes of
+counts, one entry for all counts between two corners, prices the corners of a box for a bound of the whole box
+(`planner.bounds.boxes`), and halves the boxes that may hold the best.
+
+Shape legend: N layouts or boxes, R columns that count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Ints
-from cost_models.axes.columns import USUAL_CONTEXT
+from cost_models.arrays import Bools, Ints
+from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import AXES, NOWHERE, RESIDENCIES, USUAL_RING, Offload, same_seats
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.question import Question
@@ -63,10 +70,8 @@ def _orders(question: Question, mesh: Mesh) -> list[int]:
 def _context_ways(question: Question, mesh: Mesh) -> list[int]:
     """Kinds of context parallelism that the search tries in a mesh, as indices into `CONTEXTS`; the stack's
     default is unnamed."""
-    if mesh.cp == 1:
-        return [USUAL_CONTEXT]
-    others = [way for way in question.stack.context_kinds if way != question.stack.context_parallel]
-    return [USUAL_CONTEXT, *(CONTEXTS.index(way) for way in others)]
+    kinds, default = question.stack.context_kinds, question.stack.context_parallel
+    return [USUAL_CONTEXT, *(CONTEXTS.index(way) for way in kinds if way != default and mesh.cp > 1)]
 
 
 def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
@@ -162,3 +167,111 @@ def columns_that_affect(matter: Matter) -> tuple[str, ...]:
     """Names of the layout columns on which a property (`states`, `pipeline` or `blocks`) of a layout depends."""
     touching = (name for name in AXES if matter in _AFFECTS.get(name, (matter,)))
     return tuple(column for name in touching for column in AXES[name].columns(name))
+
+
+COUNTS = tuple(f"offload_{part}" for part in RESIDENCIES)
+"""Columns that count the offloaded blocks of a rank, R."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Ranges of the numbers of offloaded blocks of N layouts, one box (hyperrectangle) of counts for each
+    layout. Each count goes from `least` to `most`; the sum of the counts is at most `room`."""
+
+    least: Ints
+    """(N, R)"""
+    most: Ints
+    """(N, R)"""
+    room: Ints
+    """(N,)"""
+
+    def __len__(self) -> int:
+        return len(self.room)
+
+    @classmethod
+    def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
+        """Boxes from the offload counts of the given layouts up to the largest counts possible."""
+        minimum, room = counts_of(columns), countable(question, columns.pp)
+        counted = minimum % EVERY
+        others = counted.sum(axis=1)[:, None] - counted
+        return cls(minimum, np.where(counted > 0, room[:, None] - others, minimum), room)
+
+    @classmethod
+    def of(cls, columns: LayoutColumns) -> Boxes:
+        """Boxes that hold exactly the offload counts of the given layouts."""
+        counts = counts_of(columns)
+        return cls(counts, counts, (counts % EVERY).sum(axis=1))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Boxes]) -> Boxes:
+        """Concatenation of several `Boxes`."""
+        least, most, room = zip(*((part.least, part.most, part.room) for part in parts), strict=True)
+        return cls(np.concatenate(least), np.concatenate(most), np.concatenate(room))
+
+    def rows(self, index: Ints) -> Boxes:
+        """Subset of the boxes at the given indices."""
+        return Boxes(self.least.take(index, axis=0), self.most.take(index, axis=0), self.room[index])
+
+    @property
+    def layouts(self) -> Ints:
+        """Number of combinations of counts in each box, (N,). With two columns of counts a box is a rectangle
+        cut by a line, which leaves out a triangle less what of it is outside the rectangle."""
+        long, high = np.sort(self.most - self.least + 1, axis=1)[:, :-3:-1].T
+        over = (self.most % EVERY).sum(axis=1) - self.room
+        sides = np.maximum([over, over - long, over - high, over - long - high], 0)
+        left_out: Ints = np.array([1, -1, -1, 1]) @ (sides * (sides + 1) // 2)
+        return long * high - left_out
+
+    @property
+    def is_single(self) -> Bools:
+        """Whether a box holds only one combination of counts, (N,)."""
+        single: Bools = (self.least == self.most).all(axis=1)
+        return single
+
+    def corners(self, columns: LayoutColumns) -> list[LayoutColumns]:
+        """Layouts at the corners of the boxes, one table of N layouts for each combination of `least` and
+        `most`. Single counts repeat corners."""
+        open_R: Bools = np.any(self.least < self.most, axis=0)
+        ends = product(*((False, True) if is_open else (False,) for is_open in open_R.tolist()))
+        return [with_counts(columns, np.where(np.array(most), self.most, self.least)) for most in ends]
+
+    def halves(self) -> tuple[Ints, Boxes]:
+        """Split each box of counts along its longest side; return the index of the parent of each half, and the
+        halves. Single boxes stay."""
+        boxes = np.arange(len(self))
+        side = (self.most - self.least).argmax(axis=1)
+        middle = (self.least[boxes, side] + self.most[boxes, side]) // 2
+        lower, upper = self.most.copy(), self.least.copy()
+        lower[boxes, side], upper[boxes, side] = middle, middle + 1
+        halves = Boxes.joined([replace(self, most=lower), replace(self, least=upper)])
+        counted = halves.least % EVERY
+        spare = halves.room - counted.sum(axis=1)
+        # at the least counts of other columns
+        most = np.where(halves.least < EVERY, np.minimum(halves.most, counted + spare[:, None]), halves.most)
+        nonempty = np.flatnonzero((halves.least <= most).all(axis=1))
+        return np.tile(boxes, 2)[nonempty], replace(halves, most=most).rows(nonempty)
+
+    def singles(self, columns: LayoutColumns) -> tuple[Ints, LayoutColumns, Boxes]:
+        """Every combination of counts in the boxes: the index of its box, (K,), the layout of that box with
+        these counts, and a box of it alone."""
+        bounds = zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
+        combinations = [
+            (box, *counts)
+            for box, (lows, highs, room) in enumerate(bounds)
+            for counts in product(*(range(low, high + 1) for low, high in zip(lows, highs, strict=True)))
+            if sum(count % EVERY for count in counts) <= room
+        ]
+        table = np.array(combinations, dtype=np.int64).reshape(-1, 1 + len(COUNTS))
+        index, counts = table[:, 0], table[:, 1:]
+        return index, with_counts(columns.rows(index), counts), Boxes(counts, counts, self.room[index])
+
+
+def with_counts(columns: LayoutColumns, counts: Ints) -> LayoutColumns:
+    """Copies of the layouts with the given counts of offloaded blocks, (N, R)."""
+    return replace(columns, **{name: counts[:, at] for at, name in enumerate(COUNTS)})
+
+
+def counts_of(columns: LayoutColumns) -> Ints:
+    """Counts of offloaded blocks for each residency, (N, R)."""
+    counts: Ints = np.stack([getattr(columns, name) for name in COUNTS], axis=1)
+    return counts

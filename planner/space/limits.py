@@ -7,9 +7,8 @@ layouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import compress
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, USUAL_RING, Layout
 from cost_models.axes.offload.residency import named_blocks, offloads
-from cost_models.axes.rule import Rule, objections
+from cost_models.axes.rule import Row, Rule, objections, rules
 from cost_models.axes.stages import ENDS
 from cost_models.axes.words import EVERY
 from cost_models.communication.topology import levels_of
@@ -28,27 +27,6 @@ from planner.placement.patterns import covers
 from planner.rules.legality import overflows_hosts
 from planner.space.axes import CLOSED, countable, divisors
 from planner.space.restrictions import Restrictions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """One kind of legal layouts that a search does not try, as a named limit with a sentence for the user."""
-
-    name: str
-    covered: str
-    """Phrase for what is covered, in a sentence on the space; empty if only redundant layouts are left
-    out."""
-    beyond: Callable[[Question, Restrictions, LayoutColumns], Bools]
-    """(N,) whether layouts lie beyond the limit, within restrictions that may request them."""
-    what: str
-    """Sentence on a layout beyond it, a template of `layout`, `question` and `model`."""
-    matters: Callable[[Question, Restrictions], bool] = lambda question, limits: True
-    """Whether the limit leaves out any layout of a question within some restrictions."""
-
-    def rule(self, limits: Restrictions) -> Rule:
-        """Rule that layouts break if they lie beyond the search limit, within some restrictions."""
-        return Rule(self.name, lambda q, x: self.beyond(q, limits, x), self.what)
-
 
 NEARLY_AS_FAST = 0.5
 """Share of the intra-node bandwidth from which a search spreads tensor groups over nodes by default: below it
@@ -67,37 +45,8 @@ def tensor_degrees(cluster: ClusterSpec) -> list[int]:
 def tried_tensor_degrees(question: Question, limits: Restrictions) -> list[int]:
     """Tensor-parallel degrees that a search tries or the user names, as far as the restrictions permit them and
     they divide the GPUs."""
-    gpus, requested = question.cluster.num_gpus, limits.only.get("tp", frozenset())
-    degrees = [tp for tp in sorted({*tensor_degrees(question.cluster), *requested}) if gpus % tp == 0]
-    permitted = limits.permits("tp", np.array(degrees, dtype=np.int64))
-    return [*compress(degrees, permitted.tolist())]
-
-
-def _spread(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
-    spread: Bools = ~np.isin(x.tp, [*tensor_degrees(question.cluster), *limits.only.get("tp", ())])
-    return spread
-
-
-def _uneven(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
-    blocks, stages_N = question.model.num_layers, x.pp * x.vpp
-    shapes = zip(x.schedule.tolist(), stages_N.tolist(), strict=True)
-    covered = [covers(SCHEDULES[schedule], blocks, stages) for schedule, stages in shapes]
-    return (stages_N <= blocks + ENDS) & ~np.array(covered, dtype=np.bool_)
-
-
-def _closed(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
-    is_closed = np.zeros(len(x), dtype=np.bool_)
-    for name in CLOSED:
-        if not limits.opens(name):
-            for column, word in AXES[name].columns(name).items():
-                is_closed |= getattr(x, column) != word.simplest
-    return is_closed
-
-
-def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
-    is_redundant: Bools = (x.zero > 0) & (x.shard == 1)
-    is_redundant |= (x.cp > 1) & (x.context == CONTEXTS.index(question.stack.context_parallel))
-    return is_redundant | needless_rows(question, limits, x)
+    degrees = {*tensor_degrees(question.cluster), *limits.only.get("tp", ())}
+    return limits.permitted("tp", [tp for tp in sorted(degrees) if question.cluster.num_gpus % tp == 0])
 
 
 def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
@@ -113,7 +62,14 @@ def needless_rows(question: Question, limits: Restrictions, columns: LayoutColum
     return drive & ~overflows_hosts(question, without, question.training.recompute)
 
 
-def _untried(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
+def _uneven(question: Question, x: LayoutColumns) -> Bools:
+    blocks, stages_N = question.model.num_layers, x.pp * x.vpp
+    shapes = zip(x.schedule.tolist(), stages_N.tolist(), strict=True)
+    covered = [covers(SCHEDULES[schedule], blocks, stages) for schedule, stages in shapes]
+    return (stages_N <= blocks + ENDS) & ~np.array(covered, dtype=np.bool_)
+
+
+def _untried(question: Question, x: LayoutColumns) -> Bools:
     beside = (x.offload_states > 0) | (x.offload_streamed > 0)
     whole = (x.offload_streamed >= EVERY) & (x.offload_states > 0)
     own_host = offloads(x) & (question.cluster.gpu.kind == "cpu")
@@ -121,74 +77,68 @@ def _untried(question: Question, limits: Restrictions, x: LayoutColumns) -> Bool
     return own_host | counts_all | whole | ((x.offload_parked > 0) & beside)
 
 
-SEARCH_LIMITS: tuple[Limit, ...] = (
-    Limit(
-        name="tensor groups lie on fast links",
-        covered="tp within a node, or as asked for",
-        beyond=_spread,
-        what="`tp{layout.tp}` spreads tensor groups over nodes, on slow links: `--fix tp={layout.tp}` has it searched",
-        matters=lambda q, limits: tensor_degrees(q.cluster)[-1] < q.cluster.num_gpus,
-    ),
-    Limit(
-        name="experts are split no finer than the rest",
-        covered="etp a divisor of tp, or as asked for",
-        beyond=lambda q, limits, x: (x.tp % x.etp != 0) & ~np.isin(x.etp, list(limits.only.get("etp", ()))),
-        what="`etp{layout.etp}` does not divide tp{layout.tp}: `--fix etp={layout.etp}` has it searched",
-        matters=lambda q, limits: q.model.has_experts and q.stack.expert_tensor_parallel,
-    ),
-    Limit(
-        name="chunks are of nearly one size",
-        covered="every number of blocks on each stage or, where a rank has several chunks or split backward passes,"
-        " equal stages or one or two at the ends with a block less (or none, where they are interleaved)",
-        beyond=_uneven,
-        what="`pp{layout.pp} vpp{layout.vpp}` makes {layout.num_stages} stages of {model.num_layers} blocks, and of"
-        " several chunks a rank the search has all of one size, or one or two a block smaller",
-    ),
-    Limit(
-        name="axes are closed unless asked for",
-        covered=f"{', '.join(CLOSED)} as `--allow` opens them",
-        beyond=_closed,
-        what="`{layout.brief}` has what the search leaves alone unless `--allow` opens it",
-    ),
-    Limit(
-        name="residencies go together",
-        covered="of offloaded blocks parked ones beside resident ones alone, and streamed ones, unless all are,"
-        " beside those with states away",
-        beyond=_untried,
-        what="`{layout.brief}` mixes residencies, or counts all blocks of a rank, as the search does not",
-        matters=lambda q, limits: limits.opens("offload") and bool(q.stack.residencies),
-    ),
-    Limit(
-        name="rings have the usual buffers",
-        covered="a ring of two buffers, or as asked for",
-        beyond=lambda q, limits, x: (
-            (x.ring != USUAL_RING) & ~np.isin(x.ring, list(limits.only.get("ring", ())))
-        ),
-        what="`ring={layout.ring}` is searched only where `--fix ring={layout.ring}` asks for it",
-        matters=lambda q, limits: limits.opens("offload") and "streamed" in q.stack.residencies,
-    ),
-    Limit(
-        name="each meaning has one word",
-        covered="",
-        beyond=_redundant,
-        what="`{layout.brief}` says more than it needs to: groups of one rank, the usual way, or a drive beside enough"
-        " memory",
-    ),
-)
-"""Limits in the order in which they are reported."""
-
-
-def limits_in_words(question: Question, limits: Restrictions) -> str:
-    """Text that describes which layouts a search covers, with a phrase for each limit that matters for the
-    question."""
-    return "; ".join(
-        limit.covered for limit in SEARCH_LIMITS if limit.covered and limit.matters(question, limits)
-    )
+def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
+    is_redundant: Bools = (x.zero > 0) & (x.shard == 1)
+    is_redundant |= (x.cp > 1) & (x.context == CONTEXTS.index(question.stack.context_parallel))
+    return is_redundant | needless_rows(question, limits, x)
 
 
 def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
-    """Limits of the search as rules, one for each limit, within some restrictions."""
-    return tuple(limit.rule(limits) for limit in SEARCH_LIMITS)
+    """Limits of the search as rules, which layouts break if they lie beyond a limit, within restrictions that may
+    request them; in the order in which they are reported."""
+    named = {axis: [*limits.only.get(axis, ())] for axis in ("tp", "etp", "ring")}
+    shut = [AXES[name].columns(name).items() for name in CLOSED if not limits.opens(name)]
+    table: dict[str, Row] = {
+        "tensor groups lie on fast links": (
+            lambda q, x: ~np.isin(x.tp, [*tensor_degrees(q.cluster), *named["tp"]]),
+            "`tp{layout.tp}` spreads tensor groups over nodes, on slow links: `--fix tp={layout.tp}` has it searched",
+        ),
+        "experts are split no finer than the rest": (
+            lambda q, x: (x.tp % x.etp != 0) & ~np.isin(x.etp, named["etp"]),
+            "`etp{layout.etp}` does not divide tp{layout.tp}: `--fix etp={layout.etp}` has it searched",
+        ),
+        "chunks are of nearly one size": (
+            _uneven,
+            "`pp{layout.pp} vpp{layout.vpp}` makes {layout.num_stages} stages of {model.num_layers} blocks, and of"
+            " several chunks a rank the search has all of one size, or one or two a block smaller",
+        ),
+        "axes are closed unless asked for": (
+            lambda q, x: np.any([getattr(x, name) != word.simplest for name, word in chain(*shut)], axis=0),
+            "`{layout.brief}` has what the search leaves alone unless `--allow` opens it",
+        ),
+        "residencies go together": (
+            _untried,
+            "`{layout.brief}` mixes residencies, or counts all blocks of a rank, as the search does not",
+        ),
+        "rings have the usual buffers": (
+            lambda q, x: (x.ring != USUAL_RING) & ~np.isin(x.ring, named["ring"]),
+            "`ring={layout.ring}` is searched only where `--fix ring={layout.ring}` asks for it",
+        ),
+        "each meaning has one word": (
+            lambda q, x: _redundant(q, limits, x),
+            "`{layout.brief}` says more than it needs to: groups of one rank, the usual way, or a drive beside enough"
+            " memory",
+        ),
+    }
+    return rules(table)
+
+
+def limits_in_words(question: Question, limits: Restrictions) -> str:
+    """Text that describes which layouts a search covers, with a phrase for each limit that leaves out any but
+    redundant layouts of the question."""
+    offloads, has = limits.opens("offload"), question.stack.residencies
+    splits_experts = question.model.has_experts and question.stack.expert_tensor_parallel
+    phrases = {
+        "tp within a node, or as asked for": tensor_degrees(question.cluster)[-1] < question.cluster.num_gpus,
+        "etp a divisor of tp, or as asked for": splits_experts,
+        "every number of blocks on each stage or, where a rank has several chunks or split backward passes,"
+        " equal stages or one or two at the ends with a block less (or none, where they are interleaved)": True,
+        f"{', '.join(CLOSED)} as `--allow` opens them": True,
+        "of offloaded blocks parked ones beside resident ones alone, and streamed ones, unless all are,"
+        " beside those with states away": offloads and bool(has),
+        "a ring of two buffers, or as asked for": offloads and "streamed" in has,
+    }
+    return "; ".join(phrase for phrase, matters in phrases.items() if matters)
 
 
 def left_out(question: Question, limits: Restrictions, layout: Layout) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
-from planner.rules.stack import question_objections
+from planner.rules.stack import FP8_SIDE, question_objections
 from planner.space.axes import CLOSED, divisors
 from planner.space.limits import beyond_limits, tensor_degrees
 from planner.space.restrictions import Restrictions, with_context_ways
@@ -124,12 +124,8 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
         """Default and requested values of an axis that the restrictions permit; if there are none, the least
         permitted value."""
         bounds = {limit[axis] for limit in (limits.at_least, limits.at_most) if axis in limit}
-        minimum = max(1, limits.at_least.get(axis, 1))
-        spare = np.arange(minimum, minimum + len(limits.never.get(axis, ())) + 1)
-        numbers = np.array(sorted({*defaults, *limits.only.get(axis, ()), *bounds}), dtype=np.int64)
-        permitted = numbers[limits.permits(axis, numbers)]
-        usable = permitted if len(permitted) else spare[limits.permits(axis, spare)][:1]
-        return [int(value) for value in usable]
+        permitted = limits.permitted(axis, sorted({*defaults, *limits.only.get(axis, ()), *bounds}))
+        return permitted or limits.permitted(axis, limits.unbounded(axis, 1))[:1]
 
     runs = range(len(SCHEDULES)) if "schedule" in restricted else map(SCHEDULES.index, stack.schedules)
     pairs = product(values("schedule", runs), values("vpp", (1, 2)))
@@ -221,11 +217,10 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     if refused := question_objections(question):
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
-    place = f"on {counted(question.cluster.num_gpus, 'GPU')}"
+    batch, place = question.training.global_batch, counted(question.cluster.num_gpus, "GPU")
     if question.has_pools:
-        place = f"on the pools of `{question.cluster.name}`"
-    message = f"no layout of {question.model.name} {place} is legal with global batch"
-    message += f" {question.training.global_batch:,}"
+        place = f"the pools of `{question.cluster.name}`"
+    message = f"no layout of {question.model.name} on {place} is legal with global batch {batch:,}"
     hint = "try a global batch that more GPUs divide"
     in_the_way = obstacles(question, Restrictions())
     if limits.flags and not in_the_way:
@@ -264,10 +259,6 @@ def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
     return tuple(layers_R.tolist()), float(full_R.max())
 
 
-_FP8_ROWS = 16
-"""Multiple of tokens that gradients in fp8 need: 16 bytes at one byte an element."""
-
-
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
     """Sentences, without a full stop, on parts of the question that have no effect or divide badly."""
     return tuple(_notes(question, restrictions or Restrictions()))
@@ -288,8 +279,8 @@ def _notes(question: Question, limits: Restrictions) -> Iterator[str]:
     heads = math.gcd(model.num_heads, model.num_kv_heads)
     degrees = [degree for degree in divisors(question.cluster.gpus_per_node)[1:] if heads % degree == 0]
     unshared = [str(degree) for degree in degrees if length % degree]
-    fp8 = training.precision == "fp8" and length % _FP8_ROWS != 0
-    unit = math.lcm(*degrees, _FP8_ROWS) if fp8 else math.lcm(*degrees, 2) * 2
+    fp8 = training.precision == "fp8" and length % FP8_SIDE != 0
+    unit = math.lcm(*degrees, FP8_SIDE) if fp8 else math.lcm(*degrees, 2) * 2
     note = f"sequences of {grouped(length)} tokens"
     if unshared:
         note += f" cannot be shared by {either(unshared)} ranks, so layouts in which they are (`sp`, `cp`) are left out"

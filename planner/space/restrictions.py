@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
-from cost_models.axes.columns import COLUMNS, LayoutColumns, context_ways
+from cost_models.axes.columns import COLUMNS, LayoutColumns, context_ways, seated_as
 from cost_models.axes.layout import AXES as LAYOUT_AXES
-from cost_models.axes.layout import RESOLVED_AS, Layout, same_seats
+from cost_models.axes.layout import RESOLVED_AS, Layout
 from cost_models.axes.words import Choice, Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.operators.block import selective_saves_bytes
@@ -65,11 +65,14 @@ class Restrictions:
         (`allowed_rows`). The kind of context parallelism must be given. An order is allowed under any name that
         seats the ranks of the layout alike."""
         allowed = np.ones(len(columns), dtype=np.bool_)
-        followed = {"etp": columns.tp, "shard": columns.replicas}
-        for axis in self._axes():
-            allowed &= self._allows(axis, columns)
-        for axis in self.unused:
-            allowed &= getattr(columns, axis) == followed.get(axis, COLUMNS[axis].simplest)
+        for axis in self.named_axes:
+            values = getattr(columns, axis)
+            if axis == "order":
+                allowed &= seated_as(columns, self.permitted(axis, range(len(ORDERS))))
+            else:
+                allowed &= self.permits(axis, values) | ((axis == "context") & (columns.cp == 1))
+            if axis in self.unused and axis in RESOLVED_AS:
+                allowed &= values == (columns.tp if axis == "etp" else columns.replicas)
         return allowed
 
     def apply_confidence(self, question: Question) -> Question:
@@ -119,24 +122,21 @@ class Restrictions:
             permitted &= values == COLUMNS[axis].simplest
         return permitted
 
+    def permitted(self, axis: str, values: Iterable[int]) -> list[int]:
+        """Those of some values of an axis that the restrictions on that axis allow."""
+        numbers = np.fromiter(values, dtype=np.int64)
+        permitted: list[int] = numbers[self.permits(axis, numbers)].tolist()
+        return permitted
+
+    def unbounded(self, axis: str, least: int) -> range:
+        """Values of a numeric axis from `least` or its minimum up, one more than are forbidden."""
+        minimum = max(least, self.at_least.get(axis, least))
+        return range(minimum, minimum + len(self.never.get(axis, ())) + 1)
+
     @property
     def named_axes(self) -> set[str]:
         """Names of the axes that have a restriction."""
-        return {*self._axes(), *self.unused}
-
-    def _axes(self) -> set[str]:
-        return {*self.only, *self.never, *self.at_least, *self.at_most}
-
-    def _allows(self, axis: str, columns: LayoutColumns) -> Bools:
-        column = getattr(columns, axis)
-        if axis == "order":
-            seats = same_seats(columns.cp, columns.dp, columns.pp)
-            is_named = self.permits(axis, np.arange(len(ORDERS), dtype=np.int64))
-            is_equal = seats == np.take_along_axis(seats, column[:, None], axis=1)
-            allowed: Bools = (is_equal & is_named).any(axis=1)
-            return allowed
-        permitted = self.permits(axis, column)
-        return permitted | (columns.cp == 1) if axis == "context" else permitted
+        return {*self.only, *self.never, *self.at_least, *self.at_most, *self.unused}
 
     def recompute(self, question: Question) -> tuple[Recompute, ...]:
         """Recompute policies that a stage may use, in the order of `RECOMPUTE_POLICIES`. Next to `none`,
@@ -144,11 +144,9 @@ class Restrictions:
         policies = {*question.training.recompute} - self.forbidden_recompute
         if "none" in policies and not selective_saves_bytes(question.model, question.stack):
             policies.discard("selective")
-        if not policies:
-            raise InputError(
-                "every recompute policy is forbidden", hint="allow `full`: it needs least memory"
-            )
-        return tuple(policy for policy in RECOMPUTE_POLICIES if policy in policies)
+        if policies:
+            return tuple(policy for policy in RECOMPUTE_POLICIES if policy in policies)
+        raise InputError("every recompute policy is forbidden", hint="allow `full`: it needs least memory")
 
     def recomputes_by_count(self, question: Question) -> bool:
         """Whether the trainer has a single number for recomputation, the number of first blocks of each stage
@@ -170,10 +168,8 @@ class Restrictions:
         trainer = trainer_named(self.trainer)
         usable = tuple(policy for policy in policies if policy in trainer.policies)
         if not usable:
-            raise InputError(
-                f"{trainer.name} has no recompute policy of {', '.join(policies)}",
-                hint=f"it has {' and '.join(trainer.policies)}",
-            )
+            hint = f"it has {' and '.join(trainer.policies)}"
+            raise InputError(f"{trainer.name} has no recompute policy of {', '.join(policies)}", hint=hint)
         if len(policies) == 1 or self.recomputes_by_count(question):
             return ()
         joins_counts = trainer.counts_full and {*_FULL_COUNT_POLICIES} <= {*usable}
@@ -236,10 +232,9 @@ def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
     """Words such as `tp=2,4` and `schedule=1f1b`, one for each axis that has values."""
     words = []
     for axis in AXES:
-        if accepted := values.get(axis):
-            names = names_of(axis)
-            written = (names[value] if names else str(value) for value in sorted(accepted))
-            words.append(f"{axis}={','.join(written)}")
+        names, accepted = names_of(axis), sorted(values.get(axis, ()))
+        written = ",".join(names[value] if names else str(value) for value in accepted)
+        words += [f"{axis}={written}"] * bool(accepted)
     return tuple(words)
 
 
@@ -298,17 +293,15 @@ def parse_restrictions(
             values = chosen[word.kind].get(word.axis, word.values)
             values = values & word.values if word.kind == "only" else values | word.values
             chosen[word.kind][word.axis] = values
-    policies = frozenset(range(len(RECOMPUTE_POLICIES)))
     only, never, at_least, at_most, unused = chosen.values()
+    policies = frozenset(range(len(RECOMPUTE_POLICIES)))
     unwanted = never.pop("recompute", frozenset()) | (policies - only.pop("recompute", policies))
-    if "recompute" in unused:
-        unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
     restrictions = Restrictions(
         only=only,
         never=never,
         at_least={axis: max(bounds) for axis, bounds in at_least.items()},
         at_most={axis: min(bounds) for axis, bounds in at_most.items()},
-        unused=frozenset(unused.keys() - {"recompute"}),
+        unused=frozenset(unused),
         forbidden_recompute=frozenset(RECOMPUTE_POLICIES[index] for index in unwanted),
         max_memory=max_memory,
         trainer=trainer,
@@ -320,17 +313,11 @@ def parse_restrictions(
     contradictions = [Problem(text, f"no value of `{axis}` is left") for axis, text in written.items()]
     if problems:
         unread = "a restriction" if len(problems) == 1 else f"{len(problems)} restrictions"
-        raise InputError(
-            f"{unread} cannot be read",
-            problems=[*problems, *contradictions],
-            hint="write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`",
-        )
+        hint = "write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`"
+        raise InputError(f"{unread} cannot be read", problems=[*problems, *contradictions], hint=hint)
     if emptied:
-        raise InputError(
-            "--fix and --forbid contradict one another",
-            problems=contradictions,
-            hint=_either(of_axes[emptied[0]]) or "every one of them must hold: drop one",
-        )
+        hint = _either(of_axes[emptied[0]]) or "every one of them must hold: drop one"
+        raise InputError("--fix and --forbid contradict one another", problems=contradictions, hint=hint)
     return restrictions
 
 
@@ -373,13 +360,10 @@ def _leaves_something(limits: Restrictions, axis: str) -> bool:
     """Whether the restrictions permit some value of an axis, whatever the other axes."""
     if axis == "recompute":
         return len(limits.forbidden_recompute) < len(RECOMPUTE_POLICIES)
-    word, values = COLUMNS[axis], COLUMNS[axis].every
-    if axis == "context" and axis not in limits.only and limits.permits("cp", np.array([1])).all():
+    if axis == "context" and axis not in limits.only and limits.permitted("cp", [1]):
         return True  # no choice is needed where the degree is one
-    if values is None:  # a number: beyond those left out and those below the bound there is one more
-        minimum = max(word.simplest, limits.at_least.get(axis, word.simplest))
-        values = range(minimum, minimum + len(limits.never.get(axis, ())) + 1)
-    return bool(limits.permits(axis, np.array([*values, *limits.only.get(axis, ())], dtype=np.int64)).any())
+    values = COLUMNS[axis].every or limits.unbounded(axis, COLUMNS[axis].simplest)
+    return bool(limits.permitted(axis, [*values, *limits.only.get(axis, ())]))
 
 
 def _is_switch(axis: str) -> bool:
@@ -401,10 +385,10 @@ def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[
         kind, distance = "only" if flag == "--fix" else "never", 0
         if is_bound:
             kind, distance = _BOUNDS[_NEGATION[comparison] if flag == "--forbid" else comparison]
-        if text == axis and flag == "--forbid":
-            kind = "unused"
+        if text == axis == "recompute":
+            kind, values = "only", {RECOMPUTE_POLICIES.index("none")} if flag == "--forbid" else set()
         elif text == axis:
-            values = {1} if axis in COLUMNS else set()
+            kind, values = ("only", {1}) if flag == "--fix" else ("unused", set())
         elif names and comparison != "=":
             problems.append(Problem(f"{flag} {text}", f"`{axis}` is a choice: write `{axis}={names[0]}`"))
         else:

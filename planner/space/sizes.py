@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import compress, product
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -33,6 +33,7 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.placement.patterns import MOST_SMALLER
 from planner.rules.legality import legal_rows
+from planner.rules.stack import FP8_SIDE
 from planner.space.axes import divisors
 from planner.space.limits import tensor_degrees
 
@@ -41,9 +42,8 @@ AnyQuestion = Question | RecommenderQuestion
 
 MOST_SIZES = 1000
 """Maximum number of sizes in one question."""
-SIZES_HINT = (
-    "write it like 64,128 or 64..1024 (doublings), 64..1024:64 (every 64th) or 64..1024x20 (20 of them)"
-)
+SYNTAX = "write it like 64,128 or 64..1024 (doublings), 64..1024:64 (every 64th) or 64..1024x20 (20 of them)"
+"""Hint that shows how the numbers of GPUs are written."""
 _WORD = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12})(?::(\d{1,12})|x(\d{1,4}))?)?$", re.ASCII)
 
 
@@ -72,7 +72,7 @@ def parse_sizes(text: str, question: AnyQuestion, *, skip_impossible: bool = Fal
             doublings = (first * 2**power for power in range((max(last, first) // first).bit_length()))
             sizes.update(doublings, [max(last, first)])
     if problems:
-        raise InputError("the numbers of GPUs cannot be read", problems=problems, hint=SIZES_HINT)
+        raise InputError("the numbers of GPUs cannot be read", problems=problems, hint=SYNTAX)
     if skip_impossible:
         return tuple(sorted(size for size in sizes if possible(size, question.cluster)))
     require_possible(question.cluster, sorted(sizes))
@@ -131,11 +131,8 @@ def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
         if gpus % (tp * pp) == 0 and sized.training.global_batch % (dp := gpus // (tp * pp)) == 0
         for mbs in {1, sized.training.global_batch // dp}
     ]
-    if not plain:
-        return 0, 0
-    columns = LayoutColumns.of(plain)
-    legal = columns.rows(np.flatnonzero(legal_rows(sized, columns)))
-    pipelines = {*zip(legal.tp.tolist(), legal.pp.tolist(), strict=True)}
+    legal = compress(plain, legal_rows(sized, LayoutColumns.of(plain)))
+    pipelines = {(layout.tp, layout.pp) for layout in legal}
     return sum(sized.model.num_layers % pp == 0 for _, pp in pipelines), len(pipelines)
 
 
@@ -155,9 +152,8 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
     reason = "more than a node, and nodes are not connected"
     if cluster.buildings or cluster.links.inter_node:
         reason = "no whole number of nodes" + " or buildings" * bool(cluster.buildings)
-    missing = [count for count in counts if not possible(count, cluster)]
     what = f"GPUs are {reason}; a node has {cluster.gpus_per_node}"
-    problems = [Problem("", f"{count:,} {what}") for count in missing]
+    problems = [Problem("", f"{count:,} {what}") for count in counts if not possible(count, cluster)]
     if problems:
         raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
 
@@ -191,8 +187,6 @@ MAX_HEADS = 1024
 """Largest size by width, in heads."""
 _PIECES = 2
 """Maximum number of pieces of a context rank's tokens, which give causal attention equal work."""
-_FP8_SIDE = 16
-"""Divisor of a rank's tokens, and of its columns of an MLP, with products in fp8."""
 SEQUENCE_STEP = 256
 """Tokens by which sequences grow."""
 MAX_SEQUENCE = 2**24
@@ -200,10 +194,8 @@ MAX_SEQUENCE = 2**24
 
 
 _LLAMA = ("llama3.2-1b", "llama3.2-3b", "llama-7b", "llama-13b", "llama-30b", "llama-65b", "llama3.1-405b")
-_MEGATRON = [
-    f"megatron-{size}" for size in ("1.7b", "3.6b", "7.5b", "18b", "39b", "76b", "145b", "310b", "1t")
-]
-LADDERS = {"llama": ("llama2-7b", _LLAMA), "gpt": ("megatron-7.5b", (*_MEGATRON,))}
+_GPT = [f"megatron-{size}" for size in ("1.7b", "3.6b", "7.5b", "18b", "39b", "76b", "145b", "310b", "1t")]
+LADDERS = {"llama": ("llama2-7b", _LLAMA), "gpt": ("megatron-7.5b", (*_GPT,))}
 """Catalogue models that define a family: the one whose shape it has, and those whose widths and depths its
 sizes by width follow, narrowest first."""
 
@@ -215,7 +207,8 @@ class Family:
     name: str
     base: TransformerSpec
     by: By
-    published: tuple[str, ...] = ()
+    published: tuple[TransformerSpec, ...] = ()
+    """Models whose widths and depths its sizes by width follow, narrowest first."""
 
     @property
     def largest_size(self) -> int:
@@ -258,19 +251,13 @@ class Family:
         """For every set of degrees that the GPUs allow, yield whether each size is divisible by the degrees,
         (N,). A layout that is legal at one of these sizes is legal at every smaller one, with no more memory."""
         tokens_N, inner_N, layers_N = self._measures
-        gpus, side = question.cluster.num_gpus, _FP8_SIDE if question.training.precision == "fp8" else 1
+        gpus, side = question.cluster.num_gpus, FP8_SIDE if question.training.precision == "fp8" else 1
         tokens = _PIECES * side * gpus if self.by == "sequence" else gpus
         splits = divisors(tokens) if tokens_N.any() else [1]
         inner_splits = divisors(side * gpus) if inner_N.any() else [1]
         stages = [1, *(2 * pp for pp in divisors(gpus) if pp > 1 and layers_N.any())]
         for split, inner, chunks in product(splits, inner_splits, stages):
             yield (tokens_N % split == 0) & (inner_N % inner == 0) & (-layers_N % chunks <= MOST_SMALLER)
-
-    @cached_property
-    def _shapes(self) -> tuple[list[int], list[int]]:
-        """Widths and depths (numbers of blocks) of the published models that define the family."""
-        models = [catalog.load_model(name) for name in self.published]
-        return [model.hidden_size for model in models], [model.num_layers for model in models]
 
     def model(self, size: int) -> TransformerSpec:
         """Transformer of one size of the family."""
@@ -298,7 +285,9 @@ class Family:
         return -(-inner // unit) * unit
 
     def _layers(self, hidden: int) -> int:
-        widths, depths = self._shapes
+        widths, depths = zip(
+            *((model.hidden_size, model.num_layers) for model in self.published), strict=True
+        )
         if widths[0] < hidden < widths[-1]:
             return round(float(np.interp(hidden, widths, depths)))
         nearest = 0 if hidden <= widths[0] else -1
@@ -310,4 +299,5 @@ def family_named(name: str, by: By) -> Family | None:
     if name not in LADDERS:
         return None
     base, published = LADDERS[name]
-    return Family(name=name, base=catalog.load_model(base), by=by, published=published)
+    models = tuple(map(catalog.load_model, published))
+    return Family(name=name, base=catalog.load_model(base), by=by, published=models)

@@ -9,6 +9,8 @@ rules apply. The legal variants of a core depend only on its axes that affect `s
 those that affect `pipeline`, on its number of microbatches and the ZeRO stage. Rules are checked once for
 each such case, so layouts are counted without being written out, and the search writes out those it needs.
 
+A cloud of layouts with quick prices (`balanced_prices`) is for plots and for candidates of a spot check.
+
 `SpaceCache` holds the spaces of one answer, many of whose searches cover the same layouts with another memory
 limit or other recompute policies.
 """
@@ -20,25 +22,37 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import chain, product
-from typing import Any
+from itertools import chain, compress, product
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Bools, Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import COLUMNS, LayoutColumns, first_of_each
-from cost_models.axes.layout import AXES, ZERO_STAGES
+from cost_models.axes.layout import AXES, ZERO_STAGES, Layout
 from cost_models.axes.rule import unbroken
-from cost_models.axes.stages import ENDS, allowed_recompute
+from cost_models.axes.stages import ENDS, allowed_recompute, policy_mask
 from cost_models.pipeline.pricing import scenarios_of
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.risk import EVEN
 from cost_models.schedules.registry import SPLIT_BACKWARD, schedule_named
 from cost_models.specs.choices import SCHEDULES, Schedule
+from cost_models.specs.kinds import Kinds
 from planner.placement.patterns import covers
+from planner.placement.rank_costs import RankCosts, groups_of
 from planner.rules.legality import LATE_RULES, SIZED_RULES, legal_rows
-from planner.space.axes import CLOSED, VALUES, Mesh, columns_that_affect, divisors
-from planner.space.counts import Boxes, counted_columns, speaks_of_counts, with_counts
+from planner.space.axes import (
+    CLOSED,
+    COUNTS,
+    VALUES,
+    Boxes,
+    Mesh,
+    columns_that_affect,
+    counts_of,
+    divisors,
+    with_counts,
+)
 from planner.space.limits import needless_rows, tried_tensor_degrees
 from planner.space.restrictions import Restrictions, allowed_rows
 
@@ -83,10 +97,7 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     """Cores (layouts before microbatch size, ZeRO and schedule are chosen) from the divisors of GPUs, batch
     and experts; every legal one is among them."""
 
-    @cache
-    def permitted(axis: str, values: tuple[int, ...]) -> list[int]:
-        numbers = np.array(values, dtype=np.int64)
-        return [int(number) for number in numbers[limits.permits(axis, numbers)]]
+    permitted = cache(limits.permitted)
 
     def inside(name: str, mesh: Mesh) -> list[tuple[int, ...]]:
         """Combinations of values of an axis's columns to try in a mesh of tp, pp, cp and dp.
@@ -102,46 +113,38 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
         requested = {*values, *limits.only.get(name, ())}
         return [(value,) for value in permitted(name, tuple(sorted(requested)))]
 
-    gpus, batch = question.cluster.num_gpus, question.training.global_batch
-    length = question.training.sequence_length
+    gpus, training = question.cluster.num_gpus, question.training
     meshes = (
-        Mesh(tp, pp, cp, gpus // (tp * cp * pp))
+        Mesh(tp, pp, cp, dp)
         for tp in tried_tensor_degrees(question, limits)
         for cp in permitted("cp", tuple(divisors(gpus // tp)))
-        if length % cp == 0 and (cp == 1 or question.stack.context_kinds)
+        if training.sequence_length % cp == 0 and (cp == 1 or question.stack.context_kinds)
         for pp in permitted("pp", tuple(divisors(gpus // (tp * cp))))
+        for dp in permitted("dp", (gpus // (tp * cp * pp),))
+        if pp <= question.model.num_layers and training.global_batch % dp == 0
     )
-    blocks = [np.empty((0, len(_COLUMNS)), dtype=np.int64)]
-    for mesh in meshes:
-        if mesh.pp > question.model.num_layers or batch % mesh.dp or not permitted("dp", (mesh.dp,)):
-            continue
-        rows = product([mesh], *(inside(name, mesh) for name in VALUES))
-        numbers = list(chain.from_iterable(chain.from_iterable(rows)))
-        blocks.append(np.array(numbers, dtype=np.int64).reshape(-1, len(_COLUMNS)))
-    table = np.ascontiguousarray(np.concatenate(blocks).T)
-    tried = dict(zip(_COLUMNS, table, strict=True))
-
-    def everywhere(value: int) -> Ints:
-        return np.broadcast_to(np.int64(value), table.shape[1:])
-
-    simplest = {name: everywhere(word.simplest) for name, word in COLUMNS.items()}
-    cores = LayoutColumns(**simplest | {"schedule": everywhere(ONE_CHUNK)} | tried)
-    return replace(cores, shard=cores.replicas)
+    rows = chain.from_iterable(product([mesh], *(inside(name, mesh) for name in VALUES)) for mesh in meshes)
+    numbers = np.fromiter(chain.from_iterable(chain.from_iterable(rows)), dtype=np.int64)
+    table = np.ascontiguousarray(numbers.reshape(-1, len(_COLUMNS)).T)
+    columns = {
+        name: np.broadcast_to(np.int64(word.simplest), table.shape[1:]) for name, word in COLUMNS.items()
+    }
+    cores = LayoutColumns(**columns | dict(zip(_COLUMNS, table, strict=True)))
+    one_chunk = np.broadcast_to(np.int64(ONE_CHUNK), table.shape[1:])
+    return replace(cores, shard=cores.replicas, schedule=one_chunk)
 
 
-def microbatch_sizes(
-    question: Question, limits: Restrictions, cores: LayoutColumns
-) -> tuple[Ints, LayoutColumns]:
+def sized_cores(question: Question, limits: Restrictions, cores: LayoutColumns) -> tuple[Ints, LayoutColumns]:
     """Index of the core, (N,), and a copy of the core for every legal microbatch size. Sizes divide the share
     of the batch of a data-parallel rank."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
-        sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
-        sizes = sizes[limits.permits("mbs", sizes)]
-        of_degree[dp] = np.union1d(sizes[:1], sizes[-1:]) if limits.extreme_mbs else sizes
+        sizes = limits.permitted("mbs", divisors(question.training.global_batch // dp))
+        of_degree[dp] = sorted({*sizes[:1], *sizes[-1:]}) if limits.extreme_mbs else sizes
     sizes_of_core = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in sizes_of_core])
-    sized = replace(cores.rows(core), mbs=np.concatenate([np.empty(0, dtype=np.int64), *sizes_of_core]))
+    mbs = np.fromiter(chain.from_iterable(sizes_of_core), dtype=np.int64)
+    sized = replace(cores.rows(core), mbs=mbs)
     legal = np.flatnonzero(unbroken(SIZED_RULES, question, sized))
     return core[legal], sized.rows(legal)
 
@@ -150,23 +153,9 @@ ROWS_TOGETHER = 200_000
 """Rows that rules check at once: bounds memory."""
 
 
-def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
-    """One layout of each family of cores (equal in all columns that affect model states), and the family of
-    each of N `sized` cores. Microbatch sizes of the latter matter only if host memory may hold the
-    activations; `core` gives the index of each among the cores."""
-    if not (cores.offload_activations > 0).any():
-        first, family = first_of_each([getattr(cores, name) for name in columns_that_affect("states")])
-        return cores.rows(first), family[core]
-    columns = [getattr(sized, name) for name in columns_that_affect("states")]
-    first, family = first_of_each([*columns, np.where(sized.offload_activations > 0, sized.mbs, 0)])
-    return sized.rows(first), family
-
-
-def variants_of(
-    question: Question, limits: Restrictions, families: LayoutColumns, fullest: LayoutColumns
-) -> Groups:
+def variants_of(question: Question, limits: Restrictions, families: LayoutColumns) -> Groups:
     """Legal ZeRO stages and shard sizes of each family; redundant ones are left out if they are redundant even
-    in `fullest`, the families with their highest counts of blocks."""
+    at the family's highest counts of blocks."""
     is_hybrid = question.stack.hybrid_shard
     tried = [
         (family, zero, shard)
@@ -175,9 +164,11 @@ def variants_of(
         for shard in (divisors(replicas)[1:] if zero and is_hybrid else [replicas])
     ]
     family, zero, shard = np.ascontiguousarray(np.array(tried, dtype=np.int64).reshape(-1, 3).T)
-    legal = legal_within(question, limits, replace(families.rows(family), zero=zero, shard=shard))
-    full = replace(fullest.rows(family), zero=zero, shard=shard)
-    legal &= ~needless_rows(question, limits, full)
+    rows = replace(families.rows(family), zero=zero, shard=shard)
+    legal = legal_within(question, limits, rows)
+    if limits.named_axes.isdisjoint(COUNTS):
+        rows = with_counts(rows, Boxes.from_minimum(question, rows).most)
+    legal &= ~needless_rows(question, limits, rows)
     return Groups.of(np.stack([zero, shard], axis=1)[legal], family[legal], len(families))
 
 
@@ -273,19 +264,12 @@ class Space:
             counts += self._stages[:, zero][self.family] * shapes[:, zero][self.pipeline]
         return counts * self.counts.layouts
 
-    def with_rates(self, question: Question) -> Space:
-        """Space of the same layouts, for a question that differs only in rates and memory sizes, which no rule
-        of legality reads."""
+    def with_question(self, question: Question, *, keeps_memo: bool = False) -> Space:
+        """Space of the same layouts, for a question that differs only in rates, memory sizes and the confidence of
+        fitting, which no rule of legality reads; with the same memo if it differs in confidence alone."""
         space = replace(self, question=question)
-        shared = ("sizes", "microbatches", "may_have_empty_stage")
+        shared = ["sizes", "microbatches", "may_have_empty_stage", *["memo"] * keeps_memo]
         vars(space).update({name: getattr(self, name) for name in shared})
-        return space
-
-    def with_confidence(self, question: Question) -> Space:
-        """Space of the same layouts and with the same memo, for a question that differs only in the confidence
-        of fitting."""
-        space = self.with_rates(question)
-        vars(space)["memo"] = self.memo
         return space
 
     @cached_property
@@ -358,11 +342,7 @@ class Space:
         if not self.counts.is_single.all():
             index, cores, counts = self.counts.singles(self.cores)
             space = self._with_cores(cores, index, counts)
-        return space.rows_of(np.arange(len(space.cores)))
-
-    def rows_of(self, cores: Ints) -> LayoutColumns:
-        """Layout columns of every layout of the cores, at their least counts of blocks."""
-        return self.rows(*self.choices_of(cores))
+        return space.rows(*space.choices_of(np.arange(len(space.cores))))
 
     def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
         """Index of the core (N,), and zero, shard, vpp and schedule (N, 4), of every layout of the cores, core
@@ -375,32 +355,28 @@ class Space:
 def legal_space(question: Question, limits: Restrictions) -> Space:
     """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions. Rules that
     need prices are applied when layouts are priced."""
-    spaces = _SHARED.get()
-    return _legal_space(question, limits) if spaces is None else spaces.of(question, limits)
+    return shared_spaces().of(question, limits)
 
 
 def _legal_space(question: Question, limits: Restrictions) -> Space:
-    core_limits = limits.without(("zero", "shard", "vpp", "schedule", "mbs"))
     cores = candidate_cores(question, limits)
     counts = Boxes.from_minimum(question, cores)
-    if speaks_of_counts(limits.named_axes):
+    if not limits.named_axes.isdisjoint(COUNTS):
         _, cores, counts = counts.singles(cores)
+    core_limits = limits.without(("zero", "shard", "vpp", "schedule", "mbs"))
     legal = np.flatnonzero(legal_at_any_stage(question, core_limits, cores))
-    cores, counts = cores.rows(legal), counts.rows(legal)
-    narrow = limits.without(("vpp", "schedule", "mbs"))
-    core, sized = microbatch_sizes(question, limits, cores)
-    families, family = families_of(cores, core, sized)
-    spoken = speaks_of_counts(limits.named_axes)
-    most_counts = Boxes.of(families).most if spoken else Boxes.from_minimum(question, families).most
-    variants = variants_of(question, narrow, families, with_counts(families, most_counts))
-    cores, counts = sized, counts.rows(core)
-    shard_FZ = np.zeros((len(variants.sizes), ZERO_STAGES), dtype=np.int64)
-    last_first = variants.rows[::-1]
-    shard_FZ[variants.of_rows[::-1], last_first[:, 0]] = last_first[:, 1]
+    core, cores = sized_cores(question, limits, cores.rows(legal))
+    # a family is equal in all columns that affect model states; microbatch sizes matter to activations on hosts
+    keys = [getattr(cores, name) for name in columns_that_affect("states")]
+    first, family = first_of_each([*keys, np.where(cores.offload_activations > 0, cores.mbs, 0)])
+    variants = variants_of(question, limits.without(("vpp", "schedule", "mbs")), cores.rows(first))
+    shard_FZ = np.zeros((len(first), ZERO_STAGES), dtype=np.int64)
+    zero, shard = variants.rows[::-1].T  # the first of each stage last
+    shard_FZ[variants.of_rows[::-1], zero] = shard
     stages = (shard_FZ > 0) @ (1 << np.arange(ZERO_STAGES))
+    keys = [getattr(cores, name) for name in columns_that_affect("pipeline") if name not in COUNTS]
+    keys += [*(counts_of(cores) > 0).T]  # the count affects no shape
     microbatches = cores.microbatches(question.training.global_batch)
-    keys = [getattr(cores, name) for name in columns_that_affect("pipeline") if not speaks_of_counts({name})]
-    keys += [offloaded > 0 for offloaded in counted_columns(cores)]  # the count affects no shape
     first, pipeline = first_of_each([*keys, microbatches, stages[family]])
     shards = shard_FZ[family[first]]
     shards = np.where(shards > 0, shards, cores.replicas[first, None])
@@ -411,7 +387,7 @@ def _legal_space(question: Question, limits: Restrictions) -> Space:
         variants=variants,
         pipeline=pipeline,
         shapes=shapes_of(question, limits, cores.rows(first), shards),
-        counts=counts,
+        counts=counts.rows(legal[core]),
     )
     filled = space.sizes > 0
     return space if filled.all() else space.of_cores(filled)
@@ -423,6 +399,80 @@ def enumerate_layouts(question: Question, limits: Restrictions) -> LayoutColumns
     rows = legal_space(question, limits).all_rows()
     is_covered = unbroken(LATE_RULES, question, rows) & ~needless_rows(question, limits, rows)
     return rows.rows(np.flatnonzero(is_covered))
+
+
+MOST_ROWS = 20_000
+"""Maximum layouts of a cloud; if there are more, every n-th is taken."""
+
+
+def cloud(question: Question, limits: Restrictions, like: Layout) -> LayoutColumns:
+    """Sample of legal layouts within the restrictions, for a plot, of plain axes alone: cp and ep are 1 or those of
+    the plan `like`, and etp, shard and order keep their defaults, unless the user restricts them."""
+    degrees = {axis: frozenset({1, getattr(like, axis)}) for axis in ("cp", "ep")}
+    plain = frozenset({"etp", "shard", "order"}) - limits.named_axes
+    only = {axis: values for axis, values in degrees.items() if axis not in limits.named_axes}
+    limits = replace(limits, only={**limits.only, **only}, unused=limits.unused | plain)
+    columns = enumerate_layouts(question, limits)
+    stride = max(1, -(-len(columns) // MOST_ROWS))
+    return columns.rows(np.arange(0, len(columns), stride))
+
+
+class BalancedPrices(NamedTuple):
+    """Step seconds and peak bytes of layouts with evenly spread blocks, (N, P) each; seconds are infinite under
+    policies that the training spec forbids."""
+
+    step_seconds: Array
+    peak_bytes: Array
+
+
+def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
+    """Step time and peak memory of N legal layouts with evenly spread blocks, under each recompute policy: quick
+    prices for plots and candidates, not for proofs.
+
+    Blocks are divided evenly, in fractions if necessary, with one recompute policy everywhere, and the pipeline
+    is that of a slowest rank,
+
+        step = m · T_slowest + (Σ T − T_slowest) / v + transfers there and back + synchronisation + optimizer
+
+    (T: one microbatch, forward and backward, on one rank), which is the timeline of GPipe and 1F1B for equal
+    ranks.
+
+    Shape legend: N layouts, R ranks, P recompute policies in the order of `RECOMPUTE_POLICIES`.
+    """
+    costs = replace(stage_costs(question, columns), kinds=())  # costs of mean blocks
+    allowed = policy_mask(question.training.recompute)
+    seconds = np.full((len(columns), len(allowed)), np.inf)
+    size, alike = np.full_like(seconds, np.inf), Kinds((0,) * question.model.num_layers)
+    for rows in groups_of(columns):
+        group = RankCosts.of_rows(question, columns.rows(rows), costs.rows(rows), allowed)
+        group = replace(group, kinds=alike)
+        seconds[rows], size[rows] = _step_seconds(group), _peak_bytes(group)
+    return BalancedPrices(seconds, size)
+
+
+def _step_seconds(group: RankCosts) -> Array:
+    blocks = group.num_layers / group.pp
+    rank_NRP = group.fixed_seconds[..., None] + blocks * group.by_rank(group.block_seconds)
+    slowest_NP, all_NP = rank_NRP.max(axis=1), rank_NRP.sum(axis=1)
+    fill_NP = np.where(np.isinf(slowest_NP), np.inf, all_NP - np.where(np.isinf(slowest_NP), 0.0, slowest_NP))
+    tail_N = group.cycle_delay + group.tail(np.full(len(group.costs), blocks))
+    seconds: Array = group.microbatches[:, None] * slowest_NP + fill_NP / group.vpp + tail_N[:, None]
+    return seconds
+
+
+def _peak_bytes(group: RankCosts) -> Array:
+    """Peak bytes of the fullest rank, in training or in the optimizer step, (N, P)."""
+    x, blocks = group.costs, group.num_layers / group.pp
+    fixed_NR = x.memory_limit[:, None] - group.free_bytes
+    static_NR = fixed_NR + blocks * x.layer_static[:, None]
+    kept_NRP = group.live.sum(axis=-1)[..., None] * (blocks / group.vpp) * x.layer_activation[:, None, :]
+    training_NP = (static_NR[..., None] + kept_NRP + group.working).max(axis=1)
+    update_N = x.static + x.rank_update + blocks * (x.layer_static + x.layer_update)
+    ends_N = np.maximum(x.embedding_static + x.embedding_update, x.head_static + x.head_update)
+    if group.pp == 1:
+        ends_N = x.embedding_static + x.embedding_update + x.head_static + x.head_update
+    peak: Array = np.maximum(training_NP, (update_N + ends_N)[:, None])
+    return peak
 
 
 _DEGREES = ("tp", "pp")
@@ -462,23 +512,18 @@ class SpaceCache:
         space = next((space for known, space in self._entries if known == key), None)
         wider = next((space for known, space in self._entries if known == wider_key), None)
         if space is None and wider is not None:
-            degrees = {name: getattr(wider.cores, name) for name in _DEGREES}
-            requested = {name: limits.only.get(name, frozenset()) for name in _DEGREES}
+            tried = [(name, getattr(wider.cores, name)) for name in _DEGREES]
             # tensor ranks over nodes are there where they are asked for alone
-            if all(requested[name] <= {*tried.tolist()} for name, tried in degrees.items()):
-                masks = [limits.permits(name, tried) for name, tried in degrees.items()]
-                return wider.of_cores(np.logical_and.reduce(masks)).with_confidence(question)
+            if all(limits.only.get(name, frozenset()) <= {*degrees.tolist()} for name, degrees in tried):
+                mask = np.logical_and.reduce([limits.permits(name, degrees) for name, degrees in tried])
+                return wider.of_cores(mask).with_question(question, keeps_memo=True)
         if space is None:
             space = _legal_space(question, limits)
         elif space.question != question:
-            space = space.with_confidence(question)
-        num_cores = len(space.cores)
-        entries = [(key, space)]
-        for known, other in self._entries:
-            if known != key:
-                num_cores += len(other.cores)
-                entries += [(known, other)] * (num_cores <= _MOST_CORES)
-        self._entries = entries
+            space = space.with_question(question, keeps_memo=True)
+        others = [(known, other) for known, other in self._entries if known != key]
+        num_cores = np.cumsum([len(space.cores), *(len(other.cores) for _, other in others)])
+        self._entries = [(key, space), *compress(others, num_cores[1:] <= _MOST_CORES)]
         return space
 
 

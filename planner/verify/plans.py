@@ -33,9 +33,9 @@ from planner.plan import (
 )
 from planner.search.branching import SearchResult
 from planner.search.search import Budget
-from planner.space.clouds import balanced_prices, cloud
 from planner.space.restrictions import satisfies
 from planner.space.sizes import resized
+from planner.space.space import balanced_prices, cloud
 from planner.verify import TOLERANCE, Check, check_equal
 
 MAX_TRIED = 40

@@ -29,8 +29,8 @@ from planner.explain.reasons import (
 )
 from planner.plan import PlanCache, make_plan
 from planner.search.search import KINDS, Budget, doublings, place_layout, search
-from planner.space.clouds import balanced_prices
 from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import balanced_prices
 
 SECONDS = 20.0
 

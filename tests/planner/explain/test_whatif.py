@@ -99,4 +99,4 @@ def test_a_space_remembers_the_bounds_of_its_cores() -> None:
     space = legal_space(question, FREE)
     first = ideal_seconds(space, _allowed(question))
     assert ideal_seconds(space, _allowed(question)) is first
-    assert ideal_seconds(space.with_rates(question), _allowed(question)) is not first
+    assert ideal_seconds(space.with_question(question), _allowed(question)) is not first

@@ -101,7 +101,7 @@ def test_what_is_faster_than_a_known_time_is_the_best_or_nothing(settings: dict[
     least = brute_force(question)[0]
     faster = small_question(**settings | {"memory": "2 GiB"})  # the same layouts with more room
     space = legal_space(question, Restrictions())
-    for asked, known in ((question, None), (question, space), (faster, space.with_rates(faster))):
+    for asked, known in ((question, None), (question, space), (faster, space.with_question(faster))):
         best = brute_force(asked)[0]
         found = Budget().faster_than(least * 1.001, asked, Restrictions(), space=known)
         assert found is not None

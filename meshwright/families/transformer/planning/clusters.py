@@ -22,7 +22,7 @@ from planner.objectives import Objective, Proof
 from planner.plan import Plan
 from planner.search.search import Budget
 from planner.space.restrictions import Restrictions
-from planner.space.sizes import SIZES_HINT, parse_sizes
+from planner.space.sizes import SYNTAX, parse_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ def _sizes(
     if not sizes:
         raise InputError(
             f"`{question.cluster.name}` has none of the numbers of GPUs asked for; a node has {per_node}",
-            hint=SIZES_HINT,
+            hint=SYNTAX,
         )
     return tuple(sizes)
 

@@ -19,7 +19,7 @@ from meshwright.verbs.plan import PlanOptions
 from planner.objectives import Objective, Proof
 from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
-from planner.space.sizes import SIZES_HINT, parse_sizes
+from planner.space.sizes import SYNTAX, parse_sizes
 
 if TYPE_CHECKING:
     from meshwright.families.transformer.planning.clusters import ClustersQuestion
@@ -208,7 +208,7 @@ def sizes_up_to(request: Request, most: int | None, question: Question) -> tuple
         raise InputError(
             "`--objective gpus` cannot be answered",
             problems=[Problem("--gpus", "missing: which numbers of GPUs there are to choose from")],
-            hint=SIZES_HINT,
+            hint=SYNTAX,
         )
     return parse_sizes(f"{min(whole.gpus_per_node, most)}..{most}", replace(question, cluster=whole))
 
