@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import NamedTuple
+from string import Formatter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,16 @@ Row = tuple[Broken, str | Sentence] | tuple[Broken, str, str]
 hint."""
 
 
+class _Template(Formatter):
+    """Templates of sentences, in which a list may have a pattern of its alternatives: `{stack.zero_stages:zero*}` is
+    "zero0, zero1 or zero2"."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if "*" in format_spec:
+            return either([format_spec.replace("*", str(item)) for item in value])
+        return format(value, format_spec)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One named rule that layouts must obey, shared by the search, error messages and explanations."""
@@ -51,8 +62,8 @@ class Rule:
         if not isinstance(self.what, str):
             return self.what(question, layout)
         parts = {name: getattr(question, name) for name in ("model", "training", "stack")}
-        values = {"layout": layout, "question": question, **parts}
-        return Words(self.what.format(**values), self.hint.format(**values))
+        values, template = {"layout": layout, "question": question, **parts}, _Template()
+        return Words(template.format(self.what, **values), template.format(self.hint, **values))
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:

@@ -33,7 +33,7 @@ from planner.rules.pools import pool_objections, with_mean_batch
 from planner.rules.stack import STACK_RULES, split_rows
 
 
-def _gpu_count_words(question: Question, layout: Layout) -> Words:
+def _gpus_words(question: Question, layout: Layout) -> Words:
     gpus, cluster = question.cluster.num_gpus, question.cluster
     text = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {gpus:,}"
     dp, remainder = divmod(gpus, layout.tp * layout.cp * layout.pp)
@@ -58,9 +58,8 @@ def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, 
 def _splits_nf4_blocks(question: Question, x: LayoutColumns) -> Bools:
     """For each layout, whether tensor parallelism splits some nf4 quantisation block (64 weights with one
     scale) between two ranks, (N,)."""
-    split = np.zeros(len(x), dtype=np.bool_)
-    for _, width, degree in split_rows(question, x.tp, x.etp):
-        split |= np.fmod(width, multiplied(degree, np.full(len(x), NF4_BLOCK))) != 0
+    rows = split_rows(question, x.tp, x.etp)
+    split: Bools = np.any([indivisible(width, NF4_BLOCK * degree) for _, width, degree in rows], axis=0)
     return split
 
 
@@ -74,13 +73,19 @@ def _nf4_block_words(question: Question, layout: Layout) -> Words:
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
     """Number of pieces into which context parallelism cuts each sequence, (N,), one value per layout. Each
-    rank has two, one from either end, for equal causal work; one if all-to-alls trade tokens for heads."""
-    return x.cp * np.where(exchanges_by(question, x, "all-to-all"), 1, 2)
+    rank has two, one from either end, for equal causal work; one if all-to-alls trade tokens for heads, or cp is 1."""
+    return x.cp * np.where((x.cp == 1) | exchanges_by(question, x, "all-to-all"), 1, 2)
 
 
-def _sequence_words(question: Question, layout: Layout) -> Words:
+def _length_words(question: Question, layout: Layout) -> Words:
     length, pieces = question.training.sequence_length, int(_pieces(question, LayoutColumns.of([layout]))[0])
     return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
+
+
+def _splits_odd_sequence(question: Question, x: LayoutColumns) -> Bools:
+    """For each layout, whether `sp` splits a sequence, or one of targets, that its ranks do not divide, (N,)."""
+    length, target_length = question.training.sequence_length, question.training.target_length or 0
+    return (x.sp == 1) & (indivisible(length, x.cp, x.tp) | indivisible(target_length, x.tp))
 
 
 def _kv_heads_words(question: Question, layout: Layout) -> Words:
@@ -151,6 +156,12 @@ def _offloaded_blocks_words(question: Question, layout: Layout) -> Words:
     return Words(text, "name fewer, or leave out the count: every block")
 
 
+def _outnumbers_streamed(question: Question, x: LayoutColumns) -> Bools:
+    """For each layout, whether a ring that it sets has more buffers than a rank has streamed blocks, (N,)."""
+    streamed = np.minimum(x.offload_streamed, question.model.num_layers // x.pp)
+    return (x.offload_streamed > 0) & (x.ring != USUAL_RING) & (x.ring > streamed)
+
+
 def _ring_words(question: Question, layout: Layout) -> Words:
     streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
     text = f"`ring={layout.ring}` has more buffers than the {counted(streamed, 'block')} that are streamed"
@@ -160,18 +171,16 @@ def _ring_words(question: Question, layout: Layout) -> Words:
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
     """For each layout, whether its offloaded data overflow the memory of some host, (N,), under the recompute
     policies `used`. None: the allowed policy that offloads least."""
-    overflows = np.zeros(len(x), dtype=np.bool_)
-    offloads_any = offloads(x).any() or question.training.reference == "host"
-    for pool in question.pools if offloads_any else ():
-        overflows |= host_bytes(pool, x, used) > usable_host_memory(pool.cluster)
+    pools = question.pools if offloads(x).any() or question.training.reference == "host" else ()
+    excess = [host_bytes(pool, x, used) > usable_host_memory(pool.cluster) for pool in pools]
+    overflows: Bools = np.any(excess, axis=0)
     return overflows
 
 
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
     """For each layout, whether its offloaded data overflow the drive of some host (node), (N,)."""
-    overflows = np.zeros(len(x), dtype=np.bool_)
-    for pool in question.pools if x.offload_drive.any() else ():
-        overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
+    pools = question.pools if x.offload_drive.any() else ()
+    overflows: Bools = np.any([drive_bytes(pool, x) > usable_drive(pool.cluster) for pool in pools], axis=0)
     return overflows
 
 
@@ -207,10 +216,7 @@ def _capacity_words(text: str, cluster: ClusterSpec, size: float, usable: str) -
 
 
 _RULES: dict[str, Row] = {
-    "uses every GPU": (
-        lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus,
-        _gpu_count_words,
-    ),
+    "uses every GPU": (lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus, _gpus_words),
     **_divides("attention heads", lambda m: m.num_heads * (m.attention_share > 0)),
     **_divides("key/value heads", lambda m: m.num_kv_heads * (m.attention_share > 0)),
     **_divides("columns of the MLP", lambda m: m.ffn_hidden_size * (m.dense_share > 0)),
@@ -220,10 +226,7 @@ _RULES: dict[str, Row] = {
         "`etp{layout.expert_tp}` splits {model.moe_ffn_hidden_size:,} columns of an expert",
         "`etp1` leaves experts whole",
     ),
-    "ep divides the experts": (
-        lambda q, x: q.model.has_experts & (q.model.num_experts % x.ep != 0),
-        _experts_words,
-    ),
+    "ep divides the experts": (lambda q, x: q.model.num_experts % x.ep != 0, _experts_words),
     "expert groups divide the ranks of a stage": (
         lambda q, x: q.model.has_experts & indivisible(multiplied(x.tp, x.cp, x.dp), x.ep, x.etp),
         _expert_group_words,
@@ -232,10 +235,7 @@ _RULES: dict[str, Row] = {
         lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS,
         _empty_stage_words,
     ),
-    "batch divides into microbatches": (
-        lambda q, x: indivisible(q.training.global_batch, x.dp, x.mbs),
-        _batch_words,
-    ),
+    "the batch divides": (lambda q, x: indivisible(q.training.global_batch, x.dp, x.mbs), _batch_words),
     "ZeRO needs replicas": (
         lambda q, x: (x.zero > 0) & (x.dp == 1) & (x.cp == 1),
         "`zero{layout.zero}` shards over dp, which is 1 here",
@@ -256,19 +256,10 @@ _RULES: dict[str, Row] = {
         "leave out `sp`, or use tp2 or more",
     ),
     "tp divides the sequence": (
-        lambda q, x: (
-            (x.sp == 1)
-            & (
-                indivisible(q.training.sequence_length, x.cp, x.tp)
-                | indivisible(q.training.target_length or 0, x.tp)
-            )
-        ),
+        _splits_odd_sequence,
         "`sp` splits a sequence of {training.sequence_length} tokens over {layout.sequence_ranks}",
     ),
-    "cp divides the sequence": (
-        lambda q, x: (x.cp > 1) & (q.training.sequence_length % _pieces(q, x) != 0),
-        _sequence_words,
-    ),
+    "cp divides the sequence": (lambda q, x: q.training.sequence_length % _pieces(q, x) != 0, _length_words),
     "cp divides the heads it trades": (
         lambda q, x: exchanges_by(q, x, "all-to-all") & indivisible(q.model.num_kv_heads, x.cp, x.tp),
         _kv_heads_words,
@@ -344,14 +335,7 @@ _RULES: dict[str, Row] = {
         lambda q, x: (x.offload_streamed == 0) & (x.ring != USUAL_RING),
         "`ring={layout.ring}` says how many weights are streamed at once",
     ),
-    "a ring has no more buffers than streamed blocks": (
-        lambda q, x: (
-            (x.offload_streamed > 0)
-            & (x.ring != USUAL_RING)
-            & (x.ring > np.minimum(x.offload_streamed, q.model.num_layers // x.pp))
-        ),
-        _ring_words,
-    ),
+    "a ring has no more buffers than streamed blocks": (_outnumbers_streamed, _ring_words),
     "tensor overlap splits the sequence": (
         lambda q, x: (x.overlap_tp == 1) & (x.sp == 0),
         "`overlap=tp` hides gathers and scatters of parts of a sequence, and without `sp` there are none",
@@ -362,7 +346,7 @@ RULES = (*rules(_RULES), *STACK_RULES)
 """Rules of model, cluster and stack, except `SCHEDULE_RULE` and `LATE_RULES`, in the order in which broken
 ones are reported."""
 
-_SIZED = ("batch divides into microbatches", "updates in the backward pass have one microbatch")
+_SIZED = ("the batch divides", "updates in the backward pass have one microbatch")
 SIZED_RULES = tuple(rule for rule in RULES if rule.name in _SIZED)
 """Rules that depend on the microbatch size but not on the schedule: the search checks them for every size."""
 
@@ -385,19 +369,18 @@ SCHEDULE_RULE = Rule(
 """Rule that the pipeline schedule can run; it is checked last, as it needs the number of microbatches, so a
 batch that divides."""
 
+
+def _is_host_unknown(question: Question) -> bool:
+    return any(pool.cluster.host_memory is None for pool in question.pools)
+
+
+def _is_drive_unknown(question: Question) -> bool:
+    return any(pool.cluster.drive is None for pool in question.pools)
+
+
 LATE_RULES = (
-    Rule(
-        "hosts hold what is offloaded",
-        overflows_hosts,
-        _host_memory_words,
-        unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.pools),
-    ),
-    Rule(
-        "drives hold what lies on them",
-        _overflows_drive,
-        _drive_words,
-        unknown=lambda q: any(pool.cluster.drive is None for pool in q.pools),
-    ),
+    Rule("hosts hold what is offloaded", overflows_hosts, _host_memory_words, unknown=_is_host_unknown),
+    Rule("drives hold what lies on them", _overflows_drive, _drive_words, unknown=_is_drive_unknown),
 )
 """Rules on the capacity of host memory and drives. They need prices, so they are checked only for layouts
 that break no other rule."""
@@ -413,9 +396,7 @@ def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hos
     return legal
 
 
-def check(
-    question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
-) -> list[Words]:
+def check(question: Question, layout: Layout, trainer: str | None = None, hosts: bool = True) -> list[Words]:
     """Sentences on the rules that a layout breaks, including those on its placement, if any, and those of
     `trainer`, if any; empty if it is legal. Without `hosts`, overflow of known host memory is left to the
     price of the layout."""
@@ -429,9 +410,7 @@ def check(
     return problems if trainer is None else [*problems, *refusals(trainer, question, layout)]
 
 
-def require_legal(
-    question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
-) -> None:
+def require_legal(question: Question, layout: Layout, trainer: str | None = None, hosts: bool = True) -> None:
     """Raise InputError unless a layout is legal and `trainer`, if any, supports it. With `hosts`, host memory
     of known size must hold its offloaded data.
 

@@ -7,17 +7,17 @@ that break one of these rules, and no such layout is planned for it (`require_ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Container
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints, indivisible
-from cost_models.axes.columns import LayoutColumns, context_ways, is_scheduled
-from cost_models.axes.layout import Layout, Offload, same_seats
+from cost_models.axes.columns import LayoutColumns, context_ways, is_scheduled, seated_as
+from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import Broken, Row, Rule, Words, objections, raise_problems, rules
+from cost_models.axes.rule import Row, Rule, Words, objections, raise_problems, rules
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import either
 from cost_models.files.catalog import load_stack
@@ -58,8 +58,7 @@ def _adapts_unsupported_matrices(question: Question) -> bool:
 
 
 def _has_narrow_states(training: TrainingSpec) -> bool:
-    dtypes = (training.moment_dtype, training.gradient_dtype)
-    return training.state_dtype != "fp32" or any(one not in (None, "fp32") for one in dtypes)
+    return not {training.state_dtype, training.moment_dtype, training.gradient_dtype} <= {None, "fp32"}
 
 
 def _fp8_words(question: Question, layout: Layout) -> Words:
@@ -249,9 +248,7 @@ _RUNNABLE: dict[str, Row] = {
         "use another schedule",
     ),
     "products in fp8 have whole sides": (
-        lambda q, x: (
-            (q.training.precision == "fp8") & np.any([side % FP8_SIDE != 0 for side in _dims(q, x)], axis=0)
-        ),
+        lambda q, x: (q.training.precision == "fp8") & np.any(np.mod(_dims(q, x), FP8_SIDE), axis=0),
         _fp8_words,
     ),
     "tp divides the tokens it routes": (
@@ -276,19 +273,6 @@ RUNNABLE = rules(_RUNNABLE)
 prices."""
 
 
-def _offers(broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[str]]) -> Row:
-    """Condition and sentence of a rule that the software stack must offer a layout's choice, such as its
-    pipeline schedule. `lacks` is a template for the missing choice; `offered` lists the choices of a
-    stack."""
-
-    def sentence(question: Question, layout: Layout) -> Words:
-        stack = question.stack
-        text = f"software stack `{stack.name}` {lacks.format(layout=layout)}"
-        return Words(text, f"it has {either(list(offered(stack)))}; `--stack` names another")
-
-    return broken, sentence
-
-
 def _context_missing(question: Question, x: LayoutColumns) -> Bools:
     """For each layout, whether the software stack lacks its kind of context parallelism (ring, all-gather,
     ...), (N,). The default is always available (a stack without any has a separate rule)."""
@@ -297,37 +281,12 @@ def _context_missing(question: Question, x: LayoutColumns) -> Bools:
     return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
 
 
-def _order_missing(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether no order of mesh axes that the software stack offers places the ranks as the
-    layout's order does, (N,)."""
-    if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
-        return np.zeros(len(x), dtype=np.bool_)
-    seats = same_seats(x.cp, x.dp, x.pp)
-    chosen_seats = np.take_along_axis(seats, x.order[:, None], axis=1)
-    offered = seats[:, [ORDERS.index(order) for order in question.stack.axis_orders]]
-    missing: Bools = (offered != chosen_seats).all(axis=1)
-    return missing
-
-
-def _under_zero_stages(
-    concerned: Broken, does: str, stages: Callable[[StackSpec], Sequence[int]], leave_out: str
-) -> Row:
-    """Condition and sentence of a rule that the software stack supports a feature under some ZeRO stages
-    only."""
-
-    def sentence(question: Question, layout: Layout) -> Words:
-        stack = question.stack
-        use = either([f"`zero{stage}`" for stage in stages(stack)])
-        return Words(f"software stack `{stack.name}` {does} under {use} only", f"use {use}, or {leave_out}")
-
-    return lambda q, x: concerned(q, x) & ~np.isin(x.zero, stages(q.stack)), sentence
-
-
-def _any_positive(x: LayoutColumns, axis: str, parts: Iterable[str]) -> Bools | bool:
-    """For each layout, whether any of the columns `<axis>_<part>`, such as `offload_states`, is above zero,
+def _lacks(x: LayoutColumns, axis: str, offered: Container[str]) -> Bools:
+    """For each layout, whether it turns on a part of an axis, such as the states of `offload`, that is not offered,
     (N,)."""
-    positive: Bools | bool = np.any([getattr(x, f"{axis}_{part}") > 0 for part in parts], axis=0)
-    return positive
+    parts = [name for name in AXES[axis].columns(axis) if name.removeprefix(f"{axis}_") not in offered]
+    lacks: Bools = np.any([getattr(x, name) > 0 for name in parts], axis=0)
+    return lacks
 
 
 def _offload_words(question: Question, layout: Layout) -> Words:
@@ -356,10 +315,8 @@ def _overlap_words(question: Question, layout: Layout) -> Words:
     stack, has = question.stack, overlappable_axes(question.stack)
     lacks = [axis for axis in layout.overlap or () if axis not in has]
     hint = f"it can with {either([f'`overlap={axis}`' for axis in has])}" if has else "leave out `overlap`"
-    return Words(
-        f"software stack `{stack.name}` cannot run {' and '.join(lacks)} communication behind compute",
-        f"{hint}; `--stack` names another",
-    )
+    text = f"software stack `{stack.name}` cannot run {' and '.join(lacks)} communication behind compute"
+    return Words(text, f"{hint}; `--stack` names another")
 
 
 def _for_executor_only(rule: Rule) -> Rule:
@@ -368,15 +325,15 @@ def _for_executor_only(rule: Rule) -> Rule:
 
 
 _STACK_RULES: dict[str, Row] = {
-    "the stack has this ZeRO stage": _offers(
+    "the stack has this ZeRO stage": (
         lambda q, x: ~np.isin(x.zero, q.stack.zero_stages),
-        "cannot run `zero{layout.zero}`",
-        lambda stack: [f"zero{stage}" for stage in stack.zero_stages],
+        "software stack `{stack.name}` cannot run `zero{layout.zero}`",
+        "it has {stack.zero_stages:zero*}; `--stack` names another",
     ),
-    "the stack has this schedule": _offers(
+    "the stack has this schedule": (
         lambda q, x: ~is_scheduled(x, q.stack.schedules),
-        "cannot run `schedule={layout.schedule}`",
-        lambda stack: stack.schedules,
+        "software stack `{stack.name}` cannot run `schedule={layout.schedule}`",
+        "it has {stack.schedules:*}; `--stack` names another",
     ),
     "a split backward pass finds its weights": (
         lambda q, x: (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, SPLIT_BACKWARD),
@@ -389,15 +346,15 @@ _STACK_RULES: dict[str, Row] = {
         "software stack `{stack.name}` cannot split a sequence over ranks (`cp{layout.cp}`)",
         "use cp1; `--stack` names another",
     ),
-    "the stack has this way of context parallelism": _offers(
+    "the stack has this way of context parallelism": (
         _context_missing,
-        "has no `context={layout.context}`",
-        lambda stack: [f"context={way}" for way in stack.context_kinds],
+        "software stack `{stack.name}` has no `context={layout.context}`",
+        "it has {stack.context_kinds:context=*}; `--stack` names another",
     ),
-    "the stack has this order": _offers(
-        _order_missing,
-        "cannot seat its ranks in `order={layout.order}`",
-        lambda stack: [f"order={order}" for order in stack.axis_orders],
+    "the stack has this order": (
+        lambda q, x: ~seated_as(x, map(ORDERS.index, q.stack.axis_orders)),
+        "software stack `{stack.name}` cannot seat its ranks in `order={layout.order}`",
+        "it has {stack.axis_orders:order=*}; `--stack` names another",
     ),
     "the stack splits experts otherwise": (
         lambda q, x: q.model.has_experts & (not q.stack.expert_tensor_parallel) & (x.etp != x.tp),
@@ -417,25 +374,17 @@ _STACK_RULES: dict[str, Row] = {
         " from one rank's tokens to the next's",
         "use cp1; `--stack` names another",
     ),
-    "the stack offloads this": (
-        lambda q, x: _any_positive(x, "offload", {*Offload._fields} - {*q.stack.residencies}),
-        _offload_words,
+    "the stack offloads": (lambda q, x: _lacks(x, "offload", q.stack.residencies), _offload_words),
+    "the stack uses drives under this ZeRO stage": (
+        lambda q, x: (x.offload_drive > 0) & (x.replicas > 1) & ~np.isin(x.zero, q.stack.drive.zero_stages),
+        "software stack `{stack.name}` keeps states on the drive under {stack.drive.zero_stages:`zero*`} only",
+        "use {stack.drive.zero_stages:`zero*`}, or leave out `drive`",
     ),
-    "the stack uses drives under this ZeRO stage": _under_zero_stages(
-        lambda q, x: (x.offload_drive > 0) & (x.replicas > 1),
-        "keeps states on the drive",
-        lambda stack: stack.drive.zero_stages,
-        "leave out `drive`",
-    ),
-    "the stack overlaps this": (
-        lambda q, x: _any_positive(x, "overlap", {*OVERLAPS} - {*overlappable_axes(q.stack)}),
-        _overlap_words,
-    ),
-    "the stack overlaps under this ZeRO stage": _under_zero_stages(
-        lambda q, x: x.overlap_dp == 1,
-        "has `overlap=dp`",
-        lambda stack: stack.overlaps_gradient_reduce_at,
-        "leave `dp` out",
+    "the stack overlaps": (lambda q, x: _lacks(x, "overlap", overlappable_axes(q.stack)), _overlap_words),
+    "the stack overlaps under this ZeRO stage": (
+        lambda q, x: (x.overlap_dp == 1) & ~np.isin(x.zero, q.stack.overlaps_gradient_reduce_at),
+        "software stack `{stack.name}` has `overlap=dp` under {stack.overlaps_gradient_reduce_at:`zero*`} only",
+        "use {stack.overlaps_gradient_reduce_at:`zero*`}, or leave `dp` out",
     ),
 }
 STACK_RULES = (*rules(_STACK_RULES), *map(_for_executor_only, RUNNABLE))

@@ -285,9 +285,7 @@ class Family:
         return -(-inner // unit) * unit
 
     def _layers(self, hidden: int) -> int:
-        widths, depths = zip(
-            *((model.hidden_size, model.num_layers) for model in self.published), strict=True
-        )
+        widths, depths = zip(*((spec.hidden_size, spec.num_layers) for spec in self.published), strict=True)
         if widths[0] < hidden < widths[-1]:
             return round(float(np.interp(hidden, widths, depths)))
         nearest = 0 if hidden <= widths[0] else -1

@@ -126,12 +126,13 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     rows = chain.from_iterable(product([mesh], *(inside(name, mesh) for name in VALUES)) for mesh in meshes)
     numbers = np.fromiter(chain.from_iterable(chain.from_iterable(rows)), dtype=np.int64)
     table = np.ascontiguousarray(numbers.reshape(-1, len(_COLUMNS)).T)
-    columns = {
-        name: np.broadcast_to(np.int64(word.simplest), table.shape[1:]) for name, word in COLUMNS.items()
-    }
-    cores = LayoutColumns(**columns | dict(zip(_COLUMNS, table, strict=True)))
-    one_chunk = np.broadcast_to(np.int64(ONE_CHUNK), table.shape[1:])
-    return replace(cores, shard=cores.replicas, schedule=one_chunk)
+
+    def everywhere(value: int) -> Ints:
+        return np.broadcast_to(np.int64(value), table.shape[1:])
+
+    simplest = {name: everywhere(word.simplest) for name, word in COLUMNS.items()}
+    cores = LayoutColumns(**simplest | dict(zip(_COLUMNS, table, strict=True)))
+    return replace(cores, shard=cores.replicas, schedule=everywhere(ONE_CHUNK))
 
 
 def sized_cores(question: Question, limits: Restrictions, cores: LayoutColumns) -> tuple[Ints, LayoutColumns]:

@@ -147,8 +147,8 @@ def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
         if candidate.peak_bytes > min(chosen.memory_limit, candidate.memory_limit):
             continue
         if seconds < limit_seconds:
-            words = f"`{candidate.layout.brief}` takes {format_seconds(seconds)}, which is less"
-            return Check(name, False, words)
+            layout = candidate.layout.brief
+            return Check(name, False, f"`{layout}` takes {format_seconds(seconds)}, which is less")
         fastest = min(fastest, seconds)
     words = f"the fastest that fits takes {format_seconds(fastest)}" if fastest < math.inf else "none fits"
     return Check(name, True, f"{len(tried)} promising layouts, evenly placed, {words}")
@@ -157,21 +157,17 @@ def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
 def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
     """Repeat the plan's search with another solver; yield checks that no plan is better, and that the
     certificate is the same."""
-    written, recommendation = plan.objective, plan.recommendation
+    written, recommendation, limits = plan.objective, plan.recommendation, plan.user_restrictions
     objective = Objective() if written is None else written.terms
+    sizes, precisions = ((), ()) if written is None else (written.gpus, written.precisions)
+    top, asked = 1 if recommendation is None else recommendation.top, answered_question(plan)
     optimum = optimise(
-        answered_question(plan),
-        objective,
-        sizes=() if written is None else written.gpus,
-        precisions=() if written is None else written.precisions,
-        top=1 if recommendation is None else recommendation.top,
-        restrictions=plan.user_restrictions,
-        budget=budget,
+        asked, objective, sizes=sizes, precisions=precisions, top=top, restrictions=limits, budget=budget
     )
     if recommendation is None:
         yield _check_optimum(plan, objective, priced, optimum)
     else:
-        recommended = recommend(plan.question, optimum.result, plan.user_restrictions, budget)
+        recommended = recommend(plan.question, optimum.result, limits, budget)
         if recommended is None:
             yield _undecided("optimum", budget)
             return
@@ -180,7 +176,7 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
         optimum = replace(optimum, result=result, value=value, bound=value)
         yield _check_optimum(plan, objective, priced, optimum)
         claimed = recommendation.model_dump() | {"restrictions": plan.restrictions.model_dump()}
-        right = recommended.for_file(plan.user_restrictions, recommendation.top).model_dump()
+        right = recommended.for_file(limits, top).model_dump()
         right["restrictions"] = PlanRestrictions.of(recommended.within).model_dump()
         yield check_equal("recommendation", claimed, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:

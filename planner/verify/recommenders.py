@@ -48,28 +48,26 @@ def verify_sharding(
         InputError: the sharding has other tables than the prices, or options without a price.
     """
     limits = restrictions or ShardingRestrictions()
-    rows = rows_of(priced, sharding)
+    loads = _check_loads(limited(priced, limits), sharding, certificate)
     problem = pose(priced, certificate.objective, limits)
     begun = Search(problem=problem, solver=_SOLVER, interrupt=Interrupt())
     begun.begin()
     right = certificate_fields(begun)
     return (
-        _check_loads(limited(priced, limits), rows, sharding, certificate),
+        loads,
         _check_restrictions(limits, sharding),
         check_equal("certificate", certificate.model_dump(include={*right}), right),
         _check_bound(problem, certificate, time_limit),
     )
 
 
-def _check_loads(
-    priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
-) -> Check:
+def _check_loads(priced: PricedOptions, sharding: Sharding, certificate: ShardingCertificate) -> Check:
     """Check, in exact fractions, that every memory holds its share of the sharding and that the objective is
     as claimed.
 
     Shape legend: T tables, G GPUs, N nodes, K stages, M memories of a GPU.
     """
-    per_node, option_rows = priced.gpus_per_node, list(rows)
+    per_node, rows = priced.gpus_per_node, [*rows_of(priced, sharding)]
     gpus, nodes = range(priced.gpus), range(-(-priced.gpus // per_node))
     shards_TG, shards_TN = list[list[int]](), list[list[int]]()
     for table in sharding.tables:
@@ -80,9 +78,7 @@ def _check_loads(
     exact = np.vectorize(lambda value: Fraction(float(value)), otypes=[object])
 
     def loads(everywhere: Array, shard: Array, shards: list[list[int]]) -> Any:
-        return exact(everywhere[option_rows]).sum(axis=0) + np.array(shards, dtype=object).T @ exact(
-            shard[option_rows]
-        )
+        return exact(everywhere[rows]).sum(axis=0) + np.array(shards, dtype=object).T @ exact(shard[rows])
 
     loads_GK = loads(priced.everywhere_seconds, priced.shard_seconds, shards_TG)
     device_GM = exact(priced.fixed_bytes) + loads(priced.everywhere_bytes, priced.shard_bytes, shards_TG)
