@@ -34,19 +34,15 @@ def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] 
         return np.ones(len(x), dtype=np.bool_)
     size = x.tp * x.cp * (x.dp if axis == "pp" else x.pp)
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
-    divides: Bools = (gpus_K1 % size == 0).all(axis=0)
-    plain: Bools = is_scheduled(x, PLAIN) & (x.vpp == 1)
-    outermost: Bools = x.stride(axis) == size
-    return divides & outermost & plain
+    fills: Bools = (gpus_K1 % size == 0).all(axis=0) & (x.stride(axis) == size)
+    return fills & is_scheduled(x, PLAIN) & (x.vpp == 1)
 
 
-def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
+def holds_replicas(question: Question, x: LayoutColumns) -> Bools:
     """For each layout, whether every data-parallel replica lies in one pool of equal GPUs, (N,). All GPUs
     must be used, and replicas must synchronise only once a step."""
-    x = columns
-    inside: Bools = np.fmod(x.tp * x.cp, x.ep * x.etp) == 0
-    meets_once: Bools = (x.zero <= HIGHEST_ZERO) & ~offloads(x) & inside
-    return fills_pools(question, x, "dp") & meets_once
+    meets_once: Bools = (x.zero <= HIGHEST_ZERO) & (np.fmod(x.tp * x.cp, x.ep * x.etp) == 0)
+    return fills_pools(question, x, "dp") & meets_once & ~offloads(x)
 
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
@@ -91,8 +87,7 @@ def _replica_objections(question: Question, layout: Layout, right: Mapping[str, 
         text = f"`replicas={_counts(counts.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
         yield Words(text, f"dp{sum(right.values())} replicas={_counts(right.items())}")
     different = "replicas in different pools take different numbers of microbatches"
-    words = _written_schedule(layout)
-    if words:
+    if words := _written_schedule(layout):
         yield Words(f"{different}, and {words} runs in whole rounds of them", "use 1f1b or gpipe")
     if layout.zero > HIGHEST_ZERO:
         text = f"{different}, and `zero{layout.zero}` may communicate after each"

@@ -335,7 +335,7 @@ def _unusable(
     bare = {(word.flag, word.axis): names_of(word.axis) for word in words if word.text == word.axis}
     for (flag, axis), names in sorted(bare.items()):
         example = f"{axis}={names[0]}" if names else f"{axis}=2` or `{axis}>=2"
-        if flag == "--fix" and not _is_switch(axis):
+        if flag == "--fix" and not isinstance(COLUMNS.get(axis), Switch):
             yield Problem(f"--fix {axis}", f"needs a value, like `{example}`")
         elif flag == "--forbid" and axis in ("schedule", "context"):
             yield Problem(f"--forbid {axis}", f"say which, like `{example}`")
@@ -364,10 +364,6 @@ def _leaves_something(limits: Restrictions, axis: str) -> bool:
         return True  # no choice is needed where the degree is one
     values = COLUMNS[axis].every or limits.unbounded(axis, COLUMNS[axis].simplest)
     return bool(limits.permitted(axis, [*values, *limits.only.get(axis, ())]))
-
-
-def _is_switch(axis: str) -> bool:
-    return axis in COLUMNS and isinstance(COLUMNS[axis], Switch)
 
 
 def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[_Word]:
@@ -405,10 +401,11 @@ def _complaint(axis: str, text: str, is_bound: bool) -> str:
     if names := names_of(axis):
         unknown = f"`{text}` is not one of {', '.join(names)}{did_you_mean(text, names)}"
         return "" if text in names else unknown
+    word = COLUMNS[axis]
     if not _NUMBER.match(text):
-        return f"`{text}` is not {'0 or 1' if _is_switch(axis) else 'a whole number'}"
-    value, word = int(text), COLUMNS[axis]
-    if _is_switch(axis):
+        return f"`{text}` is not {'0 or 1' if isinstance(word, Switch) else 'a whole number'}"
+    value = int(text)
+    if isinstance(word, Switch):
         return f"`{axis}` is a switch, not a number" if is_bound else f"`{value}` is not 0 or 1" * (value > 1)
     assert isinstance(word, Number)
     return "" if word.least <= value and (word.most is None or value <= word.most) else word.outside

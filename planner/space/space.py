@@ -144,8 +144,7 @@ def sized_cores(question: Question, limits: Restrictions, cores: LayoutColumns) 
         of_degree[dp] = sorted({*sizes[:1], *sizes[-1:]}) if limits.extreme_mbs else sizes
     sizes_of_core = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in sizes_of_core])
-    mbs = np.fromiter(chain.from_iterable(sizes_of_core), dtype=np.int64)
-    sized = replace(cores.rows(core), mbs=mbs)
+    sized = replace(cores.rows(core), mbs=np.fromiter(chain.from_iterable(sizes_of_core), dtype=np.int64))
     legal = np.flatnonzero(unbroken(SIZED_RULES, question, sized))
     return core[legal], sized.rows(legal)
 
@@ -445,8 +444,9 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
     seconds = np.full((len(columns), len(allowed)), np.inf)
     size, alike = np.full_like(seconds, np.inf), Kinds((0,) * question.model.num_layers)
     for rows in groups_of(columns):
-        group = RankCosts.of_rows(question, columns.rows(rows), costs.rows(rows), allowed)
-        group = replace(group, kinds=alike)
+        group = replace(
+            RankCosts.of_rows(question, columns.rows(rows), costs.rows(rows), allowed), kinds=alike
+        )
         seconds[rows], size[rows] = _step_seconds(group), _peak_bytes(group)
     return BalancedPrices(seconds, size)
 

@@ -101,11 +101,8 @@ def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) 
     """Check that a sharding obeys its restrictions, which are fixed options, tables to be placed together,
     and forbidden options."""
     tables = sharding.tables
-    mistakes = [
-        f"table {number} is forbidden as `{table.option}`"
-        for number, table in enumerate(tables)
-        if not restrictions.allows(table.option)
-    ]
+    forbidden = [number for number, table in enumerate(tables) if not restrictions.allows(table.option)]
+    mistakes = [f"table {number} is forbidden as `{tables[number].option}`" for number in forbidden]
     for fixed in restrictions.fixed:
         numbers = range(fixed.first, fixed.last + 1)
         places = [place for number in numbers for place in tables[number].at]
