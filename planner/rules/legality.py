@@ -85,7 +85,8 @@ def _length_words(question: Question, layout: Layout) -> Words:
 def _splits_odd_sequence(question: Question, x: LayoutColumns) -> Bools:
     """For each layout, whether `sp` splits a sequence, or one of targets, that its ranks do not divide, (N,)."""
     length, target_length = question.training.sequence_length, question.training.target_length or 0
-    return (x.sp == 1) & (indivisible(length, x.cp, x.tp) | indivisible(target_length, x.tp))
+    odd = indivisible(length, x.cp, x.tp) | indivisible(target_length, x.tp)
+    return np.where(x.sp == 1, odd, False)
 
 
 def _kv_heads_words(question: Question, layout: Layout) -> Words:
@@ -159,7 +160,7 @@ def _offloaded_blocks_words(question: Question, layout: Layout) -> Words:
 def _outnumbers_streamed(question: Question, x: LayoutColumns) -> Bools:
     """For each layout, whether a ring that it sets has more buffers than a rank has streamed blocks, (N,)."""
     streamed = np.minimum(x.offload_streamed, question.model.num_layers // x.pp)
-    return (x.offload_streamed > 0) & (x.ring != USUAL_RING) & (x.ring > streamed)
+    return np.where(x.offload_streamed > 0, (x.ring != USUAL_RING) & (x.ring > streamed), False)
 
 
 def _ring_words(question: Question, layout: Layout) -> Words:

@@ -34,8 +34,8 @@ def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] 
         return np.ones(len(x), dtype=np.bool_)
     size = x.tp * x.cp * (x.dp if axis == "pp" else x.pp)
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
-    fills: Bools = (gpus_K1 % size == 0).all(axis=0) & (x.stride(axis) == size)
-    return fills & is_scheduled(x, PLAIN) & (x.vpp == 1)
+    fills: Bools = (gpus_K1 % size == 0).all(axis=0) & (x.stride(axis) == size) & (x.vpp == 1)
+    return fills & is_scheduled(x, PLAIN)
 
 
 def holds_replicas(question: Question, x: LayoutColumns) -> Bools:

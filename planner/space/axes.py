@@ -219,8 +219,8 @@ class Boxes:
         long, high = np.sort(self.most - self.least + 1, axis=1)[:, :-3:-1].T
         over = (self.most % EVERY).sum(axis=1) - self.room
         sides = np.maximum([over, over - long, over - high, over - long - high], 0)
-        left_out: Ints = np.array([1, -1, -1, 1]) @ (sides * (sides + 1) // 2)
-        return long * high - left_out
+        combinations: Ints = long * high - np.array([1, -1, -1, 1]) @ (sides * (sides + 1) // 2)
+        return combinations
 
     @property
     def is_single(self) -> Bools:

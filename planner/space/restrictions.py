@@ -291,8 +291,9 @@ def parse_restrictions(
     for word in words:
         if word.values or word.kind == "unused":
             values = chosen[word.kind].get(word.axis, word.values)
-            values = values & word.values if word.kind == "only" else values | word.values
-            chosen[word.kind][word.axis] = values
+            chosen[word.kind][word.axis] = (
+                values & word.values if word.kind == "only" else values | word.values
+            )
     only, never, at_least, at_most, unused = chosen.values()
     policies = frozenset(range(len(RECOMPUTE_POLICIES)))
     unwanted = never.pop("recompute", frozenset()) | (policies - only.pop("recompute", policies))

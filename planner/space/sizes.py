@@ -285,7 +285,8 @@ class Family:
         return -(-inner // unit) * unit
 
     def _layers(self, hidden: int) -> int:
-        widths, depths = zip(*((spec.hidden_size, spec.num_layers) for spec in self.published), strict=True)
+        widths = [model.hidden_size for model in self.published]
+        depths = [model.num_layers for model in self.published]
         if widths[0] < hidden < widths[-1]:
             return round(float(np.interp(hidden, widths, depths)))
         nearest = 0 if hidden <= widths[0] else -1
