@@ -67,18 +67,8 @@ class Groups:
 
     rows: Ints
     """(T, C)"""
-    borders: Ints
-    """Where each of G groups begins, and the end of the last, (G + 1,)."""
-
-    @classmethod
-    def of(cls, rows: Ints, group: Ints, count: int) -> Groups:
-        """Table whose rows belong to the given of `count` groups, (T,) in rising order."""
-        return cls(rows, np.searchsorted(group, np.arange(count + 1)))
-
-    @property
-    def sizes(self) -> Ints:
-        """Number of table rows in each group, (G,)."""
-        return np.diff(self.borders)
+    sizes: Ints
+    """Number of table rows in each group, (G,)."""
 
     @property
     def of_rows(self) -> Ints:
@@ -89,7 +79,8 @@ class Groups:
         """Rows of the selected groups, (M, C), after the index into `groups` of each, (M,)."""
         size = self.sizes[groups]
         index = np.repeat(np.arange(len(groups)), size)
-        first = np.repeat(self.borders[groups] - np.cumsum(size) + size, size)
+        begin = np.cumsum(self.sizes) - self.sizes
+        first = np.repeat(begin[groups] - np.cumsum(size) + size, size)
         return index, self.rows[first + np.arange(len(index))]
 
 
@@ -169,7 +160,8 @@ def variants_of(question: Question, limits: Restrictions, families: LayoutColumn
     if limits.named_axes.isdisjoint(COUNTS):
         rows = with_counts(rows, Boxes.from_minimum(question, rows).most)
     legal &= ~needless_rows(question, limits, rows)
-    return Groups.of(np.stack([zero, shard], axis=1)[legal], family[legal], len(families))
+    sizes = np.bincount(family[legal], minlength=len(families))
+    return Groups(np.stack([zero, shard], axis=1)[legal], sizes)
 
 
 def legal_within(question: Question, limits: Restrictions, x: LayoutColumns, shaped: bool = False) -> Bools:
@@ -225,7 +217,8 @@ def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns
     shard, group = shards[pipeline, zero], pipeline * ZERO_STAGES + zero
     rows = replace(pipelines.rows(pipeline), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
     legal = legal_within(question, limits, rows, shaped=True)
-    return Groups.of(np.stack([vpp, schedule], axis=1)[legal], group[legal], ZERO_STAGES * len(pipelines))
+    sizes = np.bincount(group[legal], minlength=ZERO_STAGES * len(pipelines))
+    return Groups(np.stack([vpp, schedule], axis=1)[legal], sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
