@@ -168,16 +168,15 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
     for column in columns:
         if column.strides == (0,):
             continue
-        low = int(column.min())
-        values, span = column, int(column.max()) - low + 1
+        values = column - column.min()
+        span = int(values.max()) + 1
         if span == 1:
             continue
         if size * span > table_size:
             code, size = _numbered(code)
         if size * span > table_size:
-            values, span = _numbered(column)
-            low = 0
-        code, size = (code * span + (values - low) if size > 1 else values - low), size * span
+            values, span = _numbered(values)
+        code, size = code * span + values if size > 1 else values, size * span
     return code
 
 
@@ -186,15 +185,13 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
     values."""
     if not len(column):
         return column, 1
-    low = int(column.min())
-    span = int(column.max()) - low + 1
+    offset = column - column.min()
+    span = int(offset.max()) + 1
     if span <= _DENSE * len(column):
         present = np.zeros(span, dtype=np.bool_)
-        present[column - low] = True
-        distinct = np.flatnonzero(present)
-        rank = np.empty(span, dtype=np.int64)
-        rank[distinct] = np.arange(len(distinct))
-        return rank[column - low], len(distinct)
+        present[offset] = True
+        rank = np.cumsum(present) - 1
+        return rank[offset], int(rank[-1]) + 1
     distinct, index = np.unique(column, return_inverse=True)
     return index.reshape(-1), len(distinct)
 

@@ -12,7 +12,6 @@ and `tp-dp-cp-pp` give every rank the same place, and the first such order of `O
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from cost_models.axes.words import (
     Switch,
     Word,
 )
-from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, PositiveInt, Spec
+from cost_models.base import MAX_GPUS, POOL_NAME, CheckedSpec, GpuCount, PositiveInt
 from cost_models.documents import printable, show_key, spec_problems
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.schedules.registry import REGISTRY
@@ -124,7 +123,7 @@ _ZERO = Number(least=0, simplest=0, most=ZERO_STAGES - 1, outside=f"ZeRO has sta
 _Pool = Annotated[str, Field(pattern=POOL_NAME)]
 
 
-class Layout(Spec):
+class Layout(CheckedSpec):
     """Split of one model over tp × cp × pp × dp ranks, with a field for each parallel axis. Fields are in the
     order of the notation, with the kind of word that writes them (by default `Number`).
 
@@ -199,9 +198,7 @@ class Layout(Spec):
         return implied | data
 
     @model_validator(mode="after")
-    def _consistent(self) -> Layout:
-        if problem := next(self._contradictions(), None):
-            raise ValueError(problem)
+    def _canonical(self) -> Layout:
         ranks = {"tp": self.tp, "pp": self.pp, "dp": self.data_ranks}
         overlap = None if max(ranks.values()) == 1 else self.overlap
         canonical = {
@@ -217,32 +214,30 @@ class Layout(Spec):
             object.__setattr__(self, name, value)
         return self
 
-    def _contradictions(self) -> Iterator[str]:
-        """Yield an error message for each contradiction between fields of a layout."""
-        stages = self.num_stages
-        if self.num_gpus > MAX_GPUS:
-            yield f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most"
-        if stages > MAX_STAGES:
-            yield f"{stages:,} stages are more than any model has blocks for; {MAX_STAGES:,} are the most"
-        if not REGISTRY[self.schedule].runs_chunks(self.vpp):
-            yield f"schedule {self.schedule} does not go with vpp{self.vpp}"
-        if len(self.recompute) not in (1, stages):
-            yield f"recompute names {counted(len(self.recompute), 'stage')}; the layout has {stages}"
+    def contradictions(self) -> dict[str, object]:
+        """Error messages about contradictory fields of a layout, each mapped to a value that is true if the
+        message applies."""
+        gpus, stages, of_stages = self.num_gpus, self.num_stages, f"; the layout has {self.num_stages}"
+        lists = (self.recompute, self.layers, self.pools, self.replicas)
+        recomputed, placed, pools, replicas = map(len, lists)
         every = [part for part in RESIDENCIES if getattr(self.offload, part) >= EVERY]
-        if len(every) > 1:
-            yield f"offload names {' and '.join(every)} of every block"
-        if self.layers and len(self.layers) != stages:
-            yield f"layers names {counted(len(self.layers), 'stage')}; the layout has {stages}"
-        if any(count < 0 for count in self.layers):
-            yield "layers must not be negative"
-        if self.pools and len(self.pools) != self.pp:
-            yield f"pools names {counted(len(self.pools), 'rank')}; the pipeline has {self.pp}"
-        if self.replicas and self.pools:
-            yield "`pools` says where stages lie, `replicas` where whole replicas do: one of them"
-        if (replicas := len(self.replicas)) > MOST_REPLICAS:
-            yield f"replicas names {replicas:,}; {MOST_REPLICAS:,} are the most that lie in different pools"
-        if self.replicas and replicas != self.dp:
-            yield f"replicas names {counted(replicas, 'replica')}; dp is {self.dp}"
+        runs_chunks = REGISTRY[self.schedule].runs_chunks(self.vpp)
+        too_deep = f"{stages:,} stages are more than any model has blocks for"
+        most_pools = f"{MOST_REPLICAS:,} are the most that lie in different pools"
+        return {
+            f"{gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most": gpus > MAX_GPUS,
+            f"{too_deep}; {MAX_STAGES:,} are the most": stages > MAX_STAGES,
+            f"schedule {self.schedule} does not go with vpp{self.vpp}": not runs_chunks,
+            f"recompute names {counted(recomputed, 'stage')}{of_stages}": recomputed not in (1, stages),
+            f"offload names {' and '.join(every)} of every block": len(every) > 1,
+            f"layers names {counted(placed, 'stage')}{of_stages}": placed not in (0, stages),
+            "layers must not be negative": any(count < 0 for count in self.layers),
+            f"pools names {counted(pools, 'rank')}; the pipeline has {self.pp}": pools not in (0, self.pp),
+            "`pools` says where stages lie, `replicas` where whole replicas do: one of them": replicas
+            and pools,
+            f"replicas names {replicas:,}; {most_pools}": replicas > MOST_REPLICAS,
+            f"replicas names {counted(replicas, 'replica')}; dp is {self.dp}": replicas not in (0, self.dp),
+        }
 
     @property
     def num_gpus(self) -> int:

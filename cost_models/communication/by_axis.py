@@ -345,9 +345,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
         block_recomputed=np.stack([none, gathered, again], axis=-1),
         block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none) + inner,
         block_summed=np.where(behind, summed, none),
-        block_regather=np.where(
-            sp & (not question.stack.saves_gathered_activations), entered * operand, none
-        ),
+        block_regather=np.where(sp & (not question.stack.saves_gathered_activations), entered * operand, 0.0),
         embedding_forward=embeds * np.where(sp, scatter, reduce),
         embedding_backward=embeds * np.where(sp, gather, none),
         head_forward=np.where(sp, gather, none),

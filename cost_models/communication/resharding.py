@@ -158,12 +158,8 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
     def side(place: Ints, number: int) -> Array:
         return np.stack([place / number, (place + 1) / number], axis=-1)
 
-    expert, cut, one = (
-        side(seat // etp % ep, ep),
-        side(seat // (etp * ep) % copies, copies),
-        side(0 * rank, 1),
-    )
-    tensor, across = side(tensor_rank, layout.tp), side(shard, shards)
+    expert, cut = side(seat // etp % ep, ep), side(seat // (etp * ep) % copies, copies)
+    one, tensor, across = side(0 * rank, 1), side(tensor_rank, layout.tp), side(shard, shards)
     parts = {
         "columns": (one, side(tensor_rank * shards + shard, layout.tp * shards), one),
         "rows": (one, tensor, across),

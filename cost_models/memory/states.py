@@ -166,10 +166,8 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
 
 def ends_differ(question: Question) -> bool:
     """Whether bytes of states per parameter of embedding and head differ from those of the blocks."""
-    training = question.training
-    return bool(
-        training.tuning or training.reference == "host" or training.optimizer in ("adafactor", "muon")
-    )
+    job = question.training
+    return bool(job.tuning) or job.reference == "host" or job.optimizer in ("adafactor", "muon")
 
 
 def _factored_bytes(question: Question, part: Part) -> float:

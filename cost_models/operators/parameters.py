@@ -97,9 +97,8 @@ def parameters(model: TransformerSpec, tp: Ints, ep: Ints | int = 1, etp: Ints |
     """
     h, norm = model.hidden_size, norm_weights(model)
     block, experts = parameters_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
-    vocabulary, head = (
-        rows(model, tp) * h / tp * (not model.is_tower) for rows in (padded_vocabulary, head_rows)
-    )
+    embeds = not model.is_tower
+    vocabulary, head = (rows(model, tp) * h / tp * embeds for rows in (padded_vocabulary, head_rows))
     embedding, unsplit = vocabulary + embedding_weights(model), norm * model.ends_in_norm
     vectors = (unsplit + transform_weights(model)) * np.ones(tp.shape) + model.head_bias * head / h
     return Parameters(block, experts, embedding, head_vectors=vectors, head_matrix=head)

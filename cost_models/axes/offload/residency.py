@@ -228,9 +228,8 @@ def host_bytes(question: Question, columns: LayoutColumns, recompute: Sequence[s
     """
     blocks, ranks_here = -(-question.model.num_layers // columns.pp), ranks_on_host(question, columns)
     if not offloads(columns).any():
-        return (
-            (question.training.reference == "host") * blocks * reference_bytes(question, columns) * ranks_here
-        )
+        blocks_kept = blocks * (question.training.reference == "host")
+        return blocks_kept * reference_bytes(question, columns) * ranks_here
     rank = _fullest_rank(question, columns, _bytes_off_device) * question.stack.host_buffers
     rank = rank + drive_buffer_bytes(question, columns) + _staging_bytes(question, columns)
     if (away := rest_is(columns, "activations")).any():
