@@ -168,7 +168,7 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
     for column in columns:
         if column.strides == (0,):
             continue
-        values = column - column.min()
+        values = column - int(column.min())
         span = int(values.max()) + 1
         if span == 1:
             continue
@@ -185,7 +185,7 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
     values."""
     if not len(column):
         return column, 1
-    offset = column - column.min()
+    offset = column - int(column.min())
     span = int(offset.max()) + 1
     if span <= _DENSE * len(column):
         present = np.zeros(span, dtype=np.bool_)
