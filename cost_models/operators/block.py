@@ -70,11 +70,10 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     stacks, tower = model.stacks, model.tower
     if len(set(model.mixers)) > 1 or (stacks and stacks.encoder_layers) or (tower and not tower.part):
         kinds, models = kinds_of(model, 1)
-        shares = (count / model.num_layers for count in kinds.counts)
-        pairs = [
-            (share, one) for share, kind in zip(shares, models, strict=True) for one in block_operators(kind)
-        ]
-        return tuple(replace(one, share=share * one.share) for share, one in pairs)
+        pairs = zip((count / model.num_layers for count in kinds.counts), models, strict=True)
+        return tuple(
+            replace(one, share=share * one.share) for share, kind in pairs for one in block_operators(kind)
+        )
     operators: list[Operator] = []
     if model.diffusion:
         # SiLU and a matrix make the modulation vectors of an image, complete on every tensor rank
