@@ -70,10 +70,9 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     stacks, tower = model.stacks, model.tower
     if len(set(model.mixers)) > 1 or (stacks and stacks.encoder_layers) or (tower and not tower.part):
         kinds, models = kinds_of(model, 1)
-        pairs = zip((count / model.num_layers for count in kinds.counts), models, strict=True)
-        return tuple(
-            replace(one, share=share * one.share) for share, kind in pairs for one in block_operators(kind)
-        )
+        shares = [count / model.num_layers for count in kinds.counts]
+        pairs = zip(shares, map(block_operators, models), strict=True)
+        return tuple(replace(one, share=share * one.share) for share, ones in pairs for one in ones)
     operators: list[Operator] = []
     if model.diffusion:
         # SiLU and a matrix make the modulation vectors of an image, complete on every tensor rank

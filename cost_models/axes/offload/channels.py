@@ -354,7 +354,8 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     full = (name for name, size, limit in tiers if limit is not None and size > FULL_TIER * limit)
     binding: Binding = next(full, "nothing")
     if (waits := exposed()) > WORTH_NAMING * estimate.step_seconds:
-        binding = max(CHANNELS, key=lambda name: exposed(*CHANNELS[name]))
+        slowest: Channel = max(CHANNELS, key=lambda name: exposed(*CHANNELS[name]))
+        binding = slowest
     streamed = float(blocks_with(question, columns, "streamed")[0])
     tokens = layout.mbs * question.training.sequence_length / layout.cp
     transfer = ring = forward_tokens = None
