@@ -67,11 +67,8 @@ _RENAMED = {"holes": "fragmentation"}
 _LISTED_FACTS = 3
 """Maximum number of ignored software-stack fields that a note names."""
 
-LayoutText = Annotated[
-    Layout,
-    BeforeValidator(lambda value: value if isinstance(value, Layout) else parse_layout(str(value))),
-    PlainSerializer(str, return_type=str),
-]
+_FROM_TEXT = BeforeValidator(lambda value: value if isinstance(value, Layout) else parse_layout(str(value)))
+LayoutText = Annotated[Layout, _FROM_TEXT, PlainSerializer(str, return_type=str)]
 """Field type of a layout, written in its notation: "tp8 pp4 dp2 mbs1"."""
 Confidence = Annotated[float, Field(ge=EVEN, le=MOST_CONFIDENT, allow_inf_nan=False)]
 

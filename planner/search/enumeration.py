@@ -74,11 +74,10 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks
         counts = {pool.cluster.name: pool.cluster.num_gpus // size for pool in question.pools}
-        if sum(counts.values()) == layout.pp:
-            for order in permutations(question.pool_names):
-                pools = tuple(name for name in order for _ in range(counts[name]))
-                placed = layout.model_copy(update={"pools": pools})
-                stages += [placed] if not check(question, placed) else []
+        for order in permutations(question.pool_names) if sum(counts.values()) == layout.pp else ():
+            pools = tuple(name for name in order for _ in range(counts[name]))
+            stages.append(layout.model_copy(update={"pools": pools}))
+    stages = [layout for layout in stages if not check(question, layout)]
     if "replicas" not in limits.allowed or limits.trainer is not None:
         return stages, []
     rows = written(question, limits)

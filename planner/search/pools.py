@@ -263,8 +263,7 @@ class ReplicaLeaf(Leaf):
         """For each placement, whether every rank stays within its memory limit if no replica takes more
         microbatches than the minimum, (...,)."""
         least = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
-        fits: Bools = np.all([leaf.fits(blocks_SP) for leaf in least], axis=0)
-        return fits
+        return np.asarray(np.all([leaf.fits(blocks_SP) for leaf in least], axis=0))
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
         """Lower bound of the step time of placements over all shares of the microbatches, seconds (Z,)."""

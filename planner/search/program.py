@@ -21,7 +21,7 @@ stages, P recompute policies.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
@@ -62,8 +62,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
     nothing = np.broadcast_to(first.no_blocks, (len(leaves), *first.no_blocks.shape))
     fixed_NS = [on_stages(column, way, nothing) for way in ("forward", "backward")]
-    forward = column("layer_forward")
-    forward_NSP = forward if forward.ndim > 2 else forward[..., None]
+    forward_NSP = np.atleast_3d(column("layer_forward"))
     memory = _memory(leaves, column)
     for mean in (paths, *((path,) for path in paths)):
         forward_S = np.mean([path.forward_counts for path in mean], axis=0)
@@ -82,9 +81,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
             more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
             length_N = length_N + _mixed(first, fastest_N[:, None] / blocks + more_NP, *memory)
         longest_N = np.maximum(longest_N, length_N)
-    updated = column("layer_optimizer")
-    if updated.ndim > 2:  # by sort: the fullest rank's blocks, of any kind
-        updated = updated.min(axis=-1)
+    updated = np.atleast_3d(column("layer_optimizer")).min(axis=-1)  # the fullest rank's blocks, of any kind
     optimizer_N = (column("rank_optimizer") + -(-blocks // pp) * updated).min(axis=1)
     overhead_N = np.array([leaf.overhead for leaf in leaves])
     step_N: Array = longest_N + column("rank_sync").min(axis=1) + optimizer_N + overhead_N
@@ -202,12 +199,10 @@ class Timed:
 def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> Timed | None:
     """Columns of a layout that fit in memory and that a step of `target` seconds may contain, with their path
     seconds; None if there are none."""
-    if leaf.is_plain:
-        columns = _stages(leaf, target)
-        return Timed.of(leaf, columns, paths).limited_to(target) if columns is not None else None
-    patterns = chunk_patterns(leaf)
-    timed = Timed.of(leaf, Columns.of_patterns(patterns), paths).limited_to(target)
-    timed = timed and timed.only(leaf.fits(timed.columns.blocks))
+    columns = _stages(leaf, target) if leaf.is_plain else Columns.of_patterns(chunk_patterns(leaf))
+    timed = Timed.of(leaf, columns, paths).limited_to(target) if columns is not None else None
+    if timed and not leaf.is_plain:  # stages fit as they are
+        timed = timed.only(leaf.fits(timed.columns.blocks))
     return timed if timed and len(timed.columns.stage) else None
 
 
@@ -339,8 +334,7 @@ class ProgramSearch(Prover):
             if self._seconds_left() <= 0:
                 return
             leaves = [self._leaves[number] for number in numbers]
-            if pipeline not in self._paths:
-                self._paths[pipeline] = paths_through(leaves[0])
+            self._paths[pipeline] = self._paths[pipeline] or paths_through(leaves[0])
             self._bound[numbers] = relaxed_seconds(leaves, self._paths[pipeline])
 
     def _round(self, program: Program, solver: SolverName) -> None:
@@ -372,18 +366,16 @@ class ProgramSearch(Prover):
             self._paths[pipeline_of(choice.leaf)].append(path)
             program.steps_are_no_shorter_than_path(choice.leaf, path)
 
-    def _open_layouts(self) -> Bools:
-        """For each layout, whether it is not proven yet and may be among the k best, (N,)."""
+    def _open_layouts(self, besides: Iterable[int] = ()) -> Bools:
+        """For each layout, whether it is not proven yet, may be among the k best, and is none of `besides`, (N,)."""
         may: Bools = self._bound < self._threshold()
-        may[list(self._proofs)] = False
+        may[[*self._proofs, *besides]] = False
         return may
 
     def _sharpen(self, program: Program) -> None:
         """Raise the bounds of the most promising layouts by computing their stage columns for the integer
         program."""
-        may = self._open_layouts()
-        may[list(self._columns)] = False
-        coarse = np.flatnonzero(may)
+        coarse = np.flatnonzero(self._open_layouts(self._columns))
         for number in coarse[np.argsort(self._bound[coarse], kind="stable")][: self._batch].tolist():
             if self._seconds_left() <= 0:
                 return
@@ -400,8 +392,7 @@ class ProgramSearch(Prover):
 
     def _place(self, program: Program) -> None:
         """Add placements to the program for the layouts with the lowest bounds among those with columns."""
-        may = self._open_layouts()
-        may[[*program.choices]] = False
+        may = self._open_layouts(program.choices)
         closed = [number for number in self._columns if may[number]]
         for number in sorted(closed, key=lambda number: self._bound[number])[:PLACEMENT_BATCH]:
             leaf, timed = self._leaves[number], self._columns[number]

@@ -146,7 +146,7 @@ def search_each_policy(
     start, top, cut_off = time.monotonic(), settings.top, settings.must_beat_seconds
     layouts = [count_layouts(question, limits) for limits in parts]
     answers, spaces, best, left_open = list[SearchResult](), list[str](), list[Estimate](), 0
-    nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
+    errors: list[InfeasibleError | NothingPlacedError] = []
     for at, limits in enumerate(parts):
         if answers and answers[-1].interrupted:
             left_open += layouts[at]
@@ -156,10 +156,9 @@ def search_each_policy(
             part = replace(settings, time_limit=limit, must_beat_seconds=cut_off)
             answers.append(search_on(part, question, limits))
         except (InfeasibleError, NothingPlacedError) as error:
-            is_open = isinstance(error, NothingPlacedError)
-            nothing = error if is_open or not left_open else nothing
+            errors.append(error)
             spaces += [error.space] * bool(error.space)
-            left_open += layouts[at] * is_open
+            left_open += layouts[at] * isinstance(error, NothingPlacedError)
             continue
         spaces.append(answers[-1].certificate.space)
         fastest: dict[str, Estimate] = {}
@@ -169,8 +168,8 @@ def search_each_policy(
         best = [*fastest.values()][:top]
         if len(best) == top:
             cut_off = min(cut_off, best[-1].compared_seconds * (1 + TIE_TOLERANCE))
-    if not answers:
-        raise nothing
+    if not answers:  # the last error that leaves layouts open, else the last
+        raise max(errors[::-1], key=lambda error: isinstance(error, NothingPlacedError))
     interrupted = answers[-1].interrupted
     answers.sort(key=lambda result: result.certificate.bound)  # the best one's program settles
     # a layout counts once: undecided if any policy leaves it so, solved if some policy solves it, infeasible under all
