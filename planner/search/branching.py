@@ -154,11 +154,6 @@ class Rows:
         is given."""
         self.bound[row], self.state[row] = max(self.bound[row], seconds), state
 
-    def swap(self, first: int, second: int) -> None:
-        """Exchange bounds and decisions of two rows with equal costs."""
-        for column in (self.bound, self.state):
-            column[[first, second]] = column[[second, first]]
-
 
 class Prover:
     """Base class of searches that prove optimality, with candidates, incumbents and time."""
@@ -400,7 +395,8 @@ class BranchAndBound(Prover):
         whose name is shorter."""
         lengths = [len(str(self.candidates.layout(layout_row))) for layout_row in (row, twin)]
         if lengths[1] < lengths[0]:
-            self.rows.swap(row, twin)
+            for column in (self.rows.bound, self.rows.state):
+                column[[row, twin]] = column[[twin, row]]
             if (incumbent := self.best.pop(row, None)) is not None:
                 self.best[twin] = incumbent
             self._representative_row[key], row, twin = twin, twin, row
@@ -448,15 +444,14 @@ def nearest_below(
     """The layout `first`, then others faster than `seconds`, lowest bounds first, each with a good placement;
     at most `MAX_COMPARED`. They differ from one another in degrees or microbatch. The result does not depend on
     search order."""
-    for search in searches:
+    near: list[tuple[float, int, str, int]] = []
+    for number, search in enumerate(searches):
         search.count_below(seconds, has_time)
-    near = sorted(
-        (float(search.rows.first_bound[row]), number, str(search.candidates.layout(row)), row)
-        for number, search in enumerate(searches)
-        for row in np.flatnonzero(search.rows.first_bound < seconds).tolist()
-    )
+        bound, layout_of = search.rows.first_bound, search.candidates.layout
+        rows = np.flatnonzero(bound < seconds).tolist()
+        near += [(float(bound[row]), number, str(layout_of(row)), row) for row in rows]
     layouts, degrees, num_placed = [first], {_degrees(first)}, 0
-    for _, number, _, row in near:
+    for _, number, _, row in sorted(near):
         candidates = searches[number].candidates
         layout = candidates.layout(row)
         if _degrees(layout) in degrees:

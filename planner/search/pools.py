@@ -151,13 +151,12 @@ class PoolCandidates:
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
         """Result of `bound` for each row, seconds (N,), computed for groups of one schedule, pp and order of
         pools."""
-        values = np.empty(len(rows))
-        order, layout = np.divmod(rows, max(1, len(self._stages)))
+        values, order = np.empty(self._num_stages), rows // max(1, len(self._stages))
         for number in np.unique(order).tolist():
-            own = np.flatnonzero(order == number)
-            for members in groups_of(self._stages.rows(layout[own])):
-                values[own[members]] = bound(self._group(rows[own[members]]))
-        return values
+            own = rows[order == number]
+            for members in groups_of(self._stages.rows(own % len(self._stages))):
+                values[own[members]] = bound(self._group(own[members]))
+        return values[rows]
 
     def in_words(self) -> str:
         """Sentence part that describes the layouts and placements that the search covers on several pools."""

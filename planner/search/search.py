@@ -92,7 +92,7 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
     if parts := limits.by_recompute(question):
         with shared_spaces().shared():
             if any(count_layouts(question, part) for part in parts):
-                return search_each_policy(settings, question, parts)
+                return search_policies(settings, question, parts)
             raise nothing_legal(question, limits)  # the user's restrictions, not the last part's
     candidates: Candidates
     if question.has_pools:
@@ -131,9 +131,7 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
     return SearchResult(estimates=ranked, certificate=proof, interrupted=interrupted, searches=searches)
 
 
-def search_each_policy(
-    settings: SearchSettings, question: Question, parts: Sequence[Restrictions]
-) -> SearchResult:
+def search_policies(terms: SearchSettings, question: Question, parts: Sequence[Restrictions]) -> SearchResult:
     """Find the best layouts over all `parts`, each of which restricts the question to one recompute policy. A
     layout counts once, under its fastest policy.
 
@@ -143,7 +141,7 @@ def search_each_policy(
         InfeasibleError: nothing fits under any of them.
         NothingPlacedError: nothing was placed under any of them, and not all were ruled out.
     """
-    start, top, cut_off = time.monotonic(), settings.top, settings.must_beat_seconds
+    start, top, cut_off = time.monotonic(), terms.top, terms.must_beat_seconds
     layouts = [count_layouts(question, limits) for limits in parts]
     answers, spaces, best, left_open = list[SearchResult](), list[str](), list[Estimate](), 0
     errors: list[InfeasibleError | NothingPlacedError] = []
@@ -151,9 +149,9 @@ def search_each_policy(
         if answers and answers[-1].interrupted:
             left_open += layouts[at]
             continue
-        limit = max(0.001, settings.time_limit - (time.monotonic() - start)) / (len(parts) - at)
+        limit = max(0.001, terms.time_limit - (time.monotonic() - start)) / (len(parts) - at)
         try:
-            part = replace(settings, time_limit=limit, must_beat_seconds=cut_off)
+            part = replace(terms, time_limit=limit, must_beat_seconds=cut_off)
             answers.append(search_on(part, question, limits))
         except (InfeasibleError, NothingPlacedError) as error:
             errors.append(error)

@@ -26,7 +26,7 @@ from planner.placement.leaf import TOLERANCE, Solution
 from planner.search import branching
 from planner.search import search as search_module
 from planner.search.branching import SearchResult, SearchSettings, by_speed
-from planner.search.search import Budget, close_proof, search, search_each_policy, search_on
+from planner.search.search import Budget, close_proof, search, search_on, search_policies
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import legal_space
 
@@ -247,14 +247,14 @@ def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time(
         return search_on(replace(settings, time_limit=0.0 if within == first else math.inf), asked, within)
 
     monkeypatch.setattr(search_module, "search_on", part)
-    found = search_each_policy(SearchSettings(top=5), question, [first, *others])
+    found = search_policies(SearchSettings(top=5), question, [first, *others])
     assert found.best == best
     proof = found.certificate
     assert (proof.layouts, proof.space) == (whole.layouts, whole.space)
     assert proof.undecided == alone.layouts
     assert (proof.bound, proof.gap) == (0, 1)
     with pytest.raises(NothingPlacedError, match="time ran out before any layout was placed"):
-        search_each_policy(SearchSettings(top=5), question, [first])
+        search_policies(SearchSettings(top=5), question, [first])
 
 
 @pytest.mark.parametrize("trainer", [None, "megatron"])
