@@ -213,11 +213,8 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         for at, level in enumerate(self.root):
             inner = self.root[at - 1]
             if level.sharers and not (at and self.opens(at)):
-                shared, single = (
-                    "all GPUs below share the links of switches",
-                    "every GPU has a link of its own",
-                )
-                reason = shared if at else single
+                shared = "all GPUs below share the links of switches"
+                reason = shared if at else "every GPU has a link of its own"
                 yield f"level `{level.name}` has `sharers`, and {reason}: leave it out"
             elif level.sharers and inner.gpus and inner.gpus % level.sharers:
                 domain = f"a `{inner.name}` of {inner.gpus} GPUs"

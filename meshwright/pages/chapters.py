@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.plots.drawn import Drawing
-from meshwright.render.facts import Fact
 from meshwright.render.tables import Table
-from meshwright.render.words import with_units_kept
+from meshwright.render.words import Fact, with_units_kept
 
 Words = tuple[str, tuple[str, ...]]
 """A sentence, and the items of the list below it."""

@@ -8,8 +8,8 @@ from cost_models.expected import ExpectedStep
 from cost_models.question import Question
 from cost_models.risk import EVEN, least_chance
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from meshwright.render.facts import Fact
 from meshwright.render.words import (
+    Fact,
     in_unit,
     part_label,
     parts_sentence,

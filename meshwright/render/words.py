@@ -1,12 +1,14 @@
-"""Small pieces of text: parts, shares, signed changes, wrapped sentences."""
+"""Small pieces of text: parts, shares, signed changes, wrapped sentences, and facts (figures with their names), which
+are an answer's first lines, on a screen and on a page."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from cost_models.estimate import Breakdown
 from cost_models.units import format_count, grouped
@@ -31,6 +33,8 @@ _WORD = re.compile(rf"\S+(?:(?<=\d) {_UNIT}\S*)?")
 _BREAKS = re.compile(rf"(?<=\d) (?={_UNIT})|(?<=\d-)(?=\d\d\b)")
 """Where a browser would part a number from its unit, or a date."""
 _SIGNS = re.compile(r"[^/=:+]+[/=:+]*|[/=:+]+")
+_GAP = 3
+"""Blanks between the longest name of a fact and the values."""
 _SIZE_SCALES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
@@ -178,3 +182,22 @@ def unbroken(text: str) -> str:
 def sentence_list(words: Sequence[str]) -> str:
     """["a", "b", "c"] → "a, b and c"."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A figure with its name, as in "step: 17.88 s"."""
+
+    name: str
+    value: str
+
+
+def facts_text(facts: Iterable[Fact]) -> str:
+    """A line for each fact, values below one another; a long value goes on below its beginning."""
+    shown = list(facts)
+    indent = max((len(fact.name) for fact in shown), default=0) + _GAP
+    lines = []
+    for fact in shown:
+        first, *rest = sentence_lines(fact.value, less=indent)
+        lines += [f"{fact.name:<{indent}}{first}", *(" " * indent + line for line in rest)]
+    return "\n".join(lines)

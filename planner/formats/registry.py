@@ -12,28 +12,24 @@ from typing import Any
 from cost_models.axes.layout import Layout
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
+from cost_models.families import load
 from cost_models.files.reading import is_pipe, read_document, read_text
 from cost_models.question import Question
-from planner.formats import own_executor, torchrec
-from planner.formats.accelerate import config_file as accelerate
-from planner.formats.axolotl import config_file as axolotl
-from planner.formats.deepspeed import config_file as deepspeed
 from planner.formats.exporter import Exporter, Job, settings_of
 from planner.formats.foreign import READERS, refuse_foreign
-from planner.formats.megatron import script as megatron
-from planner.formats.nemo import config_file as nemo_file
-from planner.formats.nemo import recipe as nemo
-from planner.formats.torchtitan import writer as torchtitan
+from planner.formats.target import Target
 from planner.formats.trainers import trainers_of
 from planner.plan import Plan
 
-_TARGETS = tuple(one.TARGET for one in (megatron, torchtitan, deepspeed, nemo, accelerate, axolotl))
-EXPORTERS: dict[str, Exporter] = {
-    **{target.name: Exporter(write=target.write) for target in _TARGETS},
-    "torchrun": own_executor.TORCHRUN,
-    "slurm": own_executor.SLURM,
-    "torchrec": torchrec.EXPORTER,
+_TARGETS = {"megatron": "script", "torchtitan": "writer", "deepspeed": "config_file", "nemo": "recipe"}
+_TARGETS |= dict.fromkeys(("accelerate", "axolotl"), "config_file")
+"""Folder of a trainer → module there that writes its files, imported on first use, as most plans need one."""
+EXPORTERS = {name: f"{name}.{module}:TARGET" for name, module in _TARGETS.items()} | {
+    "torchrun": "own_executor:TORCHRUN",
+    "slurm": "own_executor:SLURM",
+    "torchrec": "torchrec:EXPORTER",
 }
+"""Name of an exporter → where in `planner.formats` it is (see `exporter_named`)."""
 _SUFFIXES = {
     **dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), "megatron"),
     **dict.fromkeys((".py", ".toml"), "torchtitan"),
@@ -42,11 +38,6 @@ _SUFFIXES = {
 }
 _SEVERAL = (".json", ".py", ".yaml", ".yml")
 """Suffixes that several trainers use; the content tells their files apart."""
-_MARKS = {
-    ".json": {"deepspeed": deepspeed.MARKS},
-    ".yaml": {"axolotl": axolotl.MARKS, "accelerate": accelerate.MARKS},
-}
-"""Suffix → trainer → keys; each of its files has at least one."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -54,7 +45,8 @@ def exporter_named(name: str) -> Exporter:
     if name not in EXPORTERS:
         known = tuple(EXPORTERS)
         raise UnknownNameError("trainer to export to", name, known, hint=f"there are {', '.join(known)}")
-    return EXPORTERS[name]
+    exporter: Exporter | Target = load(f"planner.formats.{EXPORTERS[name]}")
+    return Exporter(write=exporter.write) if isinstance(exporter, Target) else exporter
 
 
 def exporter_of(plan: Plan) -> tuple[str, str]:
@@ -66,7 +58,7 @@ def exporter_of(plan: Plan) -> tuple[str, str]:
     refused = [] if names else [f"stack {plan.stack.name} has no exporter"]
     for name in names:
         try:
-            EXPORTERS[name].write(plan, "plan.yaml", False)
+            exporter_named(name).write(plan, "plan.yaml", False)
         except (InputError, InfeasibleError) as error:
             refused += [*map(str, error.problems), error.headline][:1]
         else:
@@ -84,6 +76,12 @@ def reader_of(
         UnknownNameError: there is no such reader.
         InputError: neither its name nor its words tell, or they are of a trainer whose files are not read.
     """
+    from planner.formats.accelerate import config_file as accelerate
+    from planner.formats.axolotl import config_file as axolotl
+    from planner.formats.deepspeed import config_file as deepspeed
+    from planner.formats.nemo import config_file as nemo_file
+    from planner.formats.nemo import recipe as nemo
+
     known = ", ".join(READERS)
     if reader is not None:
         if reader not in READERS:
@@ -105,7 +103,10 @@ def reader_of(
     document = _document(source, text, suffix)
     is_bridge = suffix == ".py" and nemo.MARK in text
     refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options)
-    for name, keys in _MARKS.get(suffix.replace("yml", "yaml"), {}).items():
+    # each file of these trainers has at least one of their keys
+    yaml_marks = {"axolotl": axolotl.MARKS, "accelerate": accelerate.MARKS}
+    marks = {".json": {"deepspeed": deepspeed.MARKS}, ".yaml": yaml_marks, ".yml": yaml_marks}
+    for name, keys in marks.get(suffix, {}).items():
         if keys & document.keys():
             return name
     if is_bridge:
@@ -125,7 +126,9 @@ def _document(source: str, text: str, suffix: str) -> dict[str, Any]:
             return tomllib.loads(text)
     if suffix not in (".json", ".yaml", ".yml"):
         return {}
-    document = read_document(source, most_bytes=torchrec.MOST_BYTES).value
+    from planner.formats.torchrec import MOST_BYTES
+
+    document = read_document(source, most_bytes=MOST_BYTES).value
     return document if isinstance(document, dict) else {}
 
 
@@ -137,7 +140,8 @@ def is_command(source: str) -> bool:
 def switch_words(old_question: Question, new_question: Question, layout: Layout) -> str:
     """Trainer settings to add and to drop when going from one question to another, in words; empty where no
     trainer has settings for the change."""
-    target = next((one for one in _TARGETS if one.stack == old_question.stack.name), None)
+    targets: list[Target] = [load(f"planner.formats.{EXPORTERS[name]}") for name in _TARGETS]
+    target = next((one for one in targets if one.stack == old_question.stack.name), None)
     if target is None:
         return ""
     old, new = (settings_of(target.field_exports(Job(one, layout))) for one in (old_question, new_question))

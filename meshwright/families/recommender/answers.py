@@ -24,9 +24,8 @@ from meshwright.families.recommender.text import (
     where_table,
 )
 from meshwright.inputs.plans import any_plan_of, is_plan
-from meshwright.render.facts import facts_text
 from meshwright.render.tables import Table, table
-from meshwright.render.words import change_words, percent, wrapped
+from meshwright.render.words import change_words, facts_text, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase, WithPlan
 from planner.plan import AnyPlan
 from planner.recommender.answer import ShardingCertificate

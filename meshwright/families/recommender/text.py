@@ -12,9 +12,8 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.records.shardings import while_
-from meshwright.render.facts import Fact
 from meshwright.render.tables import Table, table
-from meshwright.render.words import change, in_unit, part_label, percent, size_unit, time_unit, wrapped
+from meshwright.render.words import Fact, change, in_unit, part_label, percent, size_unit, time_unit, wrapped
 from planner.recommender.alternatives import BindingStage
 from planner.recommender.answer import ShardingCertificate
 

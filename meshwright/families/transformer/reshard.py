@@ -15,9 +15,8 @@ from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
 from cost_models.units import format_bytes, format_seconds
 from meshwright.families.transformer.compare import compare
-from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import gpus_in_words
-from meshwright.render.words import percent, wrapped
+from meshwright.render.words import Fact, facts_text, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.plan import AnyPlan, Plan
 

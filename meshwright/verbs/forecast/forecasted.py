@@ -18,10 +18,9 @@ from cost_models.reliability.outlook import Change, changes_of, draw_ends, draw_
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.render.expected import expected_record
-from meshwright.render.facts import Fact
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.tables import Table, table
-from meshwright.render.words import money, percent, wrapped
+from meshwright.render.words import Fact, money, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.contract.any_run import PART_WORDS
 

@@ -9,7 +9,7 @@ from typing import Any
 from cost_models.errors import MeshwrightError
 from meshwright.pages.chapters import Chapter, Picture
 from meshwright.plots.drawn import Drawing
-from meshwright.render.facts import Fact
+from meshwright.render.words import Fact
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.plan import AnyPlan

@@ -29,7 +29,7 @@ from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from meshwright.verbs.export import export
 from planner.formats.exporter import ABOUT_STACKS, Job, field_paths, settings_of
-from planner.formats.registry import EXPORTERS
+from planner.formats.registry import EXPORTERS, exporter_named
 from planner.formats.trainers import TRAINERS, refusals
 from planner.plan import Plan, make_plan, save_plan
 from planner.rules.legality import check
@@ -54,7 +54,7 @@ USUAL = {
 
 def test_every_exporter_of_transformers_is_tested() -> None:
     assert {*TARGETS, "torchrun", "slurm"} == {
-        name for name, one in EXPORTERS.items() if one.plan_kind == "plan"
+        name for name in EXPORTERS if exporter_named(name).plan_kind == "plan"
     }
     assert set(TARGETS) == set(USUAL)
 
@@ -257,7 +257,7 @@ def test_facts_that_change_nothing_of_a_plan_do_not_keep_it_from_a_trainer() -> 
     assert plan.stack.weighs_inside_experts != load_stack("nemo").weighs_inside_experts
     assert "config.model.num_layers = 32" in export(plan, "nemo").text
     assert not [
-        one for one in EXPORTERS["nemo"].write(plan, "plan.yaml", True).remarks if "not written" in one
+        one for one in exporter_named("nemo").write(plan, "plan.yaml", True).remarks if "not written" in one
     ]
 
 
@@ -284,7 +284,7 @@ def test_a_plan_of_another_trainer_is_one_of_other_prices() -> None:
 def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
     """A plan's name that holds shell stays in a comment."""
     plan = plan_of("megatron", USUAL["megatron"])
-    text = EXPORTERS["megatron"].write(plan, "a\nrm -rf $HOME #.yaml", False).text
+    text = exporter_named("megatron").write(plan, "a\nrm -rf $HOME #.yaml", False).text
     assert next(line for line in text.splitlines() if "rm -rf" in line).startswith("# ")
 
 
@@ -296,7 +296,7 @@ def test_shardings_and_transformers_have_exporters_of_their_own() -> None:
 @pytest.mark.parametrize("name", ["torchrun", "slurm"])
 def test_the_own_executor_is_started_with_the_plan(name: str, tmp_path: Path) -> None:
     plan = plan_of("megatron", "tp8 pp2 dp1 mbs1 zero1 sp layers=16*2")
-    exported = EXPORTERS[name].write(plan, "my plan.yaml", False)
+    exported = exporter_named(name).write(plan, "my plan.yaml", False)
     (tmp_path / "run.sh").write_text(exported.text, encoding="utf-8")
     assert subprocess.run(["bash", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
     assert "meshwright run 'my plan.yaml'" in exported.text
@@ -309,4 +309,4 @@ def test_what_the_own_executor_cannot_run_is_not_started(name: str) -> None:
     plan = plan_of("megatron", USUAL["megatron"])
     narrow = plan.model_copy(update={"training": plan.training.model_copy(update={"precision": "fp16"})})
     with pytest.raises(InfeasibleError, match="the executor trains in fp32, bf16 or fp8, not in fp16"):
-        EXPORTERS[name].write(narrow, "plan.yaml", False)
+        exporter_named(name).write(narrow, "plan.yaml", False)

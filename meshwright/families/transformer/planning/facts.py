@@ -13,10 +13,9 @@ from meshwright.families.transformer.planning.recommendation import FASTEST, cho
 from meshwright.families.transformer.planning.training import training_run
 from meshwright.render.estimates import chance_text, estimate_facts, host_facts
 from meshwright.render.explanation import saves_and_pays
-from meshwright.render.facts import Fact
 from meshwright.render.goals import measured_words, optimum_proof_words
 from meshwright.render.ranked import proof_words
-from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent
+from meshwright.render.words import NEGLIGIBLE_SHARE, Fact, change, percent
 from planner.answers.optimum import Optimum
 from planner.answers.recommend import Recommendation
 from planner.explain.compare import difference

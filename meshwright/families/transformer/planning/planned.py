@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_models.defaults import OWN_STACKS
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.question import Question
 from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.planning.facts import beside_facts, plan_facts
-from meshwright.families.transformer.planning.next_step import odd_count_note, running_command
 from meshwright.families.transformer.planning.recommendation import near_sentence, recommendation_record
 from meshwright.families.transformer.planning.training import training_run
 from meshwright.inputs.goals import Pick, objective_of
@@ -21,15 +22,15 @@ from meshwright.inputs.options import Goal
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.render.estimates import warning_lines
 from meshwright.render.expected import expected_record, nearest_sentence
-from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import changes_worth, left_out_text, worth_sentence
 from meshwright.render.ranked import certificate_sentence, optimum_table, placed_on_pools, question_header
 from meshwright.render.tables import Table, in_notebook
-from meshwright.render.words import NOT_PROVED
+from meshwright.render.words import NOT_PROVED, Fact, facts_text
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.optimum import POINTS, PROVEN, Optimum
 from planner.answers.recommend import Recommendation
 from planner.formats.registry import exporter_of
+from planner.formats.trainers import trainers_of
 from planner.objectives import Certificate
 from planner.plan import Plan, PlanCache, make_plan, priced_again, save_plan
 from planner.search.branching import SearchResult
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from meshwright.plots.drawn import Drawing
 
 
+_ODD_FACTOR = 7
+"""Prime factors of a number of GPUs from which on few degrees divide both it and a model."""
 _NOT_COMPARED = (
     "warning: time ran out before simpler layouts, and those that fit more surely, were compared: this is the fastest"
     " on paper; allow more with --time-limit"
@@ -291,3 +294,35 @@ class Planned(AnswerBase):
         """The layout that is saved as the plan."""
         told = self.recommendation
         return self.best if told is None or self.pick == "fastest" else told.estimate
+
+
+def running_command(plan: Plan, path: Path, writer: str) -> str:
+    """How to run a plan: here where one node is enough and the stack is our own, else as files of the trainer whose
+    exporter writes it; where none does (""), of its stack's."""
+    cluster = plan.question.cluster
+    if plan.stack.name in OWN_STACKS:
+        here = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
+        return f"meshwright run {path}" if here else f"meshwright export {path} --to slurm"
+    trainer = writer or next(iter(trainers_of(plan.stack)), "")
+    return f"meshwright export {path} --to {trainer}" if trainer else f"meshwright run {path}"
+
+
+def odd_count_note(gpus: int, certificate: Certificate) -> str:
+    """A note where the number of GPUs has a factor that leaves few layouts; else nothing."""
+    largest = _largest_factor(gpus)
+    if largest < _ODD_FACTOR:
+        return ""
+    less = next(one for one in range(gpus, 0, -1) if _largest_factor(one) <= 3)
+    more = next(one for one in count(gpus) if _largest_factor(one) <= 3)
+    layouts = counted(certificate.layouts, "layout")
+    return f"note: {gpus} GPUs are a multiple of {largest}, which leaves {layouts}; --gpus {less} or {more} has more"
+
+
+def _largest_factor(number: int) -> int:
+    """The largest prime factor; 1 of 1."""
+    largest, factor = 1, 2
+    while number > 1:
+        while number % factor == 0:
+            number, largest = number // factor, factor
+        factor += 1
+    return largest

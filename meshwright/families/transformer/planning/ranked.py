@@ -16,9 +16,8 @@ from meshwright.families.transformer.planning.ranking import (
     training_of,
 )
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
-from meshwright.render.facts import facts_text
 from meshwright.render.tables import Table
-from meshwright.render.words import NOT_PROVED
+from meshwright.render.words import NOT_PROVED, facts_text
 from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.optimum import PROVEN, OfferAnswer, Ranking
 from planner.plan import Plan, make_plan

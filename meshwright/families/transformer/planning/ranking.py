@@ -10,10 +10,9 @@ from cost_models.pipeline.pricing import trust_of
 from cost_models.units import counted, format_bytes, format_count, format_days, format_seconds, grouped
 from meshwright.families.transformer.planning.facts import plan_facts
 from meshwright.families.transformer.planning.training import TrainingRun, training_run
-from meshwright.render.facts import Fact
 from meshwright.render.goals import changes_sentence, value_text
 from meshwright.render.tables import Table, table
-from meshwright.render.words import change, money, percent, sentence_list, wrapped
+from meshwright.render.words import Fact, change, money, percent, sentence_list, wrapped
 from planner.answers.optimum import PROVEN, OfferAnswer, Ranking
 from planner.objectives import DAY
 
