@@ -41,7 +41,6 @@ from cost_models.risk import EVEN, confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL, AnyCluster, ClusterSpec
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import GIB
 from planner.formats.trainers import TRAINERS
 from planner.search.branching import SearchResult
@@ -144,8 +143,8 @@ class _SizeSearch:
             size = int(kinds[first][self._count_fitting(kinds[first], 1, 1) - 1])
         if size:
             with suppress(InfeasibleError):
-                sized, seconds = self._question_of_size(size), FASTEST_SECONDS
-                result = self.budget.search(sized, self.limits, seconds=seconds, top=1)
+                sized = self._question_of_size(size)
+                result = self.budget.search(sized, self.limits, seconds=FASTEST_SECONDS)
             result = result or self.plans.get(size)
         # whether a layout that fits some size fits the smaller ones of its kind: blocks are alike or their number
         # stays, and where it grows every number of them may be spread over pipelines
@@ -433,20 +432,17 @@ class Remedies:
         model, best = self.question.model, None
         if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
             return
-        low, high = 0, model.num_layers
+        family, low, high = Family(name="fewer", base=model, by="depth"), 0, model.num_layers
         while high - low > 1:
             middle = (low + high) // 2
-            fields = model.model_dump(mode="json") | {"num_layers": middle}
-            if model.has_experts:
-                fields["num_moe_layers"] = max(middle - (model.num_layers - model.num_moe_layers), 0)
             try:
-                cut = TransformerSpec.model_validate(fields)
+                cut = family.question_of_size(self.question, middle)
             except ValidationError:
                 return
             if self.budget.seconds_left <= 0:
                 return
             words = f"num_layers: {middle} (of {model.num_layers}) in the model's file"
-            plan = next(self._fitting([Change(words, replace(self.question, model=cut), self.limits)]), None)
+            plan = next(self._fitting([Change(words, cut, self.limits)]), None)
             low, high, best = (middle, high, plan) if plan is not None else (low, middle, best)
         if best is not None:
             yield best

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import NormalDist
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from pydantic import ValidationError
@@ -32,7 +32,7 @@ from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.question import Question
-from cost_models.risk import FITTING, Risk, interquartile_mean
+from cost_models.risk import FITTING, interquartile_mean
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Degree
 from planner.formats.trainers import refusals, trainer_named, trainers_of
 from planner.objectives import Certificate
@@ -65,8 +65,7 @@ _MAX_TRIED = 60
 """Maximum number of layouts under one recompute policy that are priced to find the classical layout."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutKind:
+class LayoutKind(NamedTuple):
     """Set of layouts defined by restrictions, such as those on ordinary axes without recomputation, with
     words for it."""
 
@@ -199,8 +198,7 @@ LEAST_MEAN_GAIN = 1e-3
 predicted one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(NamedTuple):
     """Layout to compare with the recommended one."""
 
     estimate: Estimate
@@ -214,6 +212,8 @@ class Alternative:
 class Recommendation:
     """Recommended layout of a question, with the fastest and the classical layout for comparison."""
 
+    question: Question
+    """Question whose layouts were compared, under its risk."""
     estimate: Estimate
     """Price of the recommended layout, under the user's memory limit."""
     why: str
@@ -228,14 +228,9 @@ class Recommendation:
     """Layout with the fastest predicted step, the answer of the original search."""
     classical: Alternative | None
     """Layout that an expert would write down without a search; None if no such layout fits."""
-    pair_error: float
-    """Median relative error of the predicted ratio of two step times, per axis on which the layouts
-    differ."""
-    risk: Risk = "none"
-    """Risk (mean over which scenarios) under which step times were compared."""
     within_error: int | None = None
-    """Upper bound on the number of layouts within `pair_error` of the fastest, which the model cannot tell
-    apart from it. None if they were not counted."""
+    """Upper bound on the number of layouts within the model's error of the fastest (`pair_error_of`), which it
+    cannot tell apart from it. None if they were not counted."""
     expected: ExpectedStep | None = None
     """Expected step with a 90 % interval; None if the profile has no scenarios (plausible sets of
     constants)."""
@@ -279,7 +274,7 @@ class Recommendation:
             fastest_weighed=fastest.weighed_seconds,
             fastest_bytes=fastest.peak_bytes,
             chance=self.fastest.chance,
-            risk=self.risk,
+            risk=self.question.risk,
             classical=None if classical is None else classical.layout,
             classical_seconds=None if classical is None else classical.step_seconds,
             choice=self.choice,
@@ -317,6 +312,7 @@ def recommend(
     best = price(question, layout).within(restrictions.max_memory)
     classical = classical_layout(question, sure)
     return Recommendation(
+        question=question,
         estimate=best,
         why="" if is_fastest else step.words,
         within=restrictions if is_fastest else step.limits,
@@ -324,8 +320,6 @@ def recommend(
         choice=choice,
         fastest=_compare_with(question, best, fastest),
         classical=None if classical is None else _compare_with(question, best, classical),
-        pair_error=pair_error_of(question),
-        risk=question.risk,
         within_error=count_near(question, restrictions, result, budget),
         expected=expected_step(question, best),
     )
@@ -436,8 +430,9 @@ def _slowest_competitive(question: Question, reference: Estimate) -> float:
 
 
 def _compare_with(question: Question, best: Estimate, other: Estimate) -> Alternative:
-    chance = chance_faster(question, best, other)
-    return Alternative(other, axes_that_differ(best.layout, other.layout), chance)
+    return Alternative(
+        other, axes_that_differ(best.layout, other.layout), chance_faster(question, best, other)
+    )
 
 
 def max_slowdown(question: Question) -> float | None:

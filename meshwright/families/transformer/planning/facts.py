@@ -51,7 +51,7 @@ def beside_facts(optimum: Optimum, told: Recommendation | None) -> Iterator[Fact
     if told is not None and not told.is_fastest:
         beside = _beside(told.estimate, told.fastest.estimate)
         error = error_between(told.estimate.layout, told.fastest.estimate.layout, optimum.question)
-        against = _against(told.risk, told.fastest.chance, error)
+        against = _against(told.question.risk, told.fastest.chance, error)
         yield Fact(name="runner-up", value=f"{beside}; {against}")
     elif len(optimum.result.estimates) > 1:
         yield Fact(name="runner-up", value=_second(optimum))

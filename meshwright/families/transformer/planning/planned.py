@@ -206,7 +206,7 @@ class Planned(AnswerBase):
             {}
             if told is None
             else {
-                "recommended": recommendation_record(told, self.question),
+                "recommended": recommendation_record(told),
                 "pick": self.pick,
                 "export": dict(zip(("to", "why_not"), self.exporter, strict=True)),
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost_models.question import Question
+from cost_models.estimate import pair_error_of
 from cost_models.risk import Risk
 from cost_models.units import counted, format_seconds
 from meshwright.records.estimates import estimate_record
@@ -26,8 +26,8 @@ def near_sentence(told: Recommendation) -> str:
     if told.within_error is None or told.within_error <= 1:
         return ""
     return wrapped(
-        f"Up to {counted(told.within_error, 'layout')} lie within {percent(told.pair_error)} of the"
-        f" {FASTEST[told.risk]},"
+        f"Up to {counted(told.within_error, 'layout')} lie within {percent(pair_error_of(told.question))} of the"
+        f" {FASTEST[told.question.risk]},"
         " the model's error between two layouts"
     )
 
@@ -63,22 +63,23 @@ def recommended_in_plan(plan: Plan) -> str:
     )
 
 
-def recommendation_record(told: Recommendation, question: Question) -> dict[str, Any]:
+def recommendation_record(told: Recommendation) -> dict[str, Any]:
     """Seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
+    pair_error = pair_error_of(told.question)
     return {
         "plan": estimate_record(told.estimate),
-        "risk": told.risk,
+        "risk": told.question.risk,
         "why": told.why,
         "is_fastest": told.is_fastest,
         "fastest_on_paper": _beside_record(told.fastest),
         "gain": told.gain,
         "classical": None if told.classical is None else _beside_record(told.classical),
-        "pair_error": told.pair_error,
+        "pair_error": pair_error,
         "fills_devices": told.fills_devices,
         "within_error": None
         if told.within_error is None
-        else {"share": told.pair_error, "layouts_at_most": told.within_error},
-        "expected": expected_record(question, told.estimate.layout, told.expected),
+        else {"share": pair_error, "layouts_at_most": told.within_error},
+        "expected": expected_record(told.question, told.estimate.layout, told.expected),
         "choice": None if told.choice is None else told.choice.model_dump(mode="json"),
         "certificate": told.certificate.model_dump(mode="json"),
     }
