@@ -12,7 +12,7 @@ then reported.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
@@ -274,31 +274,13 @@ class Estimate:
         return self.host_limit is None or self.host_bytes <= self.host_limit
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(dict[str, float]):
     """Named parts of a total (seconds or bytes), in order of importance."""
-
-    parts: tuple[tuple[str, float], ...]
-
-    @classmethod
-    def of(cls, **parts: float) -> Breakdown:
-        """Create a breakdown from keywords, in their order, as in `Breakdown.of(compute=1.0, bubble=0.2)`."""
-        return cls(tuple((name, float(value)) for name, value in parts.items()))
 
     @property
     def total(self) -> float:
         """Sum of all parts."""
-        return sum(value for _, value in self.parts)
-
-    def __getitem__(self, name: str) -> float:
-        return dict(self.parts)[name]
-
-    def __iter__(self) -> Iterator[tuple[str, float]]:
-        return iter(self.parts)
-
-    def as_dict(self) -> dict[str, float]:
-        """Convert to a dictionary from part name to value, in order of importance."""
-        return dict(self.parts)
+        return sum(self.values())
 
 
 CLEAR = 2 / 3

@@ -186,8 +186,8 @@ class Prediction(Spec):
         """Convert an estimate to the form stored in a plan file."""
         fields = {name: getattr(estimate, name) for name in cls.model_fields}
         fields |= dict.fromkeys(_unused_sizes(estimate))
-        memory = tuple(rank.as_dict() for rank in estimate.rank_memory)
-        parts = {"time": estimate.time.as_dict(), "rank_memory": memory, "trust": str(estimate.trust)}
+        memory = tuple(dict(rank) for rank in estimate.rank_memory)
+        parts = {"time": dict(estimate.time), "rank_memory": memory, "trust": str(estimate.trust)}
         return cls(**fields | parts)
 
 

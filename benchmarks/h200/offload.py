@@ -107,7 +107,9 @@ def measure(case: str, asked: argparse.Namespace) -> dict[str, Any]:
 
         predicted = {
             "predicted_step_seconds": priced.step_seconds,
-            "predicted_peak_bytes": sum(size for part, size in priced.rank_memory[0] if part != "reserved"),
+            "predicted_peak_bytes": sum(
+                size for part, size in priced.rank_memory[0].items() if part != "reserved"
+            ),
             "predicted_host_bytes": priced.host_bytes,
         }
     seconds = _timed(step, question, device)

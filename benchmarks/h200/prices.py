@@ -83,9 +83,9 @@ def questions(case: Case, cluster: ClusterSpec, profile: Path) -> dict[str, Ques
 
 def priced(tier: str, estimated: Estimate) -> dict[str, Any]:
     """Columns of a row: step, MFU and parts of this tier, and memory, which all tiers have alike."""
-    parts = {f"{tier}_{part}_seconds": seconds for part, seconds in estimated.time}
-    memory = {f"predicted_{part}_bytes": size for part, size in estimated.rank_memory[0]}
-    held = sum(size for part, size in estimated.rank_memory[0] if part != "reserved")
+    parts = {f"{tier}_{part}_seconds": seconds for part, seconds in estimated.time.items()}
+    memory = {f"predicted_{part}_bytes": size for part, size in estimated.rank_memory[0].items()}
+    held = sum(size for part, size in estimated.rank_memory[0].items() if part != "reserved")
     step = {f"{tier}_step_seconds": estimated.step_seconds, f"{tier}_mfu": estimated.mfu}
     return {**step, **parts, **memory, "predicted_peak_bytes": held}
 

@@ -35,7 +35,7 @@ def main(out: str, megatron: str, mbridge: str, python: str) -> None:
         answer = mw.estimate(
             one.model, "dgx-h100", training, one.layout, gpus=one.gpus, stack="megatron-core"
         )
-        memory = answer.estimate.rank_memory[0].as_dict()
+        memory = answer.estimate.rank_memory[0]
         states = sum(memory[part] for part in _STATES)
         ours.append((states, sum(memory.values()) - states - memory.get("fragmentation", 0.0)))
         asked.append(arguments(answer.question.model, answer.estimate.layout, one.gpus, one.sequence))

@@ -145,7 +145,7 @@ def _figures(rows: Sequence[Row], layout: str, overlap: str, name: str) -> tuple
 
 def _cells(layout: str, axis: str, overlap: str, rows: Sequence[Row]) -> list[str]:
     _, found = priced(f"{layout} overlap={overlap}")
-    predicted = (found.time[f"{axis}_comm"], found.hidden_comm.as_dict().get(f"{axis}_comm", 0.0))
+    predicted = (found.time[f"{axis}_comm"], found.hidden_comm.get(f"{axis}_comm", 0.0))
     measured = [
         _figures(rows, layout, overlap, name)
         for name in ("communication_seconds", "for_others_seconds", "thread_seconds")

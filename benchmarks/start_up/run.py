@@ -54,7 +54,7 @@ def main() -> None:
                 plan = load_plan(folder / "plan.yaml")
                 start = load_any_report(folder / "run" / "run-report.json").start
             row = (ranks, layout, os.cpu_count(), cpu_until_it_can_join())
-            row += (*start.model_dump().values(), *start_up(plan.question, plan.layout).as_dict().values())
+            row += (*start.model_dump().values(), *start_up(plan.question, plan.layout).values())
             rows.writerow([f"{one:.4g}" if isinstance(one, float) else one for one in row])
             file.flush()
             print(*row)

@@ -61,7 +61,7 @@ class RankMemory:
         """Bytes by part (weights, activations ...) of each pipeline rank at the rank's memory peak, for one
         placement."""
         peaks_RQ = _largest_set(self.moments(blocks_SP)).tolist()
-        return tuple(Breakdown(tuple(zip(MEMORY_PARTS, peak_Q, strict=True))) for peak_Q in peaks_RQ)
+        return tuple(Breakdown(zip(MEMORY_PARTS, peak_Q, strict=True)) for peak_Q in peaks_RQ)
 
     def moments(self, blocks_SP: Ints) -> Array:
         """Bytes by part of each pipeline rank at every moment of a step at which memory can peak, (..., R, K

@@ -329,7 +329,7 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
     by_part = {part: float(ranks.seconds[part][int(np.argmax(busy_R))]) for part in TIME_PARTS}
     by_part["pp_comm"] += seconds - without_transfers
     by_part["bubble"] = max(0.0, seconds - sum(by_part.values()))
-    parts = Breakdown.of(**by_part)
+    parts = Breakdown(by_part)
     model, training, ran = question.model, question.training, ranks.placed.layout
     useful = model_flops(model, training, ran.tp)
     spent = useful + recomputed_flops(model, training, ran, question.stack.drops)
@@ -349,7 +349,7 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
         step_seconds=seconds,
         time=parts,
         # of the rank with most
-        hidden_comm=Breakdown.of(**{name: ranks.seconds[part].max() for part, name in HIDDEN_PARTS.items()}),
+        hidden_comm=Breakdown({name: float(max(ranks.seconds[part])) for part, name in HIDDEN_PARTS.items()}),
         rank_memory=peaks,
         rank_limits=limits,
         mfu=utilisation(useful, seconds, gpus, peak),
@@ -386,7 +386,7 @@ def trust_of(question: Question) -> Trust:
 def bound_by(parts: Breakdown) -> str:
     """Name of the step's bottleneck: its largest part other than compute if that is 5 % of the step or more,
     else `compute`."""
-    candidates = [(seconds, name) for name, seconds in parts if name != "compute"]
+    candidates = [(seconds, name) for name, seconds in parts.items() if name != "compute"]
     seconds, name = max(candidates)
     return name if seconds >= _WORTH_NAMING * parts.total else "compute"
 

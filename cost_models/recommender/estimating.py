@@ -118,7 +118,7 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     stages = np.maximum(loads.max(axis=0), hidden) + fixed
     batch, flops = question.training.global_batch, DenseNetwork(question.model).flops
     return RecommenderEstimate(
-        stages=Breakdown(tuple(zip(STAGES, map(float, stages), strict=True))),
+        stages=Breakdown(zip(STAGES, map(float, stages), strict=True)),
         busiest=tuple(int(gpu) for gpu in loads.argmax(axis=0)),
         loads=loads,
         fixed=fixed,

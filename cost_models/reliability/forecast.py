@@ -54,7 +54,7 @@ class Forecast:
         """Seconds of a restart of our executor by part, reading of the checkpoint included; None for other
         trainers."""
         restart = self.job.restart
-        return None if restart is None else Breakdown.of(**restart.as_dict(), checkpoint=self.read)
+        return None if restart is None else Breakdown(**restart, checkpoint=self.read)
 
     @property
     def segments(self) -> float:
@@ -96,7 +96,7 @@ class Forecast:
         sum to `seconds`."""
         segment, count = self.segment, self.segments
         start = {} if self.job.start is None else {"starting": self.job.start_seconds}
-        return Breakdown.of(
+        return Breakdown(
             training=self.job.seconds,
             stragglers=(self.slowdown - 1) * self.job.seconds + self.replacing,
             saving=count * segment.saving,

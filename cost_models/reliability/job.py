@@ -90,7 +90,7 @@ def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Break
         elements = total_parameters(question.model) * copies(question, layout) / layout.num_gpus
         on_gpu = float(seconds["draw_bytes"]) / question.cluster.gpu.memory_bandwidth
         weights += elements * (float(seconds["draw"]) if is_own_host(question.cluster) else on_gpu)
-    return Breakdown.of(
+    return Breakdown(
         processes=float(seconds["processes"]),
         groups=store_seconds(layout.num_gpus, requests(group_sizes(layout))),
         weights=weights,

@@ -195,7 +195,7 @@ def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
     question = plan.question
     cluster, stack = as_run_here(question.cluster, question.stack, device)
     priced = estimate(replace(question, cluster=cluster, stack=stack), plan.layout)
-    return predicted_parts(priced.rank_memory[stage].as_dict())
+    return predicted_parts(dict(priced.rank_memory[stage]))
 
 
 def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:

@@ -35,10 +35,10 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
         **fields_of(estimate, *("answers_per_second",) * (estimate.answers_per_second is not None)),
         **fields_of(estimate, *_FITTING),
         "warnings": list(estimate.warnings),
-        "parts": estimate.time.as_dict(),
-        "hidden_comm": estimate.hidden_comm.as_dict(),
+        "parts": dict(estimate.time),
+        "hidden_comm": dict(estimate.hidden_comm),
         "fullest_rank": estimate.fullest_rank,
-        "memory": [rank.as_dict() for rank in estimate.rank_memory],
+        "memory": [dict(rank) for rank in estimate.rank_memory],
         "trust": fields_of(estimate.trust, *_TRUST),
         **_host(estimate),
         **_channels(question, estimate),
@@ -89,8 +89,8 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
         **layout_cells(estimate.layout),
         **fields_of(estimate, "step_seconds", *_RATES, *_FITTING),
         **_host(estimate),
-        **{f"{part}_seconds": seconds for part, seconds in estimate.time},
-        **{f"{part}_bytes": size for part, size in estimate.rank_memory[estimate.fullest_rank]},
+        **{f"{part}_seconds": seconds for part, seconds in estimate.time.items()},
+        **{f"{part}_bytes": size for part, size in estimate.rank_memory[estimate.fullest_rank].items()},
     }
 
 
@@ -231,5 +231,5 @@ def completed_record(completed: CompletedLayout | None) -> dict[str, Any]:
 
 def breakdown_rows(title: str, breakdown: Breakdown) -> list[dict[str, Any]]:
     """A breakdown as rows of (what, part, value), its total last."""
-    rows: list[dict[str, Any]] = [{"what": title, "part": part, "value": value} for part, value in breakdown]
-    return [*rows, {"what": title, "part": "total", "value": breakdown.total}]
+    values = {**breakdown, "total": breakdown.total}
+    return [{"what": title, "part": part, "value": value} for part, value in values.items()]

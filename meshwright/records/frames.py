@@ -45,8 +45,8 @@ def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
     """A row per layout: `layout`, then seconds by part, and those of communication behind compute (`tp_hidden` ...)."""
     return frame_of(
         [
-            {"layout": estimate.layout.brief, **estimate.time.as_dict()}
-            | {f"{part.removesuffix('_comm')}_hidden": value for part, value in estimate.hidden_comm}
+            {"layout": estimate.layout.brief, **estimate.time}
+            | {f"{part.removesuffix('_comm')}_hidden": value for part, value in estimate.hidden_comm.items()}
             for estimate in estimates
         ]
     )
@@ -54,7 +54,7 @@ def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
 
 def memory_frame(estimate: Estimate) -> pd.DataFrame:
     """A row per pipeline rank: bytes by part."""
-    return frame_of([rank.as_dict() for rank in estimate.rank_memory])
+    return frame_of([dict(rank) for rank in estimate.rank_memory])
 
 
 def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:

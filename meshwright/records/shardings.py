@@ -20,7 +20,7 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
     """A row for each stage and GPU: `stage`, `gpu`, `start_seconds` of the stage, its `stage_seconds`, what the GPU is
     busy with (`busy_seconds`), and whether the stage `waits` for this GPU."""
     rows, start = [], 0.0
-    for at, (stage, seconds) in enumerate(priced.stages):
+    for at, (stage, seconds) in enumerate(priced.stages.items()):
         load = priced.loads[:, at]
         told = load.max() > 0 and load.max() >= priced.hidden[at] and np.ptp(load) > 0
         rows += [

@@ -157,7 +157,7 @@ def _does_not_fit(name: str, plan: Estimate, other: Estimate) -> str:
     limit = other.memory_limit if other.layout.says_pools else plan.memory_limit
     excess = other.peak_bytes - limit
     unit = size_unit(other.peak_bytes)
-    parts = sorted(other.rank_memory[other.fullest_rank], key=lambda part: -part[1])[:_MAX_PARTS]
+    parts = sorted(other.rank_memory[other.fullest_rank].items(), key=lambda part: -part[1])[:_MAX_PARTS]
     largest = sentence_list([f"{part_label(part)} {in_unit(size, unit)}" for part, size in parts])
     return (
         f"{name} does not fit: {unplaced(other.layout)} needs {format_bytes(other.peak_bytes)} on pipeline rank "
@@ -187,14 +187,14 @@ def unplaced(layout: Layout) -> str:
 
 def saves_and_pays(changes: Breakdown, step_seconds: float) -> str:
     """ "saves 7.0 s of tp comm, pays 1.6 s of dp comm": the largest changes; small ones in a unit that shows them."""
-    largest = max((abs(seconds) for _, seconds in changes), default=0.0)
+    largest = max(map(abs, changes.values()), default=0.0)
     least = min(NEGLIGIBLE_SHARE * step_seconds, _SMALLEST_PART * largest)
     unit = time_unit(step_seconds)
     if largest < unit[1] / 100:
         unit = time_unit(largest)
     worth = [
         (part, s)
-        for part, s in changes
+        for part, s in changes.items()
         if abs(s) >= max(least, 1e-9) and float(in_unit(s, unit).replace(",", ""))
     ]
     saved = [f"{in_unit(s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s > 0][:_MAX_PARTS]

@@ -99,9 +99,8 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
 
     `hidden` is what runs behind other work.
     """
-    behind = hidden.as_dict() if hidden is not None else {}
-    words = []
-    for part, value in breakdown:
+    behind, words = hidden or Breakdown(), list[str]()
+    for part, value in breakdown.items():
         extra = behind.get(part, 0.0)
         if abs(value) + extra <= NEGLIGIBLE_SHARE * abs(breakdown.total):
             continue

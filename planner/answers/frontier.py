@@ -100,7 +100,7 @@ def scaling_frame(
             return None
         point = {"gpus": gpus, "global_batch": global_batch}
         best = _row(result.best, "step_seconds", "tokens_per_second", "mfu")
-        return {**point, **best, "gap": result.certificate.gap, **result.best.time.as_dict()}
+        return {**point, **best, "gap": result.certificate.gap, **result.best.time}
 
     rows = scaling_rows(question, gpu_counts, kinds, budget, row_at)
     return pd.DataFrame(rows).fillna(0.0)  # parts that some layouts lack

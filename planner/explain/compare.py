@@ -128,7 +128,7 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> lis
         lines.append(Line("step", "model FLOP/s per GPU", "FLOP/s", flops))
     times = [e.time for e in estimates]
     if not does_same_work:
-        times = [Breakdown(tuple((part, seconds / time.total) for part, seconds in time)) for time in times]
+        times = [Breakdown({part: size / time.total for part, size in time.items()}) for time in times]
     lines += _part_lines("time", "seconds" if does_same_work else "share", times)
     lines.append(Line("memory", "peak memory", "bytes", [e.peak_bytes for e in estimates]))
     return lines + _part_lines("memory", "bytes", [e.rank_memory[e.fullest_rank] for e in estimates])
@@ -137,8 +137,10 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> lis
 def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[Line]:
     """Lines of the comparison for the parts of several totals, one for each part that is not zero (up to
     rounding) in all."""
-    shown = [{part: size for part, size in one if abs(size) > _ROUNDING * abs(one.total)} for one in totals]
-    names = dict.fromkeys(part for one in totals for part, _ in one)
+    shown = [
+        {part: size for part, size in one.items() if abs(size) > _ROUNDING * one.total} for one in totals
+    ]
+    names = dict.fromkeys(part for one in totals for part in one)
     values = {part: [parts.get(part, 0.0) for parts in shown] for part in names}
     return [Line(group, part, unit, values[part]) for part in names if any(values[part])]
 
@@ -146,9 +148,8 @@ def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[L
 def difference(before: Breakdown, after: Breakdown) -> Breakdown:
     """Change of each part from `before` to `after`, the largest first; its total is the change of the
     totals."""
-    first, second = before.as_dict(), after.as_dict()
-    changes = {part: second.get(part, 0.0) - first.get(part, 0.0) for part in first | second}
-    return Breakdown(tuple(sorted(changes.items(), key=lambda change: -abs(change[1]))))
+    changes = {part: after.get(part, 0.0) - before.get(part, 0.0) for part in before | after}
+    return Breakdown(sorted(changes.items(), key=lambda change: -abs(change[1])))
 
 
 def gain(estimate: Estimate, other: Estimate) -> float:

@@ -258,7 +258,7 @@ def sharding_scaling_frame(
 
 def _row(question: RecommenderQuestion, answer: ShardingAnswer) -> Row:
     priced = estimate(question, answer.sharding)
-    stages = priced.stages.as_dict()
+    stages = dict(priced.stages)
     held = Counter(str(placed.option) for placed in answer.sharding.tables)
     return {
         "gpus": question.cluster.num_gpus,

@@ -78,7 +78,7 @@ class ShardingPrediction(Spec):
         fields = {name: getattr(priced, name) for name in cls.model_fields}
         parts = {name: tuple(size.tolist()) for name, size in priced.device_parts.items()}
         sizes = {name: tuple(fields[name].tolist()) for name in ("device_bytes", "host_bytes")}
-        return cls(**fields | sizes | {"stages": priced.stages.as_dict(), "device_parts": parts})
+        return cls(**fields | sizes | {"stages": dict(priced.stages), "device_parts": parts})
 
 
 class RecommenderPlan(AnyPlan):

@@ -197,7 +197,7 @@ def explain_infeasible(
     hint = f"{format_bytes(enough)} a GPU would do; or use more GPUs, or shorter sequences"
     rank = closest.fullest_rank
     of = f" of {closest.limit_words}" if closest.memory_limit < limit else ""
-    parts = " + ".join(f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value)
+    parts = " + ".join(f"{name} {size / GIB:.1f}" for name, size in closest.rank_memory[rank].items() if size)
     if limit and (needed := math.ceil(states / limit)) > gpus:
         hint = f"model states alone fill {counted(needed, 'GPU')} of this size"
     return DoesNotFitError(

@@ -74,10 +74,10 @@ def test_copies_of_tokens_are_laid_out_by_expert_where_a_rank_has_several() -> N
 def test_an_update_reads_and_writes_states_and_weights() -> None:
     asked = question("gpt2-xl", gpus=1, batch=1, sequence=1024)
     priced = estimate(asked, parse_layout("tp1 pp1 dp1 mbs1"))
-    parameters = priced.rank_memory[0].as_dict()["weights"] / BF16
+    parameters = priced.rank_memory[0]["weights"] / BF16
     hardware = asked.hardware
     rate = asked.cluster.gpu.memory_bandwidth * hardware.optimizer_efficiency
-    moved = dict(priced.time)["optimizer"] * rate / parameters
+    moved = priced.time["optimizer"] * rate / parameters
     gradient, states = (
         3 * FP32,
         2 * 3 * FP32,

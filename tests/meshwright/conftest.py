@@ -68,7 +68,7 @@ def make_estimate() -> Callable[..., Estimate]:
         activations: float = 21.2 * GIB,
     ) -> Estimate:
         parsed = parse_layout(layout)
-        time = Breakdown.of(
+        time = Breakdown(
             compute=20.2 * scale,
             recompute=0.4,
             tp_comm=3.1 * scale,
@@ -79,7 +79,7 @@ def make_estimate() -> Callable[..., Estimate]:
             bubble=0.9,
         )
         memory = tuple(
-            Breakdown.of(
+            Breakdown(
                 weights=5.4 * GIB,
                 gradients=10.8 * GIB,
                 optimizer=2.0 * GIB,
@@ -96,7 +96,7 @@ def make_estimate() -> Callable[..., Estimate]:
             microbatches=parsed.microbatches(1536),
             step_seconds=time.total,
             time=time,
-            hidden_comm=Breakdown.of(tp_comm=2.0, dp_comm=1.1),
+            hidden_comm=Breakdown(tp_comm=2.0, dp_comm=1.1),
             rank_memory=memory,
             rank_limits=(limit,) * parsed.pp,
             mfu=0.55 / scale,

@@ -178,7 +178,7 @@ def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
 
 def quantities(result: Estimate) -> dict[str, float]:
     """Seconds of an estimate by measurable quantity, the `step` and the sums of parts in `QUANTITIES`."""
-    parts = result.time.as_dict()
+    parts = dict(result.time)
     sums = {name: sum(parts[part] for part in part_names) for name, part_names in QUANTITIES.items()}
     return {STEP: result.step_seconds} | sums
 

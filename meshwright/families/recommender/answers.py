@@ -199,9 +199,7 @@ class ShardingsCompared(AnswerBase):
         """Quantity, its value for each sharding, and its unit."""
         found = [priced for _, priced, _ in self.priced]
         lines = [("step", [one.step_seconds for one in found], "seconds")]
-        lines += [
-            (f"  {name}", [one.stages[name] for one in found], "seconds") for name, _ in found[0].stages
-        ]
+        lines += [(f"  {name}", [one.stages[name] for one in found], "seconds") for name in found[0].stages]
         lines += [
             ("most of one GPU", [one.busiest_sum_seconds for one in found], "seconds"),
             ("samples/s", [one.samples_per_second for one in found], "samples/s"),

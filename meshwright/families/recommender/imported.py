@@ -57,7 +57,7 @@ class Imported(WithPlan):
         rows = []
         for name, one in (("today", self.today), ("best", self.best)):
             fullest = float(one.estimate.device_bytes.max())
-            stages = one.estimate.stages.as_dict()
+            stages = one.estimate.stages
             longest = max(stages, key=lambda stage: stages[stage])
             rows.append((name, precise(one.estimate.step_seconds), format_bytes(fullest), longest))
         return table(

@@ -32,7 +32,7 @@ def question_record(question: RecommenderQuestion) -> dict[str, Any]:
 
 def estimate_record(priced: RecommenderEstimate) -> dict[str, Any]:
     """A step and what it fills."""
-    names = [name for name, _ in priced.stages]
+    names = list(priced.stages)
     return {
         "step_seconds": priced.step_seconds,
         "busiest_sum_seconds": priced.busiest_sum_seconds,
@@ -46,7 +46,7 @@ def estimate_record(priced: RecommenderEstimate) -> dict[str, Any]:
                 "mean_seconds": float(priced.loads[:, at].mean() + priced.fixed[at]),
                 "beside_seconds": float(priced.hidden[at]),
             }
-            for at, (name, seconds) in enumerate(priced.stages)
+            for at, (name, seconds) in enumerate(priced.stages.items())
         ],
         "gpus": [
             {

@@ -79,10 +79,10 @@ def sharding_facts(
     ]
     yield Fact(name="shard with", value=", ".join(shares))
     yield Fact(name="step", value=f"{precise(priced.step_seconds)}; {_busy_words(priced)}")
-    longest = max(priced.stages, key=lambda stage: stage[1])
-    share = percent(longest[1] / priced.step_seconds)
+    longest = max(priced.stages, key=lambda stage: priced.stages[stage])
+    share = percent(priced.stages[longest] / priced.step_seconds)
     yield Fact(
-        name="speed", value=f"{_speed_words(priced)}; bound by {part_label(longest[0])}, {share} of the step"
+        name="speed", value=f"{_speed_words(priced)}; bound by {part_label(longest)}, {share} of the step"
     )
     yield Fact(name="memory", value=_memory_words(priced))
     yield Fact(name="proof", value=_proof_words(proof).partition(", over ")[0])
@@ -134,7 +134,7 @@ def stages_table(priced: RecommenderEstimate) -> Table:
     """The step by stages, each with the GPU that it waits for and what GPUs are busy with on average."""
     unit = time_unit(priced.step_seconds)
     rows = []
-    for at, (name, seconds) in enumerate(priced.stages):
+    for at, (name, seconds) in enumerate(priced.stages.items()):
         load = priced.loads[:, at]
         behind = priced.hidden[at] > load.max()
         waits = "-" if behind or load.max() <= 0 else str(priced.busiest[at])

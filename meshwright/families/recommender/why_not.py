@@ -44,7 +44,7 @@ class ShardingNotChosen(AnswerBase):
         """A row for each stage, or one with the rule."""
         if self.otherwise is None:
             return [{"stage": "", "refused": self.answer.refused}]
-        then = self.otherwise.stages.as_dict()
+        then = self.otherwise.stages
         return [
             {
                 "stage": name,
@@ -52,7 +52,7 @@ class ShardingNotChosen(AnswerBase):
                 "otherwise_seconds": then[name],
                 "gpu": self.otherwise.busiest[at],
             }
-            for at, (name, seconds) in enumerate(self.today.stages)
+            for at, (name, seconds) in enumerate(self.today.stages.items())
         ]
 
     def document(self) -> dict[str, Any]:
@@ -106,8 +106,8 @@ class ShardingNotChosen(AnswerBase):
     def _stages(self) -> str:
         """What the change saves and pays, stage by stage, and the GPU that ends the stage that pays most."""
         assert self.otherwise is not None
-        then, step = self.otherwise.stages.as_dict(), self.today.step_seconds
-        apart = {name: then[name] - seconds for name, seconds in self.today.stages}
+        then, step = self.otherwise.stages, self.today.step_seconds
+        apart = {name: then[name] - seconds for name, seconds in self.today.stages.items()}
         saves = [f"{precise(-value)} of {name}" for name, value in apart.items() if value < -_SEEN * step]
         pays = [f"{precise(value)} of {name}" for name, value in apart.items() if value > _SEEN * step]
         said = [f"saves {sentence_list(saves)}"] * bool(saves) + [f"pays {sentence_list(pays)}"] * bool(pays)

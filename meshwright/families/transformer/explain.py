@@ -69,7 +69,7 @@ class Explained(AnswerBase):
             if rival is None
             else {
                 "plan": estimate_record(rival),
-                "difference_seconds": difference(self.explanation.estimate.time, rival.time).as_dict(),
+                "difference_seconds": dict(difference(self.explanation.estimate.time, rival.time)),
             },
             "what_if": [
                 {
@@ -147,7 +147,7 @@ class NotChosen(AnswerBase):
             "reason": self.answer.reason,
             "problems": [str(problem) for problem in self.answer.problems],
             "estimate": estimate_record(self.answer.estimate) if self.answer.estimate else None,
-            "difference_seconds": self.answer.difference.as_dict() if self.answer.difference else None,
+            "difference_seconds": dict(self.answer.difference) if self.answer.difference else None,
         }
 
     @property

@@ -80,7 +80,7 @@ class Forecasted(AnswerBase):
         """A row for each part of the time."""
         return [
             {"part": part, "seconds": seconds, "share": seconds / self.found.seconds}
-            for part, seconds in self.found.parts
+            for part, seconds in self.found.parts.items()
         ]
 
     def document(self) -> dict[str, Any]:
@@ -104,12 +104,12 @@ class Forecasted(AnswerBase):
             "price": self.price,
             "costs": None if self.price is None else dict(zip(ENDS, self._costs, strict=True)),
             "goodput": found.goodput,
-            "parts": found.parts.as_dict(),
+            "parts": dict(found.parts),
             "failures": found.failures,
             "seconds_between_failures": one.mtbf,
             "restart_seconds": one.restart,
-            **({} if found.job.start is None else {"start": found.job.start.as_dict()}),
-            **({} if found.resumes is None else {"resume": found.resumes.as_dict()}),
+            **({} if found.job.start is None else {"start": dict(found.job.start)}),
+            **({} if found.resumes is None else {"resume": dict(found.resumes)}),
             "checkpoint": {
                 "every_steps": found.interval,
                 "work_seconds": one.work,
@@ -197,7 +197,7 @@ class Forecasted(AnswerBase):
         )
         rows = [
             (PART_WORDS[part], f"{seconds / length:,.2f}", percent(seconds / self.found.seconds))
-            for part, seconds in self.found.parts
+            for part, seconds in self.found.parts.items()
             if seconds > 0
         ]
         rows.append(("expected", f"{self.found.seconds / length:,.2f}", percent(1.0)))
@@ -242,7 +242,7 @@ class Forecasted(AnswerBase):
 def start_words(start: Breakdown) -> str:
     """ "5.21 s (processes 4.90 s, groups 310.0 ms)" """
     parts = ", ".join(
-        f"{part.replace('_', ' ')} {format_seconds(seconds)}" for part, seconds in start if seconds
+        f"{part.replace('_', ' ')} {format_seconds(seconds)}" for part, seconds in start.items() if seconds
     )
     return f"{_time(start.total)} ({parts})"
 

@@ -85,7 +85,7 @@ def _row(one: RecommenderPrediction) -> dict[str, Any]:
         "measured_seconds": run.seconds,
         "error": one.error,
         "error_without_evaluations": one.training_error,
-        **{f"{stage} seconds": seconds for stage, seconds in one.estimate.stages},
+        **{f"{stage} seconds": seconds for stage, seconds in one.estimate.stages.items()},
         "predicted_bytes": float(one.estimate.device_bytes[0]),
         "measured_bytes": run.memory_bytes,
         "memory_error": one.memory_error,

@@ -40,4 +40,4 @@ def test_the_axis_inside_the_node_is_the_cheap_one() -> None:
 def test_parts_sum_in_every_order(order: Order, text: str) -> None:
     priced = estimate(QUESTION, Layout(**parse_layout(text).model_dump() | {"order": order}))
     assert priced.time.total == pytest.approx(priced.step_seconds, rel=1e-9)
-    assert all(seconds >= 0 for _, seconds in (*priced.time, *priced.hidden_comm))
+    assert all(seconds >= 0 for seconds in (*priced.time.values(), *priced.hidden_comm.values()))

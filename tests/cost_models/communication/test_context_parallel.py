@@ -216,7 +216,7 @@ def test_memory_falls_with_context_and_parts_sum(
         assert len({round(one.rank_memory[0][part]) for one in priced}) == 1
     for one in priced:
         assert one.time.total == pytest.approx(one.step_seconds, rel=1e-9)
-        assert all(seconds >= 0 for _, seconds in (*one.time, *one.hidden_comm))
+        assert all(seconds >= 0 for seconds in (*one.time.values(), *one.hidden_comm.values()))
 
 
 def test_each_rank_computes_its_share_of_a_sequence() -> None:

@@ -193,7 +193,7 @@ def test_more_expert_ranks_hold_less_and_parts_sum(
     for one in priced:
         assert not check(question, one.layout)
         assert one.time.total == pytest.approx(one.step_seconds, rel=1e-9)
-        assert all(seconds >= 0 for _, seconds in (*one.time, *one.hidden_comm))
+        assert all(seconds >= 0 for seconds in (*one.time.values(), *one.hidden_comm.values()))
         assert 0 < one.mfu <= one.hfu < 1
 
 

@@ -27,14 +27,14 @@ def priced(
 def test_lamb_takes_the_memory_of_adam_and_more_time(layout: str) -> None:
     adam, lamb = priced(layout, "adamw", "meshwright"), priced(layout, "lamb", "meshwright")
     assert lamb.peak_bytes == adam.peak_bytes
-    assert lamb.time.as_dict()["optimizer"] > 2 * adam.time.as_dict()["optimizer"]
+    assert lamb.time["optimizer"] > 2 * adam.time["optimizer"]
 
 
 def test_the_update_moves_what_the_stack_says() -> None:
     """20 bytes of 2 x 4 (gradients) + 2 x 12 (states) + 2 x 2 (16-bit weights), beside its launch."""
 
     def update(optimizer: OptimizerName, moved: float) -> float:
-        return priced("dp8 mbs1 zero0", optimizer, lamb_update_bytes=moved).time.as_dict()["optimizer"]
+        return priced("dp8 mbs1 zero0", optimizer, lamb_update_bytes=moved).time["optimizer"]
 
     adam, none, fused = update("adamw", 20.0), update("lamb", 0.0), update("lamb", 20.0)
     assert none == adam
@@ -43,7 +43,7 @@ def test_the_update_moves_what_the_stack_says() -> None:
 
 def test_norms_are_added_up_where_parameters_are_split() -> None:
     def communication(layout: str, optimizer: OptimizerName) -> float:
-        time = priced(layout, optimizer).time.as_dict()
+        time = priced(layout, optimizer).time
         return time.get("dp_comm", 0.0) + time.get("tp_comm", 0.0)
 
     for layout, split in (

@@ -59,8 +59,8 @@ def layouts(draw: st.DrawFn) -> Layout:
 def test_parts_sum_to_the_step_and_nothing_is_negative(layout: Layout, stack: str) -> None:
     priced = estimate(asked(stack), layout)
     assert priced.time.total == pytest.approx(priced.step_seconds, rel=1e-9)
-    assert all(seconds >= 0 for _, seconds in (*priced.time, *priced.hidden_comm))
-    assert all(size >= 0 for rank in priced.rank_memory for _, size in rank)
+    assert all(seconds >= 0 for seconds in (*priced.time.values(), *priced.hidden_comm.values()))
+    assert all(size >= 0 for rank in priced.rank_memory for size in rank.values())
     assert 0 < priced.mfu <= priced.hfu < 1
 
 
@@ -69,7 +69,7 @@ def test_parts_sum_to_the_step_and_nothing_is_negative(layout: Layout, stack: st
 def test_few_microbatches_leave_no_part_of_memory_negative(chunks: str, microbatches: int) -> None:
     question = asked("torchtitan", global_batch=microbatches)
     priced = estimate(question, parse_layout(f"tp8 pp8 dp1 {chunks}"))
-    assert all(size >= 0 for rank in priced.rank_memory for _, size in rank)
+    assert all(size >= 0 for rank in priced.rank_memory for size in rank.values())
 
 
 @settings(max_examples=40, deadline=None)

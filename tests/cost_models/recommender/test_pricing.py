@@ -190,7 +190,7 @@ def test_an_estimate_adds_up_the_prices(text: str) -> None:
     assert found.host_bytes == pytest.approx(hosts)
     stages = np.maximum(loads.max(axis=0), prices.stage_floors) + prices.fixed
     assert found.step_seconds == pytest.approx(stages.sum())
-    assert found.stages.total == pytest.approx(sum(found.stages.as_dict().values()))
+    assert found.stages.total == pytest.approx(sum(found.stages.values()))
     assert sum(found.device_parts.values()) == pytest.approx(found.device_bytes)
     assert found.busiest_sum_seconds <= found.step_seconds + 1e-12
     assert 0 < found.mfu < 1

@@ -61,7 +61,7 @@ def test_ends_are_as_uncertain_as_the_step() -> None:
 def test_parts_sum_to_the_whole() -> None:
     found = forecast(JOB, BUSY)
     assert found.parts.total == pytest.approx(found.seconds)
-    assert all(seconds > 0 for _, seconds in found.parts)
+    assert all(seconds > 0 for seconds in found.parts.values())
     assert found.goodput == pytest.approx(found.parts["training"] / found.parts.total)
 
 

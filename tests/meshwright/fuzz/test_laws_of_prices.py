@@ -20,10 +20,10 @@ def test_parts_add_up_and_none_is_negative(drawn: Asked) -> None:
     priced = estimate(drawn.question, drawn.layout)
     assert priced.time.total == pytest.approx(priced.step_seconds, rel=ROUNDING)
     assert priced.step_seconds > 0
-    for part, seconds in (*priced.time, *priced.hidden_comm):
+    for part, seconds in (*priced.time.items(), *priced.hidden_comm.items()):
         assert seconds >= 0, part
     for rank in priced.rank_memory:
-        assert rank.total == pytest.approx(sum(rank.as_dict().values()))
+        assert rank.total == pytest.approx(sum(rank.values()))
         for part, size in rank:
             assert size >= 0, part
     assert priced.peak_bytes == max(rank.total for rank in priced.rank_memory)
@@ -73,6 +73,6 @@ def test_all_rates_twice_is_half_the_time(drawn: Asked, factor: float) -> None:
     with faster_constants(factor):
         after = estimate(all_rates(drawn.question, factor), drawn.layout)
     assert after.step_seconds * factor == pytest.approx(before.step_seconds, rel=ROUNDING)
-    for (part, seconds), (_, then) in zip(after.time, before.time, strict=True):
+    for (part, seconds), (_, then) in zip(after.time.items(), before.time.items(), strict=True):
         assert seconds * factor == pytest.approx(then, rel=1e-6, abs=before.step_seconds * ROUNDING), part
     assert after.rank_memory == before.rank_memory

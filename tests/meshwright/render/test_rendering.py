@@ -255,7 +255,7 @@ def test_comparison_shows_every_part(question: Question, make_estimate: Callable
         (sizes_text((64, 1024)), "64 and 1,024 GPUs"),
         (sentence_list(["a", "b", "c"]), "a, b and c"),
         (sentence_list([]), ""),
-        (parts_sentence(Breakdown.of(compute=0.9, host=1e-9), time_unit(0.9)), "compute 900.0"),
+        (parts_sentence(Breakdown(compute=0.9, host=1e-9), time_unit(0.9)), "compute 900.0"),
     ],
 )
 def test_words(said: str, expected: str) -> None:

@@ -27,7 +27,7 @@ def test_states_of_the_first_rank(row: dict[str, str]) -> None:
     answer = mw.estimate(
         row["model"], "dgx-h100", training, row["layout"], gpus=int(row["gpus"]), stack="megatron-core"
     )
-    memory = answer.estimate.rank_memory[0].as_dict()
+    memory = answer.estimate.rank_memory[0]
     states = sum(memory[part] for part in ("weights", "gradients", "optimizer")) / GIB
     # Megatron's report leaves out ranks of contexts and takes the mean of dense blocks and mixtures, mbridge ties no
     # heads and has no learned positions
