@@ -142,9 +142,8 @@ class _SizeSearch:
                 break
             size = int(kinds[first][self._count_fitting(kinds[first], 1, 1) - 1])
         if size:
-            with suppress(InfeasibleError):
-                sized = self._question_of_size(size)
-                result = self.budget.search(sized, self.limits, seconds=FASTEST_SECONDS)
+            sized = self._question_of_size(size)
+            result = self.budget.try_search(sized, self.limits, seconds=FASTEST_SECONDS)
             result = result or self.plans.get(size)
         # whether a layout that fits some size fits the smaller ones of its kind: blocks are alike or their number
         # stays, and where it grows every number of them may be spread over pipelines

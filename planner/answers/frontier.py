@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import log
@@ -186,13 +185,12 @@ def far_links_frame(question: Question, restrictions: Restrictions, budget: Budg
         budget.tell(f"{buildings}{format_bandwidth(bandwidth)} ({number + 1} of {len(points)})")
         seconds = budget.seconds_left / (len(points) - number)
         linked = replace(question, cluster=cluster)
-        with suppress(InfeasibleError):
-            if (result := budget.search(linked, restrictions, seconds=seconds, effort="bounds")) is not None:
-                far, row = crossing(linked, result.best), _row(result.best, "step_seconds", "mfu")
-                uses = () if far is None else far.uses  # the busiest axis first
-                row |= {"crossing": " ".join(one.axis for one in uses)}
-                row |= {"share": uses[0].share if uses else 0.0, "gap": result.certificate.gap}
-                rows.append({"domains": domains, "bandwidth": bandwidth, **row})
+        if (result := budget.try_search(linked, restrictions, seconds=seconds, effort="bounds")) is not None:
+            far, row = crossing(linked, result.best), _row(result.best, "step_seconds", "mfu")
+            uses = () if far is None else far.uses  # the busiest axis first
+            row |= {"crossing": " ".join(one.axis for one in uses)}
+            row |= {"share": uses[0].share if uses else 0.0, "gap": result.certificate.gap}
+            rows.append({"domains": domains, "bandwidth": bandwidth, **row})
     return pd.DataFrame(rows)
 
 
@@ -487,14 +485,11 @@ class _FrontierWalk(MemoryDescent):
         """Fastest plan within a memory limit (bytes), or any as fast as the given point; None if no such plan
         exists, or time ran out."""
         limited = replace(self.limits, max_memory=limit)
-        try:
-            if as_fast_as is None:
-                result = self.budget.search(self.question, limited, effort="bounds")
-                return None if result is None else self.point(result)
-            slowest = as_fast_as.estimate.compared_seconds * (1 + TOLERANCE)
-            estimate = self.budget.faster_than(slowest, self.question, limited)
-        except InfeasibleError:
-            return None
+        if as_fast_as is None:
+            result = self.budget.try_search(self.question, limited, effort="bounds")
+            return None if result is None else self.point(result)
+        slowest = as_fast_as.estimate.compared_seconds * (1 + TOLERANCE)
+        estimate = self.budget.faster_than(slowest, self.question, limited)
         return None if estimate is None else Point(question=self.question, estimate=estimate, gap=0.0)
 
 

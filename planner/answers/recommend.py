@@ -305,7 +305,7 @@ def recommend(
     if is_fastest and share is not None and everywhere != restrictions:
         # the best of the kind came from the search of the question, so the kind is searched now
         slowest = kind.best.compared_seconds * (1 + share)
-        compared = _search(question, step.limits, budget, slowest, settles=False) or kind
+        compared = budget.try_search(question, step.limits, below=slowest, closes_with_ilp=False) or kind
     layout, choice = kind.best.layout, None
     if (choice_made := choose_by_scenarios(question, step.limits, compared, budget)) is not None:
         is_fastest, kind, (layout, choice) = False, close_proof(compared), choice_made
@@ -337,10 +337,9 @@ def simplest_competitive(
     searched for.
     """
     everything, best = LayoutKind("keep to the question", sure), result.best
-    reference = fastest_feasible(question, sure, result, budget)
-    all_sure = _search(question, sure, budget) if reference is None else None
+    reference, all_sure = fastest_feasible(question, sure, result, budget), None
     if reference is None:
-        if all_sure is None:
+        if (all_sure := budget.try_search(question, sure)) is None:
             return None
         reference = all_sure.best
     below, slower = _slowest_competitive(question, reference), list[tuple[SearchResult, LayoutKind]]()
@@ -348,7 +347,7 @@ def simplest_competitive(
     for number, step in enumerate(kinds):
         if reference is best and is_allowed(best.layout, question, step.limits):
             return result, step
-        kind = _search(question, step.limits, budget, below, settles=False)
+        kind = budget.try_search(question, step.limits, below=below, closes_with_ilp=False)
         if kind is None or not kind.estimates:
             continue
         if chance_faster(question, kind.best, reference) < CLEAR:
@@ -360,14 +359,14 @@ def simplest_competitive(
         slower.append((kind, step))
         below = min(below, _no_slower_than(kind.best))
         if number == 1 and len(kinds) > 3:  # most searches that get this far try every kind
-            widest = _search(question, kinds[-1].limits, budget, below, settles=False)
+            widest = budget.try_search(question, kinds[-1].limits, below=below, closes_with_ilp=False)
             if widest and widest.estimates and is_allowed(widest.best.layout, question, step.limits):
                 break  # kinds between contain no other
     if reference is best:
         return result, everything
-    all_sure = all_sure or _search(question, sure, budget, _no_slower_than(reference))
+    all_sure = all_sure or budget.try_search(question, sure, below=_no_slower_than(reference))
     if all_sure is not None and not all_sure.estimates:  # the reference recomputes as the trainer cannot
-        all_sure = _search(question, sure, budget)
+        all_sure = budget.try_search(question, sure)
     return None if all_sure is None else (all_sure, LayoutKind(f"fit with {100 * FITTING:.0f} %", sure))
 
 
@@ -382,21 +381,9 @@ def fastest_feasible(
     for one in result.estimates:
         below = math.inf if fastest is None else fastest.compared_seconds
         if one.compared_seconds < below:
-            with suppress(InfeasibleError):
-                pinned = limits.fix_layout(question, one.layout)
-                fastest = budget.faster_than(below, question, pinned) or fastest
+            pinned = limits.fix_layout(question, one.layout)
+            fastest = budget.faster_than(below, question, pinned) or fastest
     return fastest
-
-
-def _search(
-    question: Question, limits: Restrictions, budget: Budget, below: float = math.inf, *, settles: bool = True
-) -> SearchResult | None:
-    """Result of a search for the fastest layout within some restrictions; None if nothing fits. It has no
-    estimate if no layout takes less than `below` seconds."""
-    try:
-        return budget.search(question, limits, below=below, closes_with_ilp=settles)
-    except InfeasibleError:
-        return None
 
 
 def _no_slower_than(estimate: Estimate) -> float:

@@ -26,7 +26,7 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, RESOLVED_AS, Layout, usual_schedule
 from cost_models.axes.stages import allowed_recompute
-from cost_models.errors import InfeasibleError, InputError
+from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.pipeline.pricing import estimate as price
@@ -237,10 +237,9 @@ def _other_questions(
     if possible(twice, on_nodes.cluster) and question.cluster.gpu.kind != "cpu":
         candidates.append((f"--gpus {twice}", "other GPUs", resized(on_nodes, twice)))
     for words, trouble, changed in candidates:
-        with suppress(InfeasibleError):
-            if (result := budget.search(changed, restrictions)) is not None:
-                proven = result.certificate.gap <= 0
-                yield OtherQuestion(words=words, trouble=trouble, estimate=result.best, proven=proven)
+        if (result := budget.try_search(changed, restrictions)) is not None:
+            proven = result.certificate.gap <= 0
+            yield OtherQuestion(words=words, trouble=trouble, estimate=result.best, proven=proven)
 
 
 def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: Estimate) -> Iterator[Change]:

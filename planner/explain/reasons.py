@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product, starmap
@@ -164,10 +163,9 @@ def faster_under(
             spaces.append(legal_space(question, replace(limits_after, only=only)))
     fastest = None
     for part in spaces:
-        with suppress(InfeasibleError):
-            faster = budget.faster_than(below, question, limits_after, seconds=SEARCH_SECONDS, space=part)
-            if faster is not None:
-                fastest, below = faster, faster.compared_seconds
+        faster = budget.faster_than(below, question, limits_after, seconds=SEARCH_SECONDS, space=part)
+        if faster is not None:
+            fastest, below = faster, faster.compared_seconds
     return fastest
 
 

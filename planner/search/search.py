@@ -328,6 +328,12 @@ class Budget:
             self.failure = NothingPlacedError(words, hint="--fix and --forbid leave it fewer layouts")
         return result
 
+    def try_search(self, question: Question, limits: Restrictions, **settings: Any) -> SearchResult | None:
+        """As `search`, with its further arguments, but None also if nothing fits, which is proven."""
+        with suppress(InfeasibleError):
+            return self.search(question, limits, **settings)
+        return None
+
     def faster_than(
         self,
         below: float,
@@ -338,15 +344,14 @@ class Budget:
         space: Space | None = None,
     ) -> Estimate | None:
         """Search for the fastest layout that takes less than `below` seconds, which prunes most layouts at once;
-        None if none does, or none was found within `seconds`. `space` is as in `search`.
+        None if none does, nothing fits, or none was found within `seconds`. `space` is as in `search`.
 
         Raises:
-            InfeasibleError: `below` is infinite and nothing fits, which is proven.
             KeyboardInterrupt: unless interrupts are kept.
         """
         if space is not None and not len(space.cores):
             return None
-        result = self.search(
+        result = self.try_search(
             question, limits, seconds=seconds, below=below, effort="bounds", space=space, remembers=False
         )
         estimates = () if result is None else result.estimates

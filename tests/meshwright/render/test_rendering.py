@@ -122,13 +122,13 @@ def test_what_memory_keeps_out_says_how_likely_it_fits_within_the_limit(
 ) -> None:
     own, full = make_estimate(), make_estimate(scale=0.9, activations=48 * GIB)
     large = make_estimate(scale=0.9, activations=60 * GIB)
-    told = {
-        one: binding_sentence(own, BindingConstraint(resource="memory", faster=one, change="mbs2"))
+    of_full, of_large = (
+        binding_sentence(own, BindingConstraint(resource="memory", faster=one, change="mbs2"))
         for one in (full, large)
-    }
-    assert f", which fits with probability {chance_text(full.fits_probability)}; a recommended" in told[full]
-    assert "probability" not in told[large]
-    assert "needs 83.9 GiB on pipeline rank 0." in told[large]
+    )
+    assert f", which fits with probability {chance_text(full.fits_probability)}; a recommended" in of_full
+    assert "probability" not in of_large
+    assert "needs 83.9 GiB on pipeline rank 0." in of_large
 
 
 def test_header_names_question_and_trust(question: Question, make_estimate: Callable[..., Estimate]) -> None:

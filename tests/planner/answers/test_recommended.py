@@ -258,7 +258,7 @@ def test_what_a_trainer_cannot_run_is_no_reason_for_a_harder_layout(
     monkeypatch.setattr(module, "chance_faster", chance)
     monkeypatch.setattr(module, "_is_refused", lambda *_: refused)
     monkeypatch.setattr(module, "close_proof", lambda result: result)
-    monkeypatch.setattr(module, "_search", lambda _, within, *__, **___: found[each[within.max_memory]])
+    monkeypatch.setattr(Budget, "try_search", lambda _, __, within, **___: found[each[within.max_memory]])
     kind = module.simplest_competitive(question, ranked, limits, Budget())  # type: ignore[arg-type]
     assert kind is not None
     assert kind[0] is found[chosen]
