@@ -21,7 +21,6 @@ from cost_models.axes.layout import AXES, COMPARED, Layout, axes_that_differ, ax
 from cost_models.axes.words import Number
 from cost_models.question import Question
 from cost_models.risk import EVEN, confident_share, fits_probability
-from cost_models.specs.hardware import TimedRuns
 from cost_models.units import counted, format_bytes
 
 Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does not fit: drive"]
@@ -329,13 +328,6 @@ def half_width(share: float) -> float:
 
 
 _PLAINEST = Layout()
-
-
-def timed_under(question: Question) -> tuple[TimedRuns, ...]:
-    """Timed runs behind the hardware profile that used the question's stack; if there are none, all its timed
-    runs."""
-    timed = question.hardware.timed
-    return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
 def uncovered_facts(question: Question, layout: Layout) -> int:

@@ -221,9 +221,9 @@ class Kernel:
         """Mean and standard deviation of the error ln(measured / predicted) of one row, given the `errors`
         (N,) of the timed rows.
 
-        Rows of the same question count once more, as a measurement with the deviation r between publishers:
-        the process attributes part of their error to the publishers' clusters, of which nothing else is
-        known.
+        Rows of nearly the same question (GPU, family of stacks and kind of model, at almost no distance) count
+        once more, as a measurement with the deviation r between publishers: the process attributes part of
+        their error to the publishers' clusters, of which nothing else is known.
         """
         cross = self.covariance(row, timed)[0]
         inside = self.covariance(timed, timed)
@@ -231,17 +231,12 @@ class Kernel:
         solved = np.linalg.solve(inside, np.stack([cross, np.clip(errors, -LARGEST, LARGEST)], axis=1))
         mean, explained = float(cross @ solved[:, 1]), cross @ solved[:, 0]
         variance = max(float(self.prior(row)[0] - explained), self.noise**2)
-        if (same := self.same_question(row, timed)).any():
+        alike = [agree(row, timed, name)[0] for name in ("gpu", "family", "experts")]
+        same = np.all([*alike, self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE], axis=0)
+        if same.any():
             same_error, weight = float(np.mean(errors[same])), variance / (variance + self.same**2)
             mean, variance = mean + weight * (same_error - mean), variance * (1 - weight)
         return mean, variance**0.5
-
-    def same_question(self, row: Rows, timed: Rows) -> Bools:
-        """Mask of the timed rows, (N,), with nearly the same question as `row`, that is, GPU, family of
-        stacks and kind of model, at almost no distance."""
-        same_names = [agree(row, timed, name)[0] for name in ("gpu", "family", "experts")]
-        near = self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE
-        return np.asarray(np.all([*same_names, near], axis=0))
 
 
 class Reach(NamedTuple):

@@ -126,10 +126,8 @@ _USUAL_DROPOUT = 0.1
 def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> Question:
     """Create the question of a cluster of several pools from the question of each pool."""
     measured = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
-    weakest = max((pool.hardware for pool in pools), key=by_uncertainty)
-    return replace(
-        pools[0], cluster=measured.common_limits, hardware=weakest, risk="none", mixed=measured, members=pools
-    )
+    weakest, limits = max((pool.hardware for pool in pools), key=by_uncertainty), measured.common_limits
+    return replace(pools[0], cluster=limits, hardware=weakest, risk="none", mixed=measured, members=pools)
 
 
 _TIERS = ("measured", "profile", "datasheet")

@@ -97,9 +97,8 @@ def scaling_frame(
         result = budget.search(resized(question, gpus, global_batch), Restrictions(), effort="bounds")
         if result is None:
             return None
-        point = {"gpus": gpus, "global_batch": global_batch}
-        best = _row(result.best, "step_seconds", "tokens_per_second", "mfu")
-        return {**point, **best, "gap": result.certificate.gap, **result.best.time}
+        best = _row(result.best, "step_seconds", "tokens_per_second", "mfu") | {"gap": result.certificate.gap}
+        return {"gpus": gpus, "global_batch": global_batch, **best, **result.best.time}
 
     rows = scaling_rows(question, gpu_counts, kinds, budget, row_at)
     return pd.DataFrame(rows).fillna(0.0)  # parts that some layouts lack
@@ -399,17 +398,17 @@ def exact_frontier(
     candidates, complete, failure = list[Point](), True, None
     for sized in [resized(question, gpus) for gpus in sizes] or [question]:
         for group in split_by_padding(sized, limits) if "mfu" in names else [limits]:
-            walk = _FrontierWalk(sized, group, spending)
+            descent = MemoryDescent(sized, group, spending)
             try:
                 if names == {"memory", "gpus"}:
-                    smallest = walk.least_memory(_MEMORY)
-                    candidates += [] if smallest is None else [walk.point(smallest[0])]
+                    smallest = descent.least_memory(_MEMORY)
+                    candidates += [] if smallest is None else [_point(sized, smallest[0])]
                 elif (fastest := spending.search(sized, group, effort="bounds")) is None:
                     continue
                 elif "memory" in names:
-                    complete &= walk.walk_down(fastest, points, candidates)
+                    complete &= _walk_down(descent, fastest, points, candidates)
                 else:
-                    candidates.append(walk.point(fastest))
+                    candidates.append(_point(sized, fastest))
             except InfeasibleError as error:
                 failure = failure or error
     if not candidates:
@@ -428,69 +427,63 @@ def exact_frontier(
     return Frontier(objectives=objectives, points=tuple(unbeaten), complete=complete and proven)
 
 
-@dataclass(frozen=True, slots=True)
-class _FrontierWalk(MemoryDescent):
-    """Search that follows the Pareto frontier of step time and memory on one number of GPUs, from the fastest
-    plan to ever less memory."""
+def _point(question: Question, result: SearchResult) -> Point:
+    """Convert the best plan of a search to a frontier point."""
+    return Point(question=question, estimate=result.best, gap=result.certificate.gap)
 
-    def point(self, result: SearchResult) -> Point:
-        """Convert the best plan of a search to a frontier point."""
-        return Point(question=self.question, estimate=result.best, gap=result.certificate.gap)
 
-    def walk_down(self, fastest: SearchResult, points: int | None, candidates: list[Point]) -> bool:
-        """Append the frontier's plans, from the fastest to the one with least memory, to `candidates`. Return
-        whether no plan between was skipped.
+def _walk_down(
+    descent: MemoryDescent, fastest: SearchResult, points: int | None, candidates: list[Point]
+) -> bool:
+    """Append the plans on the frontier of step time and memory on one number of GPUs, from the fastest to the
+    one with least memory, to `candidates`. Return whether no plan between was skipped.
 
-        Each point is followed by its successor, the fastest plan with less memory; an equally fast successor
-        replaces the point. Once a plan was skipped, successors are only searched for at given levels: memory
-        limits that fall in equal ratios; there are none if all points are wanted.
-        """
-        point, last, complete = self.point(fastest), None, True
-        levels: list[float] = []
-        if points is not None:
-            smallest = self.least_memory(_MEMORY, known=fastest)
-            if smallest is not None:
-                last, steps, high = self.point(smallest[0]), max(points - 1, 1), fastest.best.peak_bytes
-                ratio = last.estimate.peak_bytes / high
-                levels = [high * ratio ** (step / steps) * (1 + TOLERANCE) for step in range(1, steps)]
-        while True:
-            self.budget.tell(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
-            walks = complete or last is None
-            successor = self._fastest_within(limit_below(point.estimate.peak_bytes), None if walks else point)
-            slowest = point.estimate.step_seconds * (1 + TOLERANCE)  # that counts as equally fast
-            if successor is not None and successor.estimate.step_seconds <= slowest:
-                point = successor
-                continue
-            candidates.append(point)
-            if (walks and successor is None) or self.budget.ended:
-                break
-            if last is None and successor is not None:
-                point = successor
-                continue
-            assert last is not None
-            levels = [level for level in levels if level < point.estimate.peak_bytes]
-            successor_bytes = math.inf if successor is None else successor.estimate.peak_bytes
-            if not levels:
-                complete &= last.estimate.peak_bytes >= limit_below(successor_bytes)
-                break
-            jump = successor if successor_bytes <= levels[0] else self._fastest_within(levels[0])
-            complete &= jump is successor
-            if jump is None:
-                break
-            point = jump
-        candidates += [last] if last is not None else []
-        return complete and not self.budget.ended
+    Each point is followed by its successor, the fastest plan with less memory; an equally fast successor
+    replaces the point. Once a plan was skipped, successors are only searched for at given levels: memory
+    limits that fall in equal ratios; there are none if all points are wanted.
+    """
+    point, last, levels, complete = _point(descent.question, fastest), None, list[float](), True
+    smallest = None if points is None else descent.least_memory(_MEMORY, known=fastest)
+    if points is not None and smallest is not None:
+        last, steps, high = _point(descent.question, smallest[0]), max(points - 1, 1), fastest.best.peak_bytes
+        ratio = last.estimate.peak_bytes / high
+        levels = [high * ratio ** (step / steps) * (1 + TOLERANCE) for step in range(1, steps)]
+    while True:
+        peak = point.estimate.peak_bytes
+        descent.budget.tell(f"frontier below {format_bytes(peak)}")
+        walks = complete or last is None
+        successor = _fastest_within(descent, limit_below(peak), None if walks else point)
+        slowest = point.estimate.step_seconds * (1 + TOLERANCE)  # that counts as equally fast
+        if successor is not None and successor.estimate.step_seconds <= slowest:
+            point = successor
+            continue
+        candidates.append(point)
+        if (walks and successor is None) or descent.budget.ended:
+            break
+        successor_bytes = math.inf if successor is None else successor.estimate.peak_bytes
+        level = next((level for level in levels if level < peak), math.inf)
+        if last is not None and math.isinf(level):
+            complete &= last.estimate.peak_bytes >= limit_below(successor_bytes)
+            break
+        jump = successor if successor_bytes <= level else _fastest_within(descent, level)
+        complete &= jump is successor
+        if jump is None:
+            break
+        point = jump
+    candidates += [last] if last is not None else []
+    return complete and not descent.budget.ended
 
-    def _fastest_within(self, limit: float, as_fast_as: Point | None = None) -> Point | None:
-        """Fastest plan within a memory limit (bytes), or any as fast as the given point; None if no such plan
-        exists, or time ran out."""
-        limited = replace(self.limits, max_memory=limit)
-        if as_fast_as is None:
-            result = self.budget.try_search(self.question, limited, effort="bounds")
-            return None if result is None else self.point(result)
-        slowest = as_fast_as.estimate.compared_seconds * (1 + TOLERANCE)
-        estimate = self.budget.faster_than(slowest, self.question, limited)
-        return None if estimate is None else Point(question=self.question, estimate=estimate, gap=0.0)
+
+def _fastest_within(descent: MemoryDescent, limit: float, as_fast_as: Point | None = None) -> Point | None:
+    """Fastest plan within a memory limit (bytes), or any as fast as the given point; None if no such plan
+    exists, or time ran out."""
+    question, limited = descent.question, replace(descent.limits, max_memory=limit)
+    if as_fast_as is None:
+        result = descent.budget.try_search(question, limited, effort="bounds")
+        return None if result is None else _point(question, result)
+    slowest = as_fast_as.estimate.compared_seconds * (1 + TOLERANCE)
+    estimate = descent.budget.faster_than(slowest, question, limited)
+    return None if estimate is None else Point(question=question, estimate=estimate, gap=0.0)
 
 
 def pareto_frame(frontier: Frontier) -> pd.DataFrame:

@@ -457,10 +457,8 @@ class Offer:
 def offers_of(plan: Plan) -> tuple[Offer, ...]:
     """Offers of clusters among which a plan was chosen, from its plan file; empty if there was no choice."""
     written, question = plan.objective.offers if plan.objective is not None else (), plan.question
-    return tuple(
-        Offer(replace(question, cluster=one.cluster, hardware=one.hardware), one.gpus, one.price)
-        for one in written
-    )
+    questions = [replace(question, cluster=one.cluster, hardware=one.hardware) for one in written]
+    return tuple(Offer(each, one.gpus, one.price) for each, one in zip(questions, written, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,10 +526,9 @@ class Ranking:
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
             """Whether the first answer's plan is proved at least as good as any that the second answer's
             search could have missed."""
-            measure, bound = self.objective.measure, second.optimum.bound
-            return second.optimum.gap <= PROVEN or measure.loss(first.optimum.value) <= measure.loss(bound)
+            return second.optimum.gap <= PROVEN or loss(first.optimum.value) <= loss(second.optimum.bound)
 
-        place = self.answers.index(answer)
+        place, loss = self.answers.index(answer), self.objective.measure.loss
         ahead = sum(surely_ahead(other, answer) for other in self.answers[:place])
         behind = sum(surely_ahead(answer, other) for other in self.answers[place + 1 :])
         return 1 + ahead, len(self.answers) - behind

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ
 from cost_models.errors import InfeasibleError, InputError
-from cost_models.estimate import CLEAR, Estimate, chance_of_gain, deviation_on, pair_error_of, timed_under
+from cost_models.estimate import CLEAR, Estimate, chance_of_gain, deviation_on, pair_error_of
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.pricing import seconds_under_scenarios
@@ -110,7 +110,8 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
     are the stack's defaults, and schedules are usual or timed ones. Under a profile of all stacks the runs
     are of other trainers, which do not show what this stack's users turn on.
     """
-    runs, stack, unused, at_most = timed_under(question), question.stack, {*user.unused}, {**user.at_most}
+    stack, timed, unused, at_most = question.stack, question.hardware.timed, {*user.unused}, {**user.at_most}
+    runs = [one for one in timed if one.stack == stack.name] or timed
     for axis in dict.fromkeys([*OPTIONAL, *_DEGREES]):
         if axis in user.named_axes or axis in also or axis in stack.usual_degrees:
             continue
@@ -120,16 +121,15 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
             unused.add(axis)
         elif axis == "cp":
             at_most[axis] = max(map(int, values))
-    usual_values = dict[str, frozenset[int]]()
-    if len(stack.axis_orders) > 1:
-        usual_values["order"] = frozenset([ORDERS.index(stack.axis_orders[0])])
-    if len(stack.context_kinds) > 1:
-        usual_values["context"] = frozenset([CONTEXTS.index(stack.context_parallel)])
     timed_schedules = {value for one in runs for value in one.values_of("schedule")} | _USUAL_SCHEDULES
-    schedules = frozenset(SCHEDULES.index(name) for name in stack.schedules if name in timed_schedules)
-    if schedules and len(schedules) < len({*stack.schedules}):
-        usual_values["schedule"] = schedules
-    only = {axis: values for axis, values in usual_values.items() if axis not in user.named_axes}
+    schedules = {SCHEDULES.index(name) for name in stack.schedules if name in timed_schedules}
+    usual = {
+        "order": {ORDERS.index(stack.axis_orders[0])} if len(stack.axis_orders) > 1 else set(),
+        "context": {CONTEXTS.index(stack.context_parallel)} if len(stack.context_kinds) > 1 else set(),
+        "schedule": schedules if len(schedules) < len({*stack.schedules}) else set(),
+    }
+    chosen = user.named_axes
+    only = {axis: frozenset(values) for axis, values in usual.items() if values and axis not in chosen}
     return replace(user, unused=frozenset(unused), at_most=at_most, only={**only, **user.only})
 
 
@@ -417,9 +417,8 @@ def _slowest_competitive(question: Question, reference: Estimate) -> float:
 
 
 def _compare_with(question: Question, best: Estimate, other: Estimate) -> Alternative:
-    return Alternative(
-        other, axes_that_differ(best.layout, other.layout), chance_faster(question, best, other)
-    )
+    chance = chance_faster(question, best, other)
+    return Alternative(other, axes_that_differ(best.layout, other.layout), chance)
 
 
 def max_slowdown(question: Question) -> float | None:

@@ -133,15 +133,11 @@ class Advice:
         return self.changes[-1].with_earlier if self.changes else self.today
 
     @property
-    def rest(self) -> str:
-        """Words of layout notation that still differ between the layout after all changes and the best plan;
-        empty if only placement does."""
-        return changed_words(self.reached.layout, self.best.layout)
-
-    @property
-    def rest_trouble(self) -> Trouble:
-        """Effort of going from the layout after all changes to the best plan ("a flag" or "re-sharding")."""
-        return trouble_between(self.reached.layout, self.best.layout)
+    def rest(self) -> tuple[str, Trouble]:
+        """Words of layout notation that still differ between the layout after all changes and the best plan
+        (empty if only placement does), and the effort of going from one to the other."""
+        layouts = self.reached.layout, self.best.layout
+        return changed_words(*layouts), trouble_between(*layouts)
 
 
 def advise(

@@ -84,7 +84,7 @@ def _value_texts(values: Sequence[object]) -> list[str]:
 
 Group = Literal["step", "time", "memory"]
 Unit = Literal["seconds", "bytes", "share", "tokens/s", "FLOP/s"]
-_ROUNDING = 1e-12
+_EPSILON = 1e-12
 """Share of a total below which one of its parts counts as a rounding error, not shown."""
 
 
@@ -137,9 +137,7 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> lis
 def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[Line]:
     """Lines of the comparison for the parts of several totals, one for each part that is not zero (up to
     rounding) in all."""
-    shown = [
-        {part: size for part, size in one.items() if abs(size) > _ROUNDING * one.total} for one in totals
-    ]
+    shown = [{part: size for part, size in one.items() if abs(size) > _EPSILON * one.total} for one in totals]
     names = dict.fromkeys(part for one in totals for part in one)
     values = {part: [parts.get(part, 0.0) for parts in shown] for part in names}
     return [Line(group, part, unit, values[part]) for part in names if any(values[part])]

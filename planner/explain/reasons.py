@@ -190,10 +190,10 @@ def scale_limits(restrictions: Restrictions, before: Question, after: Question) 
     return replace(restrictions, max_memory=restrictions.max_memory * factor)
 
 
-QUANTITIES = (
-    *("compute efficiency", "device memory", "intra-node bandwidth", "inter-node bandwidth"),
-    "bandwidth between buildings",
-)
+_INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
+"""Quantities on which the ideal lower bounds of all layouts depend (`planner.bounds.cores`). Those of links
+do so only for tensor groups that cross nodes."""
+QUANTITIES = (*_INSIDE_NODES, "device memory", "inter-node bandwidth", "bandwidth between buildings")
 """Names of the quantities of a pool's hardware that `scale` multiplies."""
 
 
@@ -224,9 +224,6 @@ def scale(question: Question, quantity: str, factor: float) -> Question | None:
     return None
 
 
-_INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
-"""Quantities on which the ideal lower bounds of all layouts depend (`planner.bounds.cores`). Those of links
-do so only for tensor groups that cross nodes."""
 _BETWEEN_POOLS = "bandwidth between pools"
 
 
@@ -398,7 +395,7 @@ class Explanation:
     estimate: Estimate
     """Price of the plan's layout with the installed version."""
     binding: BindingConstraint
-    ties: tuple[Estimate, ...]
+    ties: Sequence[Estimate]
     """Layouts of other degrees whose step takes as long as the plan's."""
     rival: Estimate | None
     """Fastest layout of other degrees, within the plan's restrictions, whose step takes longer; None if there
@@ -469,13 +466,11 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
     return BindingConstraint(resource="memory", faster=fastest, change=change)
 
 
-def ties_and_rival(
-    estimate: Estimate, rivals: Sequence[Estimate]
-) -> tuple[tuple[Estimate, ...], Estimate | None]:
+def ties_and_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[list[Estimate], Estimate | None]:
     """Split a plan's rivals with other degrees into those that tie with its step and the fastest of the
     others (None if all tie)."""
     others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
-    ties = tuple(one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN)
+    ties = [one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN]
     apart = (one for one in others if one not in ties)
     return ties, min(apart, key=lambda one: one.step_seconds, default=None)
 

@@ -58,7 +58,7 @@ class Advised(WithPlan):
         rows = [self._row("today", "", None, advice.today)]
         rows += [self._row(one.words, one.trouble, one.by_itself, one.with_earlier) for one in advice.changes]
         if not is_reached(advice):
-            rows.append(self._row(advice.rest, advice.rest_trouble, None, advice.best))
+            rows.append(self._row(*advice.rest, None, advice.best))
         return rows
 
     def _row(self, words: str, trouble: str, alone: Estimate | None, together: Estimate) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Advised(WithPlan):
         }
 
     def document(self) -> dict[str, Any]:
-        advice = self.advice
+        advice, (rest, trouble) = self.advice, self.advice.rest
         return {
             "question": question_record(advice.question),
             "today": estimate_record(advice.today),
@@ -88,7 +88,7 @@ class Advised(WithPlan):
                 }
                 for one in advice.changes
             ],
-            "rest": {"change": advice.rest, "trouble": advice.rest_trouble, "reached": is_reached(advice)},
+            "rest": {"change": rest, "trouble": trouble, "reached": is_reached(advice)},
             "best": estimate_record(advice.best),
             "certificate": advice.result.certificate.model_dump(mode="json"),
             "further": [
@@ -166,8 +166,9 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
         alone = (format_seconds(one.by_itself.step_seconds), _gain(today, one.by_itself))
         rows.append((f"+ {one.words}", one.trouble, *alone, *_in_all(today, one.with_earlier)))
     if not is_reached(advice):
-        words = f"+ the rest: {advice.rest}" if advice.rest else "+ blocks placed as in the best plan"
-        rows.append((words, advice.rest_trouble, "", "", *_in_all(today, advice.best)))
+        rest, trouble = advice.rest
+        words = f"+ the rest: {rest}" if rest else "+ blocks placed as in the best plan"
+        rows.append((words, trouble, "", "", *_in_all(today, advice.best)))
     return rows
 
 
