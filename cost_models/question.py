@@ -154,7 +154,11 @@ def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
         )
 
 
-def parts_of(question: Question) -> tuple[AnyCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
+Profiles = HardwareProfile | tuple[HardwareProfile, ...]
+"""Hardware profile of a question or, with several pools of GPUs, a profile for each."""
+
+
+def parts_of(question: Question) -> tuple[AnyCluster, Profiles]:
     """Cluster and hardware profile of a question as a plan file stores them; with several pools of GPUs, a
     profile for each."""
     if question.mixed is None:
@@ -166,9 +170,7 @@ SHARED_PARTS = ("model", "training", "stack", "confidence", "risk")
 """Names of the fields of a question that have one value for all its pools."""
 
 
-def question_of_parts(
-    cluster: AnyCluster, hardware: HardwareProfile | tuple[HardwareProfile, ...], **shared: Any
-) -> Question:
+def question_of_parts(cluster: AnyCluster, hardware: Profiles, **shared: Any) -> Question:
     """Create a question from the parts in a plan file, the inverse of `parts_of`; `shared` holds the fields
     `SHARED_PARTS`.
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import log
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -347,8 +347,7 @@ _MEMORY = Objective(name="memory")
 _PRICES = ("peak_bytes", "step_seconds", "tokens_per_second", "mfu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(NamedTuple):
     """One plan on a Pareto frontier of two objectives."""
 
     question: Question
@@ -358,8 +357,7 @@ class Point:
     none saves any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frontier:
+class Frontier(NamedTuple):
     """Pareto frontier of two objectives, as plans from the best in the first objective to the best in the
     second."""
 
@@ -432,11 +430,9 @@ def _point(question: Question, result: SearchResult) -> Point:
     return Point(question=question, estimate=result.best, gap=result.certificate.gap)
 
 
-def _walk_down(
-    descent: MemoryDescent, fastest: SearchResult, points: int | None, candidates: list[Point]
-) -> bool:
-    """Append the plans on the frontier of step time and memory on one number of GPUs, from the fastest to the
-    one with least memory, to `candidates`. Return whether no plan between was skipped.
+def _walk_down(descent: MemoryDescent, fastest: SearchResult, points: int | None, plans: list[Point]) -> bool:
+    """Append to `plans` those on the frontier of step time and memory on one number of GPUs, from the fastest to
+    the one with least memory. Return whether no plan between was skipped.
 
     Each point is followed by its successor, the fastest plan with less memory; an equally fast successor
     replaces the point. Once a plan was skipped, successors are only searched for at given levels: memory
@@ -457,7 +453,7 @@ def _walk_down(
         if successor is not None and successor.estimate.step_seconds <= slowest:
             point = successor
             continue
-        candidates.append(point)
+        plans.append(point)
         if (walks and successor is None) or descent.budget.ended:
             break
         successor_bytes = math.inf if successor is None else successor.estimate.peak_bytes
@@ -470,7 +466,7 @@ def _walk_down(
         if jump is None:
             break
         point = jump
-    candidates += [last] if last is not None else []
+    plans += [last] if last is not None else []
     return complete and not descent.budget.ended
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -66,7 +66,8 @@ _SHARDING = ("tp", "pp", "cp", "dp", "ep", "etp")
 """Axes that determine which rank holds which parameters."""
 _AXES_OF_MOVES = ("sp", "order", "context", "ep", "etp")
 """Axes whose new values `moves` lists itself; other searched axes move to each of their values."""
-_PLACING = ("layers", "pools", "replicas")
+PLACING = ("layers", "pools", "replicas")
+"""Axes that place blocks on ranks and pools."""
 _FACTORS = (2, 3, 4, 8)
 """Factors by which a degree is divided and another multiplied, to move ranks between axes."""
 _MAX_MBS = 64
@@ -81,8 +82,7 @@ SwitchWords = Callable[[Question, Question, Layout], str]
 none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(NamedTuple):
     """One advised change of the layout or the software stack, priced by itself and on top of the changes
     before it."""
 
@@ -95,8 +95,7 @@ class Change:
     """Price of today's layout with this change and all before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherQuestion:
+class OtherQuestion(NamedTuple):
     """Best plan of a changed question (other numerics, more GPUs), which takes more effort than a change of
     layout."""
 
@@ -223,7 +222,7 @@ def _other_questions(
         narrow = price(question.updated("training", gradient_dtype="bf16"), best.layout)
         if narrow.fits and gain(best, narrow) >= LEAST_GAIN:
             words = "gradient_dtype: bf16 in --training FILE"
-            yield OtherQuestion(words=words, trouble="other numerics", estimate=narrow, proven=False)
+            yield OtherQuestion(words, "other numerics", narrow, proven=False)
     candidates: list[tuple[str, str, Question]] = []
     precision = {"fp32": "bf16", "tf32": "bf16", "bf16": "fp8", "fp16": "fp8"}.get(training.precision, "")
     if precision in question.cluster.gpu.peak:
@@ -234,8 +233,7 @@ def _other_questions(
         candidates.append((f"--gpus {twice}", "other GPUs", resized(on_nodes, twice)))
     for words, trouble, changed in candidates:
         if (result := budget.try_search(changed, restrictions)) is not None:
-            proven = result.certificate.gap <= 0
-            yield OtherQuestion(words=words, trouble=trouble, estimate=result.best, proven=proven)
+            yield OtherQuestion(words, trouble, result.best, proven=result.certificate.gap <= 0)
 
 
 def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: Estimate) -> Iterator[Change]:
@@ -257,9 +255,8 @@ def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: 
             if worth <= 0 or by_itself is None or not by_itself.fits:
                 continue
             if not today.fits or gain(today, by_itself) >= LEAST_GAIN:
-                words = changed_words(current.layout, after.layout)
-                trouble = trouble_between(current.layout, after.layout)
-                yield Change(words=words, trouble=trouble, by_itself=by_itself, with_earlier=after)
+                layouts = current.layout, after.layout
+                yield Change(changed_words(*layouts), trouble_between(*layouts), by_itself, after)
                 current, changed_axes = after, changed_axes | move.keys()
                 break
         else:
@@ -426,7 +423,7 @@ def changed_words(before: Layout, after: Layout) -> str:
         follows = name in RESOLVED_AS and getattr(before, name) is getattr(after, name) is None
         silent = name == "context" and after.cp == 1
         implied = name == "schedule" and new == usual_schedule(after.vpp) and before.vpp != after.vpp
-        if name not in _PLACING and old != new and not (follows or silent or implied):
+        if name not in PLACING and old != new and not (follows or silent or implied):
             words.append(word.compare(name, new))
     return " ".join(words)
 

@@ -4,8 +4,7 @@ whether their steps do equal work."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cost_models.axes.layout import Layout
 from cost_models.base import Spec
@@ -21,8 +20,7 @@ _ORDINALS = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet
 """Words for the first, second, ... distinct value of a field whose values are too long to be shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(NamedTuple):
     """Name of one field in which the compared questions differ, with its values."""
 
     what: str
@@ -88,8 +86,7 @@ _EPSILON = 1e-12
 """Share of a total below which one of its parts counts as a rounding error, not shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line of a comparison, with a quantity and its value for each compared estimate."""
 
     group: Group

@@ -34,7 +34,7 @@ from cost_models.question import Question, each_pool, mixed_question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.cores import best_known_bounds, ideal_seconds, known_infeasible
-from planner.explain.advice import Move, apply_move, changed_words
+from planner.explain.advice import PLACING, Move, apply_move, changed_words
 from planner.explain.compare import difference, gain, same_degrees
 from planner.objectives import Certificate
 from planner.plan import Plan, PlanCache, SearchedLayouts, priced_again, priced_within_restrictions
@@ -284,8 +284,6 @@ CHANGES = {
 
 
 _AXIS = re.compile(r"[a-z]+|\S+", re.ASCII)
-_PLACING = {"layers", "pools", "replicas"}
-"""Axes that place blocks on ranks and pools."""
 _COMPLETION_SECONDS = 20.0
 """Time limit of the search for the words that a layout text omits, seconds; then the best so far is used."""
 
@@ -341,7 +339,7 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
 
 
 def _is_complete(question: Question, layout: Layout, axes: set[str]) -> bool:
-    if _PLACING & axes or len(layout.recompute) > 1 or layout.recompute[0] not in RECOMPUTE_POLICIES:
+    if axes & {*PLACING} or len(layout.recompute) > 1 or layout.recompute[0] not in RECOMPUTE_POLICIES:
         return True
     has_degrees = layout.num_gpus == question.cluster.num_gpus or {"tp", "pp", "dp"} <= axes
     return has_degrees and {"mbs", "zero"} <= axes
