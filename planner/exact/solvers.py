@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from contextlib import ExitStack, contextmanager
+from threading import Event, current_thread, main_thread
+from typing import Any, Literal, NamedTuple
 
 import pulp
 
@@ -21,15 +20,7 @@ Watch = Callable[[float, float], bool]
 """Called now and then with the solver's best value and bound; returns whether to stop."""
 
 
-@dataclass(slots=True)
-class Interrupt:
-    """Flag that records whether the user pressed Ctrl-C while a solver ran."""
-
-    pressed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
+class Solved(NamedTuple):
     """Result of one solver call, with the verdict and a lower bound of the optimum. `bound` holds whatever the
     verdict; variables have values where `has_solution`."""
 
@@ -49,15 +40,15 @@ def solve(
     *,
     seconds: float = math.inf,
     gap: float = 0.0,
-    interrupt: Interrupt | None = None,
+    interrupt: Event | None = None,
     watch: Watch | None = None,
 ) -> Solved:
-    """Minimise a PuLP problem on one thread by HiGHS or CBC; return the verdict, a lower bound and whether
-    variables have values. `bound` is the solver's own where it gives one, else −infinity.
+    """Minimise a PuLP problem on one thread by HiGHS or CBC, until `interrupt` is set; return the verdict, a lower
+    bound and whether variables have values. `bound` is the solver's own where it gives one, else −infinity.
 
     At a time limit PuLP reports `status` Optimal for whatever was found; `sol_status` alone tells the difference.
     """
-    stop = interrupt or Interrupt()
+    stop = interrupt or Event()
     limit = max(seconds, 0.01)
     if solver == "highs":
         with interruptible(stop):
@@ -68,18 +59,17 @@ def solve(
         has_solution = math.isfinite(info.objective_function_value) and info.primal_solution_status == 2
     else:
         options = {"timeLimit": None if math.isinf(limit) else limit, "gapRel": gap, "gapAbs": 0}
-        problem.solve(
-            pulp.getSolver("PULP_CBC_CMD", msg=False, threads=1, _skip_v4_deprecation=True, **options)
-        )
+        cbc = pulp.getSolver("PULP_CBC_CMD", msg=False, threads=1, _skip_v4_deprecation=True, **options)
+        problem.solve(cbc)
         bound = -math.inf
         has_solution = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     if problem.status == pulp.LpStatusInfeasible:
-        return Solved(verdict="infeasible", bound=math.inf, has_solution=False)
+        return Solved("infeasible", math.inf, has_solution=False)
     if problem.sol_status == pulp.LpSolutionOptimal and has_solution:
         value = float(pulp.value(problem.objective))
         bound = min(bound, value) if math.isfinite(bound) else value
-        return Solved(verdict="optimal", bound=bound, has_solution=True)
-    return Solved(verdict="stopped", bound=bound, has_solution=has_solution)
+        return Solved("optimal", bound, has_solution)
+    return Solved("stopped", bound, has_solution)
 
 
 def bounds_with_variable(
@@ -87,7 +77,7 @@ def bounds_with_variable(
     solved: Solved,
     variables: Sequence[pulp.LpVariable],
     cutoff: float,
-    stop: Interrupt,
+    stop: Event,
     seconds: float = math.inf,
 ) -> list[float]:
     """Lower bounds of the optimum of a relaxed program just solved, one for each variable when that variable is
@@ -106,7 +96,7 @@ def bounds_with_variable(
     model.setOptionValue("objective_bound", cutoff)
     basis, until = model.getBasis(), time.monotonic() + seconds
     for nth, variable in enumerate(variables):
-        if stop.pressed or time.monotonic() > until:
+        if stop.is_set() or time.monotonic() > until:
             break
         if bounds[nth] > cutoff or (variable.value() or 0.0) >= 1:
             continue
@@ -121,43 +111,52 @@ def bounds_with_variable(
     return bounds
 
 
-def _highs(limit: float, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
+def _highs(limit: float, gap: float, stop: Event, watch: Watch | None) -> pulp.LpSolver:
+    """HiGHS on one thread for PuLP, without output even while the model is made, since stdout carries answers that
+    programs read. It ends after `limit` seconds, at the relative `gap`, or where `stop` or `watch` say so."""
     import highspy
 
-    from planner.exact.highs import SilentHiGHS
+    kinds = highspy.cb.HighsCallbackType
 
     def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
         enough = False
-        if watch is not None and kind == highspy.cb.HighsCallbackType.kCallbackMipInterrupt:
+        if watch is not None and kind == kinds.kCallbackMipInterrupt:
             enough = watch(float(out.mip_primal_bound), float(out.mip_dual_bound))
-        if stop.pressed or enough:
+        if stop.is_set() or enough:
             into.user_interrupt = True
 
-    kinds = highspy.cb.HighsCallbackType
-    return SilentHiGHS(
-        time_limit=limit,
-        mip_rel_gap=gap,
-        mip_abs_gap=0.0,
-        callbackTuple=(on_callback, None),
-        callbacksToActivate=[kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt],
-        primal_feasibility_tolerance=ROUNDING,
-        mip_feasibility_tolerance=ROUNDING,
-    )
+    class SilentModel(highspy.Highs):
+        """HiGHS model with output turned off before callbacks are enabled, as HiGHS 1.16 prints its name there."""
+
+        def enableCallbacks(self) -> None:  # noqa: N802 -- HiGHS's name
+            self.setOptionValue("output_flag", False)
+            super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+    class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
+        """PuLP's solver, which would print while it makes the model."""
+
+        def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 -- PuLP's name
+            lp.solverModel = model = SilentModel()  # type: ignore[no-untyped-call]
+            model.setCallback(on_callback, None)
+            for kind in (kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt):
+                model.startCallback(kind)
+            options = {"threads": 1, "time_limit": limit, "mip_rel_gap": gap, "mip_abs_gap": 0.0}
+            precision = dict.fromkeys(("primal_feasibility_tolerance", "mip_feasibility_tolerance"), ROUNDING)
+            for name, value in (options | precision).items():
+                model.setOptionValue(name, value)
+
+    return SilentHiGHS()
 
 
 @contextmanager
-def interruptible(stop: Interrupt) -> Iterator[None]:
+def interruptible(stop: Event) -> Iterator[None]:
     """Context manager that records Ctrl-C in `stop` and does not raise it, as a running solver does not return
     to Python."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def press(number: int, frame: object) -> None:
-        stop.pressed = True
+        stop.set()
 
-    previous = signal.signal(signal.SIGINT, press)
-    try:
+    with ExitStack() as restoring:
+        if current_thread() is main_thread():
+            restoring.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, press))
         yield
-    finally:
-        signal.signal(signal.SIGINT, previous)

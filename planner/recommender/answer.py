@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from cost_models.recommender.priced import PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from cost_models.units import counted
-from planner.exact.solvers import Interrupt, SolverName, available_solver, interruptible
+from planner.exact.solvers import SolverName, available_solver, interruptible
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search.problem import Objective, Placement, Problem, pose
 from planner.recommender.search.search import PROVEN, Progress, Search, run
@@ -135,7 +136,7 @@ def plan_sharding(
     start = time.monotonic()
     limits = restrictions or ShardingRestrictions()
     problem = pose(priced, objective, limits)
-    interrupt = Interrupt()
+    interrupt = Event()
     search = Search(
         problem=problem,
         solver=solver or available_solver(),
@@ -145,7 +146,7 @@ def plan_sharding(
     )
     with interruptible(interrupt):
         run(search)
-    if interrupt.pressed and not keep_on_interrupt:
+    if interrupt.is_set() and not keep_on_interrupt:
         raise KeyboardInterrupt
     assert search.best is not None
     sharding, rows = sharding_of(problem, search.best)
@@ -164,7 +165,7 @@ def plan_sharding(
         sharding=sharding,
         rows=rows,
         certificate=certificate,
-        interrupted=interrupt.pressed,
+        interrupted=interrupt.is_set(),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import chain, pairwise
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import format_bytes
-from planner.exact.solvers import Interrupt, SolverName, solve
+from planner.exact.solvers import SolverName, solve
 from planner.recommender.answer import ShardingCertificate, certificate_fields, rows_of
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.problem import Problem, limited, pose
@@ -50,7 +51,7 @@ def verify_sharding(
     limits = restrictions or ShardingRestrictions()
     loads = _check_loads(limited(priced, limits), sharding, certificate)
     problem = pose(priced, certificate.objective, limits)
-    begun = Search(problem=problem, solver=_SOLVER, interrupt=Interrupt())
+    begun = Search(problem=problem, solver=_SOLVER, interrupt=Event())
     begun.begin()
     right = certificate_fields(begun)
     return (

@@ -12,13 +12,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import TypeVar
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.errors import RunError
-from planner.exact.solvers import Interrupt, Solved, SolverName, bounds_with_variable, solve
+from planner.exact.solvers import Solved, SolverName, bounds_with_variable, solve
 from planner.recommender.search.local_search import State, greedy, improve, place_units
 from planner.recommender.search.problem import Placement, Problem, no_room_error
 from planner.recommender.search.program import OptionsProgram, PlacesProgram, ShardingProgram
@@ -68,7 +69,7 @@ class Search:
 
     problem: Problem
     solver: SolverName
-    interrupt: Interrupt
+    interrupt: Event
     time_limit: float = math.inf
     """Limit in seconds; a search within `ENOUGH` of the optimum ends after `ENOUGH_SHARE` of it, or
     `ENOUGH_SECONDS`, and one within `SMALL_GAP` after `PROOF_SECONDS`."""
@@ -122,7 +123,7 @@ class Search:
 
     def stopped(self) -> bool:
         """Whether the search has to stop, by time or by the user."""
-        if self.interrupt.pressed or self.seconds_left <= 0:
+        if self.interrupt.is_set() or self.seconds_left <= 0:
             self.left_open = True
         return self.left_open
 
@@ -212,7 +213,7 @@ def run(search: Search) -> None:
     if search.has_few_classes and search.gap > PROVEN and not search.stopped():
         _prove_with_places(search, starts[0])
     if search.best is None:
-        if search.interrupt.pressed:
+        if search.interrupt.is_set():
             raise KeyboardInterrupt
         if search.stopped():
             raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from shardings import least_of_all, loads_of, random_prices
 
 from cost_models.errors import DoesNotFitError, RunError
-from planner.exact.solvers import Interrupt, solve
+from planner.exact.solvers import solve
 from planner.recommender.answer import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search import search as proving
@@ -88,7 +89,7 @@ def test_ending_early_keeps_the_best_with_its_gap() -> None:
 def test_a_gap_within_what_prices_are_known_to_ends_a_search_early() -> None:
     """Nothing was won by a minute spent on the last per cent: 62 s for DLRM-DCNv2 on 8 GPUs."""
     problem = pose(random_prices(3), "step", ShardingRestrictions())
-    search = Search(problem=problem, solver="highs", interrupt=Interrupt(), time_limit=600.0)
+    search = Search(problem=problem, solver="highs", interrupt=Event(), time_limit=600.0)
     assert search.seconds_left > 590
     assert search.offer(greedy(problem))
     search.prove(search.value * (1 - 2 * ENOUGH))

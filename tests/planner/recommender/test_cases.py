@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from threading import Event
 
 import numpy as np
 from effort import number
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError
-from planner.exact.solvers import Interrupt, SolverName
+from planner.exact.solvers import SolverName
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.problem import OBJECTIVES, Objective, Problem, pose
 from planner.recommender.search.search import Case, Search, probed, split
@@ -20,7 +21,7 @@ from planner.recommender.search.search import Case, Search, probed, split
 def search_of(problem: Problem, solver: SolverName, value: float) -> tuple[Search, Case]:
     """A search with a known value, and the case of all option rows."""
     rows = np.arange(len(problem.rows.picks))
-    search = Search(problem=problem, solver=solver, interrupt=Interrupt(), value=value)
+    search = Search(problem=problem, solver=solver, interrupt=Event(), value=value)
     return search, Case(rows, 0.0, np.zeros(len(rows)))
 
 
