@@ -1,4 +1,4 @@
-"""Lower bounds of cores, for any ZeRO stage, shards and schedule: ideal, then relaxed.
+"""Lower bounds of cores, for any ZeRO stage, shards and schedule, and least costs of boxes of counts.
 
     ideal     compute and tensor-parallel communication under the fastest recompute policy, for the tensor group with
               the fastest links, wherever the rest of the layout is
@@ -7,52 +7,72 @@
 Both add up pieces of a step in seconds, take the shortest step that these allow under any schedule, and check
 whether memory holds the blocks. They are parts of the terms that price a layout, and leave most layouts
 unpriced.
+
+A box holds layouts that differ in counts (`planner.space.axes.Boxes`). Bytes of every coefficient are concave in the
+counts, so least at a corner: with offload they are sums over a rank's blocks, affine, plus the ring and the
+parked states in use, min(buffers, count). Forward and backward seconds do not depend on counts; offload itself
+bounds the update (`least_update`). Late rules may refuse all layouts of a box.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints, least_allowed
 from cost_models.axes.columns import LayoutColumns, first_of_each
-from cost_models.axes.offload.residency import offloads
-from cost_models.memory.device import memory_limit
+from cost_models.axes.offload.price import least_update
+from cost_models.axes.offload.residency import host_bytes, offloads
+from cost_models.axes.rule import objections, unbroken
+from cost_models.axes.words import EVERY
+from cost_models.errors import InfeasibleError
+from cost_models.memory.device import memory_limit, usable_host_memory
+from cost_models.pipeline.pricing import scenarios_of, weighed_costs
 from cost_models.pipeline.seconds import Term, Terms, block_update_seconds, jitter_share, sum_of_parts
 from cost_models.pipeline.stage_costs import (
+    BYTES,
+    SECONDS,
     StageCosts,
     add_up,
     costs_by_kind,
     memory_terms,
+    stage_costs,
     terms_by_kind,
     time_terms,
 )
+from cost_models.question import Question
 from cost_models.risk import weigh
-from planner.bounds.boxes import some_allowed
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.placement.rank_costs import count_fitting
-from planner.space.axes import columns_that_affect
+from planner.rules.legality import LATE_RULES
+from planner.space.axes import Boxes, columns_that_affect, with_counts
 from planner.space.space import Space
 
 
 class StepPieces(NamedTuple):
-    """Parts of the step time, seconds (N,) each, from which a lower bound under any schedule is computed."""
+    """Parts of the step time, seconds (N,) each, from which a lower bound under any schedule is computed. A pass is one
+    forward and one back; of a backward pass that a schedule of the space splits, only the part towards the input."""
 
     blocks: Array
-    """Passes of all blocks, under the fastest policy, of embedding and of head."""
+    """Forward and backward of all blocks, under the fastest policy, of embedding and of head."""
+    serial: Array
+    """The same without the weight halves that may run at other times."""
     of_kinds: Array
-    """Forward plus backward pass of a block of each kind, (N, K)."""
-    forward: Array
-    """Forward pass of a stage with a block of the lightest kind; likewise `backward`."""
-    backward: Array
-    deferrable_weight_seconds: Array
-    """Weight halves of a split backward pass, over all blocks, embedding and head: they may run at other times."""
-    stage_forward: Array
-    stage_backward: Array
-    p2p: Array
+    """Forward plus backward of a block of each kind, (N, K)."""
+    stage: Array
+    """Forward plus backward of a stage besides its blocks."""
+    way: Array
+    """Passes of a stage with a block of the lightest kind, with transfers."""
+    missing: Array
+    """Part of these that the block takes."""
+    longer_pass: Array
+    """Longer pass of such a stage, forward or back; where backward passes are split, the forward pass."""
+    empty_pass: Array
+    """The same of a stage without a block."""
     tail_seconds: Array
     """Seconds after the last backward pass."""
 
@@ -61,29 +81,28 @@ class StepPieces(NamedTuple):
         return StepPieces(*(value[index] for value in self))
 
 
-def step_pieces(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> StepPieces:
-    """Parts of the step time, seconds (N,) each, from the costs of stages and blocks under the allowed
-    recompute policies."""
+def step_pieces(space: Space, costs: StageCosts, weights: StageCosts, allowed: Bools) -> StepPieces:
+    """Parts of the step time, seconds (N,) each, from the costs of stages and blocks under the allowed recompute
+    policies. Where a schedule splits backward passes, the halves that may be deferred are the weight halves of
+    `weights`."""
     layers, kinds, x, by_kind = space.question.model.num_layers, space.question.kinds, costs, costs.each_kind
     backward = [least_allowed(cost.layer_backward, allowed) for cost in by_kind]
-    seconds_of_kinds = [cost.layer_forward + up for cost, up in zip(by_kind, backward, strict=True)]
-    update = kinds.lower_bound_of_fullest_rank(pp, [cost.layer_optimizer for cost in by_kind])
-    return StepPieces(
-        blocks=layers * (x.layer_forward + kinds.mean(backward))
-        + (x.embedding_forward + x.embedding_backward)
-        + (x.head_forward + x.head_backward),
-        of_kinds=np.stack(seconds_of_kinds, axis=-1),
-        forward=x.stage_forward + x.lightest.layer_forward,
-        backward=x.stage_backward + np.min(backward, axis=0),
-        deferrable_weight_seconds=layers * x.layer_weight + x.head_weight + x.embedding_backward,
-        stage_forward=x.stage_forward,
-        stage_backward=x.stage_backward,
-        p2p=x.p2p,
-        tail_seconds=x.rank_sync + x.rank_optimizer + update + x.step_overhead,
-    )
+    of_kinds = [cost.layer_forward + back for cost, back in zip(by_kind, backward, strict=True)]
+    blocks = layers * (x.layer_forward + kinds.mean(backward)) + (x.embedding_forward + x.embedding_backward)
+    blocks = serial = blocks + (x.head_forward + x.head_backward)
+    down, up = x.stage_forward + x.lightest.layer_forward, x.stage_backward + np.min(backward, axis=0)
+    way, missing, longer_pass, empty_pass = down + x.p2p, down - x.stage_forward, down, x.stage_forward
+    if space.splits_backward:
+        serial = serial - (layers * weights.layer_weight + weights.head_weight + weights.embedding_backward)
+    else:
+        way, missing = way + up + x.p2p, missing + up - x.stage_backward
+        longer_pass, empty_pass = np.maximum(down, up), np.maximum(x.stage_forward, x.stage_backward)
+    stage, tail_seconds = x.stage_forward + x.stage_backward, x.rank_sync + x.rank_optimizer + x.step_overhead
+    of_kinds_NK = np.stack(of_kinds, axis=-1)
+    return StepPieces(blocks, serial, of_kinds_NK, stage, way, missing, longer_pass, empty_pass, tail_seconds)
 
 
-def shortest_steps(space: Space, cores: Ints, pieces: StepPieces) -> Array:
+def shortest_steps(space: Space, cores: Ints, x: StepPieces) -> Array:
     """Lower bound of the step of each core (layout before ZeRO stage and schedule are chosen) under any
     schedule, seconds (N,).
 
@@ -95,45 +114,34 @@ def shortest_steps(space: Space, cores: Ints, pieces: StepPieces) -> Array:
 
         step ≥ m · (⌈blocks / pp⌉ · block + stage) + what follows
 
-    A microbatch goes down all stages and up again, and the other_way pass the first stage besides:
+    A microbatch goes down all stages and up again, and the others pass the first stage besides:
 
         step ≥ all blocks + (m − 1) · shortest chunk + what follows
 
     Where a pipeline may have more stages than blocks, the first chunk of rank 0 may be without one.
-
-    A pass is one forward and one back; where a schedule of the space splits backward passes, only the part towards the
-    input counts of it, or nothing.
     """
-    x, pp, m = pieces, space.cores.pp[cores], space.microbatches[cores]
-    stage = x.stage_forward + x.stage_backward
-    empty = space.may_have_empty_stage[cores]
-    first, back = np.where(empty, x.stage_forward, x.forward), np.where(empty, x.stage_backward, x.backward)
-    way, missing, serial, other_way = x.forward + x.p2p, x.forward - first, x.blocks, first
-    if space.splits_backward:
-        serial = serial - x.deferrable_weight_seconds
-    else:
-        way, missing = way + x.backward + x.p2p, missing + x.backward - back
-        other_way = np.maximum(first, back)
-    shared = m * (x.blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
-    fullest = m * (space.question.kinds.lower_bound_of_fullest_rank(pp, list(x.of_kinds.T)) + stage)
-    longest = np.maximum(np.maximum(shared, fullest), serial + (m - 1) * other_way)
-    return longest + x.tail_seconds
+    pp, m, empty = space.cores.pp[cores], space.microbatches[cores], space.may_have_empty_stage[cores]
+    shared = m * (x.blocks + pp * x.stage) / pp + (pp - 1) / 2 * x.way
+    shared = shared - (pp - 1) / pp * np.where(empty, x.missing, 0.0)
+    fullest = m * (space.question.kinds.lower_bound_of_fullest_rank(pp, list(x.of_kinds.T)) + x.stage)
+    serial = x.serial + (m - 1) * np.where(empty, x.empty_pass, x.longer_pass)
+    return np.asarray(np.maximum(np.maximum(shared, fullest), serial) + x.tail_seconds)
 
 
+Values = dict[str, Array]
+"""Coefficient → seconds or bytes of each layout."""
 MEMORY_TERMS = ("static", "layer_static", "layer_activation", "head_static", "working")
 """Coefficients of memory that decide whether all blocks find room."""
 
 
-def may_hold_blocks(
-    space: Space, cores: Ints, by_kind: Sequence[Mapping[str, Array]], limit: Array, allowed: Bools
-) -> Bools:
+def may_hold_blocks(space: Space, cores: Ints, by_kind: list[Values], limit: Array, allowed: Bools) -> Bools:
     """For each core (layout before ZeRO stage and schedule are chosen), whether the ranks may have memory for
     all blocks with one microbatch each, (N,); every schedule has such a moment.
 
     No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on. All
     blocks must fit if they are as light as those of any kind, and those of each kind alone.
     """
-    lightest = {name: np.min([own[name] for own in by_kind], axis=0) for name in MEMORY_TERMS}
+    lightest = {name: np.min([sizes[name] for sizes in by_kind], axis=0) for name in MEMORY_TERMS}
     single_kinds = zip(by_kind, space.question.kinds.counts, strict=True) if len(by_kind) > 1 else ()
     fits = np.ones(len(cores), dtype=np.bool_)
     for x, blocks in ((lightest, space.question.model.num_layers), *single_kinds):
@@ -149,37 +157,33 @@ def may_hold_blocks(
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
     """Lower bound of the step of every core (layout before ZeRO stage and schedule are chosen) from compute and
     tensor-parallel communication alone, seconds (N,). The bound is remembered in the space."""
-    bounds = _remembered(space, ("ideal",), allowed)
+    bounds = _remembered(space, "ideal", allowed)
     if np.isnan(bounds).any():
-        bounds[:] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
+        bounds[:] = _weighed_bounds(space, partial(_ideal_bounds, allowed=allowed))
     return bounds
 
 
 def best_known_bounds(space: Space, allowed: Bools) -> Array:
     """Highest lower bound of the step computed so far for every core (layout before ZeRO stage and schedule are
     chosen), seconds (N,), whatever memory devices have."""
-    return np.fmax(ideal_seconds(space, allowed), _remembered(space, _RELAXED, allowed))
+    return np.fmax(ideal_seconds(space, allowed), _remembered(space, "relaxed", allowed))
 
 
 def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
     """For each core (layout before ZeRO stage and schedule are chosen), whether an earlier check proved that
     nothing fits within `max_memory`, (N,)."""
-    infeasible: Bools = _remembered(space, _fits_within(space, max_memory), allowed) == 0
-    return infeasible
-
-
-_RELAXED = ("relaxed",)
+    return np.asarray(_remembered(space, _fits_within(space, max_memory), allowed) == 0)
 
 
 def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
     return "fits", space.question.confidence, max_memory
 
 
-def _remembered(space: Space, name: tuple[object, ...], allowed: Bools) -> Array:
+def _remembered(space: Space, name: object, allowed: Bools) -> Array:
     """Array stored under a name with a value for every core (layout before ZeRO stage and schedule are chosen)
     under the given policies, (N,), NaN where not computed yet."""
-    values: Array = space.memo.setdefault((*name, allowed.tobytes()), np.full(len(space.cores), np.nan))
-    return values
+    unknown = np.full(len(space.cores), np.nan)
+    return np.asarray(space.memo.setdefault((name, allowed.tobytes()), unknown))
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
@@ -190,17 +194,16 @@ def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
     return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)
 
 
-def _ideal_seconds(space: Space, allowed: Bools) -> Array:
+def _ideal_bounds(space: Space, allowed: Bools) -> Array:
     if "ideal costs" not in space.memo:
         space.memo["ideal costs"] = _ideal_costs(space)
-    pp, costs, kind = space.memo["ideal costs"]
-    pieces = step_pieces(space, pp, costs, allowed).rows(kind)
+    costs, kind = space.memo["ideal costs"]
+    pieces = step_pieces(space, costs, costs, allowed).rows(kind)
     return shortest_steps(space, np.arange(len(space.cores)), pieces)
 
 
-def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
-    """Number of pipeline ranks and ideal costs for each kind of core, and the index of the kind of each core,
-    (N,)."""
+def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
+    """Ideal costs for each kind of core, and the index of the kind of each core, (N,)."""
     question, cores = space.question, space.cores
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_affect("blocks")])
     representative = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
@@ -211,24 +214,21 @@ def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
     rows = replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages)))
     slowed = 1 + jitter_share(question, rows)  # all cores have as many ranks
 
-    def seconds_of(terms: Terms) -> Seconds:
+    def seconds_of(terms: Terms) -> Values:
         return {name: (_inside_node(terms[name]).T * slowed).T for name in _IDEAL if name in terms}
 
-    return rows.pp, _unshared_costs(space, rows, seconds_of), kind
+    return _unshared_costs(space, rows, seconds_of), kind
 
 
-def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Seconds]) -> StageCosts:
+def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Values]) -> StageCosts:
     """Costs per stage and block if no other ranks held the same parameters; coefficients that `seconds_of` does
     not name are zero."""
     by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
     return costs_by_kind([seconds_of(terms) for terms in by_kind], space.question.kinds, len(rows))
 
 
-Seconds = dict[str, Array]
-_IDEAL = (
-    *("layer_forward", "layer_backward", "layer_weight", "embedding_forward", "embedding_backward"),
-    *("head_forward", "head_backward", "head_weight"),
-)
+_IDEAL = [name for name in SECONDS[: SECONDS.index("p2p")] if not name.startswith("stage")]
+"""Coefficients of the passes of blocks, embedding and head."""
 
 
 def _inside_node(term: Term) -> Array:
@@ -245,17 +245,15 @@ def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float 
     may_fit = _per_policy_choice(space, _fits_within(space, max_memory), cores, allowed, fits) != 0
     bound = np.full(len(cores), np.inf)
     bounds = partial(_bounds_per_policy, space)
-    bound[may_fit] = _per_policy_choice(space, _RELAXED, cores[may_fit], allowed, bounds)
+    bound[may_fit] = _per_policy_choice(space, "relaxed", cores[may_fit], allowed, bounds)
     return bound
 
 
-def _per_policy_choice(
-    space: Space,
-    name: tuple[object, ...],
-    cores: Ints,
-    allowed: Bools,
-    compute: Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]],
-) -> Array:
+PerChoice = Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]]
+"""Function of cores and sets of allowed recompute policies → values of the cores for each set."""
+
+
+def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, compute: PerChoice) -> Array:
     """Result of `compute` for each core under the `allowed` recompute policies, (N,), computed only if not
     stored yet. Missing values are computed for `allowed` and for each single policy at once: searches of one
     answer ask for all of these, and most of the work is shared."""
@@ -270,11 +268,7 @@ def _per_policy_choice(
 def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
     """Lower bounds of the step of cores, without replicas of the parameters, under each set of allowed
     recompute policies, seconds (choices, N)."""
-
-    def bound(scenario: Space) -> Array:
-        each = _unshared_pieces(scenario, cores, choices)
-        return np.concatenate([shortest_steps(scenario, cores, pieces) for pieces in each])
-
+    bound = partial(_unshared_bounds, cores=cores, choices=choices)
     return _weighed_bounds(space, bound).reshape(len(choices), -1)
 
 
@@ -282,21 +276,19 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
     """For each set of allowed recompute policies, which cores (layouts before ZeRO stage and schedule are
     chosen) may fit in memory, (N,). Every memory coefficient is taken at the ZeRO stage, over all ranks, where
     it is least."""
-    x = space.cores.rows(cores)  # the order of whose axes moves no bytes
+    question, x = space.question, space.cores.rows(cores)  # the order of whose axes moves no bytes
     first, kind = first_of_each([getattr(x, field.name) for field in fields(x) if field.name != "order"])
     distinct_cores, rows = cores[first], x.rows(first)
-    limit = memory_limit(space.question, rows)
+    limit = memory_limit(question, rows)
     limit = limit if max_memory is None else np.minimum(limit, max_memory)
-    least_sizes: list[dict[str, Array]] = [{} for _ in space.question.by_kind]
+    least_sizes: list[Values] = [{} for _ in question.by_kind]
     is_legal = np.zeros(len(rows), dtype=np.bool_)
     for zero, has in space.zero_stages_of(distinct_cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
         corners = space.counts.rows(distinct_cores).corners(staged)
-        is_legal |= has & some_allowed(space.question, corners)
+        is_legal |= has & some_allowed(question, corners)
         for corner in corners:
-            for sizes, terms in zip(
-                least_sizes, terms_by_kind(space.question, corner, memory_terms), strict=True
-            ):
+            for sizes, terms in zip(least_sizes, terms_by_kind(question, corner, memory_terms), strict=True):
                 for name in MEMORY_TERMS:
                     size = np.where(has, sum_of_parts(terms[name]).T, np.inf).T
                     sizes[name] = np.minimum(sizes.get(name, np.inf), size)
@@ -304,41 +296,87 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
     return [may_hold_blocks(space, distinct_cores, least_sizes, limit, allowed)[kind] for allowed in choices]
 
 
-def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> list[StepPieces]:
-    """Parts of the step time of cores if no ranks shared parameters, one `StepPieces` for each set of allowed
-    recompute policies. No ZeRO stage is faster.
+def _unshared_bounds(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
+    """Lower bounds of the step of cores if no ranks shared parameters, for each set of allowed recompute policies in
+    turn, seconds (choices · N,). No ZeRO stage is faster.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at
     the lowest.
     """
-    rows, stages = space.cores.rows(cores), space.question.stack.zero_stages
-    costs = _costs_without_block_update(space, rows, max(stages))
-    choice_pieces = [step_pieces(space, rows.pp, costs, allowed) for allowed in choices]
+    rows, stages, kinds = space.cores.rows(cores), space.question.stack.zero_stages, space.question.kinds
+    costs = weights = _costs_at_stage(space, rows, max(stages))
+    if space.splits_backward:
+        weights = _costs_at_stage(space, rows, min(stages))
     update = np.full(len(rows), np.inf)
     for zero, has in space.zero_stages_of(cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
-        kinds = [block_update_seconds(own, staged) for own in space.question.by_kind]
-        fullest = space.question.kinds.lower_bound_of_fullest_rank(rows.pp, kinds)
+        update_of_kinds = [block_update_seconds(kind, staged) for kind in space.question.by_kind]
+        fullest = kinds.lower_bound_of_fullest_rank(rows.pp, update_of_kinds)
         update = np.minimum(update, np.where(has, fullest, np.inf))
-    deferrable = choice_pieces[0].deferrable_weight_seconds
-    if space.splits_backward:
-        unsharded = _costs_without_block_update(space, rows, min(stages))
-        deferrable = step_pieces(space, rows.pp, unsharded, choices[0]).deferrable_weight_seconds
     update = np.where(offloads(rows), 0.0, update)
-    return [
-        pieces._replace(deferrable_weight_seconds=deferrable, tail_seconds=pieces.tail_seconds + update)
-        for pieces in choice_pieces
-    ]
+    bounds = []
+    for allowed in choices:
+        pieces = step_pieces(space, costs, weights, allowed)
+        pieces = pieces._replace(tail_seconds=pieces.tail_seconds + update)
+        bounds.append(shortest_steps(space, cores, pieces))
+    return np.concatenate(bounds)
 
 
-def _costs_without_block_update(space: Space, rows: LayoutColumns, zero: int) -> StageCosts:
-    """Costs of layouts at a ZeRO stage, without data-parallel communication, without the update of blocks and
-    without updates off the device."""
+def _costs_at_stage(space: Space, rows: LayoutColumns, zero: int) -> StageCosts:
+    """Costs of layouts at a ZeRO stage, without data-parallel communication and without updates off the device."""
+    costs = _unshared_costs(space, replace(rows, zero=np.full(len(rows), zero)), add_up)
+    return replace(costs, rank_optimizer=np.where(offloads(rows), 0.0, costs.rank_optimizer))
 
-    def seconds_of(terms: Terms) -> Seconds:
-        seconds = add_up(terms)
-        seconds["rank_optimizer"] = np.where(offloads(rows), 0.0, seconds["rank_optimizer"])
-        return seconds | {"layer_optimizer": np.zeros(len(rows))}
 
-    return _unshared_costs(space, replace(rows, zero=np.full(len(rows), zero)), seconds_of)
+def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:
+    """Minimum cost of any layout in each box of offload counts, (N,) for each coefficient; the memory limit is
+    zero where hosts or drives lack room for every corner of the box under all recompute policies."""
+    costs, corners = weighed_costs(question, columns), boxes.corners(columns)
+    if not boxes.is_single.all():
+        sized = [stage_costs(question, corner, memory_terms) for corner in corners]
+        update = -boxes.room * costs.layer_optimizer
+        if not scenarios_of(question):
+            update = least_update(question, corners)
+        values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in BYTES}
+        values["rank_optimizer"] = np.where(boxes.is_single, costs.rank_optimizer, update)
+        kinds = tuple(
+            own | {name: reduce(np.minimum, [x.kinds[k][name] for x in sized]) for name in {*own} & {*BYTES}}
+            for k, own in enumerate(costs.kinds)
+        )
+        costs = replace(costs, **values, kinds=kinds)
+    limit = np.where(some_allowed(question, corners), costs.memory_limit, 0.0)
+    if not any((own.offload_activations > 0).any() for own in corners):
+        return replace(costs, memory_limit=limit)
+    overflow = np.zeros_like(costs.working)
+    for policy in question.training.recompute:
+        is_legal = some_allowed(question.recomputing(policy), corners)
+        overflow[:, RECOMPUTE_POLICIES.index(policy)] = np.where(is_legal, 0.0, 2 * costs.memory_limit)
+    working = tuple(own | {"working": own["working"] + overflow} for own in costs.kinds)
+    return replace(costs, memory_limit=limit, working=costs.working + overflow, kinds=working)
+
+
+def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
+    """For each box, whether hosts and drives have room for one of the layouts at its corners, (N,)."""
+    return np.asarray(np.any([unbroken(LATE_RULES, question, corner) for corner in corners], axis=0))
+
+
+def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
+    """For each box of offload counts, a layout with as many offloaded blocks as host memory holds, and whether
+    hosts hold it, (N,)."""
+    lowest, highest = with_counts(columns, boxes.least), with_counts(columns, boxes.most)
+    low, high = host_bytes(question, lowest), host_bytes(question, highest)
+    room = usable_host_memory(question.cluster)
+    share = np.clip((room - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
+    sides = boxes.most - boxes.least
+    spare = boxes.room - (boxes.least % EVERY).sum(axis=1)
+    share = np.minimum(share, spare / np.maximum(sides.sum(axis=1), 1))
+    fullest = with_counts(columns, boxes.least + np.floor(share[:, None] * sides).astype(np.int64))
+    return fullest, unbroken(LATE_RULES, question, fullest)
+
+
+def nothing_held(question: Question, columns: LayoutColumns) -> InfeasibleError:
+    """Error to raise if hosts hold the offloaded blocks of no layout. It names the layout that offloads least."""
+    lightest = columns.layout(int(host_bytes(question, columns).argmin()))
+    words = objections(LATE_RULES, question, lightest)[0]
+    return InfeasibleError(words.what, hint=words.hint)

@@ -103,8 +103,7 @@ def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float 
         return chunk_bounds(group)
     step = max(1, TABLE_ENTRIES // (group.shape[0] * len(group.limited_to(cut_off).sizes)))
     groups = (group.rows(slice(start, start + step)) for start in range(0, len(group), step))
-    parts = [bounds_by_ranks(part, cut_off, _rank_seconds, precision) for part in groups]
-    return np.concatenate(parts) if parts else np.empty(0)
+    return np.concatenate([np.empty(0), *(rank_bounds(part, cut_off, precision) for part in groups)])
 
 
 def _may_fit(group: RankCosts) -> Bools:
@@ -117,16 +116,17 @@ def _may_fit(group: RankCosts) -> Bools:
     return may
 
 
-def bounds_by_ranks(
-    group: RankCosts, cut_off: float, rank_seconds: Callable[[RankCosts], Array], precision: float
+def rank_bounds(
+    group: RankCosts, cut_off: float, precision: float, seconds_NRB: Array | None = None
 ) -> Array:
     """Minimum step time at which the ranks can hold all blocks, seconds (N,), by bisection from the quick
     bound.
 
-    `rank_seconds` (N, R, B) of a group are those of one microbatch on a rank with each of its sizes, at least.
+    `seconds_NRB` (N, R, B) are those of one microbatch on a rank with each size within the cut-off, at least, if they
+    are known.
     """
     quick, work, group = quick_bounds(group), group.least_work, group.limited_to(cut_off)
-    seconds_NRB = rank_seconds(group)
+    seconds_NRB = _rank_seconds(group) if seconds_NRB is None else seconds_NRB
     lower = np.where(np.isfinite(quick), quick, 0.0)
     upper = np.full(len(lower), cut_off)
     if np.isinf(cut_off):
@@ -136,8 +136,7 @@ def bounds_by_ranks(
 
     def enough(step: Array) -> Bools:
         _, most_NR = _rank_sizes(group, seconds_NRB, step, work)
-        holds_model: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
-        return holds_model
+        return np.asarray(most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers))
 
     possible = np.isfinite(quick) & enough(upper)
     while (upper - lower > precision * lower)[possible].any():
@@ -212,7 +211,6 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
     shortest_NR = np.where(np.isfinite(shortest_NR), shortest_NR, 0.0)
     longest_NR = np.repeat((step / group.microbatches)[:, None], group.shape[0], axis=1)
     each_NR = group.by_rank(group.least_block_seconds)
-    order_NR = np.argsort(each_NR, axis=1, kind="stable")
     for remaining in reversed(range(ROUNDS_IN_POOLS if group.ranks_differ else ROUNDS)):
         limit_NR = rank_limits(group, step - tail, work, shortest_NR, longest_NR) * (1 + TOLERANCE)
         count_NR = (seconds_NRB <= limit_NR[..., None]).sum(axis=2)
@@ -223,11 +221,7 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
             needed_NR = np.take_along_axis(seconds_NRB, (least_NR - low)[..., None], axis=2)[..., 0]
             needed_N = np.where(np.isfinite(needed_NR), needed_NR, 0.0).sum(axis=1)
             rest_N = np.clip(group.num_layers - least_NR.sum(axis=1), 0, None)
-            if group.ranks_differ:
-                room_NR = np.maximum(most_NR - least_NR, 0.0)
-                rest_seconds = cheapest_seconds(rest_N, each_NR, room_NR, order_NR)
-            else:
-                rest_seconds = rest_N * each_NR[:, 0]
+            rest_seconds = cheapest_seconds(rest_N, each_NR, np.maximum(most_NR - least_NR, 0.0))
             work = np.maximum(work, needed_N + rest_seconds)
             tail = group.tail(least_NR[:, 0].astype(np.float64))
             longest_NR = limit_NR
@@ -272,8 +266,7 @@ def rank_limits(group: RankCosts, end_N: Array, work_N: Array, least_NR: Array, 
             slack = M - (loops + 1) * cycle
             limits.append(np.where((loops >= 1) & (remainder > 0), slack / remainder, np.inf))
             limits.append(np.where((loops >= 1) & (slack < 0), -1.0, np.inf))
-    tightest: Array = np.where(m == 1, limits[0], reduce(np.fmin, limits))
-    return tightest
+    return np.where(m == 1, limits[0], reduce(np.fmin, limits))
 
 
 def quick_chunk_bounds(rows: RankCosts) -> Array:
@@ -291,38 +284,28 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     one_rank_has_both_ends = (rows.schedule in V_SHAPED) | (np.asarray(rows.pp) == 1)
     missing = np.minimum(smaller, 1 + one_rank_has_both_ends)  # blocks that a rank with smaller stages lacks
     fewest = rows.vpp * largest - missing
-    counts = np.array([kind.num_layers for kind in rows.of_kinds])[:, None]
+    counts_1K = np.array([[kind.num_layers for kind in rows.of_kinds]])
     most_live_N = rows.live[:, 0, 0]
     all_live_N = schedule_named(rows.schedule).live_of_rank(rows.pp, rows.vpp, m_N, 0)
     live_N = (largest * all_live_N - missing * most_live_N) / most_live_N
 
-    def lightest(blocks_N: Array | Ints, each_KN: Array) -> Array:
-        """Minimum total over `blocks_N` blocks, (N,), of a value `each_KN` for a block of each kind. The
-        cheapest kinds of blocks come first, as many as there are of each."""
-        if len(each_KN) == 1:
-            same: Array = blocks_N * each_KN[0]
-            return same
-        order_KN = np.argsort(each_KN, axis=0, kind="stable")
-        there_KN = np.cumsum(np.take_along_axis(counts, order_KN, axis=0), axis=0)
-        taken_KN = np.diff(np.minimum(there_KN, blocks_N), axis=0, prepend=0.0)
-        total: Array = (taken_KN * np.take_along_axis(each_KN, order_KN, axis=0)).sum(axis=0)
-        return total
-
-    held_N = lightest(fewest, np.stack([kind.costs.layer_static for kind in rows.of_kinds]))
+    static_NK = np.stack([kind.costs.layer_static for kind in rows.of_kinds], axis=1)
+    held_N = cheapest_seconds(fewest, static_NK, counts_1K)
     room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - held_N + TOLERANCE * x.memory_limit
     room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
-    fits_N = (most_live_N * lightest(live_N, _least_kept(rows)) <= room_N) & (fewest <= rows.updatable[:, 0])
-    fastest_KN = np.stack([kind.least_block_seconds for kind in rows.of_kinds])
-    least_N = lightest(fewest, fastest_KN)
+    activations_N = most_live_N * cheapest_seconds(live_N, _least_kept(rows).T, counts_1K)
+    fits_N = (activations_N <= room_N) & (fewest <= rows.updatable[:, 0])
+    fastest_NK = np.stack([kind.least_block_seconds for kind in rows.of_kinds], axis=1)
+    least_N = cheapest_seconds(fewest, fastest_NK, counts_1K)
 
     def paid(price_N: Array) -> Array:
-        added = _priced_seconds(rows, price_N) - fastest_KN
-        return least_N + lightest(live_N, added) - price_N / most_live_N * room_N
+        added_N = cheapest_seconds(live_N, _priced_seconds(rows, price_N).T - fastest_NK, counts_1K)
+        return least_N + added_N - price_N / most_live_N * room_N
 
     first_N, last_N = np.where(fits_N, _most_over_prices(rows, paid), np.inf), least_N
-    if len(fastest_KN) == 1:
+    if rows.kinds.number == 1:
         slowest_N = np.where(rows.allowed, rows.block_seconds, 0.0).max(axis=1)
-        last_N = np.maximum(first_N - np.where(smaller > 0, slowest_N - fastest_KN[0], 0.0), least_N)
+        last_N = np.maximum(first_N - np.where(smaller > 0, slowest_N - fastest_NK[:, 0], 0.0), least_N)
     # the last rank waits for a pass of every other, whose first chunks have these blocks, but maybe the very first none
     blocks_before = (rows.pp - 1) * largest - np.minimum(smaller, np.where(smallest == 0, 1, rows.pp - 1))
     passes, block = x.stage_forward + x.p2p, rows.lightest_costs.layer_forward
@@ -333,8 +316,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     last_N = wait_N + m_N * (rows.fixed_seconds[:, -1] + last_N)
     each_N = rows.fullest_rank_value(lambda kind: kind.least_block_seconds)
     fullest_N = m_N * (rows.vpp * (x.stage_forward + x.stage_backward) + each_N)
-    longest_N: Array = np.max([first_N, last_N, fullest_N, _round_trip_bounds(rows)], axis=0)
-    return longest_N + rows.tail(fewest)
+    longest_N = np.max([first_N, last_N, fullest_N, _round_trip_bounds(rows)], axis=0)
+    return np.asarray(longest_N + rows.tail(fewest))
 
 
 def _round_trip_bounds(rows: RankCosts) -> Array:
@@ -350,8 +333,7 @@ def _round_trip_bounds(rows: RankCosts) -> Array:
     else:
         other_passes = np.maximum(other_passes, x.stage_backward + layers // stages * last_N)
     crossings = stages - 1 - (rows.schedule in V_SHAPED)
-    total: Array = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * other_passes
-    return total
+    return np.asarray(forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * other_passes)
 
 
 def chunk_bounds(group: RankCosts) -> Array:
@@ -362,8 +344,6 @@ def chunk_bounds(group: RankCosts) -> Array:
     for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
         sizes_RC = sizes_S[stage_of_RC]
         fitting = np.flatnonzero(_sizes_may_fit(group, sizes_RC))
-        if not len(fitting):
-            continue
         ends_TP = policy_ends(group.allowed, sizes_RC.T, group.uses_full_counts)
         begin_RC = (np.cumsum(sizes_S) - sizes_S)[stage_of_RC]
         step = max(1, TABLE_ENTRIES // (len(ends_TP) * vpp))
@@ -381,8 +361,7 @@ def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
     static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
     kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
     free_NR = group.free_bytes + TOLERANCE * x.memory_limit[:, None]
-    may: Bools = (kept_NR + group.least_working <= free_NR).all(axis=1)
-    return may
+    return np.asarray((kept_NR + group.least_working <= free_NR).all(axis=1))
 
 
 def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: Ints) -> Array:
@@ -400,10 +379,11 @@ def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: 
     first_TKP = np.zeros((len(ends_TP), len(of_kinds), len(group.allowed)), dtype=np.int64)  # of ranks before
     for rank, sizes_C in enumerate(sizes_RC):
         blocks_TCP = blocks_of_chunks(ends_TP, sizes_C, group.uses_full_counts)
-        blocks_TCKP = group.in_kinds(blocks_TCP, begin_RC[rank])
+        blocks_TCS = group.kinds.in_sorts(blocks_TCP, begin_RC[rank])
+        blocks_TCKP = blocks_TCS.reshape(*blocks_TCP.shape[:2], len(of_kinds), -1)
         if rank in (0, last - int(np.argmax(count_R[::-1])), last):
             free_N = group.free_bytes[:, rank] + TOLERANCE * x.memory_limit
-            held_NT, working_NT = np.zeros((2, *fits_NT.shape))
+            held_NT, working_NP = np.zeros(fits_NT.shape), group.working[:, rank]
             wait_NT, work_NT = rank * pass_N[:, None], group.fixed_seconds[:, rank, None]
             for k, kind in enumerate(of_kinds):
                 free_N = free_N - int(blocks_TCKP[0, :, k].sum()) * kind.costs.layer_static
@@ -412,16 +392,13 @@ def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: 
                 for policy in policies:
                     live_NT = group.live[:, rank] @ blocks_TCKP[:, :, k, policy].T.astype(np.float64)
                     held_NT += kind.costs.layer_activation[:, policy, None] * live_NT
-            for policy in policies:
-                used_T = blocks_TCP[..., policy].any(axis=1)
-                needed_NT = np.where(used_T, group.working[:, rank, policy, None], 0.0)
-                working_NT = np.maximum(working_NT, needed_NT)
-            fits_NT &= held_NT + working_NT <= free_N[:, None]
+            used = [np.where(blocks_TCP[..., p].any(axis=1), working_NP[:, p, None], 0.0) for p in policies]
+            fits_NT &= held_NT + np.max(used, axis=0) <= free_N[:, None]
             fits_NT &= group.updatable[:, rank, None] >= count_R[rank]
             longest_NT = np.maximum(longest_NT, wait_NT + group.microbatches[:, None] * work_NT)
         first_TKP += blocks_TCKP[:, 0]
-    least_N: Array = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
-    return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
+    first_blocks = int(count_R.min() if group.splits_backward else count_R[0])
+    return np.asarray(np.where(fits_NT, longest_NT, np.inf).min(axis=1) + group.tail(first_blocks))
 
 
 BOUNDLESS = 1e30
@@ -436,20 +413,16 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
     All ranks have at least `fewest_blocks` blocks, so blocks lie before and behind a run. Where a run leaves none for
     the other ranks, any run stands for it.
     """
-    last = len(kinds.of_block)
-    runs_of_size: dict[tuple[int, int], Ints] = {}
-    for rank in range(pp):
-        for size in range(fewest_blocks, most_blocks + 1):
-            end = last - (pp - 1 - rank) * fewest_blocks if rank < pp - 1 else last
-            begin = np.arange(rank * fewest_blocks, max(rank * fewest_blocks, end - size) + 1)
-            begin = begin[:1] if rank == 0 else begin[-1:] if rank == pp - 1 else begin
-            upto = np.minimum(begin + size, last)
-            runs_of_size[rank, size] = np.unique((kinds.before[:, upto] - kinds.before[:, begin]).T, axis=0)
-    widest = max(map(len, runs_of_size.values()))
-    runs = np.empty((kinds.number, pp, most_blocks - fewest_blocks + 1, widest), dtype=np.int64)
-    for (rank, size), counts in runs_of_size.items():
-        runs[:, rank, size - fewest_blocks] = counts[np.arange(widest) % len(counts)].T
-    return runs
+    last, runs = len(kinds.of_block), list[Ints]()
+    for rank, size in product(range(pp), range(fewest_blocks, most_blocks + 1)):
+        first = rank * fewest_blocks
+        begin = np.arange(first, max(first, last - (pp - 1 - rank) * fewest_blocks - size) + 1)
+        begin = begin[:1] if rank == 0 else begin[-1:] if rank == pp - 1 else begin
+        upto = np.minimum(begin + size, last)
+        runs.append(np.unique((kinds.before[:, upto] - kinds.before[:, begin]).T, axis=0))
+    every_J = np.arange(max(map(len, runs)))
+    table = np.stack([counts[every_J % len(counts)].T for counts in runs], axis=1)
+    return table.reshape(kinds.number, pp, -1, len(every_J))
 
 
 def lightest_runs(group: RankCosts) -> Array:
@@ -462,8 +435,7 @@ def lightest_runs(group: RankCosts) -> Array:
     def sum_of_runs(value_of_kinds: Iterable[Array]) -> Array:
         """Sum of a value over the blocks of every run, (N, R, B, J); the value of each kind is (N, R) or (N, 1)."""
         pairs = zip(value_of_kinds, runs_KRBJ, strict=True)
-        total: Array = reduce(np.add, [value[..., None, None] * runs for value, runs in pairs])
-        return total
+        return reduce(np.add, [value[..., None, None] * runs for value, runs in pairs])
 
     slack_N1 = TOLERANCE * group.costs.memory_limit[:, None]
     static = sum_of_runs(cost.layer_static[:, None] for cost in costs)
@@ -477,8 +449,7 @@ def lightest_runs(group: RankCosts) -> Array:
         priced = sum_of_runs(_priced_seconds(group, price_N)[..., None])
         return priced - (price_N[:, None] / live_NR)[..., None, None] * room
 
-    lightest: Array = np.where(fits, _most_over_prices(group, paid), np.inf).min(axis=-1)
-    return lightest
+    return np.asarray(np.where(fits, _most_over_prices(group, paid), np.inf).min(axis=-1))
 
 
 def _least_kept(group: RankCosts) -> Array:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints, least_allowed
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules.registry import SPLIT_BACKWARD, V_SHAPED, schedule_named
@@ -62,27 +62,20 @@ class RankCosts:
         return cls(costs=leaf.mean_costs or leaf.costs, microbatches=np.array([leaf.microbatches]), **shared)
 
     @classmethod
-    def of_rows(
-        cls,
-        question: Question,
-        columns: LayoutColumns,
-        costs: StageCosts,
-        allowed: Bools,
-        uses_full_counts: bool = False,
-        *,
-        one_shape: bool = True,
-    ) -> RankCosts:
+    def of_rows(cls, question: Question, columns: LayoutColumns, costs: StageCosts, allowed: Bools) -> Self:
         """Costs by rank of layouts of one schedule, from their columns and stage costs. The layouts have one
         pipeline shape unless they are for their quick bound in chunks."""
+        degrees = (columns.pp, columns.vpp)
+        pp, vpp = (int(degree[0]) if (degree == degree[0]).all() else degree for degree in degrees)
+        schedule, m_N = SCHEDULES[columns.schedule[0]], columns.microbatches(question.training.global_batch)
         return cls(
             costs=costs,
-            pp=int(columns.pp[0]) if one_shape else columns.pp,
-            vpp=int(columns.vpp[0]) if one_shape else columns.vpp,
-            schedule=SCHEDULES[columns.schedule[0]],
-            microbatches=columns.microbatches(question.training.global_batch),
+            pp=pp,
+            vpp=vpp,
+            schedule=schedule,
+            microbatches=m_N,
             kinds=question.kinds,
             allowed=allowed,
-            uses_full_counts=uses_full_counts,
         )
 
     @property
@@ -116,9 +109,7 @@ class RankCosts:
     @property
     def shape(self) -> tuple[int, int]:
         """Degrees pp and vpp that all the layouts share."""
-        assert isinstance(self.pp, int)
-        assert isinstance(self.vpp, int)
-        return self.pp, self.vpp
+        return int(self.pp), int(self.vpp)
 
     @property
     def splits_backward(self) -> bool:
@@ -137,8 +128,7 @@ class RankCosts:
 
     def by_rank(self, column: Column) -> Column:
         """Column of the costs reshaped by layout and rank, (N, R or 1, ...)."""
-        values: Column = column.reshape(len(self), self._width, *column.shape[1:])
-        return values
+        return column.reshape(len(self), self._width, *column.shape[1:])
 
     def of_first_rank(self, column: Array) -> Array:
         """Values of a column of the costs on the first rank of each layout, (N, ...)."""
@@ -156,8 +146,7 @@ class RankCosts:
         """Sum of a base value for every rank and the values of embedding and head on the ranks that have them,
         (N, R); all are (N, R or 1)."""
         last = 0 if self.schedule in V_SHAPED else self.ranks[:, -1:]
-        sums: Array = base + np.where(self.ranks == 0, embedding, 0.0)
-        return sums + np.where(self.ranks == last, head, 0.0)
+        return base + np.where(self.ranks == 0, embedding, 0.0) + np.where(self.ranks == last, head, 0.0)
 
     @cached_property
     def lightest_costs(self) -> StageCosts:
@@ -172,11 +161,6 @@ class RankCosts:
         costs_and_counts = zip(self.costs.each_kind, self.kinds.counts, strict=True)
         return tuple(replace(self, costs=own, kinds=Kinds((0,) * count)) for own, count in costs_and_counts)
 
-    def in_kinds(self, blocks_TCP: Ints, begin_C: Ints) -> Ints:
-        """Numbers of blocks of each kind, (T, C, K, P), of stages that begin at the blocks `begin_C`."""
-        blocks = self.kinds.in_sorts(blocks_TCP, begin_C)
-        return blocks.reshape(*blocks_TCP.shape[:2], -1, blocks_TCP.shape[-1])
-
     def fullest_rank_value(self, value_of: Callable[[RankCosts], Array]) -> Array:
         """Lower bound of the sum of `value_of` over the blocks of the fullest rank, (N,) or (N · R,) for each
         that it may be. That rank has an even share of the blocks of any kind, or of all blocks."""
@@ -184,8 +168,7 @@ class RankCosts:
         shares = [-(-blocks // self.pp) * value for blocks, value in value_of_kinds]
         if len(value_of_kinds) > 1:
             shares.append(np.sum([blocks / self.pp * value for blocks, value in value_of_kinds], axis=0))
-        largest: Array = np.max(shares, axis=0)
-        return largest
+        return np.asarray(np.max(shares, axis=0))
 
     def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
         """Minimum value of the largest rank, (N,), where each rank starts at `fixed_NR` and a block adds
@@ -194,8 +177,7 @@ class RankCosts:
             together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1.0 / each_NR).sum(axis=1)
         # the largest of the others where blocks add nothing somewhere
         together_N = np.where((each_NR > 0).all(axis=1), together_N, fixed_NR.max(axis=1))
-        largest_N: Array = np.maximum((fixed_NR + int(self.sizes[0]) * each_NR).max(axis=1), together_N)
-        return largest_N
+        return np.asarray(np.maximum((fixed_NR + int(self.sizes[0]) * each_NR).max(axis=1), together_N))
 
     @cached_property
     def block_seconds(self) -> Array:
@@ -253,8 +235,7 @@ class RankCosts:
         sync = first(x.rank_sync) + first_blocks * first(x.layer_sync)
         sync = sync + (0.0 if self.splits_backward else first(x.embedding_sync))
         sync = np.where(self.pp == 1, sync + first(x.head_sync), sync)
-        seconds: Array = sync + self.optimizer_seconds + first(x.step_overhead)
-        return seconds
+        return np.asarray(sync + self.optimizer_seconds + first(x.step_overhead))
 
     @cached_property
     def least_tail(self) -> Array:
@@ -266,9 +247,8 @@ class RankCosts:
         """Number of live microbatches of each chunk at one moment of the schedule, (N, R, C); the peak where a
         rank has one chunk. For layouts of several shapes, of the first chunk and the last, C = 2."""
         pp, vpp = (np.reshape(degree, (-1, 1, 1)) for degree in (self.pp, self.vpp))
-        chunk = (
-            np.arange(self.vpp) if isinstance(self.vpp, int) else np.concatenate([0 * vpp, vpp - 1], axis=2)
-        )
+        ends = np.concatenate([0 * vpp, vpp - 1], axis=2)
+        chunk = np.arange(self.vpp) if isinstance(self.vpp, int) else ends
         m_N11, rank = self.microbatches[:, None, None], self.ranks[..., None]
         return schedule_named(self.schedule).live_of_chunk(pp, vpp, m_N11, rank, chunk).astype(np.float64)
 
@@ -320,8 +300,7 @@ class RankCosts:
         """Minimum seconds of one microbatch over all ranks with one chunk, (N,), as if each kind of block had
         all memory."""
         work_of_kinds = [kind.least_seconds_of_blocks for kind in self.of_kinds]
-        total: Array = sum(work_of_kinds[1:], start=work_of_kinds[0]) + self.fixed_seconds.sum(axis=1)
-        return total
+        return np.asarray(sum(work_of_kinds[1:], start=work_of_kinds[0]) + self.fixed_seconds.sum(axis=1))
 
     @cached_property
     def least_seconds_of_blocks(self) -> Array:
@@ -336,30 +315,28 @@ class RankCosts:
         if not self.ranks_differ:
             added = added.sum(axis=1, keepdims=True)
         seconds_NE = np.take_along_axis(block_seconds, order, axis=2).reshape(len(self), -1)
-        added_NE, order_NE = added.reshape(len(self), -1), np.argsort(seconds_NE, axis=1, kind="stable")
-        return cheapest_seconds(np.array(self.num_layers), seconds_NE, added_NE, order_NE)
+        return cheapest_seconds(np.array(self.num_layers), seconds_NE, added.reshape(len(self), -1))
 
 
 def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
     """Indices of rows grouped by equal pp, vpp and schedule, for some rows or all."""
     rows = np.arange(len(columns)) if rows is None else rows
-    if not len(rows):
-        return []
-    keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[rows]
-    order = np.argsort(keys, kind="stable")
-    return np.split(rows[order], np.flatnonzero(np.diff(keys[order])) + 1)
+    _, kind = first_of_each([column[rows] for column in (columns.schedule, columns.pp, columns.vpp)])
+    order = np.argsort(kind, kind="stable")
+    groups = np.split(rows[order], np.flatnonzero(np.diff(kind[order])) + 1)
+    return groups if len(rows) else []
 
 
-def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE: Ints) -> Array:
+def cheapest_seconds(blocks_N: Array | Ints, seconds_NE: Array, room_NE: Array | Ints) -> Array:
     """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` of them may take `seconds_NE`
     each; the cheapest come first, and any number may take the slowest."""
+    order_NE = np.argsort(seconds_NE, axis=1, kind="stable")
     seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
     filled_NE = np.cumsum(np.take_along_axis(room_NE, order_NE, axis=1), axis=1)
     filled_NE = np.minimum(filled_NE, blocks_N[..., None])
     filled_NE[:, -1] = blocks_N
     added_NE = np.diff(filled_NE, axis=1, prepend=0.0)
-    total: Array = (added_NE * np.where(np.isinf(seconds_NE), 0.0, seconds_NE)).sum(axis=1)
-    return total
+    return np.asarray((added_NE * np.where(np.isinf(seconds_NE), 0.0, seconds_NE)).sum(axis=1))
 
 
 def count_fitting(available: Array, size: Array) -> Array:

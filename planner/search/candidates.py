@@ -26,10 +26,9 @@ from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import SCHEDULES
-from planner.bounds.boxes import least_costs, most_held, nothing_held
-from planner.bounds.cores import best_known_bounds, relaxed_bounds
+from planner.bounds.cores import best_known_bounds, least_costs, most_held, nothing_held, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds
-from planner.placement.leaf import TOLERANCE, Leaf, WeighedLeaf
+from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.rank_costs import RankCosts, groups_of
 from planner.space.axes import Boxes, with_counts
 from planner.space.limits import limits_in_words
@@ -132,15 +131,15 @@ class UniformCandidates:
         for schedule in np.unique(columns.schedule[~plain]).tolist():
             rows = np.flatnonzero(columns.schedule == schedule)
             if self._allowed_SP[schedule].any():
-                bound[rows] = quick_bounds(self.group(columns, costs, rows, one_shape=False))
+                bound[rows] = quick_bounds(self.group(columns, costs, rows))
         return bound
 
-    def group(self, x: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True) -> RankCosts:
+    def group(self, x: LayoutColumns, costs: StageCosts, rows: Ints) -> RankCosts:
         """Costs of the selected rows, all of one schedule, in the form from which bounds are computed; several
         pipeline shapes at once only for quick bounds in chunks."""
-        columns, costs, counts = x.rows(rows), costs.rows(rows), self._uses_full_counts
-        allowed = self._allowed_SP[columns.schedule[0]]
-        return RankCosts.of_rows(self.question, columns, costs, allowed, counts, one_shape=one_shape)
+        columns, allowed = x.rows(rows), self._allowed_SP[x.schedule[rows[0]]]
+        group = RankCosts.of_rows(self.question, columns, costs.rows(rows), allowed)
+        return replace(group, uses_full_counts=self._uses_full_counts)
 
     def _seeds(self) -> Ints:
         """Indices of the layout cores likely to hold a good layout, to be opened first. They have the lowest
@@ -234,7 +233,9 @@ class UniformCandidates:
         leaf = self.group(self._columns, self._costs, rows).leaf
         leaf = replace(leaf, least_blocks=int(named_blocks(columns)[0]))
         scenarios = costs_under_scenarios(self.question, columns) if self.space.in_scenarios else None
-        return leaf if scenarios is None else WeighedLeaf.of(leaf, scenarios, self.question.risk)
+        if scenarios is not None:
+            leaf = replace(leaf, scenarios=scenarios.in_sorts, risk=self.question.risk)
+        return leaf
 
     def layout(self, row: int) -> Layout:
         """Layout of one row, without a placement."""

@@ -54,7 +54,7 @@ from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, QUEUES
 from cost_models.specs.choices import SCHEDULES
 from cost_models.units import format_bytes
-from planner.bounds.boxes import nothing_held
+from planner.bounds.cores import nothing_held
 from planner.bounds.steps import capacity_bounds, pipeline_seconds, quick_bounds
 from planner.placement.leaf import Leaf, leaf_fields
 from planner.placement.rank_costs import RankCosts, groups_of
@@ -146,7 +146,8 @@ class PoolCandidates:
         pool_R = np.array([self.question.pool_names.index(pool) for pool in pools])
         costs, allowed = rank_costs(self._terms, layouts, pool_R), policy_mask(self._policies)
         columns = self._stages.rows(layouts)
-        return RankCosts.of_rows(self.question, columns, costs, allowed, self._uses_full_counts)
+        group = RankCosts.of_rows(self.question, columns, costs, allowed)
+        return replace(group, uses_full_counts=self._uses_full_counts)
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
         """Result of `bound` for each row, seconds (N,), computed for groups of one schedule, pp and order of

@@ -6,7 +6,7 @@ mesh, microbatch sizes, ZeRO stages, shard groups and schedules.
 
 Counts are of blocks that offload keeps in host memory; the search tries hundreds in every mesh. It searches boxes of
 counts, one entry for all counts between two corners, prices the corners of a box for a bound of the whole box
-(`planner.bounds.boxes`), and halves the boxes that may hold the best.
+(`planner.bounds.cores`), and halves the boxes that may hold the best.
 
 Shape legend: N layouts or boxes, R columns that count.
 """

@@ -17,7 +17,7 @@ from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY
 from cost_models.pipeline.pricing import weighed_costs
 from cost_models.pipeline.stage_costs import COLUMNS
-from planner.bounds.boxes import least_costs
+from planner.bounds.cores import least_costs
 from planner.search.candidates import UniformCandidates
 from planner.space.axes import Boxes
 from planner.space.space import legal_space
