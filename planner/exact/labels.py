@@ -45,20 +45,12 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.risk import weighed_mask
 from cost_models.schedules.registry import schedule_named
 from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.steps import rank_sizes
-from planner.placement.leaf import (
-    TOLERANCE,
-    Leaf,
-    Placement,
-    ScenarioPaths,
-    Solution,
-    Status,
-    Task,
-    WeighedLeaf,
-    proven,
-)
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, proven
 from planner.placement.mixes import fastest_mixes
 from planner.placement.rank_costs import RankCosts
 
@@ -94,8 +86,7 @@ class Choices:
     def ways(self) -> Bools:
         """Whether each rank may make each choice of a block count, by the number of blocks before it, (R, L +
         1, B); other ranks are not considered."""
-        begins: Bools = self.leaf.kinds.class_at[:, None] == self.classes
-        return self.useful[:, None, :] & begins
+        return np.asarray(self.useful[:, None, :] & (self.leaf.kinds.class_at[:, None] == self.classes))
 
     def table(self, layers_KR: Ints) -> Ints:
         """Table of blocks under each recompute policy, (..., R, P), for given block counts of the ranks, (..., R)."""
@@ -111,12 +102,8 @@ class Choices:
 
 
 def choices_among(leaf: Leaf, first: int, blocks_BRP: Ints, useful_RB: Bools) -> Choices | None:
-    """Block counts of each rank from the first to the last that some rank may have; None if a rank may have none."""
-    if not useful_RB.any(axis=1).all():
-        return None
-    used = np.flatnonzero(useful_RB.any(axis=0)).tolist()
-    span = slice(used[0], used[-1] + 1)
-    return Choices(leaf, first + used[0], blocks_BRP[span], useful_RB[:, span])
+    """Block counts that each rank may have; None if a rank may have none."""
+    return Choices(leaf, first, blocks_BRP, useful_RB) if useful_RB.any(axis=1).all() else None
 
 
 def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
@@ -189,7 +176,7 @@ PIVOTS = 32
 """Labels compared with all others in one batch: enough for numpy, few enough to bound memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Labels:
     """K partial placements, which give block counts to the first ranks only."""
 
@@ -256,16 +243,10 @@ class LabelPass:
         which some label does so. None if there would be more than `MOST_LABELS`."""
         leaf, steps = self.choices.leaf, []
         least_R = np.where(self.choices.useful, self.choices.optimizer, np.inf).min(axis=1)
-        labels = Labels(
-            blocks=np.zeros(1, dtype=np.int64),
-            seconds=np.zeros(1),
-            forward=np.zeros(1),
-            optimizer=np.full(1, least_R.max()),
-            lead=np.full(1, -NO_LIMIT),
-            limit=np.full((1, leaf.pp + 1), NO_LIMIT),
-            cuts=np.zeros((1, len(self.cuts.fixed))),
-            sizes=np.zeros((1, 0), dtype=np.int64),
-        )
+        zero, optimizer, limit = np.zeros(1), np.full(1, least_R.max()), np.full((1, leaf.pp + 1), NO_LIMIT)
+        blocks, sizes = np.zeros(1, dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
+        cuts = np.zeros((1, len(self.cuts.fixed)))
+        labels = Labels(blocks, zero, zero, optimizer, zero - NO_LIMIT, limit, cuts, sizes)
         for rank in range(leaf.pp):
             labels = self._trimmed(self._extended(labels, rank), rank)
             size = labels.sizes[:, -1]
@@ -286,7 +267,9 @@ class LabelPass:
         has_blocks_KB = labels.blocks[:, None] + choices.sizes <= leaf.num_layers
         parents, picks = np.nonzero(self.ways[rank, labels.blocks] & has_blocks_KB)
         before = labels.rows(parents)
-        blocks, rank_K = before.blocks + choices.sizes[picks], choices.seconds[rank, picks]
+        size_K, rank_K = choices.sizes[picks], choices.seconds[rank, picks]
+        blocks, seconds = before.blocks + size_K, before.seconds + rank_K
+        forward = before.forward + choices.forward[rank, picks]
         rest_K = self._rest_seconds[rank + 1, blocks]
         optimizer = np.maximum(before.optimizer, choices.optimizer[rank, picks])
         lead = before.forward - before.seconds - rank * c + choices.sync[rank, picks]
@@ -295,20 +278,12 @@ class LabelPass:
         busy = before.seconds + m * rank_K + 2 * rank * c  # all microbatches pass the rank
         if self._steady == "queue":
             busy = np.maximum(busy, before.seconds + m * rank_K + rest_K + 2 * (leaf.pp - 1) * c)
-        in_time = before.seconds + rank_K <= before.limit[:, rank + 1] * (1 + ROUNDING)
+        in_time = seconds <= before.limit[:, rank + 1] * (1 + ROUNDING)
         in_time &= np.isfinite(rest_K) & (lead + busy <= self._room(optimizer))
         cut_seconds = cuts + self.cuts.fixed + self._least_of_cuts[rank + 1][:, blocks].T
         in_time &= (cut_seconds <= self._room_of_cuts(optimizer)[:, None]).all(axis=1)
-        extended = Labels(
-            blocks=blocks,
-            seconds=before.seconds + rank_K,
-            forward=before.forward + choices.forward[rank, picks],
-            optimizer=optimizer,
-            lead=lead,
-            limit=before.limit,
-            cuts=cuts,
-            sizes=np.concatenate([before.sizes, choices.sizes[picks, None]], axis=1),
-        ).rows(in_time)
+        sizes = np.concatenate([before.sizes, size_K[:, None]], axis=1)
+        extended = Labels(blocks, seconds, forward, optimizer, lead, before.limit, cuts, sizes).rows(in_time)
         self._limit_windows(extended, rank, before.seconds[in_time], rank_K[in_time], rest_K[in_time])
         return extended
 
@@ -422,8 +397,8 @@ MOST_PASSES = 24
 
 
 def place_by_labels(task: Task) -> Solution | None:
-    """Best placement of a plain layout by label setting, if it takes less than the cut-off; None if there are
-    too many labels. It is `stopped`, without a bound, at the deadline or after most rounds.
+    """Best placement of a plain layout by label setting, if it takes less than the cut-off, whatever the incumbent;
+    None if there are too many labels. It is `stopped`, without a bound, at the deadline or after most rounds.
 
     Where scenarios are weighed, passes are at mean costs and leave every placement that may take less than the target
     (`cost_models.pipeline.pricing`). Each candidate is priced in every scenario; the mean length of its critical paths
@@ -431,19 +406,17 @@ def place_by_labels(task: Task) -> Solution | None:
     mix of recompute policies that is fastest at mean costs. No integer program does that, so too many labels stop it.
     """
     leaf, cut_off, paths = task.leaf, task.cut_off, [*task.met_paths]
-    best, best_seconds = task.incumbent or (None, math.inf)
-    weighed, weighed_paths = leaf if isinstance(leaf, WeighedLeaf) else None, list[ScenarioPaths]()
-    rounds = 0
+    best, best_seconds, rounds, scenario_paths = None, math.inf, 0, list[ScenarioPaths]()
     while not (stopped := time.monotonic() >= task.deadline or rounds == task.most_rounds):
         target = min(best_seconds, cut_off) * (1 - TOLERANCE)
         choices = choices_of(leaf, target)
         if choices is None:
             break
         rounds += 1
-        cuts = _mean_path_cuts(weighed, choices, weighed_paths) if weighed else cuts_of(choices, paths)
+        cuts = _mean_path_cuts(choices, scenario_paths) if leaf.scenarios else cuts_of(choices, paths)
         passed = LabelPass(choices, choices.ways, cuts, target).run()
         if passed is None:
-            if not weighed:
+            if leaf.scenarios is None:
                 return None
             stopped = True
             break
@@ -452,10 +425,10 @@ def place_by_labels(task: Task) -> Solution | None:
             break
         blocks_KRP = choices.table(sizes_KR[np.argsort(lead_K, kind="stable")[:MOST_CANDIDATES]])
         seconds_K = leaf.step_seconds(blocks_KRP)
-        if weighed:
-            weighed_paths.extend(map(weighed.bounding_path, blocks_KRP))
+        if leaf.scenarios:
+            scenario_paths += [_scenario_paths(leaf, leaf.scenarios, blocks_RP) for blocks_RP in blocks_KRP]
         else:
-            paths.extend(map(leaf.critical_path, blocks_KRP))
+            paths += map(leaf.critical_path, blocks_KRP)
         fastest = int(seconds_K.argmin())
         if seconds_K[fastest] < best_seconds:
             best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
@@ -486,13 +459,28 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
     return choices_among(leaf, choices.first, choices.blocks, useful_RB)
 
 
-def _mean_path_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
+ScenarioPaths = list[tuple[int, CriticalPath, int]]
+"""Critical paths in several scenarios, each with its scenario and the rank with the longest optimizer step there: the
+mean of their lengths plus optimizer and overhead bounds every weighed step."""
+
+
+def _scenario_paths(leaf: Leaf, scenarios: StageCosts, blocks_RP: Ints) -> ScenarioPaths:
+    """Critical paths of one placement, one for each scenario that counts in the weighed step time."""
+    counts_K = weighed_mask(leaf.step_seconds_by_scenario(scenarios, blocks_RP), leaf.risk)
+    leaves = [(at, leaf.scenario_leaves[at]) for at in np.flatnonzero(counts_K).tolist()]
+    return [
+        (at, priced.critical_path(blocks_RP), int(priced.once_a_step("optimizer", blocks_RP).argmax()))
+        for at, priced in leaves
+    ]
+
+
+def _mean_path_cuts(choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
     """Lower bounds of the weighed step, one for each set of critical paths in scenarios, of their mean length
     in seconds. Each path has the synchronisation of its last rank, one rank's optimizer step and the overhead
     of its scenario."""
-    leaves = leaf.scenario_leaves
-    every = [Choices(one, choices.first, choices.blocks, choices.useful) for one in leaves]
-    added, fixed = np.zeros((len(paths), leaf.pp, len(choices.sizes))), np.zeros(len(paths))
+    leaves = choices.leaf.scenario_leaves
+    every = [Choices(own, choices.first, choices.blocks, choices.useful) for own in leaves]
+    added, fixed = np.zeros((len(paths), *choices.seconds.shape)), np.zeros(len(paths))
     for index, path_set in enumerate(paths):
         for at, path, slowest in path_set:
             share, cut = 1 / len(path_set), cuts_of(every[at], [path])

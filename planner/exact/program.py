@@ -22,14 +22,23 @@ agreement.
 
 As the program of record it chooses among the layouts that bounds do not exclude. The other layouts have
 bounds above its optimum, so that is the optimum over all; agreement with the search is the certificate.
+
+If all stages recompute the same number of first blocks in full, every number makes a layout of its own, whose
+stages have one mix for their blocks. Numbers are tried best bound first, until no remaining bound is below the
+best placement.
+
+Shape legend: J columns, S stages, P recompute policies, N numbers in full, R ranks (each one stage), B counts of
+blocks, C classes of positions where a stage may begin.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
@@ -38,12 +47,14 @@ import pulp
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.errors import RunError
 from cost_models.schedules.timeline import CriticalPath
-from planner.exact.counts import best_of_numbers, leaves_by_full_count
+from planner.bounds.steps import rank_bounds
 from planner.exact.labels import Choices, choices_in_time, choices_of, place_by_labels
-from planner.exact.solvers import Interrupt, Solved, SolverName, available_solver, solve
+from planner.exact.solvers import Solved, SolverName, available_solver, solve
 from planner.objectives import ClosingProgram
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, proven
+from planner.placement.mixes import good_placement, priced_mixes
 from planner.placement.patterns import chunk_patterns
+from planner.placement.rank_costs import RankCosts
 
 OVERLOOKED = 1e-5
 """Relative violation of a limit that a solver may overlook; patterns that exceed memory by less are left out."""
@@ -63,13 +74,11 @@ class Columns(NamedTuple):
     """Number of first blocks recomputed in full, (J,); 0 if stages do not share a number."""
 
     @classmethod
-    def of_stages(
-        cls, leaf: Leaf, stage_J: Ints, blocks_JP: Ints, start_J: Ints, number: Ints | int
-    ) -> Columns:
+    def of_stages(cls, leaf: Leaf, stage_J: Ints, blocks_JP: Ints, start_J: Ints, number_J: Ints) -> Columns:
         """Columns of an integer program that each place blocks, (J, P), on a single stage."""
         blocks = np.zeros((len(stage_J), *leaf.no_blocks.shape), dtype=np.int64)
         blocks[np.arange(len(stage_J)), stage_J] = blocks_JP
-        return cls(blocks, stage_J, start_J, np.broadcast_to(number, stage_J.shape))
+        return cls(blocks, stage_J, start_J, number_J)
 
     @classmethod
     def of_patterns(cls, patterns: Ints) -> Columns:
@@ -89,8 +98,7 @@ class Columns(NamedTuple):
     @property
     def num_blocks(self) -> Ints:
         """Number of blocks that each column places, (J,)."""
-        total: Ints = self.blocks.sum(axis=(1, 2))
-        return total
+        return np.asarray(self.blocks.sum(axis=(1, 2)))
 
 
 @dataclass(eq=False)
@@ -106,10 +114,10 @@ class Choice:
     paths: list[CriticalPath] = field(default_factory=list)
     """Critical paths that are rows of the program."""
 
-    def sum(self, coefficients: Array) -> pulp.LpAffineExpression:
-        """Linear expression Σ coefficient · x over the columns of the layout."""
-        terms = zip(self.x, coefficients.tolist(), strict=True)
-        return pulp.LpAffineExpression({x: value for x, value in terms if value})
+    def sum(self, of_columns: Array, of_layout: float = 0.0) -> pulp.LpAffineExpression:
+        """Linear expression Σ coefficient · x over the columns of the layout, plus a coefficient · y."""
+        terms = zip([*self.x, self.y], [*of_columns.tolist(), of_layout], strict=True)
+        return pulp.LpAffineExpression({variable: value for variable, value in terms if value})
 
     def placement(self) -> Placement:
         """Placement of the layout that the solver's solution contains, if the solution chooses the layout."""
@@ -140,16 +148,23 @@ class Program:
         self._cost[self.y[number]] = seconds / self.scale
 
     def place(self, number: int, leaf: Leaf, columns: Columns, paths: Iterable[CriticalPath]) -> None:
-        """Replace the lower bound of a layout by columns for its placements, with known critical paths as rows."""
+        """Replace the lower bound of a layout by columns for its placements, with known critical paths as rows.
+
+        Where y[l] = 1, U[l] ≥ the optimizer step of every rank of the layout.
+        """
         y = self.y[number]
         names = (f"x_{number}_{j}" for j in range(len(columns.blocks)))
         x = [self.problem.add_variable(name, cat=pulp.LpBinary) for name in names]
         M, U = (self.problem.add_variable(f"{name}_{number}", lowBound=0) for name in "MU")
         self._cost |= {y: leaf.overhead / self.scale, M: 1.0, U: 1.0}
         choice = self.choices[number] = Choice(leaf, columns, y, x, M, U)
-        self.one_size_a_stage_and_all_layers(choice)
-        self.every_rank_within_its_memory(choice)
-        self.optimizer_step_is_no_shorter_than_any(choice)
+        for row, name in _rows_of_placements(choice):
+            self.problem += row, name
+        fixed_R = leaf.once_a_step("optimizer", leaf.no_blocks)
+        own_JR = (leaf.once_a_step("optimizer", columns.blocks) - fixed_R) / self.scale
+        for rank, fixed in enumerate(fixed_R.tolist()):
+            longest = choice.sum(own_JR[:, rank], fixed / self.scale)
+            self.problem += U - longest >= 0, f"optimizer_{y.name}_{rank}"
         for path in paths:
             self.step_is_no_shorter_than_path(choice, path)
 
@@ -164,73 +179,19 @@ class Program:
         Raises:
             KeyboardInterrupt: the user pressed Ctrl-C meanwhile.
         """
-        stop = Interrupt()
+        stop = Event()
         self.problem.setObjective(self.step)
         solved = solve(self.problem, solver, seconds=seconds, interrupt=stop)
-        if stop.pressed:
+        if stop.is_set():
             raise KeyboardInterrupt
-        return replace(solved, bound=solved.bound * self.scale)
-
-    def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:
-        """Add rows that give each stage one block count and place all blocks of a layout. Σ_j x[l, j] = y[l]
-        for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
-        name = choice.y.name
-        self.stages_begin_where_others_end(choice)
-        self.stages_recompute_as_many(choice)
-        for stage in np.unique(choice.columns.stage).tolist():
-            sizes = choice.sum((choice.columns.stage == stage).astype(np.float64))
-            self.problem += sizes - choice.y == 0, f"one_size_{name}_{stage}"
-        layers = choice.sum(choice.columns.num_blocks.astype(np.float64))
-        self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
-
-    def stages_begin_where_others_end(self, choice: Choice) -> None:
-        """Add rows by which each stage begins at a position where the stage before ends. For each class of
-        positions but the first: Σ_j x[l, j] over a stage's columns that begin in the class = Σ over the columns
-        of the stage before that end in it. The columns of the first stage all begin with the model. What is
-        left of a stage's one size is the first class."""
-        stage_J, kinds = choice.columns.stage, choice.leaf.kinds
-        end_J = kinds.class_after(choice.columns.start, choice.columns.num_blocks)
-        for stage in range(1, choice.leaf.num_stages if choice.leaf.is_plain else 1):
-            for start in range(1, kinds.classes):
-                begins = (stage_J == stage) & (choice.columns.start == start)
-                ends = (stage_J == stage - 1) & (end_J == start)
-                flow = choice.sum(begins.astype(np.float64) - ends)
-                self.problem += flow == 0, f"joined_{choice.y.name}_{stage}_{start}"
-
-    def stages_recompute_as_many(self, choice: Choice) -> None:
-        """Add rows by which all stages recompute the same number of blocks in full. For each number but the
-        first: Σ_j x[l, j] over a stage's columns with the number = Σ over those of the first stage."""
-        stage_J, number_J = choice.columns.stage, choice.columns.number
-        for number in np.unique(number_J)[1:].tolist():
-            for stage in range(1, choice.leaf.num_stages):
-                own_J = (number_J == number) * ((stage_J == stage).astype(np.float64) - (stage_J == 0))
-                self.problem += choice.sum(own_J) == 0, f"as_many_{choice.y.name}_{stage}_{number}"
-
-    def every_rank_within_its_memory(self, choice: Choice) -> None:
-        """Add rows that keep every rank of a layout in patterns within its memory. Σ_j bytes[r, j] x[l, j] ≤
-        limit[r] y[l]; columns of plain pipelines fit by construction."""
-        if choice.leaf.is_plain:
-            return
-        full_JR = choice.leaf.rank_bytes(choice.columns.blocks) / choice.leaf.memory_limit.clip(min=1.0)
-        for rank in range(choice.leaf.pp):
-            self.problem += choice.sum(full_JR[:, rank]) - choice.y <= 0, f"memory_{choice.y.name}_{rank}"
-
-    def optimizer_step_is_no_shorter_than_any(self, choice: Choice) -> None:
-        """Add rows that bound the optimizer step of a layout by that of every rank. U ≥ the optimizer step of
-        every rank of layout l, where y[l] = 1."""
-        leaf = choice.leaf
-        fixed_R = leaf.once_a_step("optimizer", leaf.no_blocks)
-        own_JR = (leaf.once_a_step("optimizer", choice.columns.blocks) - fixed_R) / self.scale
-        for rank in range(leaf.pp):
-            longest = choice.sum(own_JR[:, rank]) + float(fixed_R[rank] / self.scale) * choice.y
-            self.problem += choice.U - longest >= 0, f"optimizer_{choice.y.name}_{rank}"
+        return solved._replace(bound=solved.bound * self.scale)
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
         """Add a row that bounds the step of a layout by one critical path. M ≥ length of the path of layout l
         plus the synchronisation of the rank it ends on, where y[l] = 1."""
         fixed = float(path_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
         own_J = (path_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
-        length = choice.sum(own_J) + fixed / self.scale * choice.y
+        length = choice.sum(own_J, fixed / self.scale)
         self.problem += choice.M - length >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
         choice.paths.append(path)
 
@@ -245,6 +206,39 @@ class Program:
         leaf, blocks = choice.leaf, placement.table
         longest = float(path_lengths(leaf, choice.paths, blocks).max())
         return longest + float(leaf.once_a_step("optimizer", blocks).max()) + leaf.overhead
+
+
+def _rows_of_placements(choice: Choice) -> Iterator[tuple[pulp.LpConstraint, str]]:
+    """Rows, each with its name, by which the columns that are chosen of layout l are one placement if y[l] = 1, else
+    none. Of all columns j:
+
+        Σ x[j] that begin in a class = Σ x[j] of the stage before that end in it      each stage but the first, each
+                                                                                      class of positions but the first
+        Σ x[j] of a stage with a number = Σ x[j] of the first stage with it           each number in full but the first
+        Σ x[j] of a stage = y[l]                                                      each stage; a pattern is all
+        Σ blocks[j] x[j] = L y[l]
+        Σ bytes[r, j] x[j] ≤ limit[r] y[l]                                            each rank of patterns
+
+    The columns of the first stage all begin with the model, and what is left of a stage's one size is the first class,
+    or the first number. Columns of plain pipelines fit by construction.
+    """
+    leaf, columns, kinds, name = choice.leaf, choice.columns, choice.leaf.kinds, choice.y.name
+    stage_J, number_J, later_stages = columns.stage, columns.number, range(1, leaf.num_stages)
+    end_J = kinds.class_after(columns.start, columns.num_blocks)
+    for stage, start in product(later_stages if leaf.is_plain else (), range(1, kinds.classes)):
+        begins = (stage_J == stage) & (columns.start == start)
+        ends = (stage_J == stage - 1) & (end_J == start)
+        yield choice.sum(begins.astype(np.float64) - ends) == 0, f"joined_{name}_{stage}_{start}"
+    for number, stage in product(np.unique(number_J)[1:].tolist(), later_stages):
+        more_J = (number_J == number) * ((stage_J == stage).astype(np.float64) - (stage_J == 0))
+        yield choice.sum(more_J) == 0, f"as_many_{name}_{stage}_{number}"
+    for stage in np.unique(stage_J).tolist():
+        yield choice.sum((stage_J == stage).astype(np.float64), -1.0) == 0, f"one_size_{name}_{stage}"
+    yield choice.sum(columns.num_blocks.astype(np.float64), -leaf.num_layers) == 0, f"all_layers_{name}"
+    if not leaf.is_plain:
+        full_JR = leaf.rank_bytes(columns.blocks) / leaf.memory_limit.clip(min=1.0)
+        for rank in range(leaf.pp):
+            yield choice.sum(full_JR[:, rank], -1.0) <= 0, f"memory_{name}_{rank}"
 
 
 SLOWED = 1.05
@@ -272,7 +266,7 @@ def stage_columns(choices: Choices) -> Columns:
     useful = choices.useful & ((np.arange(leaf.pp)[:, None] > 0) | (choices.classes == 0))
     stage_J, index_J = np.nonzero(useful)
     blocks_JP, start_J = choices.blocks[index_J, stage_J], choices.classes[index_J]
-    return Columns.of_stages(leaf, stage_J, blocks_JP, start_J, leaf.full_count or 0)
+    return Columns.of_stages(leaf, stage_J, blocks_JP, start_J, np.full(len(stage_J), leaf.full_count or 0))
 
 
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
@@ -296,17 +290,27 @@ def pipeline_of(leaf: Leaf) -> Pipeline:
     return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
 
 
-def minimum(
-    program: Program, solver: SolverName, *, known_seconds: float = math.inf, deadline: float = math.inf
-) -> Solution:
-    """Solve an integer program, adding critical paths as rows until timeline and program agree; return the best
-    placement and the bound. `optimal` where nothing takes less than the bound, `infeasible` without solutions;
-    stops early once nothing can beat `known_seconds`."""
-    best, best_seconds, bound, rounds = None, math.inf, 0.0, 0
-    critical: list[CriticalPath] = []
+def minimum(layouts: Sequence[tuple[Task, Columns]], target: float, solver: SolverName | None) -> Solution:
+    """Best placement of any of the layouts, among their columns and within `target` seconds, by an integer program
+    that gets critical paths as rows until timeline and program agree; with the bound.
+
+    `optimal` where nothing takes less than the bound, `infeasible` without solutions; stops at the deadline, and once
+    nothing can beat the cut-off.
+    """
+    program = Program([0.0] * len(layouts), target)
+    deadline = min([task.deadline for task, _ in layouts], default=math.inf)
+    cut_off = min([task.cut_off for task, _ in layouts], default=math.inf)
+    leaves = {pipeline_of(task.leaf): task.leaf for task, _ in layouts}
+    paths = {pipeline: paths_through(leaf) for pipeline, leaf in leaves.items()}
+    for number, (task, columns) in enumerate(layouts):
+        own_path = [task.leaf.critical_path(task.incumbent[0].table)] if task.incumbent else []
+        met_paths = [*paths[pipeline_of(task.leaf)], *task.met_paths, *own_path]
+        program.place(number, task.leaf, columns, met_paths)
+    program.problem += (program.step <= 1.0), "no_worse_than_known"
+    best, best_seconds, bound, rounds, critical = None, math.inf, 0.0, 0, list[CriticalPath]()
     status: Status = "stopped"
     while (seconds_left := deadline - time.monotonic()) > 0:
-        solved = program.solve(solver, seconds=seconds_left)
+        solved = program.solve(solver or available_solver(), seconds=seconds_left)
         rounds += 1
         if solved.verdict == "infeasible":
             status = "optimal" if best else "infeasible"
@@ -318,7 +322,7 @@ def minimum(
         if seconds < best_seconds:
             best, best_seconds = placement, seconds
         bound = max(bound, program.modelled_seconds(choice, placement))
-        if min(best_seconds, known_seconds) <= bound * (1 + TOLERANCE):
+        if min(best_seconds, cut_off) <= bound * (1 + TOLERANCE):
             status = "optimal"
             break
         critical.append(choice.leaf.critical_path(placement.table))
@@ -326,48 +330,26 @@ def minimum(
     return Solution(status, best, best_seconds, bound, rounds, tuple(critical))
 
 
-class Survivor(NamedTuple):
-    """A layout that lower bounds did not exclude, with its best known placement and critical paths."""
-
-    leaf: Leaf
-    placement: Placement | None
-    """Best placement known; None if none is."""
-    met_paths: Sequence[CriticalPath]
-    """Known critical paths of pipelines of this shape."""
-
-
 def solve_record(
-    survivors: Sequence[Survivor],
-    best_seconds: float,
-    *,
-    deadline: float = math.inf,
-    solver: SolverName | None = None,
+    survivors: Sequence[Task], best_seconds: float, solver: SolverName | None = None
 ) -> ClosingProgram | None:
-    """Solve one integer program over the surviving layouts and check that its optimum equals the search's
-    `best_seconds`; None if there is no time for it.
+    """Solve one integer program over the layouts that lower bounds did not exclude, each with its best known placement
+    and critical paths, and check that its optimum equals the search's `best_seconds`; None if there is no time for it.
 
     Raises:
         RunError: they differ, so search and program cannot both be right.
     """
     name, target = solver or available_solver(), best_seconds * (1 + TOLERANCE)
-    tables = [(one, columns_in_time(one.leaf, target, one.met_paths)) for one in survivors]
-    fitting = [(survivor, table) for survivor, table in tables if table is not None]
-    program = Program([0.0] * len(fitting), target)
-    paths: dict[Pipeline, list[CriticalPath]] = {}
-    for number, ((leaf, placement, met_paths), table) in enumerate(fitting):
-        own_path = [leaf.critical_path(placement.table)] if placement else []
-        if (pipeline := pipeline_of(leaf)) not in paths:
-            paths[pipeline] = paths_through(leaf)
-        program.place(number, leaf, table, [*paths[pipeline], *met_paths, *own_path])
-    program.problem += (program.step <= 1.0), "no_worse_than_known"
-    result = minimum(program, name, deadline=deadline)
+    tables = [(task, columns_in_time(task.leaf, target, task.met_paths)) for task in survivors]
+    layouts = [(task, columns) for task, columns in tables if columns is not None]
+    result = minimum(layouts, target, name)
     if result.status == "stopped":
         return None
     if result.status == "infeasible" or not math.isclose(result.bound, best_seconds, rel_tol=10 * TOLERANCE):
         claim = "nothing as good" if result.status == "infeasible" else f"{result.bound:.9g} s"
         message = f"the integer program finds {claim} where the search finds {best_seconds:.9g} s: one of them is wrong"
         raise RunError(message, hint="please report the question")
-    columns = sum(len(choice.x) for choice in program.choices.values())
+    columns = sum(len(columns.stage) for _, columns in layouts)
     return ClosingProgram(solver=name, layouts=len(survivors), columns=columns, objective=result.bound)
 
 
@@ -386,33 +368,103 @@ def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]
     return Columns.of_patterns(patterns) if len(patterns) else None
 
 
-def best_placement(task: Task) -> Solution:
-    """Best placement of a plain layout, proven by label setting, or by its integer program where labels are too
-    many.
+MOST_TRIED = 3
+"""Numbers for which a good placement is sought: the best number has nearly always one of the lowest bounds."""
+PRECISION = 1e-3
+"""Relative width of the interval that holds a bound: it only orders the numbers."""
 
-    The solution is `stopped` after most rounds of label setting or at the deadline.
+
+def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
+    """For each number of blocks recomputed in full in every stage, a lower bound of the step in seconds and the
+    leaf (layout to be placed) with that number, lowest bound first; only bounds below `cut_off`, and the leaf
+    alone if there is no number to choose.
+
+    Of two numbers with which the same stages fit only the smaller is kept: it dominates if every choice in time is in
+    time there too, and as fast.
     """
-    if task.leaf.uses_full_counts and task.leaf.full_count is None:
-        return best_of_numbers(task, best_placement)
-    return place_by_labels(task) or place_by_ilp(task)
+    if not leaf.uses_full_counts or leaf.full_count is not None:
+        return [(0.0, leaf)]
+    group = RankCosts.of(leaf).limited_to(cut_off)
+    size_B = group.sizes
+    number_N = np.arange(int(size_B[-1]) + 1)
+    seconds_NBCR = _seconds(leaf, number_N, size_B)
+    within_NBCR = np.isfinite(seconds_NBCR) & (leaf.microbatches * seconds_NBCR <= cut_off * (1 + TOLERANCE))
+    held_N = np.where(within_NBCR.any(axis=2), size_B[:, None], 0).max(axis=1).sum(axis=1)
+    worse_NBCR = ~within_NBCR[1:] | (seconds_NBCR[:-1] <= seconds_NBCR[1:])
+    is_dominated_N = np.append(False, worse_NBCR.all(axis=(1, 2, 3)))
+    number_N = number_N[(held_N >= leaf.num_layers) & ~is_dominated_N]
+    bound_N = np.zeros(len(number_N))
+    if number_N.any():
+        least_NRB = np.moveaxis(seconds_NBCR[number_N].min(axis=2), 1, 2)
+        rows = group.rows(np.zeros(len(number_N), dtype=np.int64))
+        bound_N = rank_bounds(rows, cut_off, PRECISION, least_NRB)
+    in_order = zip(bound_N.tolist(), number_N.tolist(), strict=True)
+    return [(bound, replace(leaf, full_count=count)) for bound, count in sorted(in_order) if bound < cut_off]
+
+
+def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
+    """Good placement under one of the most promising numbers of fully recomputed blocks with its step seconds,
+    or None where none fits, and a lower bound in seconds. The bound holds under all numbers, and is no higher
+    than `cut_off` or these seconds."""
+    best: tuple[Placement, float] | None = None
+    if leaf.uses_full_counts and math.isinf(cut_off) and (first := least_number(leaf)) is not None:
+        best = good_placement(replace(leaf, full_count=first))
+    threshold = cut_off if best is None else best[1]
+    numbers = leaves_by_full_count(leaf, threshold)
+    for bound, numbered_leaf in numbers[:MOST_TRIED]:
+        placement = good_placement(numbered_leaf) if best is None or bound < best[1] else None
+        if placement and (best is None or placement[1] < best[1]):
+            best = placement
+    return best, numbers[0][0] if numbers else threshold
+
+
+def least_number(leaf: Leaf) -> int | None:
+    """Smallest number of fully recomputed blocks a stage with which stages of equal size fit in memory; None
+    where no number fits."""
+    smallest, largest = leaf.num_layers // leaf.pp, -(-leaf.num_layers // leaf.pp)
+    fits_NBR = np.isfinite(_seconds(leaf, np.arange(largest + 1), np.array([smallest]))).any(axis=2)
+    fits_N = fits_NBR.reshape(largest + 1, -1).all(axis=1)
+    return int(fits_N.argmax()) if fits_N.any() else None
+
+
+def _seconds(leaf: Leaf, number_N: Ints, size_B: Ints) -> Array:
+    """Seconds of one microbatch on a rank, (N, B, C, R), by number of fully recomputed blocks, block count and
+    position; infinite where the blocks do not fit."""
+    return np.moveaxis(priced_mixes(leaf, size_B, np.arange(leaf.kinds.classes), number_N)[0], 2, 0)
 
 
 def place_by_ilp(task: Task, solver: SolverName | None = None) -> Solution:
     """Best placement of a plain layout by the integer program; the result is as that of `place_by_labels`."""
-    leaf, cut_off = task.leaf, task.cut_off
-    best, best_seconds = task.incumbent or (None, math.inf)
-    to_beat = min(best_seconds, cut_off)
-    choices = choices_of(leaf, to_beat)
-    result = Solution("infeasible", None, math.inf, bound=to_beat, rounds=0)
-    if choices is not None:
-        program = Program([0.0], min(to_beat, choices.slowest_step) * (1 + TOLERANCE))
-        program.place(0, leaf, stage_columns(choices), [*paths_through(leaf), *task.met_paths])
-        program.problem += (program.step <= 1.0), "no_worse_than_known"
-        solver = solver or available_solver()
-        result = minimum(program, solver, known_seconds=to_beat, deadline=task.deadline)
-    if result.objective < best_seconds:
-        best, best_seconds = result.placement, result.objective
-    result = replace(result, placement=best, objective=best_seconds)
+    cut_off, choices = task.cut_off, choices_of(task.leaf, task.cut_off)
+    if choices is None:
+        return Solution(proven(math.inf, cut_off), None, math.inf, bound=cut_off, rounds=0)
+    target = min(cut_off, choices.slowest_step) * (1 + TOLERANCE)
+    result = minimum([(task, stage_columns(choices))], target, solver)
     if result.status == "stopped":
         return result
-    return replace(result, status=proven(best_seconds, cut_off), bound=min(best_seconds, cut_off))
+    status, bound = proven(result.objective, cut_off), min(result.objective, cut_off)
+    return replace(result, status=status, bound=bound)
+
+
+def best_placement(task: Task) -> Solution:
+    """Best placement of a plain layout, under any number of fully recomputed blocks if stages share one, proven by
+    label setting, or by its integer program where labels are too many.
+
+    The solution is `stopped` after most rounds of label setting or at the deadline.
+    """
+    best, seconds = task.incumbent or (None, math.inf)
+    rounds, paths, stopped = 0, list[CriticalPath](), list[float]()
+    for bound, leaf in leaves_by_full_count(task.leaf, min(seconds, task.cut_off)):
+        cut_off = min(seconds, task.cut_off)
+        if bound >= cut_off:
+            break
+        numbered = replace(task, leaf=leaf, incumbent=None, cut_off=cut_off)
+        solution = place_by_labels(numbered) or place_by_ilp(numbered)
+        rounds += solution.rounds
+        paths += solution.paths
+        if solution.status == "stopped":
+            stopped.append(max(bound, solution.bound))
+        if solution.placement is not None and solution.objective < seconds:
+            best, seconds = solution.placement, solution.objective
+    status: Status = "stopped" if stopped else proven(seconds, task.cut_off)
+    return Solution(status, best, seconds, min([*stopped, seconds, task.cut_off]), rounds, tuple(paths))

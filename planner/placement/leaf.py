@@ -1,7 +1,7 @@
 """Leaves of the search: one layout whose blocks are not yet placed on virtual stages and recompute policies.
 
 `Leaf` is a pipeline (`cost_models.pipeline`), which prices placements, with the choices open to a search. If
-the question has a risk, `WeighedLeaf` has bounds at mean costs and prices placements in every scenario.
+the question has a risk, its costs are means that bound every placement, and it prices placements in every scenario.
 
 Shape legend: `...` any batch of placements, S virtual stages, R ranks, P recompute policies, L blocks in all,
 K scenarios. A placement is a table (S, P) of blocks of each stage under each policy; with several kinds of
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +23,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.stages import mixes_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
-from cost_models.risk import Risk, weigh, weighed_mask
+from cost_models.risk import Risk, weigh
 from cost_models.schedules.registry import PLAIN
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
@@ -79,8 +79,7 @@ class Placement:
 
     def on(self, layout: Layout) -> Layout:
         """Copy of the layout with the blocks and recompute settings of the placement."""
-        placed_layout = layout.model_copy(update={"layers": self.layers, "recompute": self.recompute})
-        return Layout(**placed_layout.model_dump())
+        return Layout(**layout.model_dump() | {"layers": self.layers, "recompute": self.recompute})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +103,11 @@ class Leaf(Pipeline):
     """Minimum blocks of every rank: the layout offloads this number of blocks."""
     mean_costs: StageCosts | None = None
     """Costs of the mean block and of each kind, which bounds read; None for a single kind."""
+    scenarios: StageCosts | None = None
+    """Costs in every scenario of the hardware, (K,), if there are any; only seconds differ. Then `costs`
+    (`cost_models.pipeline.pricing`) bound every placement."""
+    risk: Risk = "none"
+    """Preference that weighs the steps of the scenarios."""
 
     @property
     def num_layers(self) -> int:
@@ -113,11 +117,19 @@ class Leaf(Pipeline):
     @cached_property
     def key(self) -> bytes:
         """Bytes of everything that decides the best placement. Leaves with equal keys differ only in name."""
-        names = ["schedule", "pp", "vpp", "microbatches", "recompute"]
-        names += ["uses_full_counts", "full_count", "least_blocks"]
-        shape = repr([getattr(self, name) for name in names]).encode()
-        columns = (getattr(self.costs, name) for name in COLUMNS)
-        return shape + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
+        sizes = (self.schedule, self.pp, self.vpp, self.microbatches, self.least_blocks)
+        shape = repr((*sizes, self.recompute, self.uses_full_counts, self.full_count)).encode()
+        tables = [costs for costs in (self.costs, self.scenarios) if costs is not None]
+        return shape + b"".join(getattr(costs, name).tobytes() for costs in tables for name in COLUMNS)
+
+    @cached_property
+    def scenario_leaves(self) -> tuple[Leaf, ...]:
+        """One leaf for each scenario, with the costs there, (K,), or this leaf alone; bytes do not differ between
+        them."""
+        if self.scenarios is None:
+            return (self,)
+        each = [self.scenarios.rows(slice(at, at + 1)) for at in range(len(self.scenarios))]
+        return tuple(replace(self, costs=costs, scenarios=None) for costs in each)
 
     @property
     def is_plain(self) -> bool:
@@ -157,8 +169,7 @@ class Leaf(Pipeline):
         busy_R = way_R + self.microbatches * self.sum_by_rank(stage_S)
         sync_R = self.once_a_step("sync", blocks_SP)
         last = (busy_R + (sync_R if self.splits_backward else sync_R[..., :1])).max(axis=-1)
-        total: Array = last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead
-        return total
+        return np.asarray(last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead)
 
     def critical_path(self, blocks_SP: Ints) -> CriticalPath:
         """Critical path through the timeline of one placement, including the tail of the rank where the path ends."""
@@ -166,10 +177,11 @@ class Leaf(Pipeline):
         forward_S, sync_R = self.forward(blocks_SP), self.once_a_step("sync", blocks_SP)
         return self.timeline.critical_path(forward_S, first_S, self.cost("p2p"), sync_R, second_S)
 
-    def backward_durations(self, blocks_SP: Ints) -> Array:
-        """Seconds of one backward pass on each virtual stage, (..., S), to compare placements of the same stage
-        sizes."""
-        return self.backward(blocks_SP)
+    def step_seconds(self, blocks_SP: Ints) -> Array:
+        """Step seconds of placements, (...,), weighed over the scenarios, if there are any, by the risk preference."""
+        if self.scenarios is None:
+            return super().step_seconds(blocks_SP)
+        return weigh(self.step_seconds_by_scenario(self.scenarios, blocks_SP), self.risk)
 
     @property
     def memory_limit(self) -> Array:
@@ -238,58 +250,6 @@ def proven(seconds: float, cut_off: float) -> Status:
     if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):
         return "optimal"
     return "infeasible" if math.isinf(cut_off) else "cut off"
-
-
-ScenarioPaths = tuple[tuple[int, CriticalPath, int], ...]
-"""Critical paths in several scenarios, each with its scenario and the rank with the longest optimizer step there: the
-mean of their lengths plus optimizer and overhead bounds every weighed step."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WeighedLeaf(Leaf):
-    """One layout before its blocks are placed, with costs in every scenario of the hardware. `costs`
-    (`cost_models.pipeline.pricing`) bound every placement."""
-
-    scenarios: StageCosts
-    """Costs in every scenario, (K,); only seconds differ."""
-    risk: Risk
-
-    @classmethod
-    def of(cls, leaf: Leaf, scenarios: StageCosts, risk: Risk) -> WeighedLeaf:
-        """Leaf with the fields of a leaf at mean costs and the costs in every scenario."""
-        return cls(**leaf_fields(leaf), scenarios=scenarios.in_sorts, risk=risk)
-
-    @cached_property
-    def scenario_leaves(self) -> tuple[Leaf, ...]:
-        """One leaf for each scenario, with the costs there, (K,); bytes do not differ between them."""
-        each = [self.scenarios.rows(slice(at, at + 1)) for at in range(len(self.scenarios))]
-        return tuple(Leaf(**leaf_fields(self) | {"costs": costs}) for costs in each)
-
-    @cached_property
-    def key(self) -> bytes:
-        columns = (getattr(self.scenarios, name) for name in COLUMNS)
-        return super().key + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
-
-    def step_seconds(self, blocks_SP: Ints) -> Array:
-        """Step seconds of placements, weighed over all scenarios by the risk preference, (...,)."""
-        return weigh(self._steps(blocks_SP), self.risk)
-
-    def backward_durations(self, blocks_SP: Ints) -> Array:
-        """Seconds of one backward pass on each virtual stage in every scenario, (..., K·S)."""
-        return np.concatenate([leaf.backward(blocks_SP) for leaf in self.scenario_leaves], axis=-1)
-
-    def bounding_path(self, blocks_SP: Ints) -> ScenarioPaths:
-        """Critical paths of one placement, one for each scenario that counts in the weighed step time."""
-        decisive = np.flatnonzero(weighed_mask(self._steps(blocks_SP), self.risk)).tolist()
-        leaves = [(at, self.scenario_leaves[at]) for at in decisive]
-        return tuple(
-            (at, leaf.critical_path(blocks_SP), int(leaf.once_a_step("optimizer", blocks_SP).argmax()))
-            for at, leaf in leaves
-        )
-
-    def _steps(self, blocks_SP: Ints) -> Array:
-        """Step seconds of placements in every scenario, (K, ...)."""
-        return self.step_seconds_by_scenario(self.scenarios, blocks_SP)
 
 
 def leaf_fields(leaf: Leaf) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import combinations, product
 from math import comb
 
@@ -25,7 +24,6 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.stages import blocks_by_policy, first_in_full, named_blocks
-from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import Leaf, Placement
 
 _AT_ONCE = 250_000
@@ -40,11 +38,8 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
     rows are choices, `Leaf.choice_indices`: every class of positions for each number of blocks.
     """
     size_B = np.array(leaf.sizes if sizes is None else sizes, dtype=np.int64)
-    if leaf.full_count is not None:
-        seconds_NBR, blocks_NBRP = counted_mixes(leaf, np.array([leaf.full_count]), size_B)
-        return seconds_NBR[0], blocks_NBRP[0]
-    if leaf.kinds.number > 1 or leaf.recompute is not None:
-        return _mixes_of_kinds(leaf, size_B)
+    if leaf.kinds.number > 1 or leaf.recompute is not None or leaf.full_count is not None:
+        return _fastest_enumerated(leaf, size_B)
     backward_RP = np.where(leaf.allowed, leaf.by_rank("layer_backward"), np.inf)
     fastest_R = backward_RP.argmin(axis=1)
     blocks_BRP = _mixes_of(leaf, (int(fastest_R[0]),), size_B)
@@ -62,18 +57,6 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
     return seconds_BR, blocks_BRP
 
 
-def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints]:
-    """Seconds of one microbatch on each rank, (N, B, R), and blocks by policy, (N, B, R, P), if the first
-    `number_N` blocks of a stage are recomputed in full."""
-    start_C = np.arange(leaf.kinds.classes)
-    blocks = first_in_full(size_B, number_N[:, None])[:, :, None, None]
-    blocks = leaf.kinds.in_sorts(blocks, start_C[:, None])
-    begins = (start_C + size_B[:, None] <= leaf.num_layers).reshape(1, -1, 1)
-    shape = (len(number_N), begins.shape[1], leaf.pp, blocks.shape[-1])
-    blocks = np.broadcast_to(blocks, (*blocks.shape[:2], len(start_C), *shape[2:])).reshape(shape)
-    return _seconds(leaf, blocks, begins), blocks
-
-
 def every_mix(size: int, allowed: Bools) -> Ints:
     """Every way to split `size` blocks among the allowed recompute policies, (K, P)."""
     policies = np.flatnonzero(allowed).tolist()
@@ -84,51 +67,51 @@ def every_mix(size: int, allowed: Bools) -> Ints:
     return mixes_KP
 
 
-def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
-    """For several kinds of blocks, seconds (B·C, R) of one microbatch and blocks (B·C, R, K·P) of the fastest
-    mixes of policies, C classes of positions for each number of blocks."""
+def _fastest_enumerated(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
+    """Seconds (B·C, R) of one microbatch and blocks (B·C, R, K·P) of the fastest mixes of policies of all that may be,
+    C classes of positions for each number of blocks."""
     rows, every_C, policies = [], np.arange(leaf.kinds.classes), int(leaf.allowed.sum())
-    has_one_mix = policies == 1 or leaf.recompute is not None  # for each number of blocks: all at once
+    # for each number of blocks: all at once
+    has_one_mix = policies == 1 or leaf.recompute is not None or leaf.full_count is not None
     for batch_B in [size_B] if has_one_mix else np.split(size_B, len(size_B)):
         starts_U, of_C = (every_C, every_C) if has_one_mix else leaf.kinds.distinct_starts(int(batch_B[0]))
         mixes = 1 if has_one_mix else comb(int(batch_B[0]) + policies - 1, policies - 1)
-        parts = np.array_split(starts_U, min(len(starts_U), -(-len(starts_U) * mixes // _AT_ONCE)))
-        seconds, blocks = zip(*(_fastest_from(leaf, batch_B, part_U) for part_U in parts), strict=True)
+        seconds, blocks = [], []
+        for part_U in np.array_split(starts_U, min(len(starts_U), -(-len(starts_U) * mixes // _AT_ONCE))):
+            seconds_BCMR, blocks_BCMRP = priced_mixes(leaf, batch_B, part_U)
+            best = seconds_BCMR.argmin(axis=2, keepdims=True)
+            seconds.append(np.take_along_axis(seconds_BCMR, best, axis=2)[:, :, 0])
+            blocks.append(np.take_along_axis(blocks_BCMRP, best[..., None], axis=2)[:, :, 0])
         seconds_BCR, blocks_BCR = (np.concatenate(part, axis=1)[:, of_C] for part in (seconds, blocks))
-        has_room_BC = every_C + batch_B[:, None] <= leaf.num_layers
+        has_room_BC = every_C + batch_B[:, None] <= leaf.num_layers  # else `of_C` is of other blocks
         seconds_BCR = np.where(has_room_BC[..., None], seconds_BCR, np.inf)
         rows.append((seconds_BCR.reshape(-1, leaf.pp), blocks_BCR.reshape(-1, *blocks_BCR.shape[2:])))
     all_seconds, all_blocks = zip(*rows, strict=True)
     return np.concatenate(all_seconds), np.concatenate(all_blocks)
 
 
-def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]:
-    """Seconds of one microbatch, (B, C, R), and blocks, (B, C, R, K·P), of the fastest mix of policies that
-    fits, for stages that begin at `start_C`."""
-    named_R = np.zeros(leaf.pp, dtype=np.int64)
-    if leaf.recompute is not None:
+def priced_mixes(leaf: Leaf, size_B: Ints, start_C: Ints, number_M: Ints | None = None) -> tuple[Array, Ints]:
+    """Seconds of one microbatch, (B, C, M, R), and blocks, (B, C, M, R, K·P), of M mixes of policies for stages that
+    begin at the blocks `start_C`; seconds are infinite where a mix does not fit.
+
+    With `number_M`, or a number in the leaf, so many first blocks are recomputed in full. Else it is the mix that the
+    leaf names, or every mix; then all sizes have equally many.
+    """
+    size, start, named_R = size_B[:, None, None, None], start_C[:, None, None], np.zeros(1, dtype=np.int64)
+    if number_M is None and leaf.full_count is not None:
+        number_M = np.array([leaf.full_count])
+    if number_M is not None:
+        mixes = first_in_full(size, number_M[:, None])
+    elif leaf.recompute is not None:
         named_R = np.array([named_blocks(mix) for mix in leaf.recompute])  # and a rank has at least as many
         sizes_BR = np.maximum(size_B[:, None], named_R).tolist()
-        mixes_BRP = np.stack([blocks_by_policy(sizes_R, leaf.recompute) for sizes_R in sizes_BR])
-        blocks = leaf.kinds.in_sorts(mixes_BRP[:, None, None], start_C[:, None, None])
+        mixes = np.stack([blocks_by_policy(sizes_R, leaf.recompute) for sizes_R in sizes_BR])[:, None, None]
     else:
-        allowed, sizes = tuple(leaf.allowed.tolist()), tuple(size_B.tolist())
-        blocks = _mixes_by_sort(leaf.kinds, sizes, allowed, tuple(start_C.tolist()))
+        mixes = np.stack([every_mix(size, leaf.allowed) for size in size_B.tolist()])[:, None, :, None]
+    blocks = leaf.kinds.in_sorts(mixes, start)
     blocks_BCMRP = np.broadcast_to(blocks, (*blocks.shape[:3], leaf.pp, blocks.shape[-1]))
-    seconds_BCMR = _seconds(leaf, blocks_BCMRP, size_B[:, None, None, None] >= named_R)
-    best = seconds_BCMR.argmin(axis=2)[:, :, None]
-    least_BCR = np.take_along_axis(seconds_BCMR, best, axis=2)[:, :, 0]
-    return least_BCR, np.take_along_axis(blocks_BCMRP, best[..., None], axis=2)[:, :, 0]
-
-
-@lru_cache(maxsize=64)
-def _mixes_by_sort(
-    kinds: Kinds, sizes: tuple[int, ...], allowed: tuple[bool, ...], starts: tuple[int, ...]
-) -> Ints:
-    """Every way to divide each number of blocks among recompute policies, by kind and policy, for each starting
-    block, (sizes, starts, mixes, 1, K·P); all `sizes` have equally many mixes."""
-    mixes_BMP = np.stack([every_mix(size, np.array(allowed)) for size in sizes])
-    return kinds.in_sorts(mixes_BMP[:, None, :, None], np.array(starts)[:, None, None])
+    possible = (size >= named_R) & (start + size <= leaf.num_layers)
+    return _seconds(leaf, blocks_BCMRP, possible), blocks_BCMRP
 
 
 def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> Array:
@@ -162,8 +145,7 @@ def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
     best_BR = np.where(possible_BRK, spent_BRK, np.inf).argmin(axis=-1)
     counts_BRU = np.take_along_axis(counts_BRKU, best_BR[..., None, None], axis=2)[:, :, 0]
     is_policy_RUP = np.eye(len(leaf.allowed), dtype=np.int64)[policy_RU]
-    blocks_BRP: Ints = (counts_BRU[..., None] * is_policy_RUP).sum(axis=2)
-    return blocks_BRP
+    return np.asarray((counts_BRU[..., None] * is_policy_RUP).sum(axis=2))
 
 
 ROUNDS = 4
@@ -221,10 +203,10 @@ def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
     seconds_BR = seconds_BR.reshape(-1, classes, leaf.pp)[:, usual_R, np.arange(leaf.pp)]
     limits = np.unique(seconds_BR[np.isfinite(seconds_BR)]).tolist()
 
+    size_B1 = low + np.arange(len(seconds_BR))[:, None]
+
     def largest_counts(limit: float) -> Ints:
-        within_BR = seconds_BR <= limit
-        most_R = low + len(within_BR) - 1 - within_BR[::-1].argmax(axis=0)
-        return np.where(within_BR.any(axis=0), most_R, 0)
+        return np.asarray(np.where(seconds_BR <= limit, size_B1, 0).max(axis=0))
 
     def enough(limit: float) -> bool:
         most_R = largest_counts(limit)
@@ -259,5 +241,4 @@ def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
     if len(giver_K) * 2 * leaf.microbatches * leaf.pp > MOST_ACTIONS:
         return np.empty((0, leaf.pp), dtype=np.int64)
     block_RR = np.eye(leaf.pp, dtype=np.int64)
-    moved_KR: Ints = layers_R - block_RR[giver_K] + block_RR[taker_K]
-    return moved_KR
+    return np.asarray(layers_R - block_RR[giver_K] + block_RR[taker_K])

@@ -148,7 +148,8 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
     """Indices of patterns that no pattern of the same stage sizes dominates by shorter backward passes. Longer
     actions never shorten a timeline."""
-    layers, backward = patterns.sum(axis=-1), leaf.backward_durations(patterns)
+    layers = patterns.sum(axis=-1)
+    backward = np.concatenate([one.backward(patterns) for one in leaf.scenario_leaves], axis=-1)
     front: list[int] = []
     for index in range(len(patterns)):
         same_sizes = [rival for rival in front if (layers[rival] == layers[index]).all()]

@@ -24,8 +24,7 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.risk import num_weighed
 from cost_models.schedules.timeline import CriticalPath
-from planner.exact.counts import good_of_numbers
-from planner.exact.program import Pipeline, Survivor, best_placement, pipeline_of, solve_record
+from planner.exact.program import Pipeline, best_placement, good_of_numbers, pipeline_of, solve_record
 from planner.exact.solvers import SolverName
 from planner.objectives import Certificate, ClosingProgram, Effort, Proof
 from planner.placement.leaf import TOLERANCE, Placement, Task, gap_of
@@ -314,17 +313,17 @@ class BranchAndBound(Prover):
             is_beaten[row] &= seconds > worst
         rows = np.flatnonzero((self.rows.first_bound <= worst) & ~is_beaten).tolist()
         beaten = {self.candidates.leaf(row).key for row in np.flatnonzero(is_beaten).tolist()}
-        leaves: dict[bytes, Survivor] = {}
+        leaves: dict[bytes, Task] = {}
         for row in rows:
             leaf = self.candidates.leaf(row)
             if leaf.key in beaten or leaf.has_replicas:
                 continue
-            placement, _ = self.best.get(row, (None, math.inf))
-            leaves.setdefault(leaf.key, Survivor(leaf, placement, self._paths[pipeline_of(leaf)]))
+            paths = self._paths[pipeline_of(leaf)]
+            task = Task(leaf, self.best.get(row), met_paths=paths, deadline=self._deadline)
+            leaves.setdefault(leaf.key, task)
             if len(leaves) > MAX_ILP_LAYOUTS:
                 return
-        survivors, solver = [*leaves.values()], self.settings.solver
-        self.settled = solve_record(survivors, best_seconds, deadline=self._deadline, solver=solver)
+        self.settled = solve_record([*leaves.values()], best_seconds, self.settings.solver)
 
     def _next(self, eligible: Bools) -> int | None:
         """Eligible undecided row with the least bound, once that bound is refined; None without such a row or

@@ -34,8 +34,15 @@ from cost_models.errors import InputError, RunError
 from cost_models.pipeline.pipeline import on_stages
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.schedules.timeline import CriticalPath
-from planner.exact.counts import good_of_numbers
-from planner.exact.program import Columns, Pipeline, Program, path_lengths, paths_through, pipeline_of
+from planner.exact.program import (
+    Columns,
+    Pipeline,
+    Program,
+    good_of_numbers,
+    path_lengths,
+    paths_through,
+    pipeline_of,
+)
 from planner.exact.solvers import SolverName, available_solver
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.mixes import every_mix
