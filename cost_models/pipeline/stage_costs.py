@@ -65,7 +65,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -473,7 +473,7 @@ class StageCosts:
         Unchanged if there is only one kind of block."""
         return self._join_kinds(by_sort)
 
-    @property
+    @cached_property
     def lightest(self) -> StageCosts:
         """Costs whose block columns are the minimum over the kinds of blocks, a lower bound for every
         block."""

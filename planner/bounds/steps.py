@@ -308,7 +308,7 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
         last_N = np.maximum(first_N - np.where(smaller > 0, slowest_N - fastest_NK[:, 0], 0.0), least_N)
     # the last rank waits for a pass of every other, whose first chunks have these blocks, but maybe the very first none
     blocks_before = (rows.pp - 1) * largest - np.minimum(smaller, np.where(smallest == 0, 1, rows.pp - 1))
-    passes, block = x.stage_forward + x.p2p, rows.lightest_costs.layer_forward
+    passes, block = x.stage_forward + x.p2p, rows.costs.lightest.layer_forward
     if not rows.splits_backward:
         passes, block = passes + x.stage_backward + x.p2p, rows.least_block_seconds
     wait_N = (rows.pp - 1) * passes + blocks_before * block
@@ -323,7 +323,7 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
 def _round_trip_bounds(rows: RankCosts) -> Array:
     """Seconds of one microbatch down all stages and up again, plus the first stage's passes of the other
     microbatches, (N,)."""
-    x, light, layers, stages = rows.costs, rows.lightest_costs, rows.num_layers, rows.pp * rows.vpp
+    x, light, layers, stages = rows.costs, rows.costs.lightest, rows.num_layers, rows.pp * rows.vpp
     block_N, last_N = (least_allowed(own.layer_backward, rows.allowed) for own in (x, light))
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
     backward = layers * block_N + stages * x.stage_backward + x.head_backward
@@ -357,7 +357,7 @@ def chunk_bounds(group: RankCosts) -> Array:
 def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
     """For each layout, whether stages of `sizes_RC` blocks may fit in memory if every block keeps as little as
     under any policy, (N,). A cheap filter: patterns are hundreds of thousands where blocks are hundreds."""
-    x, least_N = group.lightest_costs, _least_kept(group).min(axis=0)
+    x, least_N = group.costs.lightest, _least_kept(group).min(axis=0)
     static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
     kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
     free_NR = group.free_bytes + TOLERANCE * x.memory_limit[:, None]

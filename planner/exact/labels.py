@@ -112,8 +112,7 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
     low, high = leaf.sizes.start, leaf.sizes.stop - 1
     least_R, most_R = np.full(leaf.pp, low), np.full(leaf.pp, high)
     if math.isfinite(target):
-        least_NR, most_NR = rank_sizes(RankCosts.of(leaf), np.array([target * (1 + TOLERANCE)]))
-        least_R, most_R = least_NR[0], most_NR[0]
+        (least_R,), (most_R,) = rank_sizes(RankCosts.of(leaf), np.array([target * (1 + TOLERANCE)]))
     sizes = range(max(low, int(least_R.min())), min(high, int(most_R.max())) + 1)
     if not len(sizes):
         return None
@@ -227,7 +226,7 @@ class LabelPass:
         fixed_R = leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)
         slowest_R, fewest_R = np.where(useful, seconds, 0.0).max(axis=1), choices.sizes[useful.argmax(axis=1)]
         each_R = np.stack([fixed_R, slowest_R, fewest_R, choices.most_blocks])
-        self._sums_before = np.concatenate([np.zeros((4, 1)), np.cumsum(each_R, axis=1)], axis=1)
+        self._sums = np.concatenate([np.zeros((4, 1)), np.cumsum(each_R, axis=1)], axis=1)
         """Sums over the ranks before each boundary, (4, R + 1): seconds of one pass without blocks, its maximum, and
         minimum and maximum blocks."""
         each_RB = (seconds - fixed_R[:, None]) / choices.sizes
@@ -309,8 +308,7 @@ class LabelPass:
         """Drop labels (partial placements) that leave later ranks too little time, and limits and cuts that can
         no longer matter."""
         choices, block, later = self.choices, self._least_block, slice(rank + 1, None)
-        sums = self._sums_before
-        fixed_Q, slowest_Q, held_Q, reach_Q = sums[:, later] - sums[:, rank + 1, None]
+        fixed_Q, slowest_Q, held_Q, reach_Q = self._sums[:, later] - self._sums[:, rank + 1, None]
         limit_KQ = labels.limit[:, later] * (1 + ROUNDING)
         start_K = labels.seconds - block * labels.blocks
         most_KQ = (limit_KQ - start_K[:, None] - fixed_Q) / block
@@ -448,13 +446,10 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
         return None
     ways, cuts = choices.ways, cuts_of(choices, paths)
     for _ in range(MOST_PASSES):
-        open_ways = ways.sum()
         passed = LabelPass(choices, ways, cuts, target * (1 + TOLERANCE)).run()
-        if passed is None:
+        if passed is None or passed[1].sum() == ways.sum():
             break
         ways = passed[1]
-        if ways.sum() == open_ways:
-            break
     useful_RB: Bools = choices.useful & ways.any(axis=1)
     return choices_among(leaf, choices.first, choices.blocks, useful_RB)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -190,8 +190,7 @@ class Leaf(Pipeline):
 
     def fits(self, blocks_SP: Ints) -> Bools:
         """For each placement, whether every rank stays within its memory limit, (...,)."""
-        within_R: Bools = self.rank_bytes(blocks_SP) <= self.memory_limit
-        return np.asarray(within_R.all(axis=-1))
+        return np.asarray((self.rank_bytes(blocks_SP) <= self.memory_limit).all(axis=-1))
 
     def price(self, placement: Placement) -> float:
         """Step time of one placement of the layout, seconds."""
@@ -250,8 +249,3 @@ def proven(seconds: float, cut_off: float) -> Status:
     if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):
         return "optimal"
     return "infeasible" if math.isinf(cut_off) else "cut off"
-
-
-def leaf_fields(leaf: Leaf) -> dict[str, Any]:
-    """Fields of a leaf by name, to construct leaves of a subclass."""
-    return {field.name: getattr(leaf, field.name) for field in fields(Leaf)}

@@ -160,23 +160,18 @@ def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
 
     Sizes above twice the even share are tried only if nothing smaller fits.
     """
-    low, even = leaf.sizes.start, -(-leaf.num_layers // leaf.pp)
-    usual_sizes = range(low, min(leaf.sizes.stop, 2 * even + 2))
-    placement = _among(leaf, usual_sizes)
-    return placement if placement or usual_sizes == leaf.sizes else _among(leaf, leaf.sizes)
-
-
-def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
-    """Good placement with a number of blocks in `sizes` on each rank, and its step seconds; None where none fits."""
-    mixes = fastest_mixes(leaf, sizes)
-    candidates_KR = _balanced(leaf, mixes[0])
     best: tuple[Placement, float] | None = None
-    for _ in range(ROUNDS):
-        better = _best(leaf, candidates_KR[(candidates_KR < sizes.stop).all(axis=1)], *mixes)
-        if better is None or (best is not None and better[1] >= best[1]):
+    usual_stop = min(leaf.sizes.stop, 2 * -(-leaf.num_layers // leaf.pp) + 2)
+    for sizes in dict.fromkeys((range(leaf.sizes.start, usual_stop), leaf.sizes)):
+        mixes = fastest_mixes(leaf, sizes)
+        candidates_KR = _balanced(leaf, mixes[0])
+        for _ in range(ROUNDS):
+            better = _best(leaf, candidates_KR[(candidates_KR < sizes.stop).all(axis=1)], *mixes)
+            if better is None or (best is not None and better[1] >= best[1]):
+                break
+            best, candidates_KR = better, _moves(leaf, np.array(better[0].layers))
+        if best is not None:
             break
-        best = better
-        candidates_KR = _moves(leaf, np.array(best[0].layers))
     return best
 
 
@@ -202,7 +197,6 @@ def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
     usual_R = np.where(np.arange(leaf.pp) > 0, classes - 1, 0)
     seconds_BR = seconds_BR.reshape(-1, classes, leaf.pp)[:, usual_R, np.arange(leaf.pp)]
     limits = np.unique(seconds_BR[np.isfinite(seconds_BR)]).tolist()
-
     size_B1 = low + np.arange(len(seconds_BR))[:, None]
 
     def largest_counts(limit: float) -> Ints:

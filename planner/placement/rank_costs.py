@@ -149,11 +149,6 @@ class RankCosts:
         return base + np.where(self.ranks == 0, embedding, 0.0) + np.where(self.ranks == last, head, 0.0)
 
     @cached_property
-    def lightest_costs(self) -> StageCosts:
-        """Copy of the costs in which every block costs the least of any kind, which bounds each single block."""
-        return self.costs.lightest
-
-    @cached_property
     def of_kinds(self) -> tuple[RankCosts, ...]:
         """Costs of each kind of block alone, one `RankCosts` a kind."""
         if self.kinds.number == 1:
@@ -183,7 +178,7 @@ class RankCosts:
     def block_seconds(self) -> Array:
         """Seconds of forward plus backward of one block for one microbatch, (N, P) or (N · R, P); infinite
         under policies that are not allowed."""
-        seconds = self.lightest_costs.layer_forward[:, None] + self.lightest_costs.layer_backward
+        seconds = self.costs.lightest.layer_forward[:, None] + self.costs.lightest.layer_backward
         return np.where(self.allowed, seconds, np.inf)
 
     @cached_property
@@ -214,7 +209,7 @@ class RankCosts:
     @cached_property
     def optimizer_seconds(self) -> Array:
         """Minimum seconds of the optimizer step of the slowest rank, (N,)."""
-        x = self.lightest_costs
+        x = self.costs.lightest
         fullest = self.fullest_rank_value(lambda kind: kind.costs.layer_optimizer)
         longest: Array = self.by_rank(x.rank_optimizer + fullest).min(axis=1)
         embedding, head = self.of_first_rank(x.embedding_optimizer), self.of_first_rank(x.head_optimizer)
@@ -231,7 +226,7 @@ class RankCosts:
 
         The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step.
         """
-        x, first = self.lightest_costs, self.of_first_rank
+        x, first = self.costs.lightest, self.of_first_rank
         sync = first(x.rank_sync) + first_blocks * first(x.layer_sync)
         sync = sync + (0.0 if self.splits_backward else first(x.embedding_sync))
         sync = np.where(self.pp == 1, sync + first(x.head_sync), sync)
@@ -264,7 +259,7 @@ class RankCosts:
     def working(self) -> Array:
         """Peak bytes of temporary tensors on a rank whose chunks follow one policy, (N, R, P); with the loss on
         the last rank."""
-        x = self.lightest_costs
+        x = self.costs.lightest
         head_moment = self.with_ends(np.zeros((1, 1)), np.zeros((1, 1)), self.by_rank(x.head_moment))
         return np.maximum(self.by_rank(x.working), head_moment[..., None])
 
@@ -283,14 +278,14 @@ class RankCosts:
     @cached_property
     def updatable(self) -> Array:
         """Number of blocks on each rank whose optimizer step fits in memory, (N, R)."""
-        x = self.lightest_costs
+        x = self.costs.lightest
         return count_fitting(self.update_bytes, self.by_rank(x.layer_static + x.layer_update))
 
     @cached_property
     def blocks_that_fit(self) -> Array:
         """Maximum number of blocks that fit on a rank with one chunk under each policy, (N, R, P); −1 under
         policies not allowed."""
-        x, by_rank = self.lightest_costs, self.by_rank
+        x, by_rank = self.costs.lightest, self.by_rank
         block_NRP = by_rank(x.layer_static)[..., None] + self.live * by_rank(x.layer_activation)
         fit_NRP = count_fitting(self.free_bytes[..., None] - self.working, block_NRP)
         return np.where(self.allowed, np.minimum(fit_NRP, self.updatable[..., None]), -1.0)

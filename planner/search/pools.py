@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import permutations
 from math import factorial
@@ -56,7 +56,7 @@ from cost_models.specs.choices import SCHEDULES
 from cost_models.units import format_bytes
 from planner.bounds.cores import nothing_held
 from planner.bounds.steps import capacity_bounds, pipeline_seconds, quick_bounds
-from planner.placement.leaf import Leaf, leaf_fields
+from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts, groups_of
 from planner.rules.legality import LATE_RULES
 from planner.rules.pools import HIGHEST_ZERO, fills_pools, holds_replicas
@@ -369,7 +369,8 @@ class ReplicaSpace:
         question, layout = self.question, self.layout(row)
         leaves = [self._group(np.array([row]), costs).leaf for costs in self.costs]
         pools = tuple(replace(leaf, any_engine=not question.stack.torch_pipelining) for leaf in leaves)
-        return ReplicaLeaf(**leaf_fields(pools[0]), question=question, layout=layout, pools=pools)
+        first = {part.name: getattr(pools[0], part.name) for part in fields(Leaf)}
+        return ReplicaLeaf(**first, question=question, layout=layout, pools=pools)
 
     def _group(self, rows: Ints, costs: StageCosts) -> RankCosts:
         """Costs by rank in one pool of the given rows, which share one schedule and pp, at the minimum number of
