@@ -223,7 +223,7 @@ def context_seconds(
     kernels, share_of_blocks = (core_forward, core_backward), question.model.attention_share
     for way in CONTEXTS:
         rows = exchanges_by(question, columns, way)
-        messages = _context_messages(way, question, columns, group) if rows.any() else []
+        messages = _messages(way, question, columns, group) if rows.any() else []
         for backward, seconds, share in messages:
             message = share_of_blocks * seconds
             left = exposed_seconds(message, share * kernels[backward], question.hardware)
@@ -252,12 +252,13 @@ def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Grou
     return np.where(columns.cp > 1, share * (forth + back), 0.0)
 
 
-def _context_messages(
-    way: Context, question: Question, columns: LayoutColumns, group: Groups
-) -> list[tuple[Literal[0, 1], Array, Array | float]]:
-    """Messages of a block's passes under one method of context parallelism: 0 for the forward pass or 1 for
-    the backward pass, seconds before overlap, (N,), and the share of the pass's attention kernels that can
-    hide them."""
+Message = tuple[Literal[0, 1], Array, Array | float]
+"""Message of a block's forward pass (0) or backward pass (1): the pass, seconds before overlap, (N,), and the
+share of the pass's attention kernels that can hide them."""
+
+
+def _messages(way: Context, question: Question, columns: LayoutColumns, group: Groups) -> list[Message]:
+    """Messages of a block's passes under one method of context parallelism."""
     model, steps = question.model, columns.cp - 1
     rank_bytes = tokens_on_rank(question, columns, "split") * question.training.element_bytes
     if way == "all-to-all":

@@ -137,9 +137,9 @@ def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, 
 def _block_parts(model: TransformerSpec) -> Parts:
     elements: Parts = {}
     for one in block_operators(model):
-        rows = one.gemm is not None and one.gemm.split == "rows"
+        split = "rows" if one.gemm and one.gemm.split == "rows" else "columns"
         for sharing, count in one.weights.items():
-            part = sharing if sharing != "split" else "rows" if rows else "columns"
+            part = split if sharing == "split" else sharing
             elements[part] = elements.get(part, 0.0) + one.share * count
     return elements
 
