@@ -307,8 +307,7 @@ class Layout(CheckedSpec):
 
     def place_along(self, axis: str, rank: int) -> int:
         """Index of a rank along a mesh axis, counted from 0."""
-        degree: int = getattr(self, axis)
-        return rank // self.stride(axis) % degree
+        return int(rank // self.stride(axis) % getattr(self, axis))
 
     def __str__(self) -> str:
         unwritten = _UNWRITTEN | {"schedule": usual_schedule(self.vpp)}

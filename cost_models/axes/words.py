@@ -84,8 +84,7 @@ class Number(Word):
 
     def parse(self, text: str) -> int | None:
         digits = text if self.sign else text.removeprefix("=")
-        is_number = digits.isdecimal() and len(digits) <= _MOST_DIGITS
-        return int(digits) if is_number else None
+        return int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else None
 
     @property
     def every(self) -> range | None:
