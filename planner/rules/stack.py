@@ -134,10 +134,7 @@ def _pipeline_sends_words(question: Question, layout: Layout) -> Words:
 
 
 _RUNNABLE: dict[str, Row] = {
-    "the model is what it trains": (
-        lambda q, x: bool(q.model.left_out or q.model.not_in_executor),
-        _untrained_words,
-    ),
+    "no part is missing": (lambda q, x: bool(q.model.left_out or q.model.not_in_executor), _untrained_words),
     "learned positions reach the sequence": (
         lambda q, x: (
             (q.model.positions == "learned") & (q.training.sequence_length > q.model.longest_sequence)

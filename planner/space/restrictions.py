@@ -290,10 +290,8 @@ def parse_restrictions(
     chosen = {name: dict[str, frozenset[int]]() for name in names}
     for word in words:
         if word.values or word.kind == "unused":
-            values = chosen[word.kind].get(word.axis, word.values)
-            chosen[word.kind][word.axis] = (
-                values & word.values if word.kind == "only" else values | word.values
-            )
+            combine = frozenset.intersection if word.kind == "only" else frozenset.union
+            chosen[word.kind][word.axis] = combine(word.values, chosen[word.kind].get(word.axis, word.values))
     only, never, at_least, at_most, unused = chosen.values()
     policies = frozenset(range(len(RECOMPUTE_POLICIES)))
     unwanted = never.pop("recompute", frozenset()) | (policies - only.pop("recompute", policies))

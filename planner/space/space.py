@@ -418,7 +418,7 @@ class BalancedPrices(NamedTuple):
     peak_bytes: Array
 
 
-def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
+def balanced_prices(question: Question, x: LayoutColumns) -> BalancedPrices:
     """Step time and peak memory of N legal layouts with evenly spread blocks, under each recompute policy: quick
     prices for plots and candidates, not for proofs.
 
@@ -432,14 +432,12 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
 
     Shape legend: N layouts, R ranks, P recompute policies in the order of `RECOMPUTE_POLICIES`.
     """
-    costs = replace(stage_costs(question, columns), kinds=())  # costs of mean blocks
+    costs = replace(stage_costs(question, x), kinds=())  # costs of mean blocks
     allowed = policy_mask(question.training.recompute)
-    seconds = np.full((len(columns), len(allowed)), np.inf)
+    seconds = np.full((len(x), len(allowed)), np.inf)
     size, alike = np.full_like(seconds, np.inf), Kinds((0,) * question.model.num_layers)
-    for rows in groups_of(columns):
-        group = replace(
-            RankCosts.of_rows(question, columns.rows(rows), costs.rows(rows), allowed), kinds=alike
-        )
+    for rows in groups_of(x):
+        group = replace(RankCosts.of_rows(question, x.rows(rows), costs.rows(rows), allowed), kinds=alike)
         seconds[rows], size[rows] = _step_seconds(group), _peak_bytes(group)
     return BalancedPrices(seconds, size)
 
