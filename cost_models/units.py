@@ -111,12 +111,17 @@ def value_range(parse: Parser, least: str, most: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _in_largest_unit(value: float, names: str, units: dict[str, float]) -> tuple[float, str]:
+    """(value in a unit, name of the unit), of the units in `names`, largest first, of which the value is at least
+    one. The name is empty if it is less than all of them, and the value unchanged."""
+    sizes = ((name, units[name]) for name in names.split())
+    return next(((value / size, name) for name, size in sizes if abs(value) >= size), (value, ""))
+
+
 def format_bytes(value: float) -> str:
     """Convert bytes to text, such as "61.3 GiB" (binary, as memory is sold and reported)."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if abs(value) >= _BYTES[unit]:
-            return f"{value / _BYTES[unit]:.1f} {unit}"
-    return f"{value:.0f} B"
+    number, unit = _in_largest_unit(value, "TiB GiB MiB KiB", _BYTES)
+    return f"{number:.1f} {unit}" if unit else f"{value:.0f} B"
 
 
 def format_seconds(value: float) -> str:
@@ -130,18 +135,14 @@ def format_seconds(value: float) -> str:
 
 def format_bandwidth(value: float) -> str:
     """Convert a bandwidth in bytes/s to text, such as "300 GB/s" (decimal, as links are sold)."""
-    for unit in ("TB", "GB", "MB"):
-        if value >= _BYTES[unit]:
-            return f"{value / _BYTES[unit]:.4g} {unit}/s"
-    return f"{value:.0f} B/s"
+    number, unit = _in_largest_unit(value, "TB GB MB", _BYTES)
+    return f"{number:.4g} {unit}/s" if unit else f"{value:.0f} B/s"
 
 
 def format_count(value: float) -> str:
     """Convert a large count to text, such as "174.6 B", "8.4 M", "512"."""
-    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {unit}"
-    return f"{value:,.0f}"
+    number, unit = _in_largest_unit(value, "T B M", _COUNTS)
+    return f"{number:.4g} {unit}" if unit else f"{value:,.0f}"
 
 
 def grouped(number: int) -> str:

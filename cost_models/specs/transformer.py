@@ -824,13 +824,12 @@ class TransformerSpec(CheckedSpec):
         if experts := self.num_experts:
             active, numbers, count = self.experts_per_token, self.moe_layers, self.num_moe_layers
             groups, ungated = self.expert_groups, not self.shared_expert_ffn_hidden_size
-            number, chosen, best = (
-                (groups.count, groups.per_token, groups.scored_by) if groups else (1, 1, "")
-            )
+            number, chosen = (groups.count, groups.per_token) if groups else (1, 1)
+            adds_pairs = groups is not None and groups.scored_by == "two best"
             size, ascending = experts // number, [*numbers] == sorted({*numbers} & {*range(layers)})
-            too_few, miscounted = not 0 < active <= experts, numbers and len(numbers) != count
+            outside, miscounted = not 0 < active <= experts, numbers and len(numbers) != count
             errors |= {
-                f"experts_per_token {active} is not between 1 and num_experts {experts}": too_few,
+                f"experts_per_token {active} is not between 1 and num_experts {experts}": outside,
                 f"num_moe_layers {count} is not between 1 and num_layers {layers}": not count
                 or count > layers,
                 "moe_ffn_hidden_size must be above zero": not self.moe_ffn_hidden_size,
@@ -841,7 +840,7 @@ class TransformerSpec(CheckedSpec):
                 f"{number} expert_groups do not divide {experts} experts": experts % number,
                 f"a token chooses {chosen} of {number} expert_groups": chosen > number,
                 f"{chosen} expert_groups of {size} experts have fewer than {active}": chosen * size < active,
-                "expert_groups of one expert have no two best": size < 2 and best == "two best",
+                "expert_groups of one expert have no two best": size < 2 and adds_pairs,
             }
         else:
             mixture = "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers"
