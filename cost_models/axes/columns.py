@@ -61,8 +61,7 @@ def seated_as(columns: LayoutColumns, orders: Iterable[int]) -> Bools:
     """(N,) whether the layout's order of mesh axes places ranks as one of `orders` does, indices into `ORDERS`."""
     mesh = columns.cp, columns.dp, columns.pp
     seats = same_seats(*mesh, columns.order)
-    seated: Bools = np.any([same_seats(*mesh, order) == seats for order in orders], axis=0)
-    return seated
+    return np.asarray(np.any([same_seats(*mesh, order) == seats for order in orders], axis=0))
 
 
 if TYPE_CHECKING:

@@ -100,9 +100,11 @@ PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS
 """(orders, 3) positions of cp, dp and pp in each order of the mesh axes; smaller is further inside."""
 
 
-def same_seats(
-    cp: Ints | int, dp: Ints | int, pp: Ints | int, order: Ints | int | slice = slice(None)
-) -> Ints:
+Degree = Ints | int
+"""Parallel degrees of many layouts, (N,), or of one."""
+
+
+def same_seats(cp: Degree, dp: Degree, pp: Degree, order: Degree | slice = slice(None)) -> Ints:
     """For an order of mesh axes by index, the index of the first order that places ranks equally, (N,), or for every
     order, (N, orders) or (orders,). Orders place ranks equally if they differ only in axes of degree 1."""
     return np.asarray(_FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1), order])
