@@ -103,7 +103,7 @@ class LayoutColumns(_AxisColumns):
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
         """Columns of the layouts in the rows `index`."""
-        return LayoutColumns(**{name: _take_rows(getattr(self, name), index) for name in COLUMNS})
+        return LayoutColumns(**{name: take_rows(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
         """(N,) number of microbatches per pipeline and step, global batch / (mbs × dp)."""
@@ -213,22 +213,22 @@ def over_distinct(columns: LayoutColumns, names: Iterable[str], compute: Callabl
     first, kind = first_of_each([getattr(columns, name) for name in names])
     if len(first) > len(columns) // 2:
         return compute(columns)
-    spread: T = _take_rows(compute(columns.rows(first)), kind)
+    spread: T = take_rows(compute(columns.rows(first)), kind)
     return spread
 
 
-def _take_rows(value: Any, index: Ints | slice) -> Any:
+def take_rows(value: Any, index: Ints | slice) -> Any:
     """Copy a record (dataclass, tuple or dict) with only the rows `index` of each array; an array broadcast
     from one number stays broadcast."""
     if isinstance(value, np.ndarray):
-        if isinstance(index, slice) or value.strides != (0,) or not len(value):
+        if isinstance(index, slice):
             return value[index]
-        return np.broadcast_to(value[:1], index.shape)
+        return np.broadcast_to(value[:1], index.shape) if value.strides == (0,) else value.take(index, axis=0)
     if isinstance(value, tuple):
-        rows = [_take_rows(one, index) for one in value]
+        rows = [take_rows(one, index) for one in value]
         return type(value)(*rows) if hasattr(value, "_fields") else tuple(rows)
     if isinstance(value, dict):
-        return {name: _take_rows(one, index) for name, one in value.items()}
+        return {name: take_rows(one, index) for name, one in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{own.name: _take_rows(getattr(value, own.name), index) for own in fields(value)})
+        return type(value)(**{own.name: take_rows(getattr(value, own.name), index) for own in fields(value)})
     return value

@@ -71,7 +71,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import COLUMNS as AXIS_COLUMNS
-from cost_models.axes.columns import LayoutColumns, is_overlapped, is_scheduled, over_distinct
+from cost_models.axes.columns import LayoutColumns, is_overlapped, is_scheduled, over_distinct, take_rows
 from cost_models.axes.offload.price import offload_bytes, offload_seconds
 from cost_models.axes.offload.residency import named_blocks
 from cost_models.communication.by_axis import exposed_seconds
@@ -454,8 +454,8 @@ class StageCosts:
 
     def rows(self, index: Ints | slice) -> StageCosts:
         """Costs of only the layouts in the rows `index`."""
-        kinds = tuple({name: value[index] for name, value in one.items()} for one in self.kinds)
-        return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
+        rows: StageCosts = take_rows(self, index)
+        return rows
 
     def within(self, limit: float | None) -> StageCosts:
         """Costs with the memory limit of each device lowered to at most `limit` bytes; unchanged if `limit`

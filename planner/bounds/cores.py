@@ -28,6 +28,7 @@ from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.axes.offload.price import least_update
 from cost_models.axes.offload.residency import host_bytes, offloads
 from cost_models.axes.rule import objections, unbroken
+from cost_models.axes.stages import policy_mask
 from cost_models.axes.words import EVERY
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import memory_limit, usable_host_memory
@@ -50,6 +51,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.placement.rank_costs import count_fitting
 from planner.rules.legality import LATE_RULES
 from planner.space.axes import Boxes, columns_that_affect, with_counts
+from planner.space.restrictions import FULL_COUNT_POLICIES
 from planner.space.space import Space
 
 
@@ -255,11 +257,17 @@ PerChoice = Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]]
 
 def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, compute: PerChoice) -> Array:
     """Result of `compute` for each core under the `allowed` recompute policies, (N,), computed only if not
-    stored yet. Missing values are computed for `allowed` and for each single policy at once: searches of one
-    answer ask for all of these, and most of the work is shared."""
-    choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
+    stored yet. Missing values are computed at once for every set of policies that searches of one answer may
+    ask for (`Restrictions.by_recompute`): most of the work is shared."""
+    sets = (allowed, *np.eye(len(allowed), dtype=np.bool_), policy_mask(FULL_COUNT_POLICIES))
+    choices = [*{one.tobytes(): one for one in sets}.values()]
     tables = [_remembered(space, name, choice) for choice in choices]
-    if len(new := cores[np.isnan(tables[0][cores])]):
+    new = cores[np.isnan(tables[0][cores])]
+    if (("known", name), allowed.tobytes()) in space.memo:  # by another space
+        for table, choice in zip(tables, choices, strict=True):
+            table[new] = _remembered(space, ("known", name), choice)[new]
+        new = new[np.isnan(tables[0][new])]
+    if len(new):
         for table, values in zip(tables, compute(new, choices), strict=True):
             table[new] = values
     return tables[0][cores]

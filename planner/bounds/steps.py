@@ -102,16 +102,17 @@ def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float 
     if group.schedule not in PLAIN:
         return chunk_bounds(group)
     step = max(1, TABLE_ENTRIES // (group.shape[0] * len(group.limited_to(cut_off).sizes)))
-    groups = (group.rows(slice(start, start + step)) for start in range(0, len(group), step))
-    return np.concatenate([np.empty(0), *(rank_bounds(part, cut_off, precision) for part in groups)])
+    starts = range(0, len(group), step)
+    parts = [group.rows(slice(start, start + step)) for start in starts] if len(starts) > 1 else [group]
+    return np.concatenate([rank_bounds(part, cut_off, precision) for part in parts])
 
 
 def _may_fit(group: RankCosts) -> Bools:
     """For each layout, whether every rank may hold a block and all ranks together the model, (N,)."""
-    fit_NR = np.minimum(group.blocks_that_fit.max(axis=-1), group.sizes[-1])
+    fit_NR = np.minimum(-least_allowed(-group.blocks_that_fit, group.allowed), group.sizes[-1])
     may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
     for kind in group.of_kinds:
-        fit_of_kind_NR = np.clip(kind.blocks_that_fit.max(axis=-1), 0, kind.num_layers)
+        fit_of_kind_NR = np.clip(-least_allowed(-kind.blocks_that_fit, kind.allowed), 0, kind.num_layers)
         may &= fit_of_kind_NR.sum(axis=1) >= kind.num_layers
     return may
 
@@ -418,8 +419,8 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
         first = rank * fewest_blocks
         begin = np.arange(first, max(first, last - (pp - 1 - rank) * fewest_blocks - size) + 1)
         begin = begin[:1] if rank == 0 else begin[-1:] if rank == pp - 1 else begin
-        upto = np.minimum(begin + size, last)
-        runs.append(np.unique((kinds.before[:, upto] - kinds.before[:, begin]).T, axis=0))
+        runs_KJ = kinds.before[:, np.minimum(begin + size, last)] - kinds.before[:, begin]
+        runs.append(np.array(sorted({*map(tuple, runs_KJ.T.tolist())})))
     every_J = np.arange(max(map(len, runs)))
     table = np.stack([counts[every_J % len(counts)].T for counts in runs], axis=1)
     return table.reshape(kinds.number, pp, -1, len(every_J))

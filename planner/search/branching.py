@@ -75,7 +75,7 @@ MAX_ROUNDS, MIN_ROUNDS = 24, 2
 """Maximum and minimum placement rounds of a layout without a time limit, or in one of many searches; fixed, so results
 are deterministic. The maximum is three times what any finished placement needed, and in one of many searches a third
 of that; each abandoned layout halves it."""
-COUNT_INTERVAL = 0.1
+COUNT_INTERVAL = 0.5
 """Seconds between counts of undecided layouts: counting takes longer than many steps of the search."""
 
 MAX_COUNTED = 100_000

@@ -22,7 +22,7 @@ from cost_models.axes.offload.residency import named_blocks
 from cost_models.axes.stages import policies_by_schedule, policy_mask
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pricing import costs_under_scenarios
-from cost_models.pipeline.stage_costs import StageCosts, stage_costs
+from cost_models.pipeline.stage_costs import StageCosts, costs_by_kind
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import SCHEDULES
@@ -91,7 +91,7 @@ class UniformCandidates:
         core, choice = space.choices_of(np.empty(0, dtype=np.int64))
         self.closed = Closed(core, choice, space.counts.rows(core), np.empty(0))
         self._columns = space.rows(core, choice)
-        self._costs = stage_costs(question, self._columns)
+        self._costs = costs_by_kind([{}] * question.kinds.number, question.kinds, 0)
         self._seeded, self._batch, self._relaxed_together = False, FIRST_OPENED, FIRST_RELAXED
 
     def __len__(self) -> int:
@@ -209,7 +209,8 @@ class UniformCandidates:
             costs_of.append(costs.rows(rows))
             closed.append(priced.rows(np.flatnonzero(~is_row)))
             bounds.append(bound[rows])
-        self._columns, self._costs = joined(columns_of), joined(costs_of)
+        self._columns = joined(columns_of)
+        self._costs = joined([costs for costs in costs_of if len(costs)] or costs_of[:1])
         self.closed = joined(closed)
         return np.concatenate(bounds)
 

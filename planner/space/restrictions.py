@@ -29,7 +29,7 @@ from planner.space.axes import CLOSED
 _COMMON = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
 AXES = (*_COMMON, *(name for name in COLUMNS if name not in _COMMON))
 """Columns that may be fixed or forbidden, common axes first; recompute is restricted separately."""
-_FULL_COUNT_POLICIES: tuple[Recompute, ...] = ("none", "full")
+FULL_COUNT_POLICIES: tuple[Recompute, ...] = ("none", "full")
 """Policies of the blocks of a stage if a trainer counts the blocks that it recomputes in full."""
 
 
@@ -152,7 +152,7 @@ class Restrictions:
         """Whether the trainer has a single number for recomputation, the number of first blocks of each stage
         recomputed in full."""
         counts = self.trainer is not None and trainer_named(self.trainer).counts_full
-        return counts and self.recompute(question) == _FULL_COUNT_POLICIES
+        return counts and self.recompute(question) == FULL_COUNT_POLICIES
 
     def by_recompute(self, question: Question) -> tuple[Restrictions, ...]:
         """Separate restrictions for each recompute setting of a trainer that has one setting for all stages;
@@ -172,9 +172,9 @@ class Restrictions:
             raise InputError(f"{trainer.name} has no recompute policy of {', '.join(policies)}", hint=hint)
         if len(policies) == 1 or self.recomputes_by_count(question):
             return ()
-        joins_counts = trainer.counts_full and {*_FULL_COUNT_POLICIES} <= {*usable}
-        single = [{policy} for policy in usable if not (joins_counts and policy in _FULL_COUNT_POLICIES)]
-        settings = [*single, {*_FULL_COUNT_POLICIES}] if joins_counts else single
+        joins_counts = trainer.counts_full and {*FULL_COUNT_POLICIES} <= {*usable}
+        single = [{policy} for policy in usable if not (joins_counts and policy in FULL_COUNT_POLICIES)]
+        settings = [*single, {*FULL_COUNT_POLICIES}] if joins_counts else single
         every = frozenset(RECOMPUTE_POLICIES)
         return tuple(replace(self, forbidden_recompute=every - setting) for setting in settings)
 
