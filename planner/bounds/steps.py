@@ -393,8 +393,8 @@ def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: 
                 for policy in policies:
                     live_NT = group.live[:, rank] @ blocks_TCKP[:, :, k, policy].T.astype(np.float64)
                     held_NT += kind.costs.layer_activation[:, policy, None] * live_NT
-            used = [np.where(blocks_TCP[..., p].any(axis=1), working_NP[:, p, None], 0.0) for p in policies]
-            fits_NT &= held_NT + np.max(used, axis=0) <= free_N[:, None]
+            sets = [np.where(blocks_TCP[..., p].any(axis=1), working_NP[:, p, None], 0.0) for p in policies]
+            fits_NT &= held_NT + np.max(sets, axis=0) <= free_N[:, None]
             fits_NT &= group.updatable[:, rank, None] >= count_R[rank]
             longest_NT = np.maximum(longest_NT, wait_NT + group.microbatches[:, None] * work_NT)
         first_TKP += blocks_TCKP[:, 0]

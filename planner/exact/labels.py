@@ -464,8 +464,8 @@ def _scenario_paths(leaf: Leaf, scenarios: StageCosts, blocks_RP: Ints) -> Scena
     counts_K = weighed_mask(leaf.step_seconds_by_scenario(scenarios, blocks_RP), leaf.risk)
     leaves = [(at, leaf.scenario_leaves[at]) for at in np.flatnonzero(counts_K).tolist()]
     return [
-        (at, priced.critical_path(blocks_RP), int(priced.once_a_step("optimizer", blocks_RP).argmax()))
-        for at, priced in leaves
+        (at, scenario.critical_path(blocks_RP), int(scenario.once_a_step("optimizer", blocks_RP).argmax()))
+        for at, scenario in leaves
     ]
 
 
@@ -474,7 +474,7 @@ def _mean_path_cuts(choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
     in seconds. Each path has the synchronisation of its last rank, one rank's optimizer step and the overhead
     of its scenario."""
     leaves = choices.leaf.scenario_leaves
-    every = [Choices(own, choices.first, choices.blocks, choices.useful) for own in leaves]
+    every = [Choices(leaf, choices.first, choices.blocks, choices.useful) for leaf in leaves]
     added, fixed = np.zeros((len(paths), *choices.seconds.shape)), np.zeros(len(paths))
     for index, path_set in enumerate(paths):
         for at, path, slowest in path_set:

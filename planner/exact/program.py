@@ -458,8 +458,8 @@ def best_placement(task: Task) -> Solution:
         cut_off = min(seconds, task.cut_off)
         if bound >= cut_off:
             break
-        numbered = replace(task, leaf=leaf, incumbent=None, cut_off=cut_off)
-        solution = place_by_labels(numbered) or place_by_ilp(numbered)
+        part = replace(task, leaf=leaf, incumbent=None, cut_off=cut_off)
+        solution = place_by_labels(part) or place_by_ilp(part)
         rounds += solution.rounds
         paths += solution.paths
         if solution.status == "stopped":

@@ -149,7 +149,7 @@ def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
     """Indices of patterns that no pattern of the same stage sizes dominates by shorter backward passes. Longer
     actions never shorten a timeline."""
     layers = patterns.sum(axis=-1)
-    backward = np.concatenate([one.backward(patterns) for one in leaf.scenario_leaves], axis=-1)
+    backward = np.concatenate([scenario.backward(patterns) for scenario in leaf.scenario_leaves], axis=-1)
     front: list[int] = []
     for index in range(len(patterns)):
         same_sizes = [rival for rival in front if (layers[rival] == layers[index]).all()]
