@@ -1,4 +1,5 @@
-"""Lower bounds of cores, for any ZeRO stage, shards and schedule, and least costs of boxes of counts.
+"""Lower bounds on the step time of cores (layouts before ZeRO stage and schedule are chosen), and minimum
+costs of boxes (ranges of numbers of offloaded blocks).
 
     ideal     compute and tensor-parallel communication under the fastest recompute policy, for the tensor group with
               the fastest links, wherever the rest of the layout is
@@ -60,26 +61,30 @@ class StepPieces(NamedTuple):
     forward and one back; of a backward pass that a schedule of the space splits, only the part towards the input."""
 
     blocks: Array
-    """Forward and backward of all blocks, under the fastest policy, of embedding and of head."""
+    """Seconds of one forward and backward pass through all blocks, under the fastest recompute policy,
+    embedding and head."""
     serial: Array
-    """The same without the weight halves that may run at other times."""
+    """Seconds as in `blocks`, minus the weight-gradient halves of backward passes that may run at other
+    times."""
     of_kinds: Array
-    """Forward plus backward of a block of each kind, (N, K)."""
+    """Seconds of forward plus backward pass of one block of each kind, (N, K)."""
     stage: Array
-    """Forward plus backward of a stage besides its blocks."""
+    """Seconds of forward plus backward pass of a stage without its blocks."""
     way: Array
-    """Passes of a stage with a block of the lightest kind, with transfers."""
+    """Seconds of the passes of a stage with one block of the lightest kind, transfers included."""
     missing: Array
-    """Part of these that the block takes."""
+    """Part of `way` that the block takes, seconds."""
     longer_pass: Array
-    """Longer pass of such a stage, forward or back; where backward passes are split, the forward pass."""
+    """Seconds of the longer pass (forward or backward) of a stage with one block of the lightest kind; the
+    forward pass where backward passes are split."""
     empty_pass: Array
-    """The same of a stage without a block."""
+    """Seconds of the longer pass (forward or backward) of a stage without a block; the forward pass where
+    backward passes are split."""
     tail_seconds: Array
-    """Seconds after the last backward pass."""
+    """Seconds after the last backward pass, for gradient synchronisation, optimizer and overhead."""
 
     def rows(self, index: Ints) -> StepPieces:
-        """Subset of the step parts at the given indices."""
+        """Select the parts of the layouts at the given indices."""
         return StepPieces(*(value[index] for value in self))
 
 
@@ -131,14 +136,14 @@ def shortest_steps(space: Space, cores: Ints, x: StepPieces) -> Array:
 
 
 Values = dict[str, Array]
-"""Coefficient → seconds or bytes of each layout."""
+"""Name of a cost coefficient → its seconds or bytes in each layout."""
 MEMORY_TERMS = ("static", "layer_static", "layer_activation", "head_static", "working")
-"""Coefficients of memory that decide whether all blocks find room."""
+"""Names of the memory coefficients that decide whether all blocks fit."""
 
 
 def may_hold_blocks(space: Space, cores: Ints, by_kind: list[Values], limit: Array, allowed: Bools) -> Bools:
-    """For each core (layout before ZeRO stage and schedule are chosen), whether the ranks may have memory for
-    all blocks with one microbatch each, (N,); every schedule has such a moment.
+    """Whether the ranks of each core (layout before ZeRO stage and schedule are chosen) may have memory for
+    all blocks, (N,). Each block holds one microbatch, a moment that every schedule has.
 
     No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on. All
     blocks must fit if they are as light as those of any kind, and those of each kind alone.
@@ -166,14 +171,14 @@ def ideal_seconds(space: Space, allowed: Bools) -> Array:
 
 
 def best_known_bounds(space: Space, allowed: Bools) -> Array:
-    """Highest lower bound of the step computed so far for every core (layout before ZeRO stage and schedule are
-    chosen), seconds (N,), whatever memory devices have."""
+    """Highest lower bound of the step computed so far for every core (layout before ZeRO stage and schedule
+    are chosen), seconds (N,), without regard to memory."""
     return np.fmax(ideal_seconds(space, allowed), _remembered(space, "relaxed", allowed))
 
 
 def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
-    """For each core (layout before ZeRO stage and schedule are chosen), whether an earlier check proved that
-    nothing fits within `max_memory`, (N,)."""
+    """Whether an earlier check proved that no layout of each core (layout before ZeRO stage and schedule are
+    chosen) fits within `max_memory`, (N,)."""
     return np.asarray(_remembered(space, _fits_within(space, max_memory), allowed) == 0)
 
 
@@ -182,8 +187,8 @@ def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
 
 
 def _remembered(space: Space, name: object, allowed: Bools) -> Array:
-    """Array stored under a name with a value for every core (layout before ZeRO stage and schedule are chosen)
-    under the given policies, (N,), NaN where not computed yet."""
+    """Cached array `name` with a value for every core (layout before ZeRO stage and schedule are chosen),
+    (N,), NaN where not computed yet. Each set of allowed recompute policies has its own."""
     unknown = np.full(len(space.cores), np.nan)
     return np.asarray(space.memo.setdefault((name, allowed.tobytes()), unknown))
 
@@ -205,7 +210,8 @@ def _ideal_bounds(space: Space, allowed: Bools) -> Array:
 
 
 def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
-    """Ideal costs for each kind of core, and the index of the kind of each core, (N,)."""
+    """Ideal costs of each group of cores (layouts before ZeRO stage and schedule are chosen) with equal block
+    costs, and the index of each core's group, (N,)."""
     question, cores = space.question, space.cores
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_affect("blocks")])
     representative = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
@@ -223,14 +229,14 @@ def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
 
 
 def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Values]) -> StageCosts:
-    """Costs per stage and block if no other ranks held the same parameters; coefficients that `seconds_of` does
-    not name are zero."""
+    """Stage costs as if no other ranks held the same parameters; coefficients that `seconds_of` does not
+    return are zero."""
     by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
     return costs_by_kind([seconds_of(terms) for terms in by_kind], space.question.kinds, len(rows))
 
 
 _IDEAL = [name for name in SECONDS[: SECONDS.index("p2p")] if not name.startswith("stage")]
-"""Coefficients of the passes of blocks, embedding and head."""
+"""Names of the cost coefficients for the passes of blocks, embedding and head."""
 
 
 def _inside_node(term: Term) -> Array:
@@ -256,9 +262,9 @@ PerChoice = Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]]
 
 
 def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, compute: PerChoice) -> Array:
-    """Result of `compute` for each core under the `allowed` recompute policies, (N,), computed only if not
-    stored yet. Missing values are computed at once for every set of policies that searches of one answer may
-    ask for (`Restrictions.by_recompute`): most of the work is shared."""
+    """Cached result of `compute` for each core (layout before ZeRO stage and schedule are chosen) under the
+    `allowed` recompute policies, (N,). Missing values are computed at once for every set of policies that
+    searches of one answer may ask for (`Restrictions.by_recompute`): most of the work is shared."""
     sets = (allowed, *np.eye(len(allowed), dtype=np.bool_), policy_mask(FULL_COUNT_POLICIES))
     choices = [*{one.tobytes(): one for one in sets}.values()]
     tables = [_remembered(space, name, choice) for choice in choices]
@@ -274,16 +280,16 @@ def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, 
 
 
 def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Lower bounds of the step of cores, without replicas of the parameters, under each set of allowed
-    recompute policies, seconds (choices, N)."""
+    """Lower bounds of the step of cores as if no ranks shared parameters, under each set of allowed recompute
+    policies, seconds (choices, N)."""
     bound = partial(_unshared_bounds, cores=cores, choices=choices)
     return _weighed_bounds(space, bound).reshape(len(choices), -1)
 
 
 def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Sequence[Bools]) -> list[Bools]:
-    """For each set of allowed recompute policies, which cores (layouts before ZeRO stage and schedule are
-    chosen) may fit in memory, (N,). Every memory coefficient is taken at the ZeRO stage, over all ranks, where
-    it is least."""
+    """Whether each core (layout before ZeRO stage and schedule are chosen) may fit in memory, (N,), a mask
+    for each set of allowed recompute policies. Every memory coefficient is taken at the ZeRO stage, over all
+    ranks, where it is least."""
     question, x = space.question, space.cores.rows(cores)  # the order of whose axes moves no bytes
     first, kind = first_of_each([getattr(x, field.name) for field in fields(x) if field.name != "order"])
     distinct_cores, rows = cores[first], x.rows(first)
@@ -338,8 +344,9 @@ def _costs_at_stage(space: Space, rows: LayoutColumns, zero: int) -> StageCosts:
 
 
 def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:
-    """Minimum cost of any layout in each box of offload counts, (N,) for each coefficient; the memory limit is
-    zero where hosts or drives lack room for every corner of the box under all recompute policies."""
+    """Minimum of each cost coefficient over the layouts in each box (range of numbers of offloaded blocks),
+    (N,). The memory limit is zero where hosts or drives lack room for every corner of the box under all
+    recompute policies."""
     costs, corners = weighed_costs(question, columns), boxes.corners(columns)
     if not boxes.is_single.all():
         sized = [stage_costs(question, corner, memory_terms) for corner in corners]
@@ -365,13 +372,14 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
 
 
 def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
-    """For each box, whether hosts and drives have room for one of the layouts at its corners, (N,)."""
+    """Whether hosts and drives have room for some corner layout of each box (range of numbers of offloaded
+    blocks), (N,)."""
     return np.asarray(np.any([unbroken(LATE_RULES, question, corner) for corner in corners], axis=0))
 
 
 def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
-    """For each box of offload counts, a layout with as many offloaded blocks as host memory holds, and whether
-    hosts hold it, (N,)."""
+    """Layout of each box (range of numbers of offloaded blocks) that offloads as much as host memory holds,
+    and whether host memory holds it, (N,)."""
     lowest, highest = with_counts(columns, boxes.least), with_counts(columns, boxes.most)
     low, high = host_bytes(question, lowest), host_bytes(question, highest)
     room = usable_host_memory(question.cluster)
@@ -384,7 +392,8 @@ def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple
 
 
 def nothing_held(question: Question, columns: LayoutColumns) -> InfeasibleError:
-    """Error to raise if hosts hold the offloaded blocks of no layout. It names the layout that offloads least."""
+    """Create the error that host memory holds the offloaded blocks of no layout. It names the layout that
+    offloads least."""
     lightest = columns.layout(int(host_bytes(question, columns).argmin()))
     words = objections(LATE_RULES, question, lightest)[0]
     return InfeasibleError(words.what, hint=words.hint)

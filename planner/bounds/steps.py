@@ -57,16 +57,17 @@ from planner.placement.patterns import blocks_of_chunks, chunk_sizes, policy_end
 from planner.placement.rank_costs import RankCosts, cheapest_seconds
 
 PRECISION = 1e-5
-"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
+"""Relative precision of the bisection for a capacity bound, finer than the bounds are tight."""
 ROUNDS, ROUNDS_IN_POOLS = 3, 2
-"""Times the limits of ranks are sharpened by one another's: a third time costs more in pools than it rules out."""
+"""Number of rounds that tighten the time limit of each rank by those of other ranks, on one kind of GPU and
+in several pools. In pools a third round costs more than it rules out."""
 TABLE_ENTRIES = 4_000_000
-"""Layouts × ranks × counts of blocks handled at once: bounds memory."""
+"""Maximum layouts × ranks × block counts in one batch, which bounds memory."""
 
 
 def quick_bounds(group: RankCosts) -> Array:
-    """Lower bound of the step time of layouts with work shared evenly and memory met on average, seconds (N,);
-    infinite where nothing can fit."""
+    """Lower bound of each layout's step time as if ranks shared work and memory evenly, seconds (N,);
+    infinite where no placement can fit."""
     if group.schedule not in PLAIN:
         return quick_chunk_bounds(group)
     (pp, _), work = group.shape, group.least_work
@@ -81,8 +82,9 @@ def quick_bounds(group: RankCosts) -> Array:
 
 
 def pipeline_seconds(schedule: Schedule, pp: Ints | int, m: Ints, cycle: Array, busiest: Array) -> Array:
-    """Lower bound of the end of the last action on rank 0, seconds (N,), if some rank takes `busiest` seconds
-    for one of `m` microbatches, and a microbatch takes `cycle` seconds down the pipeline and up again."""
+    """Lower bound of the time at which rank 0 ends its last action, seconds (N,). Some rank takes `busiest`
+    seconds for each of `m` microbatches, and a microbatch takes `cycle` seconds down the pipeline and up
+    again."""
     steady = schedule_named(schedule).steady
     if steady == "queue":
         return cycle + (m - 1) * busiest
@@ -94,8 +96,8 @@ def pipeline_seconds(schedule: Schedule, pp: Ints | int, m: Ints, cycle: Array, 
 
 
 def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float = PRECISION) -> Array:
-    """Shortest step time, seconds (N,), in which the ranks, each with an integer number of blocks, have memory
-    for all blocks; infinite where blocks do not fit.
+    """Lower bound of each layout's step time with whole blocks and each rank's own memory, seconds (N,);
+    infinite where the blocks do not fit.
 
     At most `cut_off` seconds: slower layouts get the cut-off. `precision` is relative.
     """
@@ -108,7 +110,8 @@ def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float 
 
 
 def _may_fit(group: RankCosts) -> Bools:
-    """For each layout, whether every rank may hold a block and all ranks together the model, (N,)."""
+    """Whether every rank of each layout may hold the minimum of blocks, and all ranks together the model,
+    (N,)."""
     fit_NR = np.minimum(-least_allowed(-group.blocks_that_fit, group.allowed), group.sizes[-1])
     may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
     for kind in group.of_kinds:
@@ -165,8 +168,8 @@ def _rank_seconds(group: RankCosts) -> Array:
 
 
 def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
-    """Minimum seconds of B blocks under two recompute policies, in any fraction that fits in memory, (N, R, B);
-    infinite where none fits.
+    """Minimum seconds of B blocks split between two recompute policies in any fraction that fits in memory,
+    (N, R, B); infinite where none fits.
 
     Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
     """
@@ -190,8 +193,8 @@ def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
 
 
 def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
-    """Fewest and most blocks of each rank, (N, R) each, in any placement that takes no longer than `step` (N,)
-    seconds.
+    """Minimum and maximum number of blocks of each rank in any placement whose step takes at most `step` (N,)
+    seconds, (N, R) each.
 
     Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
     """
@@ -200,8 +203,9 @@ def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
 
 
 def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) -> tuple[Ints, Ints]:
-    """Fewest and most blocks of each rank, (N, R) each, in any placement that takes no longer than `step`
-    seconds. `work` is a lower bound of the seconds of one microbatch over all ranks.
+    """Minimum and maximum number of blocks of each rank in a step of at most `step` (N,) seconds, (N, R)
+    each, from the seconds of each block count. `work` is a lower bound of the seconds of one microbatch over
+    all ranks.
 
     Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
     takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
@@ -239,7 +243,7 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
 
 def rank_limits(group: RankCosts, end_N: Array, work_N: Array, least_NR: Array, longest_NR: Array) -> Array:
     """Maximum seconds per microbatch that each rank may take for the pipeline to end in `end_N` seconds,
-    (N, R); the path inequalities above, solved for the rank.
+    (N, R). These are the path inequalities above, solved for the rank.
 
     Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
     ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
@@ -271,8 +275,8 @@ def rank_limits(group: RankCosts, end_N: Array, work_N: Array, least_NR: Array, 
 
 
 def quick_chunk_bounds(rows: RankCosts) -> Array:
-    """Lower bound of the step time of layouts with several chunks a rank, seconds (N,); infinite where nothing
-    fits on the first rank.
+    """Lower bound of the step time of layouts with several model chunks per rank, seconds (N,); infinite
+    where no blocks fit on the first rank.
 
     Whichever blocks a rank has, they take no less than as many of those that take least. A block is live as often as
     the first chunk's at most, all together as often as chunks are, at least; at a price of a byte what a block takes is
@@ -322,8 +326,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
 
 
 def _round_trip_bounds(rows: RankCosts) -> Array:
-    """Seconds of one microbatch down all stages and up again, plus the first stage's passes of the other
-    microbatches, (N,)."""
+    """Minimum seconds of one microbatch down all stages and up again, plus the first stage's passes of the
+    other microbatches, (N,)."""
     x, light, layers, stages = rows.costs, rows.costs.lightest, rows.num_layers, rows.pp * rows.vpp
     block_N, last_N = (least_allowed(own.layer_backward, rows.allowed) for own in (x, light))
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
@@ -338,8 +342,8 @@ def _round_trip_bounds(rows: RankCosts) -> Array:
 
 
 def chunk_bounds(group: RankCosts) -> Array:
-    """Lower bound of the step over all placements (patterns) in several chunks a rank, seconds (N,); infinite
-    where no pattern fits."""
+    """Lower bound of the step over all placements on several model chunks per rank, seconds (N,); infinite
+    where no placement fits."""
     (pp, vpp), least_N = group.shape, np.full(len(group), np.inf)
     stage_of_RC = schedule_named(group.schedule).stages_of_rank(pp, vpp)
     for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
@@ -356,8 +360,9 @@ def chunk_bounds(group: RankCosts) -> Array:
 
 
 def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
-    """For each layout, whether stages of `sizes_RC` blocks may fit in memory if every block keeps as little as
-    under any policy, (N,). A cheap filter: patterns are hundreds of thousands where blocks are hundreds."""
+    """Whether stages of `sizes_RC` blocks may fit in each layout's memory if every block keeps the minimum of
+    bytes over all policies, (N,). A cheap filter: patterns are hundreds of thousands where blocks are
+    hundreds."""
     x, least_N = group.costs.lightest, _least_kept(group).min(axis=0)
     static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
     kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
@@ -366,7 +371,8 @@ def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
 
 
 def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: Ints) -> Array:
-    """Lower bound of the step for one choice of stage sizes and of the blocks where stages begin, seconds (N,)."""
+    """Lower bound of the step for stages of `sizes_RC` blocks that begin at the blocks `begin_RC`, seconds
+    (N,)."""
     x, of_kinds, count_R = group.costs, group.of_kinds, sizes_RC.sum(axis=1)
     policies, last = np.flatnonzero(group.allowed).tolist(), len(sizes_RC) - 1
     seconds_KNP = [np.where(group.allowed, kind.block_seconds, 0.0) for kind in of_kinds]
@@ -403,13 +409,13 @@ def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: 
 
 
 BOUNDLESS = 1e30
-"""Bytes that stand for memory without a limit."""
+"""Number of bytes that stands for unlimited memory."""
 
 
 @lru_cache(maxsize=256)
 def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
-    """Blocks of each kind in every run of `fewest_blocks` to `most_blocks` neighbouring blocks that a rank may
-    have, (K, R, B, J). Ranks and counts with fewer runs repeat a run.
+    """Number of blocks of each kind in every run of `fewest_blocks` to `most_blocks` neighbouring blocks that
+    a rank may have, (K, R, B, J). Ranks and counts with fewer runs repeat a run.
 
     All ranks have at least `fewest_blocks` blocks, so blocks lie before and behind a run. Where a run leaves none for
     the other ranks, any run stands for it.
@@ -427,14 +433,15 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
 
 
 def lightest_runs(group: RankCosts) -> Array:
-    """Minimum seconds of one microbatch in any run of B neighbouring blocks of a rank, (N, R, B); infinite
-    where no run fits."""
+    """Minimum seconds of one microbatch on each rank over all runs of B neighbouring blocks, (N, R, B);
+    infinite where no run fits in memory."""
     size_B = group.sizes.tolist()
     runs_KRBJ = _runs(group.kinds, group.shape[0], size_B[0], size_B[-1]).astype(np.float64)
     costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]
 
     def sum_of_runs(value_of_kinds: Iterable[Array]) -> Array:
-        """Sum of a value over the blocks of every run, (N, R, B, J); the value of each kind is (N, R) or (N, 1)."""
+        """Sum a value over the blocks of every run, (N, R, B, J), from the values of each kind, (N, R) or
+        (N, 1)."""
         pairs = zip(value_of_kinds, runs_KRBJ, strict=True)
         return reduce(np.add, [value[..., None, None] * runs for value, runs in pairs])
 
@@ -459,8 +466,8 @@ def _least_kept(group: RankCosts) -> Array:
 
 
 def _priced_seconds(group: RankCosts, price_N: Array) -> Array:
-    """Seconds of a block of each kind plus the price of the activation bytes that the block keeps, under the
-    cheapest policy, (K, N)."""
+    """Seconds of one block of each kind plus the price of its activation bytes, under the cheapest recompute
+    policy, (K, N)."""
     priced = [kind.block_seconds + price_N[:, None] * kind.costs.layer_activation for kind in group.of_kinds]
     return np.stack([least_allowed(priced_NP, group.allowed) for priced_NP in priced])
 

@@ -1,4 +1,4 @@
-"""Best placement of one plain layout, by label setting and critical paths.
+"""Best placement of one plain layout (one stage per rank), by label setting and critical paths.
 
 **Paths.** A path is a chain of actions that every schedule of its kind contains, so its length is a lower
 bound for any durations, known without running the timeline. The integer program starts from those that are critical
@@ -55,21 +55,22 @@ from planner.placement.mixes import fastest_mixes
 from planner.placement.rank_costs import RankCosts
 
 SAME_LINE = 1e-12
-"""Relative distance within which passes count as on one straight line."""
+"""Relative deviation within which the seconds of a pass count as linear in the number of blocks."""
 
 
 class Choices:
-    """Numbers of blocks that each rank may have, each under the fastest mix of recompute policies that fits,
-    with their seconds."""
+    """Block counts that each rank may have, each with the fastest mix of recompute policies that fits and its
+    seconds."""
 
     def __init__(self, leaf: Leaf, first: int, blocks: Ints, useful: Bools) -> None:
         self.leaf = leaf
         self.first = first
-        """Index of the first choice: the smallest block count for a single kind."""
+        """Index of the first choice in the tables of `Leaf.choice_indices`, for a single kind of block the
+        smallest block count."""
         self.blocks = blocks
-        """Blocks under each policy, for each block count on each rank, (B, R, P)."""
+        """Number of blocks under each recompute policy, for each block count on each rank, (B, R, P)."""
         self.useful = useful
-        """Whether a rank may make the choice, (R, B)."""
+        """Whether each rank may have each block count, (R, B)."""
         self.sizes, self.classes = np.divmod(first + np.arange(len(blocks)), leaf.kinds.classes)
         """Block counts of the choices, and classes of positions where their blocks begin, (B,)."""
         self.forward, self.backward = leaf.forward(blocks).T, leaf.backward(blocks).T
@@ -84,8 +85,8 @@ class Choices:
 
     @cached_property
     def ways(self) -> Bools:
-        """Whether each rank may make each choice of a block count, by the number of blocks before it, (R, L +
-        1, B); other ranks are not considered."""
+        """Whether each rank may have each block count after 0 to L blocks on earlier ranks, (R, L + 1, B),
+        without regard to other ranks."""
         return np.asarray(self.useful[:, None, :] & (self.leaf.kinds.class_at[:, None] == self.classes))
 
     def table(self, layers_KR: Ints) -> Ints:
@@ -166,13 +167,15 @@ def cuts_of(choices: Choices, paths: Sequence[CriticalPath]) -> Cuts:
 ROUNDING = 1e-11
 """Relative rounding error of sums of seconds, by which limits are loosened."""
 NO_LIMIT = 1e30
-"""Stands for infinity, which would spoil sums."""
+"""Large number that stands for infinity, which would spoil sums."""
 GRAIN = ROUNDING / 128
-"""Labels are compared in multiples of this share of the target, so that rounding does not tell them apart."""
+"""Share of the target in whose multiples labels (partial placements) are compared, so that rounding does not
+tell them apart."""
 MUCH = 8.0
 """Cap on compared sums and limits, in multiples of the target; larger values do not matter."""
 PIVOTS = 32
-"""Labels compared with all others in one batch: enough for numpy, few enough to bound memory."""
+"""Number of labels (partial placements) compared with all others in one batch, enough for numpy, few enough
+to bound memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ class Labels:
     """K partial placements, which give block counts to the first ranks only."""
 
     blocks: Ints
-    """Blocks on the filled ranks together, (K,)."""
+    """Number of blocks on the filled ranks together, (K,)."""
     seconds: Array
     """Seconds of one pass forward and back through the filled ranks, (K,)."""
     forward: Array
@@ -188,7 +191,8 @@ class Labels:
     optimizer: Array
     """Longest optimizer step of a filled rank, seconds (K,)."""
     lead: Array
-    """Largest F_e − S_e − e c + synchronisation of e over the filled ranks e: see windows of 1F1B above."""
+    """Maximum of F_e − S_e − e c + gradient synchronisation of e over the filled ranks e, seconds (K,), as in
+    the windows of 1F1B above."""
     limit: Array
     """Upper limits of `seconds` once the ranks before each boundary are filled, (K, R + 1)."""
     cuts: Array
@@ -200,7 +204,7 @@ class Labels:
         return len(self.blocks)
 
     def rows(self, index: Ints | Bools) -> Labels:
-        """Subset of the labels (partial placements) at the given indices."""
+        """Select the labels (partial placements) at the given indices."""
         return Labels(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
 
 
@@ -339,7 +343,8 @@ class LabelPass:
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """Whether each choice of a rank leads some label, even a dominated label, to the last rank, (R, L + 1, B)."""
+        """Whether each block count of a rank occurs in some label (partial placement) that reaches the last
+        rank, (R, L + 1, B). Dominated labels count."""
         on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):
@@ -373,8 +378,8 @@ def undominated(kind: Ints, merits: Array) -> Bools:
 
 
 def _front(rows: Ints, merits: Array) -> Ints:
-    """Those of the given row indices whose merits no other row dominates; `rows` come in order of falling sums,
-    so no row dominates an earlier row."""
+    """Select the rows whose merits no other row dominates. The given `rows` come in order of falling sums, so
+    no row dominates an earlier row."""
     front: list[Ints] = []
     while len(rows):
         pivots = rows[:PIVOTS]
@@ -387,16 +392,17 @@ def _front(rows: Ints, merits: Array) -> Ints:
 
 
 MOST_LABELS = 4096
-"""Maximum labels kept after one rank; with more, the integer program takes over."""
+"""Maximum number of labels (partial placements) after one rank; with more, the integer program takes over."""
 MOST_CANDIDATES = 16
 """Maximum number of placements whose timelines are evaluated after one pass."""
 MOST_PASSES = 24
-"""Maximum passes that close ways before the integer program is built."""
+"""Maximum number of passes that rule out block counts before the integer program is built."""
 
 
 def place_by_labels(task: Task) -> Solution | None:
-    """Best placement of a plain layout by label setting, if it takes less than the cut-off, whatever the incumbent;
-    None if there are too many labels. It is `stopped`, without a bound, at the deadline or after most rounds.
+    """Find the best placement of a plain layout (one stage per rank) by label setting, if its step is below
+    the cut-off; None if there are too many labels. The incumbent plays no part. It is `stopped`, without a
+    bound, at the deadline or after most rounds.
 
     Where scenarios are weighed, passes are at mean costs and leave every placement that may take less than the target
     (`cost_models.pipeline.pricing`). Each candidate is priced in every scenario; the mean length of its critical paths
@@ -470,9 +476,9 @@ def _scenario_paths(leaf: Leaf, scenarios: StageCosts, blocks_RP: Ints) -> Scena
 
 
 def _mean_path_cuts(choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
-    """Lower bounds of the weighed step, one for each set of critical paths in scenarios, of their mean length
-    in seconds. Each path has the synchronisation of its last rank, one rank's optimizer step and the overhead
-    of its scenario."""
+    """Lower bounds of the step time weighed over scenarios, one for each set of critical paths, as their mean
+    length in seconds. Each path has the synchronisation of its last rank, one rank's optimizer step and the
+    overhead of its scenario."""
     leaves = choices.leaf.scenario_leaves
     every = [Choices(leaf, choices.first, choices.blocks, choices.useful) for leaf in leaves]
     added, fixed = np.zeros((len(paths), *choices.seconds.shape)), np.zeros(len(paths))

@@ -1,4 +1,4 @@
-"""An integer program that chooses a layout and places its blocks, over the known critical paths.
+"""Integer program that chooses a layout and places its blocks, with the known critical paths as rows.
 
     y[l]      1 if layout l is chosen
     x[l, j]   1 if layout l has its column j: for plain pipelines a number of blocks on one stage, under the fastest mix
@@ -61,11 +61,11 @@ OVERLOOKED = 1e-5
 
 
 class Columns(NamedTuple):
-    """Columns of one layout in the integer program. Each is a block count of one stage, or a pattern of all
-    stages."""
+    """Columns (binary variables that place blocks) of one layout in the integer program. Each is a block
+    count of one stage, or a pattern of all stages."""
 
     blocks: Ints
-    """Blocks that each column places, (J, S, P)."""
+    """Number of blocks that each column places on each stage under each policy, (J, S, P)."""
     stage: Ints
     """Stage of each column, (J,); −1 for a pattern of all stages."""
     start: Ints
@@ -87,12 +87,12 @@ class Columns(NamedTuple):
         return cls(patterns, none - 1, none, none)
 
     def only(self, mask: Bools) -> Columns:
-        """Subset of the columns for which a mask is true."""
+        """Select the columns for which a mask is true."""
         return Columns(*(column[mask] for column in self))
 
     @classmethod
     def joined(cls, tables: Sequence[Columns]) -> Columns:
-        """Concatenation of several `Columns`."""
+        """Concatenate several `Columns`."""
         return cls(*map(np.concatenate, zip(*tables, strict=True)))
 
     @property
@@ -209,8 +209,8 @@ class Program:
 
 
 def _rows_of_placements(choice: Choice) -> Iterator[tuple[pulp.LpConstraint, str]]:
-    """Rows, each with its name, by which the columns that are chosen of layout l are one placement if y[l] = 1, else
-    none. Of all columns j:
+    """Yield the named rows by which a layout's chosen columns form one placement if the layout l is chosen
+    (y[l] = 1), else none. Of all columns j:
 
         Σ x[j] that begin in a class = Σ x[j] of the stage before that end in it      each stage but the first, each
                                                                                       class of positions but the first
@@ -242,9 +242,9 @@ def _rows_of_placements(choice: Choice) -> Iterator[tuple[pulp.LpConstraint, str
 
 
 SLOWED = 1.05
-"""Factor by which one rank is slowed to find the path through it."""
+"""Factor by which one rank is slowed to find the critical path through that rank."""
 HANDED_OVER = 1e-3
-"""Delay between ranks while paths are sought, in forward passes."""
+"""Delay of a transfer between ranks in the search for critical paths, as a share of a forward pass."""
 
 
 def paths_through(leaf: Leaf) -> list[CriticalPath]:
@@ -270,7 +270,8 @@ def stage_columns(choices: Choices) -> Columns:
 
 
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
-    """Seconds of each path plus the synchronisation of the rank it ends on, (..., paths), for blocks (..., S, P)."""
+    """Seconds of each critical path plus gradient synchronisation of its last rank, (..., paths), for the
+    placements `blocks` (..., S, P)."""
     first_S, second_S = leaf.halves(blocks)
     return (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)
@@ -282,7 +283,7 @@ def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Arr
 
 
 Pipeline = tuple[str, int, int, int]
-"""Schedule, pp, vpp and microbatches, which decide the paths."""
+"""Schedule, pp, vpp and number of microbatches of a pipeline, which decide its critical paths."""
 
 
 def pipeline_of(leaf: Leaf) -> Pipeline:
@@ -291,8 +292,8 @@ def pipeline_of(leaf: Leaf) -> Pipeline:
 
 
 def minimum(layouts: Sequence[tuple[Task, Columns]], target: float, solver: SolverName | None) -> Solution:
-    """Best placement of any of the layouts, among their columns and within `target` seconds, by an integer program
-    that gets critical paths as rows until timeline and program agree; with the bound.
+    """Find the best placement of any of the layouts within `target` seconds by an integer program over their
+    columns. It gets critical paths as rows until timeline and program agree.
 
     `optimal` where nothing takes less than the bound, `infeasible` without solutions; stops at the deadline, and once
     nothing can beat the cut-off.
@@ -333,8 +334,9 @@ def minimum(layouts: Sequence[tuple[Task, Columns]], target: float, solver: Solv
 def solve_record(
     survivors: Sequence[Task], best_seconds: float, solver: SolverName | None = None
 ) -> ClosingProgram | None:
-    """Solve one integer program over the layouts that lower bounds did not exclude, each with its best known placement
-    and critical paths, and check that its optimum equals the search's `best_seconds`; None if there is no time for it.
+    """Solve one integer program over the layouts that lower bounds did not exclude, and check that its
+    optimum equals the search's `best_seconds`; None if time runs out. Each layout has its best known
+    placement and critical paths.
 
     Raises:
         RunError: they differ, so search and program cannot both be right.
@@ -354,8 +356,9 @@ def solve_record(
 
 
 def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]) -> Columns | None:
-    """Columns of a layout whose placements may take at most `target` seconds; None where no step is so short. A
-    plain pipeline has columns of its stages, one in chunks a column for each pattern."""
+    """Columns (binary variables that place blocks) of a layout whose step may take at most `target` seconds;
+    None where no step is so short. A plain pipeline has columns of its stages, one in chunks a column for
+    each pattern."""
     if leaf.is_plain:
         numbered_leaves = leaves_by_full_count(leaf, target * (1 + TOLERANCE))
         choices = [choices_in_time(numbered_leaf, target, met_paths) for _, numbered_leaf in numbered_leaves]
@@ -369,15 +372,16 @@ def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]
 
 
 MOST_TRIED = 3
-"""Numbers for which a good placement is sought: the best number has nearly always one of the lowest bounds."""
+"""Number of counts of fully recomputed blocks for which a good placement is sought, as the best count nearly
+always has one of the lowest bounds."""
 PRECISION = 1e-3
-"""Relative width of the interval that holds a bound: it only orders the numbers."""
+"""Relative precision of the lower bounds that order the counts of fully recomputed blocks."""
 
 
 def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
-    """For each number of blocks recomputed in full in every stage, a lower bound of the step in seconds and the
-    leaf (layout to be placed) with that number, lowest bound first; only bounds below `cut_off`, and the leaf
-    alone if there is no number to choose.
+    """Copies of a leaf (layout to be placed) with each number of blocks recomputed in full in every stage,
+    after a lower bound of the step in seconds, lowest bound first. Only bounds below `cut_off` are returned,
+    and the leaf alone if there is no number to choose.
 
     Of two numbers with which the same stages fit only the smaller is kept: it dominates if every choice in time is in
     time there too, and as fast.
@@ -403,9 +407,9 @@ def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[fl
 
 
 def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
-    """Good placement under one of the most promising numbers of fully recomputed blocks with its step seconds,
-    or None where none fits, and a lower bound in seconds. The bound holds under all numbers, and is no higher
-    than `cut_off` or these seconds."""
+    """Find a good placement, with its step seconds, under the most promising numbers of fully recomputed
+    blocks, and a lower bound of the step in seconds. The placement is None where none fits. The bound holds
+    under all numbers, and is no higher than `cut_off` or these seconds."""
     best: tuple[Placement, float] | None = None
     if leaf.uses_full_counts and math.isinf(cut_off) and (first := least_number(leaf)) is not None:
         best = good_placement(replace(leaf, full_count=first))
@@ -434,7 +438,8 @@ def _seconds(leaf: Leaf, number_N: Ints, size_B: Ints) -> Array:
 
 
 def place_by_ilp(task: Task, solver: SolverName | None = None) -> Solution:
-    """Best placement of a plain layout by the integer program; the result is as that of `place_by_labels`."""
+    """Find the best placement of a plain layout (one stage per rank) by the integer program. The result has
+    the form of `place_by_labels`."""
     cut_off, choices = task.cut_off, choices_of(task.leaf, task.cut_off)
     if choices is None:
         return Solution(proven(math.inf, cut_off), None, math.inf, bound=cut_off, rounds=0)
@@ -447,8 +452,9 @@ def place_by_ilp(task: Task, solver: SolverName | None = None) -> Solution:
 
 
 def best_placement(task: Task) -> Solution:
-    """Best placement of a plain layout, under any number of fully recomputed blocks if stages share one, proven by
-    label setting, or by its integer program where labels are too many.
+    """Find the best placement of a plain layout (one stage per rank), proven by label setting or, with too
+    many labels, by an integer program. If stages share a number of fully recomputed blocks, every number is
+    tried.
 
     The solution is `stopped` after most rounds of label setting or at the deadline.
     """

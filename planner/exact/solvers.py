@@ -1,4 +1,4 @@
-"""One call of the solver behind PuLP, HiGHS or CBC: solution, bound, time limit and interrupt."""
+"""Call of the solver behind PuLP (HiGHS or CBC), with solution, bound, time limit and interrupt."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pulp
 
 SolverName = Literal["highs", "cbc"]
 ROUNDING = 1e-9
-"""Feasibility tolerance: our rows are scaled to one, so this is relative."""
+"""Feasibility tolerance of a solver, relative because rows are scaled to one."""
 Verdict = Literal["optimal", "infeasible", "stopped"]
 Watch = Callable[[float, float], bool]
-"""Called now and then with the solver's best value and bound; returns whether to stop."""
+"""Function called during a solve with the best value and bound, which returns whether to stop."""
 
 
 class Solved(NamedTuple):
@@ -112,7 +112,7 @@ def bounds_with_variable(
 
 
 def _highs(limit: float, gap: float, stop: Event, watch: Watch | None) -> pulp.LpSolver:
-    """HiGHS on one thread for PuLP, without output even while the model is made, since stdout carries answers that
+    """Create PuLP's HiGHS solver on one thread, without any output, since stdout carries answers that
     programs read. It ends after `limit` seconds, at the relative `gap`, or where `stop` or `watch` say so."""
     import highspy
 
@@ -133,7 +133,7 @@ def _highs(limit: float, gap: float, stop: Event, watch: Watch | None) -> pulp.L
             super().enableCallbacks()  # type: ignore[no-untyped-call]
 
     class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
-        """PuLP's solver, which would print while it makes the model."""
+        """PuLP's HiGHS solver, changed not to print while it builds the model."""
 
         def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 -- PuLP's name
             lp.solverModel = model = SilentModel()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Leaves of the search: one layout whose blocks are not yet placed on virtual stages and recompute policies.
+"""Leaf of the search, one layout whose blocks are not yet placed on virtual stages and recompute policies.
 
 `Leaf` is a pipeline (`cost_models.pipeline`), which prices placements, with the choices open to a search. If
 the question has a risk, its costs are means that bound every placement, and it prices placements in every scenario.
@@ -30,7 +30,8 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
 from cost_models.specs.kinds import Kinds
 
 TOLERANCE = 1e-9
-"""Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
+"""Relative difference below which two step times count as equal, as rounding in sums of a million durations
+allows."""
 
 
 def gap_of(seconds: float, bound: float) -> float:
@@ -40,8 +41,9 @@ def gap_of(seconds: float, bound: float) -> float:
 
 
 def stage_sizes(layers: int, pp: int, vpp: int, schedule: Schedule, rank_minimum: int = 0) -> tuple[int, int]:
-    """Fewest and most blocks of one virtual stage that the search covers, if every rank has `rank_minimum` or
-    more. `planner.placement.patterns` says which sizes go together where a schedule is not plain."""
+    """Minimum and maximum number of blocks of one virtual stage in the search, if every rank has at least
+    `rank_minimum`. `planner.placement.patterns` says which sizes go together where a schedule is not
+    plain."""
     if pp == 1:
         return layers, layers
     if schedule in PLAIN:
@@ -55,16 +57,17 @@ class Placement:
     """Number of transformer blocks on each virtual stage under each recompute policy."""
 
     blocks: tuple[tuple[int, ...], ...]
-    """(S, P)"""
+    """Number of blocks of each virtual stage under each recompute policy, (S, P)."""
 
     @classmethod
     def of(cls, blocks_SP: Ints) -> Placement:
-        """Placement from a table (S, P) of the blocks of each stage under each policy."""
+        """Create a placement from the number of blocks of each virtual stage under each recompute policy,
+        (S, P)."""
         return cls(tuple(tuple(stage) for stage in blocks_SP.tolist()))
 
     @property
     def table(self) -> Ints:
-        """Blocks of each stage under each policy as an array, (S, P)."""
+        """Number of blocks of each virtual stage under each recompute policy as an array, (S, P)."""
         return np.array(self.blocks, dtype=np.int64)
 
     @property
@@ -84,30 +87,31 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf(Pipeline):
-    """One layout before its blocks are placed, with costs in seconds and bytes; block costs by kind and policy."""
+    """One layout before its blocks are placed, with its stage costs in seconds and bytes. Costs of blocks are
+    by kind and policy."""
 
     has_replicas: ClassVar[bool] = False
     """Whether whole replicas lie in several pools, each with a share of the microbatches of its own."""
     kinds: Kinds
     """Kind of every block."""
     allowed: Bools
-    """(P,): the policies the blocks may use."""
+    """Whether the blocks may use each recompute policy, (P,)."""
     recompute: tuple[str, ...] | None = None
-    """The mix of each virtual stage where it is given, not chosen."""
+    """Mix of recompute policies of each virtual stage, if given; None if the search chooses."""
     uses_full_counts: bool = False
-    """Whether one number says how many first blocks of every virtual stage are recomputed in full, and the others not
+    """Whether every virtual stage recomputes the same number of its first blocks in full, and the others not
     at all."""
     full_count: int | None = None
     """Number of first blocks recomputed in full, if fixed."""
     least_blocks: int = 0
-    """Minimum blocks of every rank: the layout offloads this number of blocks."""
+    """Minimum number of blocks of every rank, as the layout offloads this number."""
     mean_costs: StageCosts | None = None
     """Costs of the mean block and of each kind, which bounds read; None for a single kind."""
     scenarios: StageCosts | None = None
-    """Costs in every scenario of the hardware, (K,), if there are any; only seconds differ. Then `costs`
-    (`cost_models.pipeline.pricing`) bound every placement."""
+    """Costs in each of K scenarios (sets of hardware constants), which differ in seconds only; None without
+    scenarios. Then `costs` (`cost_models.pipeline.pricing`) bound every placement."""
     risk: Risk = "none"
-    """Preference that weighs the steps of the scenarios."""
+    """Risk preference that weighs the step times of the scenarios."""
 
     @property
     def num_layers(self) -> int:
@@ -116,7 +120,8 @@ class Leaf(Pipeline):
 
     @cached_property
     def key(self) -> bytes:
-        """Bytes of everything that decides the best placement. Leaves with equal keys differ only in name."""
+        """Cache key of everything that decides the best placement, as bytes. Leaves with equal keys differ
+        only in name."""
         sizes = (self.schedule, self.pp, self.vpp, self.microbatches, self.least_blocks)
         shape = repr((*sizes, self.recompute, self.uses_full_counts, self.full_count)).encode()
         tables = [costs for costs in (self.costs, self.scenarios) if costs is not None]
@@ -124,8 +129,8 @@ class Leaf(Pipeline):
 
     @cached_property
     def scenario_leaves(self) -> tuple[Leaf, ...]:
-        """One leaf for each scenario, with the costs there, (K,), or this leaf alone; bytes do not differ between
-        them."""
+        """Copy of the leaf for each of K scenarios, with the scenario's costs; this leaf alone without
+        scenarios."""
         if self.scenarios is None:
             return (self,)
         each = [self.scenarios.rows(slice(at, at + 1)) for at in range(len(self.scenarios))]
@@ -148,13 +153,14 @@ class Leaf(Pipeline):
         return np.zeros((self.num_stages, self.kinds.number * len(self.allowed)), dtype=np.int64)
 
     def choice_indices(self, layers_KR: Ints) -> Ints:
-        """Index, into tables of every block count and start position, of the blocks on each rank, (..., R), one
-        stage a rank. The index is blocks times `Kinds.classes` plus the class of positions where they begin."""
+        """Row of each rank's blocks in tables of every block count and start position, (..., R), for one
+        stage per rank. The index is blocks times `Kinds.classes` plus the class of positions where they
+        begin."""
         return self.choice_index(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
 
     def choice_index(self, blocks_before: Ints, blocks: Ints) -> Ints:
-        """Index, into tables of every block count and start position, of `blocks` blocks on a rank after
-        `blocks_before` blocks on earlier ranks."""
+        """Row of `blocks` blocks on a rank, after `blocks_before` on earlier ranks, in tables of every block
+        count and start position."""
         return blocks * self.kinds.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
@@ -178,18 +184,18 @@ class Leaf(Pipeline):
         return self.timeline.critical_path(forward_S, first_S, self.cost("p2p"), sync_R, second_S)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """Step seconds of placements, (...,), weighed over the scenarios, if there are any, by the risk preference."""
+        """Step seconds of placements, (...,); with scenarios, their mean as the risk preference weighs it."""
         if self.scenarios is None:
             return super().step_seconds(blocks_SP)
         return weigh(self.step_seconds_by_scenario(self.scenarios, blocks_SP), self.risk)
 
     @property
     def memory_limit(self) -> Array:
-        """Bytes of device memory that each rank may use, (R,)."""
+        """Device memory that each rank may use, bytes (R,)."""
         return self.by_rank("memory_limit")
 
     def fits(self, blocks_SP: Ints) -> Bools:
-        """For each placement, whether every rank stays within its memory limit, (...,)."""
+        """Whether every rank stays within its memory limit in each placement, (...,)."""
         return np.asarray((self.rank_bytes(blocks_SP) <= self.memory_limit).all(axis=-1))
 
     def price(self, placement: Placement) -> float:
@@ -198,25 +204,26 @@ class Leaf(Pipeline):
 
 
 def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
-    """Keyword arguments of `Leaf` for the given costs, namely `costs`, `mean_costs` and `kinds`."""
+    """Keyword arguments `costs`, `mean_costs` and `kinds` of `Leaf`, from stage costs."""
     return {"costs": costs.in_sorts, "mean_costs": costs if costs.kinds else None, "kinds": kinds}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A layout to place, with what is known of its placements, and the effort that may be spent."""
+    """Placement problem of one layout, with its best known placement, a cut-off and a time limit."""
 
     leaf: Leaf
     incumbent: tuple[Placement, float] | None = None
-    """Best placement known, and the seconds of its step."""
+    """Best known placement with its step seconds; None without one."""
     cut_off: float = math.inf
-    """Only placements whose step takes fewer seconds are of interest."""
+    """Step seconds that a placement must beat to be of interest."""
     met_paths: Sequence[CriticalPath] = ()
     """Critical paths of other layouts with the same pipeline."""
     deadline: float = math.inf
-    """Seconds of the monotonic clock at which the work stops."""
+    """Time of the monotonic clock at which the work stops, seconds."""
     most_rounds: int | None = None
-    """Maximum number of label passes with their timelines; without it and a deadline the answer is always proven."""
+    """Maximum number of rounds of label setting; None for no limit, so that without a deadline the answer is
+    always proven."""
 
 
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]
@@ -232,7 +239,7 @@ class Solution:
 
     status: Status
     placement: Placement | None
-    """Best placement known; None if none is."""
+    """Best known placement; None without one."""
     objective: float
     """Exact step seconds of the placement; infinite without a placement."""
     bound: float
@@ -240,12 +247,13 @@ class Solution:
     rounds: int
     """Number of label passes, or calls of the solver."""
     paths: tuple[CriticalPath, ...] = ()
-    """Critical paths met on the way: lower bounds for any layout with the same schedule, ranks and microbatches."""
+    """Critical paths of the placements that were tried, lower bounds for any layout with the same schedule,
+    ranks and microbatches."""
 
 
 def proven(seconds: float, cut_off: float) -> Status:
-    """Status of a layout ("optimal", "infeasible" or "cut off") once no placement beats both its best one and
-    the cut-off."""
+    """Classify a completed search for a layout's best placement as "optimal", "infeasible" or "cut off", from
+    the step `seconds` found."""
     if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):
         return "optimal"
     return "infeasible" if math.isinf(cut_off) else "cut off"

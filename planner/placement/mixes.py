@@ -1,4 +1,4 @@
-"""Fastest mixes of recompute policies for one stage a rank, and good placements made of them.
+"""Fastest mix of recompute policies on each rank with one stage, and good placements made of such mixes.
 
 A rank with one stage has its memory to itself, so for each number of blocks only its fastest mix of policies
 that fits is of use. For each set of policies that a mix may name, every number of blocks under the last one
@@ -27,12 +27,13 @@ from cost_models.axes.stages import blocks_by_policy, first_in_full, named_block
 from planner.placement.leaf import Leaf, Placement
 
 _AT_ONCE = 250_000
-"""Maximum mixes that are compared at once."""
+"""Maximum number of mixes that are compared in one batch."""
 
 
 def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array, Ints]:
-    """For B numbers of blocks on each rank, the minimum seconds of one microbatch under any mix of recompute
-    policies, (B, R), infinite where nothing fits, and the blocks under each policy, (B, R, P).
+    """Minimum seconds of one microbatch with each of B block counts on each rank under any mix of recompute
+    policies, (B, R), and the mix's blocks under each policy, (B, R, P). Seconds are infinite where no mix
+    fits.
 
     `sizes` are the numbers of blocks to try; by default all that a stage may hold. With several kinds of blocks
     rows are choices, `Leaf.choice_indices`: every class of positions for each number of blocks.
@@ -58,7 +59,8 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
 
 
 def every_mix(size: int, allowed: Bools) -> Ints:
-    """Every way to split `size` blocks among the allowed recompute policies, (K, P)."""
+    """Number of blocks under each recompute policy in every split of `size` blocks among the allowed
+    policies, (K, P)."""
     policies = np.flatnonzero(allowed).tolist()
     counts = np.array([mix for mix in product(range(size + 1), repeat=len(policies) - 1) if sum(mix) <= size])
     mixes_KP = np.zeros((len(counts), len(allowed)), dtype=np.int64)
@@ -68,8 +70,8 @@ def every_mix(size: int, allowed: Bools) -> Ints:
 
 
 def _fastest_enumerated(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
-    """Seconds (B·C, R) of one microbatch and blocks (B·C, R, K·P) of the fastest mixes of policies of all that may be,
-    C classes of positions for each number of blocks."""
+    """Seconds of one microbatch, (B·C, R), and blocks, (B·C, R, K·P), of the fastest mix of policies, found
+    by trying every mix. Each number of blocks has C classes of positions."""
     rows, every_C, policies = [], np.arange(leaf.kinds.classes), int(leaf.allowed.sum())
     # for each number of blocks: all at once
     has_one_mix = policies == 1 or leaf.recompute is not None or leaf.full_count is not None
@@ -122,8 +124,8 @@ def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> 
 
 
 def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
-    """Blocks under each policy, (B, R, P), in the fastest mix of the policies in `policy_set` that fits, for B
-    numbers of blocks on each rank."""
+    """Number of blocks under each policy in the fastest mix of the policies in `policy_set` that fits,
+    (B, R, P), for B block counts on each rank."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     # three policies: the slowest one repeats where the set has fewer
@@ -149,14 +151,14 @@ def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
 
 
 ROUNDS = 4
-"""Maximum rounds of moving one block from a rank to another."""
+"""Maximum number of rounds that each move one block from a rank to another."""
 MOST_ACTIONS = 500_000
-"""Maximum actions × placements in one round of moves, which then takes milliseconds."""
+"""Maximum number of actions × placements in one round of moves, which then takes milliseconds."""
 
 
 def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
-    """Good, not always optimal, placement of a layout and its step seconds; None where none fits. The best of a
-    few balanced placements is improved by single moves.
+    """Find a good, not always optimal, placement of a layout, with its step seconds; None where none fits.
+    The best of a few balanced placements is improved by single moves.
 
     Sizes above twice the even share are tried only if nothing smaller fits.
     """
@@ -176,8 +178,8 @@ def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
 
 
 def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> tuple[Placement, float] | None:
-    """Fastest of K candidates for the blocks of each rank, every rank under the fastest mix of policies that
-    fits, and its step seconds; None where none fits."""
+    """Fastest of K candidate placements, with its step seconds; None where none fits. Every rank uses its
+    fastest mix of policies that fits."""
     size_KR = leaf.choice_indices(layers_KR) - leaf.kinds.classes * leaf.sizes.start
     rank_R = np.arange(leaf.pp)
     fits_K = np.isfinite(seconds_BR[size_KR, rank_R]).all(axis=1)
@@ -190,8 +192,8 @@ def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> t
 
 
 def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
-    """Candidates for the number of blocks on each rank, (K, R), that keep the slowest rank as fast as possible.
-    Ranks get the most blocks within its seconds, less the surplus in several orders."""
+    """Candidate numbers of blocks on each rank, (K, R), that keep the slowest rank as fast as possible. Ranks
+    get the most blocks within its seconds, less the surplus in several orders."""
     low, classes = leaf.sizes.start, leaf.kinds.classes
     # the first rank begins the model, the others as most of them do
     usual_R = np.where(np.arange(leaf.pp) > 0, classes - 1, 0)
@@ -217,7 +219,8 @@ def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
 
 
 def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
-    """Numbers of blocks on the ranks after taking blocks off in turn until `total` blocks are left, (R,)."""
+    """Take blocks off the ranks in turn until `total` blocks are left; return the number on each rank,
+    (R,)."""
     layers_R = most_R.copy()
     while layers_R.sum() > total:
         for rank in order:
@@ -227,8 +230,8 @@ def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
 
 
 def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
-    """Numbers of blocks on the ranks after moving one block between two ranks, (K, R), for every useful move;
-    empty if too many to evaluate."""
+    """Number of blocks on each rank after every useful move of one block between two ranks, (K, R); empty if
+    there are too many to evaluate."""
     giver_K, taker_K = np.indices((leaf.pp, leaf.pp)).reshape(2, -1)
     useful_K = (giver_K != taker_K) & (layers_R[giver_K] > leaf.sizes.start)
     giver_K, taker_K = giver_K[useful_K], taker_K[useful_K]

@@ -1,4 +1,5 @@
-"""Placements on several chunks a rank that the search covers, few enough to price every one.
+"""Patterns (placements on several model chunks per rank) that the search covers, few enough to price every
+pattern.
 
 Sizes: equal stages, or one or two stages at the ends with a block less, next to embedding and head, as
 trainers place them that count these as a layer. If interleaved pipelines have a stage or two more than
@@ -26,11 +27,13 @@ from cost_models.specs.choices import Schedule
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
 TIMED_TOGETHER = 16
-"""Patterns whose timelines are evaluated at once, which takes little longer than one."""
+"""Number of patterns (placements) whose timelines are evaluated in one batch, which takes little longer than
+one."""
 
 
 MOST_SMALLER = 2
-"""Stages that may have a block less than the others: one for the embedding and one for the head."""
+"""Maximum number of stages with one block less than the others, one next to the embedding and one next to the
+head."""
 
 
 def covers(schedule: Schedule, num_layers: int, stages: int) -> bool:
@@ -41,7 +44,8 @@ def covers(schedule: Schedule, num_layers: int, stages: int) -> bool:
 
 
 def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) -> Ints:
-    """Numbers of blocks on the virtual stages, nearly equal, with stages at the ends a block smaller, (Z, S).
+    """Number of blocks on each virtual stage in every nearly equal split, with smaller stages at the ends,
+    (Z, S).
 
     Empty where more than `most_smaller` stages would be smaller, or a stage between the ends had no block.
     """
@@ -74,8 +78,8 @@ def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> In
 
 
 def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> Ints:
-    """Number of blocks of each chunk of one rank under each policy, (T, C, P), from the ends of the policies;
-    with `per_chunk` each chunk begins anew."""
+    """Number of blocks of each model chunk of one rank under each policy, (T, C, P), from the indices at
+    which the policies' blocks end. With `per_chunk` each chunk begins anew."""
     end_C = sizes_C if per_chunk else np.cumsum(sizes_C)
     begin_C = end_C - sizes_C
     upto_TCP = np.clip(ends_TP[:, None, :], begin_C[:, None], end_C[:, None]) - begin_C[:, None]
@@ -102,8 +106,8 @@ def _patterns(
 
 
 def chunk_patterns(leaf: Leaf) -> Ints:
-    """Every placement that the search covers for a leaf with several chunks a rank, (Z·T, S, P); for replicas,
-    any number of stages may be a block smaller."""
+    """Every placement that the search covers for a leaf (layout to be placed) with several model chunks per
+    rank, (Z·T, S, P). For replicas, any number of stages may be a block smaller."""
     shape, smaller = (leaf.schedule, leaf.pp, leaf.vpp), leaf.pp if leaf.has_replicas else MOST_SMALLER
     allowed = tuple(leaf.allowed.tolist())
     patterns = _patterns(leaf.num_layers, shape, allowed, smaller, leaf.uses_full_counts)
@@ -115,8 +119,8 @@ def chunk_patterns(leaf: Leaf) -> Ints:
 
 
 def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:
-    """Fastest of the block placements that are tried for several chunks a rank, or for replicas that lie in
-    different GPU pools, with its step seconds.
+    """Fastest placement of a layout with several model chunks per rank, or with replicas in different pools
+    of GPUs, with its step seconds.
 
     None where no placement fits or takes less than `cut_off` seconds. Patterns are timed in the order of their work. A
     rank is never idle less than the way to and from it, so once work and way alone take longer than the best, so do all
@@ -146,8 +150,8 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
 
 
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
-    """Indices of patterns that no pattern of the same stage sizes dominates by shorter backward passes. Longer
-    actions never shorten a timeline."""
+    """Indices of the patterns (placements) that no pattern of the same stage sizes dominates by shorter
+    backward passes. Longer actions never shorten a timeline."""
     layers = patterns.sum(axis=-1)
     backward = np.concatenate([scenario.backward(patterns) for scenario in leaf.scenario_leaves], axis=-1)
     front: list[int] = []

@@ -1,4 +1,4 @@
-"""Costs of layouts of one schedule, rank by rank: the arrays from which lower bounds are computed.
+"""Costs of each pipeline rank of layouts of one schedule, as arrays from which lower bounds are computed.
 
 Ranks of a uniform cluster have equal costs except for embedding and head; those in several pools differ.
 Bounds treat both alike: a value of a rank has shape (N, R), or (N, 1) if it is equal on all ranks, and is
@@ -28,44 +28,45 @@ from planner.placement.leaf import TOLERANCE, Leaf, priced, stage_sizes
 
 Column = TypeVar("Column", Array, Bools)
 _OF_LEAF = ("pp", "vpp", "schedule", "kinds", "allowed", "uses_full_counts")
-"""Fields that a leaf has too."""
+"""Names of the fields that `RankCosts` shares with `Leaf`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankCosts:
-    """Costs, rank by rank, of N layouts of one schedule, from which lower bounds are computed.
+    """Costs of each pipeline rank of N layouts of one schedule, from which lower bounds are computed.
 
     Layouts of one shape (pp, vpp) have values of all their ranks. There are hundreds of shapes in a search, most with
     few layouts, so layouts of several shapes are handled together where their first and last ranks suffice: then R = 2.
     """
 
     costs: StageCosts
-    """N rows, or where ranks differ N · R, the ranks of a layout side by side."""
+    """Stage costs in N rows or, where ranks differ, in N · R rows, the ranks of a layout side by side."""
     pp: Ints | int
-    """One for all layouts, or (N,)."""
+    """Number of pipeline ranks, one for all layouts or (N,)."""
     vpp: Ints | int
     schedule: Schedule
     microbatches: Ints
-    """(N,)"""
+    """Number of microbatches of each layout, (N,)."""
     kinds: Kinds
     """Kind of every block."""
     allowed: Bools
-    """(P,)"""
+    """Whether the blocks may use each recompute policy, (P,)."""
     uses_full_counts: bool = False
-    """See `Leaf.uses_full_counts`."""
+    """Whether every virtual stage recomputes the same number of its first blocks in full, and the others not
+    at all."""
     most_blocks: int | None = None
     """Maximum blocks of one virtual stage, if fewer than the search covers."""
 
     @classmethod
     def of(cls, leaf: Leaf) -> RankCosts:
-        """Costs by rank of a single leaf, as one layout."""
+        """Create the costs by rank of a single leaf (layout to be placed)."""
         shared = {name: getattr(leaf, name) for name in _OF_LEAF}
         return cls(costs=leaf.mean_costs or leaf.costs, microbatches=np.array([leaf.microbatches]), **shared)
 
     @classmethod
     def of_rows(cls, question: Question, columns: LayoutColumns, costs: StageCosts, allowed: Bools) -> Self:
-        """Costs by rank of layouts of one schedule, from their columns and stage costs. The layouts have one
-        pipeline shape unless they are for their quick bound in chunks."""
+        """Create the costs by rank of layouts of one schedule, from their columns and stage costs. The
+        layouts have one pipeline shape unless they are for their quick bound in chunks."""
         degrees = (columns.pp, columns.vpp)
         pp, vpp = (int(degree[0]) if (degree == degree[0]).all() else degree for degree in degrees)
         schedule, m_N = SCHEDULES[columns.schedule[0]], columns.microbatches(question.training.global_batch)
@@ -94,14 +95,14 @@ class RankCosts:
         return len(self.microbatches)
 
     def rows(self, index: Ints | slice) -> RankCosts:
-        """Subset of the layouts, of one shape, at the given indices."""
+        """Select the layouts, all of one pipeline shape, at the given indices."""
         rows = np.arange(len(self))[index]
         rank_rows = (rows[:, None] * self._width + np.arange(self._width)).reshape(-1)
         return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
 
     def limited_to(self, seconds: float) -> RankCosts:
-        """Copy of the costs without block counts with which a rank cannot finish its m microbatches in
-        `seconds` (one chunk a rank)."""
+        """Copy of the costs without the block counts that take a rank longer than `seconds` for its
+        microbatches (one chunk per rank)."""
         if np.isinf(seconds):
             return self
         held = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
@@ -139,15 +140,15 @@ class RankCosts:
 
     @cached_property
     def ranks(self) -> Ints:
-        """Indices of all ranks of layouts of one shape, (1, R); of several shapes the first and the last of
-        each, (N, 2)."""
+        """Indices of all ranks, (1, R), if the layouts share one pipeline shape; else of the first and last
+        rank of each, (N, 2)."""
         if isinstance(self.pp, int):
             return np.arange(self.pp)[None]
         return np.stack([np.zeros_like(self.pp), self.pp - 1], axis=1)
 
     def with_ends(self, base: Array, embedding: Array, head: Array) -> Array:
-        """Sum of a base value for every rank and the values of embedding and head on the ranks that have them,
-        (N, R); all are (N, R or 1)."""
+        """Add the values of embedding and head to a base value on the ranks that hold them, (N, R). All
+        arguments are (N, R or 1)."""
         last = 0 if self.schedule in V_SHAPED else self.ranks[:, -1:]
         return base + np.where(self.ranks == 0, embedding, 0.0) + np.where(self.ranks == last, head, 0.0)
 
@@ -163,8 +164,8 @@ class RankCosts:
         return kinds
 
     def fullest_rank_value(self, value_of: Callable[[RankCosts], Array]) -> Array:
-        """Lower bound of the sum of `value_of` over the blocks of the fullest rank, (N,) or (N · R,) for each
-        that it may be. That rank has an even share of the blocks of any kind, or of all blocks."""
+        """Lower bound of the sum of `value_of` over the blocks of the rank with most blocks, (N,) or, by
+        rank, (N · R,). That rank has an even share of the blocks of any kind, or of all blocks."""
         value_of_kinds = [(kind.num_layers, value_of(kind)) for kind in self.of_kinds]
         shares = [-(-blocks // self.pp) * value for blocks, value in value_of_kinds]
         if len(value_of_kinds) > 1:
@@ -172,8 +173,8 @@ class RankCosts:
         return np.asarray(np.max(shares, axis=0))
 
     def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
-        """Minimum value of the largest rank, (N,), where each rank starts at `fixed_NR` and a block adds
-        `each_NR`, if blocks could be cut."""
+        """Minimum that the largest value of any rank can have, (N,), if each rank starts at `fixed_NR`, a
+        block adds `each_NR`, and blocks could be cut."""
         with np.errstate(divide="ignore", invalid="ignore"):
             together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1.0 / each_NR).sum(axis=1)
         # the largest of the others where blocks add nothing somewhere
@@ -245,8 +246,9 @@ class RankCosts:
 
     @cached_property
     def live(self) -> Array:
-        """Number of live microbatches of each chunk at one moment of the schedule, (N, R, C); the peak where a
-        rank has one chunk. For layouts of several shapes, of the first chunk and the last, C = 2."""
+        """Number of live microbatches (forward pass done, backward pass not yet) of each chunk at one moment
+        of the schedule, (N, R, C); the peak where a rank has one chunk. For layouts of several shapes, of the
+        first chunk and the last, C = 2."""
         pp, vpp = (np.reshape(degree, (-1, 1, 1)) for degree in (self.pp, self.vpp))
         ends = np.concatenate([0 * vpp, vpp - 1], axis=2)
         chunk = np.arange(self.vpp) if isinstance(self.vpp, int) else ends
@@ -323,7 +325,7 @@ class RankCosts:
 
 
 def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
-    """Indices of rows grouped by equal pp, vpp and schedule, for some rows or all."""
+    """Group the indices of layouts, of some rows or all, by equal pp, vpp and schedule."""
     rows = np.arange(len(columns)) if rows is None else rows
     _, kind = first_of_each([column[rows] for column in (columns.schedule, columns.pp, columns.vpp)])
     order = np.argsort(kind, kind="stable")
@@ -332,8 +334,8 @@ def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
 
 
 def cheapest_seconds(blocks_N: Array | Ints, seconds_NE: Array, room_NE: Array | Ints) -> Array:
-    """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` of them may take `seconds_NE`
-    each; the cheapest come first, and any number may take the slowest."""
+    """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` blocks may take each of the
+    durations `seconds_NE`. The cheapest come first, and any number may take the slowest."""
     order_NE = np.argsort(seconds_NE, axis=1, kind="stable")
     seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
     filled_NE = np.cumsum(np.take_along_axis(room_NE, order_NE, axis=1), axis=1)
