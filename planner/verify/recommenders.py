@@ -21,7 +21,7 @@ from planner.exact.solvers import SolverName, solve
 from planner.recommender.answer import ShardingCertificate, certificate_fields, rows_of
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.problem import Problem, limited, pose
-from planner.recommender.search.program import OptionsProgram, PlacesProgram
+from planner.recommender.search.program import OptionsProgram, PlacesProgram, ShardingProgram
 from planner.recommender.search.search import FLAT_CLASSES, Search
 from planner.serving.knapsack import filling_order
 from planner.serving.serving_plan import ServingPlan, require_host
@@ -29,6 +29,8 @@ from planner.verify import TOLERANCE, Check, check_equal
 
 _SOLVER: SolverName = "cbc"
 """Name of the solver for verification, other than the one that planned."""
+_PLANNING_SOLVER: SolverName = "highs"
+"""Name of the solver that planned. It is asked again about the bound alone if the other one does not decide in time."""
 CLOSE = 1e-6
 """Relative tolerance of loads and values, and distance below the claimed bound at which another solver may
 still find a solution."""
@@ -126,19 +128,20 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
     if not problem.members or float(problem.least_stages.sum()) + problem.fixed >= target:
         return Check("bound", True, "the mean of GPUs takes as long")
     unit = problem.in_units_of(target)
-    options = OptionsProgram(unit, limit=1.0)
-    answer = solve(options.problem, _SOLVER, seconds=time_limit / 2)
-    if answer.verdict == "infeasible":
-        return Check("bound", True, f"{_SOLVER} finds no choice of options below it")
-    if few_classes := len(problem.members) <= FLAT_CLASSES:
-        places = PlacesProgram(unit, ordered=True, limit=1.0)
-        answer = solve(places.problem, _SOLVER, seconds=time_limit / 2)
+    programs: dict[str, ShardingProgram] = {"choice of options": OptionsProgram(unit, limit=1.0)}
+    if len(problem.members) <= FLAT_CLASSES:
+        programs["sharding"] = PlacesProgram(unit, ordered=True, limit=1.0)
+    solution, strictest = [*programs.items()][-1]
+    attempts = [(_SOLVER, 8, *each) for each in programs.items()]
+    for solver, share, name, program in [*attempts, (_PLANNING_SOLVER, 2, solution, strictest)]:
+        answer = solve(program.problem, solver, seconds=time_limit / share)
         if answer.verdict == "infeasible":
-            return Check("bound", True, f"{_SOLVER} finds no sharding below it")
-    if answer.verdict == "stopped":
-        return Check("bound", None, f"{_SOLVER} did not decide in time whether anything is below it")
-    solution = "a sharding" if few_classes else "options"
-    return Check("bound", False, f"{_SOLVER} finds {solution} below `bound`")
+            late = "" if solver == _SOLVER else f"{_SOLVER} did not decide in time; "
+            return Check("bound", True, f"{late}{solver} finds no {name} below it")
+        if answer.verdict != "stopped" and program is strictest:
+            return Check("bound", False, f"{solver} finds a {name} below `bound`")
+    both = f"{_SOLVER} and {_PLANNING_SOLVER}"
+    return Check("bound", None, f"{both} did not decide in time whether anything is below it")
 
 
 def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
