@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pulp
 import pytest
 from shardings import loads_of, random_prices
 
 from cost_models.specs.recommender.sharding import Sharding, TablePlacement
+from planner.exact.solvers import Solved, SolverName, solve
 from planner.recommender.alternatives import binding_stages
 from planner.recommender.answer import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.problem import OBJECTIVES, Objective
+from planner.verify import recommenders
 from planner.verify.recommenders import verify_sharding
 
 PRICES = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
@@ -24,6 +27,24 @@ def test_another_solver_finds_nothing_better(objective: Objective) -> None:
     checks = verify_sharding(PRICES, found.sharding, found.certificate)
     assert all(check.passed for check in checks), checks
     assert [check.name for check in checks] == ["loads", "restrictions", "certificate", "bound"]
+
+
+def test_the_planning_solver_decides_where_the_other_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_cbc(problem: pulp.LpProblem, solver: SolverName, *, seconds: float) -> Solved:
+        return (
+            Solved("stopped", -np.inf, has_solution=False)
+            if solver == "cbc"
+            else solve(problem, solver, seconds=seconds)
+        )
+
+    monkeypatch.setattr(recommenders, "solve", stop_cbc)
+    found = plan_sharding(PRICES)
+    proof = found.certificate
+    bound = verify_sharding(PRICES, found.sharding, proof)[3]
+    assert bound.passed
+    assert bound.what == "cbc did not decide in time; highs finds no sharding below it"
+    too_sure = proof.model_copy(update={"bound": proof.value * 1.05, "value": proof.value * 1.05})
+    assert verify_sharding(PRICES, found.sharding, too_sure)[3].what == "highs finds a sharding below `bound`"
 
 
 def test_false_claims_are_found_out() -> None:
