@@ -1,5 +1,5 @@
-"""Branch and bound over the candidates of a question: the k best layouts with their proof, or an error that
-says why nothing was placed.
+"""Branch and bound over the candidate layouts of a question, which finds the k best with a proof or says why
+no layout was placed.
 
 First some rows of every kind are opened and placed, for an early incumbent. Then closed entries are opened
 and rows get a good placement, best bound first, until no remaining bound is below the k-th best time. Rows
@@ -54,13 +54,13 @@ class SearchResult:
 
 
 def out_of_time(space: str = "") -> NothingPlacedError:
-    """Error to raise if the user's time limit is over before any layout was placed."""
+    """Create the error that time ran out before any layout was placed."""
     hint = "allow more with --time-limit"
     return NothingPlacedError("time ran out before any layout was placed", hint=hint, space=space)
 
 
 def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
-    """Sort key of estimates, fastest first, then least peak memory, then the shortest name."""
+    """Sort key of an estimate, by step time, then peak memory, then length of the layout's name."""
     name = str(estimate.layout)
     return estimate.compared_seconds, estimate.peak_bytes, len(name), name
 
@@ -70,13 +70,14 @@ MAX_ILP_LAYOUTS = 64
 TIE_TOLERANCE = 1e-6
 """Relative margin by which a bound must exceed the time to beat before the layout is known not to tie."""
 FEWEST_REFINED, MOST_REFINED = 32, 1024
-"""Layouts that get their capacity bound in one batch: few while most stay open, doubling while most are discarded."""
+"""Minimum and maximum number of layouts that get their capacity bound in one batch, few while most stay open,
+doubling while most are discarded."""
 MAX_ROUNDS, MIN_ROUNDS = 24, 2
 """Maximum and minimum placement rounds of a layout without a time limit, or in one of many searches; fixed, so results
 are deterministic. The maximum is three times what any finished placement needed, and in one of many searches a third
 of that; each abandoned layout halves it."""
 COUNT_INTERVAL = 0.5
-"""Seconds between counts of undecided layouts: counting takes longer than many steps of the search."""
+"""Seconds between counts of undecided layouts, as a count takes longer than many steps of the search."""
 
 MAX_COUNTED = 100_000
 """Number of near-optimal layouts beyond which counting stops."""
@@ -84,12 +85,12 @@ MAX_COMPARED = 8
 """Maximum number of layouts compared by scenarios, the fastest by prediction; each takes some hundredths of a
 second."""
 MOST_PLACED = 3 * (MAX_COMPARED - 1)
-"""Maximum number of layouts placed for the nearest: some fit nowhere."""
+"""Maximum number of layouts that `nearest_below` places, more than it returns since some do not fit."""
 
 Candidates = UniformCandidates | PoolCandidates
-"""Search space of one question."""
+"""Candidate layouts of one question, on one kind of GPU or several pools."""
 Progress = Callable[[int, int, float, float], None]
-"""Called with (layouts decided, layouts in all, best seconds, proven bound in seconds)."""
+"""Function called with (layouts decided, layouts in all, best step seconds, proven bound in seconds)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +100,22 @@ class SearchSettings:
     top: int = 1
     """Number of layouts to return, fastest first."""
     must_beat_seconds: float = math.inf
-    """Search only for layouts faster than this many seconds. The result may be empty."""
+    """Upper limit of step seconds, so that only faster layouts are searched for. The result may be empty."""
     time_limit: float = math.inf
-    """Seconds; infinite: no limit."""
+    """Time limit of the search, seconds; infinite for no limit."""
     on_progress: Progress | None = None
     keep_on_interrupt: bool = False
-    """Whether Ctrl-C returns the best so far."""
+    """Whether Ctrl-C returns the best layouts so far, rather than raising."""
     closes_with_ilp: bool = True
     """Whether an integer program closes the proof of a branch and bound."""
     solver: SolverName | None = None
-    """Solver of that program; None: HiGHS if installed."""
+    """Solver of the integer program; for None HiGHS, if installed."""
     proof: Effort = "search"
-    """Effort: "bounds" skips the integer program, "any" stops at the first plan that fits."""
+    """Effort of the search, where "bounds" skips the integer program and "any" stops at the first plan that
+    fits."""
     space: Space | None = None
-    """Layouts to search, if known: the question's, or only those that may be fast enough."""
+    """Space of the layouts to search, all of the question or only those that may be fast enough; None to
+    enumerate them."""
 
 
 OPENED, REFINED, PLACED, ABANDONED, DECIDED, SOLVED = range(6)
@@ -122,18 +125,20 @@ same costs decide it; and with its best placement searched for and proven."""
 
 
 class Rows:
-    """Opened layouts of one search with bound and decision; every column has shape (N,)."""
+    """Table of the layouts that a search has opened, with lower bound and state of each; every column has
+    shape (N,)."""
 
     def __init__(self) -> None:
         self.bound: Array = np.empty(0)
-        """Proven lower bound, seconds; infinite where nothing fits, the best step where the row is decided."""
+        """Proven lower bound of each layout's step, seconds (N,); infinite where nothing fits, the best step
+        where the layout is decided."""
         self.first_bound: Array = np.empty(0)
-        """Bounds before any placement, seconds."""
+        """Lower bound of each layout's step before any placement was tried, seconds (N,)."""
         self.state: Ints = np.empty(0, dtype=np.int64)
 
     @property
     def decided(self) -> Bools:
-        """Mask of the rows whose best placement is known."""
+        """Whether the best placement of each layout is known, (N,)."""
         decided: Bools = self.state >= DECIDED
         return decided
 
@@ -149,13 +154,13 @@ class Rows:
         self.state[rows] = np.maximum(self.state[rows], REFINED)
 
     def settle(self, row: int, seconds: float, state: int = DECIDED) -> None:
-        """Put a row, none of whose placements is faster than `seconds`, in a state; it is decided unless another
-        is given."""
+        """Set the state of a row none of whose placements is faster than `seconds`, by default to decided."""
         self.bound[row], self.state[row] = max(self.bound[row], seconds), state
 
 
 class Prover:
-    """Base class of searches that prove optimality, with candidates, incumbents and time."""
+    """Base class of searches that prove optimality, with candidate layouts, their best known placements and a
+    deadline."""
 
     proved_by: ClassVar[Proof] = "search"
     settled: ClosingProgram | None = None
@@ -166,11 +171,11 @@ class Prover:
         self._start, self._cut_off = time.monotonic(), settings.must_beat_seconds
         self._deadline = self._start + settings.time_limit
         self.best: dict[int, tuple[Placement, float]] = {}
-        """Row → the best placement known and its step time."""
+        """Row of a candidate → its best known placement with the step seconds."""
         self._paths = defaultdict[Pipeline, list[CriticalPath]](list)
-        """Known critical paths: they hold for any costs of the same pipeline."""
+        """Pipeline → its known critical paths, which hold for any costs."""
         self._undecided, self._counted_at = 0, -math.inf
-        """Undecided layouts at the last count, and its time in seconds."""
+        """Number of undecided layouts at the last count, and the time of that count in seconds."""
 
     @property
     def kth_seconds(self) -> float:
@@ -179,7 +184,7 @@ class Prover:
         return min(times[self.top - 1], self._cut_off) if len(times) >= self.top else self._cut_off
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Rows and placements of the k best layouts, and of every row that ties with the k-th."""
+        """Rows and placements of the k best layouts, and of every layout that ties with the k-th."""
         worst = self.kth_seconds * (1 + TOLERANCE)
         return [(row, placement) for row, (placement, seconds) in self.best.items() if seconds <= worst]
 
@@ -201,7 +206,7 @@ class Prover:
         raise NotImplementedError
 
     def _report(self, *, exactly: bool = False) -> None:
-        """Call `on_progress`, with a count of layouts that is a moment old unless `exactly`."""
+        """Report progress to `on_progress`; unless `exactly`, the count of layouts may be a moment old."""
         if self.settings.on_progress is not None:
             total, now = len(self.candidates), time.monotonic()
             if exactly or now >= self._counted_at + COUNT_INTERVAL:
@@ -210,7 +215,7 @@ class Prover:
             self.settings.on_progress(decided, total, self._best_seconds(), self._proven_bound())
 
     def certificate(self) -> Certificate:
-        """Certificate of the search with numbers of layouts by decision, proven bound and gap."""
+        """Create the search's certificate, with numbers of layouts by decision, proven bound and gap."""
         question, best, bound = self.candidates.question, self._best_seconds(), self._proven_bound()
         scenarios = num_weighed(len(scenarios_of(question)), question.risk)
         return Certificate(
@@ -229,18 +234,18 @@ class Prover:
 
 
 class BranchAndBound(Prover):
-    """Branch and bound over layouts, with bound, incumbent and decision of every row."""
+    """Branch and bound over candidate layouts, with lower bound, best known placement and state of each."""
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
         super().__init__(candidates, settings)
         self._representative_row: dict[bytes, int] = {}
-        """Costs → the row that represents all layouts with these costs."""
+        """Cache key of costs → the row that represents all layouts with these costs."""
         self.rows = Rows()
         self._refined_together = FEWEST_REFINED
         self._rounds = MAX_ROUNDS if settings.proof == "search" else MAX_ROUNDS // 3
 
     def names(self, rows: Bools) -> set[str]:
-        """Layouts of the rows in a mask, (N,), in layout notation."""
+        """Names of the layouts in a mask of rows (N,), in layout notation."""
         return {str(self.candidates.layout(row)) for row in np.flatnonzero(rows).tolist()}
 
     @property
@@ -250,8 +255,8 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts, if exact placement was abandoned for all though time remains; 0 if any
-        can still be decided."""
+        """Number of undecided layouts, if exact placement was abandoned for all of these though time remains;
+        0 if any can still be decided."""
         rows = self._open_rows()
         can_go_on = self._has_closed() or (rows & (self.rows.state != ABANDONED)).any()
         return 0 if can_go_on else int(rows.sum())
@@ -261,16 +266,17 @@ class BranchAndBound(Prover):
         return ~self.rows.decided & (self.rows.bound < self._threshold())
 
     def _has_closed(self) -> bool:
-        """Whether an entry that is not opened yet may still belong to the k best."""
+        """Whether some layout that is not opened yet may still belong to the k best."""
         return self.candidates.least_closed() < self._threshold()
 
     def _is_over(self) -> bool:
-        """Whether time is over, or the one plan is there that effort `any` asks for."""
+        """Whether to end the search, as time is over or effort `any` has found a plan."""
         return self._seconds_left() <= 0 or (self.settings.proof == "any" and bool(self.best))
 
     def run(self) -> None:
-        """Run the search, placing every row whose bound is below the time to beat, first well and then
-        exactly; with effort `any` until one plan fits. At last, close the proof if the settings say so."""
+        """Run the search, which places every row whose bound is below the time to beat, first well and then
+        exactly. With effort `any` it ends once a plan fits. At last, close the proof if the settings say
+        so."""
         while not self._is_over():
             has_closed = self._has_closed()
             row = self._next(self.rows.state < PLACED)
@@ -326,7 +332,7 @@ class BranchAndBound(Prover):
         self.settled = solve_record([*leaves.values()], best_seconds, self.settings.solver)
 
     def _next(self, eligible: Bools) -> int | None:
-        """Eligible undecided row with the least bound, once that bound is refined; None without such a row or
+        """Row with the lowest refined bound among the eligible undecided rows; None without such a row or
         without time.
 
         While refining discards little, the best refined row is taken after every batch: an early incumbent saves more
@@ -356,7 +362,8 @@ class BranchAndBound(Prover):
         self.rows.refine(rows, finer)
 
     def _place(self, row: int) -> None:
-        """Find a good placement of a row's layout; where patterns are few the best one, which decides the row."""
+        """Find a good placement of a row's layout or, in several chunks per rank, the best placement, which
+        decides the row."""
         leaf, cut_off = self.candidates.leaf(row), self.kth_seconds
         if (twin := self._representative_row.setdefault(leaf.key, row)) != row:
             self._merge_twins(twin, row, leaf.key)
@@ -373,7 +380,8 @@ class BranchAndBound(Prover):
             self.rows.settle(row, seconds)
 
     def _solve(self, row: int) -> None:
-        """Find the best placement of a row's layout exactly, if it can still be among the k best."""
+        """Find the best placement of a row's layout with proof, if the layout can still be among the k
+        best."""
         leaf, is_timed = self.candidates.leaf(row), math.isfinite(self._deadline)
         known_paths = self._paths[pipeline_of(leaf)]
         rounds = None if is_timed and self.settings.proof == "search" else self._rounds
@@ -390,8 +398,8 @@ class BranchAndBound(Prover):
         self._rounds = max(self._rounds // 2, MIN_ROUNDS)
 
     def _merge_twins(self, row: int, twin: int, key: bytes) -> None:
-        """Settle one of two open layouts with equal costs, so that the search goes on only with the one
-        whose name is shorter."""
+        """Settle one of two open layouts with equal costs, so that the search goes on with the shorter name
+        only."""
         lengths = [len(str(self.candidates.layout(layout_row))) for layout_row in (row, twin)]
         if lengths[1] < lengths[0]:
             for column in (self.rows.bound, self.rows.state):
@@ -440,9 +448,9 @@ class BranchAndBound(Prover):
 def nearest_below(
     searches: Sequence[BranchAndBound], seconds: float, first: Layout, has_time: Callable[[], bool]
 ) -> list[Layout]:
-    """The layout `first`, then others faster than `seconds`, lowest bounds first, each with a good placement;
-    at most `MAX_COMPARED`. They differ from one another in degrees or microbatch. The result does not depend on
-    search order."""
+    """Find up to `MAX_COMPARED` layouts with good placements, the layout `first` and then layouts faster than
+    `seconds`, lowest bounds first. They differ from one another in degrees or microbatch. The result does not
+    depend on search order."""
     near: list[tuple[float, int, str, int]] = []
     for number, search in enumerate(searches):
         search.count_below(seconds, has_time)

@@ -1,4 +1,4 @@
-"""Candidates of a search on one kind of GPU: layouts with their costs and bounds, opened best bound first.
+"""Candidate layouts of a search on one kind of GPU, with their costs and bounds, opened best bound first.
 
     cores   ideal bound, then relaxed bound (`planner.bounds.cores`)     → each of their layouts, priced
     rows    layouts under the bound of their pipeline at their own costs   → placed by `planner.search.branching`
@@ -37,34 +37,36 @@ from planner.space.restrictions import Restrictions
 from planner.space.space import Space, legal_space
 
 SEED_CORES = 64
-"""Cores opened first, for an early incumbent."""
+"""Number of cores (layouts before ZeRO stage and schedule are chosen) opened first, for an early good
+plan."""
 FIRST_OPENED, MOST_OPENED = 128, 20_000
-"""Entries opened in one batch: few at first, doubling every time."""
+"""Number of entries opened in the first batch, and the maximum, as batches double every time."""
 FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
-"""Cores relaxed in one batch: few at first, doubling every time."""
+"""Number of cores in the first batch of relaxed bounds, and the maximum, as batches double every time."""
 FEWEST_PARTS = 256
-"""Minimum number of boxes of counts that are priced together: pricing one takes as long as pricing many."""
+"""Minimum number of boxes (ranges of numbers of offloaded blocks) priced together, as one takes as long as
+many."""
 TIES = 4 * TOLERANCE
 """Relative margin above the time to beat within which a layout may tie with the best and has to be opened."""
 PRICED_TOGETHER = 50_000
-"""Rows priced in one batch, which bounds memory."""
+"""Maximum number of rows priced in one batch, which bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Table of layouts, or boxes of layouts that differ in counts of blocks, whose bound is known but which
-    are not opened yet."""
+    """Table of closed entries, which are layouts, or boxes of layouts that differ in numbers of offloaded
+    blocks, with a known bound but not opened yet."""
 
     core: Ints
-    """(N,)"""
+    """Index of each entry's core (layout before ZeRO stage and schedule are chosen), (N,)."""
     choice: Ints
-    """(N, 4) zero, shard, vpp and schedule"""
+    """ZeRO stage, shard groups, vpp and schedule of each entry, (N, 4)."""
     counts: Boxes
     bound: Array
-    """(N,) seconds"""
+    """Lower bound of each entry's step, seconds (N,)."""
 
     def rows(self, index: Ints) -> Closed:
-        """The selected entries of the table."""
+        """Select the entries at the given indices."""
         return Closed(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
 
 
@@ -75,7 +77,7 @@ class UniformCandidates:
     """Candidate layouts of a search on one kind of GPU, opened in order of their lower bounds."""
 
     def __init__(self, question: Question, limits: Restrictions, space: Space | None = None) -> None:
-        """Prepare the candidates of `space`, by default of all legal layouts."""
+        """Prepare the candidate layouts of `space`, by default of all legal layouts."""
         space = space or legal_space(question, limits)
         if not len(space):
             raise nothing_legal(question, limits)
@@ -84,9 +86,10 @@ class UniformCandidates:
         self._uses_full_counts = limits.recomputes_by_count(question)
         self._allowed, self._allowed_SP = policy_mask(self._policies), policies_by_schedule(self._policies)
         self._core_bound = best_known_bounds(space, self._allowed)
-        """(N,) seconds: of cores their ideal bound, once relaxed their sharper relaxed bound; infinite of open ones."""
+        """Lower bound of each core's step, seconds (N,), first the ideal bound, then the sharper relaxed
+        bound, infinite once the core is open."""
         self._core_sizes = space.sizes.copy()
-        """(N,) layouts of each closed core."""
+        """Number of layouts of each closed core, (N,); 0 once the core is open."""
         self._is_relaxed = np.zeros(len(self._core_bound), dtype=np.bool_)
         core, choice = space.choices_of(np.empty(0, dtype=np.int64))
         self.closed = Closed(core, choice, space.counts.rows(core), np.empty(0))
@@ -98,11 +101,11 @@ class UniformCandidates:
         return len(self.space)
 
     def least_closed(self) -> float:
-        """Lowest bound, in seconds, of all layouts not yet opened; infinite where none is left."""
+        """Lowest bound of all layouts not yet opened, seconds; infinite where none is left."""
         return float(min(self._core_bound.min(initial=np.inf), self.closed.bound.min(initial=np.inf)))
 
     def closed_bounds(self) -> tuple[Array, Ints]:
-        """Bound, in seconds, and number of layouts of every core or entry not yet opened."""
+        """Lower bound in seconds and number of layouts of every core or entry not yet opened."""
         bound = np.concatenate([self._core_bound, self.closed.bound])
         return bound, np.concatenate([self._core_sizes, self.closed.counts.layouts])
 
@@ -135,8 +138,8 @@ class UniformCandidates:
         return bound
 
     def group(self, x: LayoutColumns, costs: StageCosts, rows: Ints) -> RankCosts:
-        """Costs of the selected rows, all of one schedule, in the form from which bounds are computed; several
-        pipeline shapes at once only for quick bounds in chunks."""
+        """Costs by pipeline rank of the selected rows, which share one schedule, for computing their bounds.
+        They have several pipeline shapes only for quick bounds in chunks."""
         columns, allowed = x.rows(rows), self._allowed_SP[x.schedule[rows[0]]]
         group = RankCosts.of_rows(self.question, columns, costs.rows(rows), allowed)
         return replace(group, uses_full_counts=self._uses_full_counts)
@@ -229,7 +232,7 @@ class UniformCandidates:
         return bound
 
     def leaf(self, row: int) -> Leaf:
-        """Placement problem of one row's layout, with its costs."""
+        """Leaf (layout to be placed) of one row, with its costs."""
         rows, columns = np.array([row]), self._columns.rows(np.array([row]))
         leaf = self.group(self._columns, self._costs, rows).leaf
         leaf = replace(leaf, least_blocks=int(named_blocks(columns)[0]))
@@ -243,7 +246,7 @@ class UniformCandidates:
         return self._columns.layout(row)
 
     def nothing_fits(self) -> InfeasibleError:
-        """Error to raise when no placement of any layout fits in memory."""
+        """Create the error that no placement of any layout fits in memory."""
         core, columns = self.space.smallest_rows()
         columns, has_room = most_held(self.question, columns, self.space.counts.rows(core))
         if not has_room.any():
@@ -272,12 +275,12 @@ class UniformCandidates:
 
 
 def lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
-    """At most `max_count` of the indices `rows`, those with the lowest bounds, unordered."""
+    """Select up to `max_count` of the indices `rows` with the lowest bounds, unordered."""
     return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """One table with the rows of several."""
+    """Concatenate the rows of several tables."""
     first, columns = tables[0], dict[str, Any]()
     for field in fields(first):
         parts = [getattr(table, field.name) for table in tables]
@@ -291,5 +294,5 @@ def joined(tables: Sequence[Table]) -> Table:
 
 
 def _joined_kinds(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """One table of a kind of block, name of a column → values, with the rows of several."""
+    """Concatenate the rows of several tables of one kind of block, each as name of a column → values."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

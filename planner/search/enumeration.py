@@ -30,16 +30,16 @@ from planner.space.restrictions import Restrictions, allowed_rows
 
 _DEGREES = ("tp", "pp", "cp", "dp")
 _UNSHAPED = (1, SCHEDULES.index("1f1b"), 1)
-"""Chunks, schedule and microbatch size of rows that represent only the other axes."""
+"""Placeholder for vpp, schedule and microbatch size in rows that represent the other axes only."""
 MOST_IN_FULL = 200_000
-"""Number of combinations up to which each is written out; above it, shapes and microbatch sizes are only
+"""Maximum number of combinations that are all written out. Above it, shapes and microbatch sizes are only
 written for combinations that the other rules allow."""
 MOST_COMBINATIONS = 2_000_000
-"""Maximum combinations without shapes and microbatch sizes that are written out."""
+"""Maximum number of combinations, without shapes and microbatch sizes, that are written out."""
 
 Rows = list[tuple[int, ...]]
 Values = dict[tuple[str, ...], Rows]
-"""Columns that are chosen together → their possible values."""
+"""Names of the columns that are chosen together → their possible values."""
 
 
 def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
@@ -68,8 +68,9 @@ def covered(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
-    """Layouts that a search covers on several pools of GPUs, in two lists. The first has those with stages in
-    every order of the pools, the second those of replicas in each pool."""
+    """Layouts that a search covers on several pools of GPUs, first those of pipelines over all pools, then
+    those of replicas. The first has those with stages in every order of the pools, the second those of
+    replicas in each pool."""
     columns, stages = covered(question, limits), list[Layout]()
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks
@@ -94,8 +95,8 @@ def _within_limits(question: Question, limits: Restrictions, columns: LayoutColu
 
 
 def written(question: Question, limits: Restrictions) -> LayoutColumns:
-    """All distinct layouts, legal or not, whose degrees use every GPU; if they are many, without those that are
-    excluded for any shape and microbatch size."""
+    """All distinct layouts, legal or not, whose degrees use every GPU. Many layouts are reduced to those that
+    are not excluded for every shape and microbatch size."""
     in_full = how_many(question, limits) <= MOST_IN_FULL
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
     for mesh in meshes(question, limits):
@@ -121,8 +122,8 @@ def _combined(values: Values) -> LayoutColumns:
 
 
 def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
-    """Number of combinations of the values of all axes, or, without `shaped`, of those other than shapes and
-    microbatch sizes."""
+    """Number of combinations of the values of all axes; without `shaped`, of all axes but vpp, schedule and
+    microbatch size."""
     each = (_values(question, limits, mesh) for mesh in meshes(question, limits))
     axes = (inside | shapes if shaped else inside for inside, shapes in each)
     return sum(math.prod(map(len, values.values())) for values in axes)
@@ -174,7 +175,7 @@ def _values(question: Question, limits: Restrictions, mesh: tuple[int, ...]) -> 
 
 
 def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Rows:
-    """Those of the given column values that the restrictions permit; all values of columns with synonyms."""
+    """Select the column values that the restrictions permit; for columns with synonyms, all values."""
     if names in (("order",), ("context",)):
         return values
     table = np.array(values, dtype=np.int64).reshape(-1, len(names))
@@ -183,8 +184,8 @@ def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Ro
 
 
 def _seatings(cp: int, dp: int, pp: int) -> Rows:
-    """Indices of rank orders, one for each distinct sequence of the axes (cp, dp, pp) that have more than one
-    rank."""
+    """Indices of rank orders, each with a different sequence of the axes (cp, dp, pp) that have several
+    ranks."""
     degrees, first = {"cp": cp, "dp": dp, "pp": pp}, dict[tuple[str, ...], int]()
     for index, order in enumerate(ORDERS):
         first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)
@@ -192,8 +193,8 @@ def _seatings(cp: int, dp: int, pp: int) -> Rows:
 
 
 def _offloads(question: Question, pp: int, rings: set[int]) -> Rows:
-    """Every combination of offloaded block counts of the residencies, at most one without a count, with each
-    ring size if weights are streamed."""
+    """Every combination of the numbers of blocks offloaded in each way (residency), with each ring size if
+    weights are streamed. At most one residency is without a count."""
     counts = [*range(question.model.num_layers // pp + 1), EVERY]
     of_blocks = [some for some in product(counts, repeat=3) if some.count(EVERY) <= 1]
     away = [(*some, *rest) for some in of_blocks for rest in product((0, EVERY), repeat=2)]

@@ -1,5 +1,5 @@
-"""Candidates of a question on several pools of GPUs: layouts whose stages lie in the pools, in every order of
-these, and, with `--allow replicas`, layouts whose replicas each lie within one pool.
+"""Candidate layouts of a question on several pools of GPUs, whose stages lie in the pools in every order of
+these or, with `--allow replicas`, whose replicas each lie within one pool.
 
 The search treats them like those of one kind of GPU (`planner.search.candidates`), but has no bounds of closed
 rows: it opens one order of the pools after another, at last the replicas.
@@ -67,12 +67,12 @@ from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
 PRECISION = 1e-4
-"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
+"""Relative precision of a capacity bound, finer than the bounds are tight."""
 COMPARED_IN_POOLS = 48
-"""Number of roughly closest layouts whose ranks are filled one by one when nothing fits."""
+"""Number of the layouts closest to fitting whose ranks are filled one by one when no layout fits."""
 COMPARED_REPLICAS = 4
-"""Number of layouts of replicas, those with the smallest parts of the model on a GPU, that are priced when
-nothing fits."""
+"""Number of layouts of replicas that are priced when no layout fits, those with the smallest parts of the
+model on a GPU."""
 
 
 class PoolCandidates:
@@ -101,8 +101,8 @@ class PoolCandidates:
         return math.inf if self._opened == len(self) else 0.0
 
     def open(self, threshold: float) -> Array:
-        """Make the rows of the next order of the pools available to the search, at last those of replicas;
-        return their quick lower bounds, seconds (N,)."""
+        """Open the layouts of the next order of the pools to the search, at last those of replicas; return
+        their quick lower bounds, seconds (N,)."""
         first = self._opened
         if first >= self._num_stages:
             self.open_all()
@@ -111,7 +111,7 @@ class PoolCandidates:
         return self._by_group(np.arange(first, self._opened), quick_bounds)
 
     def open_all(self) -> None:
-        """Make every row available to the search."""
+        """Open every layout to the search."""
         self._opened = len(self)
 
     def closed_bounds(self) -> tuple[Array, Ints]:
@@ -120,8 +120,8 @@ class PoolCandidates:
         return np.zeros(1), np.array([len(self) - self._opened])
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """Finer lower bounds of the step of rows, seconds (N,), zero for replicas; bounds above `cut_off` may
-        be the cut-off."""
+        """Lower bounds of the rows' steps that account for memory capacity, seconds (N,), zero for replicas;
+        bounds above `cut_off` may be the cut-off."""
         bounds, in_stages = np.zeros(len(rows)), rows < self._num_stages
         bound = partial(capacity_bounds, cut_off=cut_off, precision=PRECISION)
         bounds[in_stages] = self._by_group(rows[in_stages], bound)
@@ -150,8 +150,7 @@ class PoolCandidates:
         return replace(group, uses_full_counts=self._uses_full_counts)
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
-        """Result of `bound` for each row, seconds (N,), computed for groups of one schedule, pp and order of
-        pools."""
+        """Compute `bound`, seconds (N,), for groups of rows with one schedule, pp and order of pools."""
         values, order = np.empty(self._num_stages), rows // max(1, len(self._stages))
         for number in np.unique(order).tolist():
             own = rows[order == number]
@@ -160,7 +159,8 @@ class PoolCandidates:
         return values[rows]
 
     def in_words(self) -> str:
-        """Sentence part that describes the layouts and placements that the search covers on several pools."""
+        """Description in words of the layouts and placements that the search covers on several pools of
+        GPUs."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         stages = (
@@ -173,7 +173,7 @@ class PoolCandidates:
         return " | ".join([stages] * bool(self._num_stages) + [self._replicas.in_words()] * has_replicas)
 
     def nothing_fits(self) -> InfeasibleError:
-        """Error to raise when no placement of any layout fits in memory, with the layout that comes closest."""
+        """Create the error that no placement of any layout fits in memory, with the closest layout."""
         if not self._num_stages:
             return self._replicas.nothing_fits()
         share_N = self._by_group(np.arange(self._num_stages), least_share)
@@ -189,7 +189,8 @@ class PoolCandidates:
 
 
 def _nothing_fits(what: str, closest: Estimate, pool: str) -> str:
-    """Headline of the error that no layout fits, with the memory that the closest needs in a pool of GPUs."""
+    """Headline of the error that no layout fits, with the memory that the closest layout needs in a pool of
+    GPUs."""
     needs = f"{format_bytes(closest.peak_bytes)} of {closest.limit_words}"
     place = f"on pipeline rank {closest.fullest_rank}, in pool `{pool}`"
     return f"no {what}; the closest, {closest.layout.brief}, needs {needs} {place}"
@@ -213,8 +214,8 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
 
 
 def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
-    """Legal layouts with one stage a rank whose pipeline ranks fill the pools of GPUs, and whether hosts and
-    drives have room for what each offloads, (N,)."""
+    """Legal layouts with one stage per rank whose pipeline ranks fill the pools of GPUs, and whether hosts
+    and drives have room for each layout's offloaded data, (N,)."""
     space = legal_space(question, replace(limits, only=_plain_only(limits)))
     rows = space.rows(*space.choices_of(np.flatnonzero(fills_pools(question, space.cores))))
     return rows, unbroken(LATE_RULES, question, rows)
@@ -240,16 +241,17 @@ class ReplicaLeaf(Leaf):
     question: Question
     layout: Layout
     pools: tuple[Leaf, ...]
-    """(K,): a replica of each pool with the minimum number of microbatches."""
+    """Leaf (layout to be placed) of a replica in each of K pools, with the minimum number of microbatches."""
     _filled: dict[tuple[int, int], Leaf] = field(default_factory=dict, repr=False, compare=False)
-    """Pool and microbatches → the leaf of such a replica."""
+    """Index of a pool and number of microbatches → the leaf of a replica with these."""
 
     @cached_property
     def key(self) -> bytes:
         return str(self.layout).encode()
 
     def _with(self, pool: int, microbatches: int) -> Leaf:
-        """Leaf of a replica of one pool with the given number of microbatches and the memory that these need."""
+        """Leaf of a replica in one pool with the given number of microbatches and the memory that these
+        need."""
         replica, key = self.pools[pool], (pool, microbatches)
         if key not in self._filled:
             costs = replica.costs
@@ -260,13 +262,14 @@ class ReplicaLeaf(Leaf):
         return self._filled[key]
 
     def fits(self, blocks_SP: Ints) -> Bools:
-        """For each placement, whether every rank stays within its memory limit if no replica takes more
-        microbatches than the minimum, (...,)."""
+        """Whether every rank stays within its memory limit in each placement if each replica takes the
+        minimum of microbatches, (...,)."""
         least = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
         return np.asarray(np.all([leaf.fits(blocks_SP) for leaf in least], axis=0))
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
-        """Lower bound of the step time of placements over all shares of the microbatches, seconds (Z,)."""
+        """Lower bound of the step time of each placement over all divisions of microbatches among replicas,
+        seconds (Z,)."""
         pools = []
         for pipeline in self.pools:
             each_ZS = pipeline.forward(blocks_SP) + pipeline.backward(blocks_SP)
@@ -279,8 +282,8 @@ class ReplicaLeaf(Leaf):
         return summed_rates(self, pools, counts, total)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """Step time of placements at the best shares of the microbatches, seconds (Z,); infinite where some
-        device does not hold its share."""
+        """Step time of each placement with the best division of microbatches among replicas, seconds (Z,);
+        infinite where a device lacks memory."""
         return np.array([self._seconds(blocks) for blocks in blocks_SP])
 
     def _seconds(self, blocks_SP: Ints) -> float:
@@ -292,8 +295,8 @@ class ReplicaLeaf(Leaf):
 
 
 Times = tuple[Array, Array, Array]
-"""Seconds (N,) that a replica takes for one microbatch down and up again, for one on its busiest rank, and after
-the last backward pass."""
+"""Seconds (N,) of a replica for one microbatch down and up its pipeline, for one microbatch on its busiest
+rank, and after the last backward pass."""
 
 
 def summed_rates(replica: Leaf | RankCosts, pools: Sequence[Times], counts: Ints, total: Ints | int) -> Array:
@@ -340,14 +343,15 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def _plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[int]]:
-    """Allowed values of axes under the restrictions, further limited to plain schedules, one stage a rank and
-    the given values of the named axes."""
+    """Allowed values of axes under the restrictions, limited to plain schedules, one stage per rank and the
+    given `values`."""
     may = {"schedule": {SCHEDULES.index(name) for name in PLAIN}, "vpp": {1}} | values
     return limits.only | {name: frozenset(limits.only.get(name, own)) & own for name, own in may.items()}
 
 
 def _least(columns: LayoutColumns) -> Ints:
-    """Minimum number of microbatches that a replica of each layout takes, (N,); see `fewest_microbatches`."""
+    """Minimum number of microbatches that a replica of each layout takes, (N,), as `fewest_microbatches`
+    explains."""
     return np.where(is_scheduled(columns, QUEUES), 1, columns.pp)
 
 
@@ -381,7 +385,8 @@ class ReplicaSpace:
 
     def bounds(self) -> Array:
         """Lower bound of the step of every layout over its placements, seconds (N,); infinite where some rank
-        does not hold the fewest blocks of a stage. Blocks are as even as they divide, under the fastest policy."""
+        has no memory for the minimum of blocks. Blocks are as even as they divide, under the fastest
+        policy."""
         x, blocks = self.columns, self.question.model.num_layers
         seconds, retained = np.empty(len(x)), np.zeros(len(x))
         if self.question.stack.torch_pipelining:  # for the mean number of microbatches: some take fewer
@@ -404,7 +409,7 @@ class ReplicaSpace:
         return seconds
 
     def in_words(self) -> str:
-        """Sentence part that describes the layouts of replicas that the search covers."""
+        """Description in words of the layouts of replicas that the search covers."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         return (
             "whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x"
@@ -414,7 +419,7 @@ class ReplicaSpace:
         )
 
     def nothing_fits(self) -> DoesNotFitError:
-        """Error to raise when no placement of any layout of replicas fits in memory; it names the closest."""
+        """Create the error that no layout of replicas fits in memory, with the closest layout."""
         question, x = self.question, self.columns
         smallest = np.lexsort((-x.zero, x.mbs, -x.tp * x.cp * x.pp))[:COMPARED_REPLICAS]
         priced = []

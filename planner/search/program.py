@@ -1,5 +1,4 @@
-"""Solution of a question by one integer program: the second proof, which shares no step with branch and
-bound.
+"""Search by one integer program over all layouts, a second proof that shares no step with branch and bound.
 
 The program has a binary for every layout at its relaxed bound (`planner.exact.program`). If the solver
 chooses a layout without placements, those with the least bounds get theirs as columns; if it chooses a
@@ -96,8 +95,8 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
 
 def _mixed(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
-    """Minimum seconds of all blocks of each layout, (N,), with policies mixed in any fraction for which all
-    ranks together have memory."""
+    """Minimum seconds of all blocks of each layout, (N,), with recompute policies mixed in any fraction for
+    which all ranks together have memory."""
     blocks, policies = leaf.num_layers, np.flatnonzero(leaf.allowed).tolist()
     best_N = np.full(len(room_N), np.inf)
     for policy in policies:
@@ -132,12 +131,13 @@ def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Arr
 
 
 PRECISION = 1e-3
-"""Relative precision of the shortest step that has columns."""
+"""Relative precision of the shortest step for which a layout has columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Columns of a layout in the integer program, with the seconds that each adds to the critical paths."""
+    """Columns (placement variables) of a layout in the integer program, with the seconds that each adds to
+    the critical paths."""
 
     leaf: Leaf
     columns: Columns
@@ -165,7 +165,7 @@ class Timed:
         return timed if mask.any() and timed._hold_the_model() else None
 
     def only(self, mask: Bools) -> Timed:
-        """Subset of the columns for which a mask is true."""
+        """Select the columns for which a mask is true."""
         seconds_JQ, tail_J = self.column_seconds[mask], self.tail_seconds[mask]
         return Timed(self.leaf, self.columns.only(mask), self.fixed, seconds_JQ, tail_J)
 
@@ -180,8 +180,8 @@ class Timed:
         return low
 
     def _in_time(self, target: float) -> Bools:
-        """For each column, whether its paths stay within `target` seconds if all other stages are as fast as
-        possible, (J,)."""
+        """Whether the critical paths with each column stay within `target` seconds if all other stages are as
+        fast as possible, (J,)."""
         leaf, own_JQ, stage_J = self.leaf, self.column_seconds, self.columns.stage
         others_JQ: Array = np.zeros_like(own_JQ)
         if leaf.is_plain:
@@ -194,8 +194,8 @@ class Timed:
         return in_time
 
     def _hold_the_model(self) -> bool:
-        """Whether columns exist for every stage that together place exactly as many blocks as the model has,
-        judged by least and greatest sums."""
+        """Whether the columns of all stages can add up to the model's number of blocks, judged by minimum and
+        maximum sums."""
         if not self.leaf.is_plain:
             return True
         blocks_J, stage_J = self.columns.num_blocks, self.columns.stage
@@ -225,8 +225,8 @@ def first_placement(leaf: Leaf, columns: Columns) -> Placement | None:
 
 def _stages(leaf: Leaf, target: float) -> Columns | None:
     """Columns of the program for a layout whose schedule allows any number of blocks on a stage (1F1B,
-    GPipe), by stage, block count and kinds of blocks at the start, with the fastest recompute mix that
-    fits. Where a trainer counts blocks recomputed in full, a column for every number of these."""
+    GPipe). There is one for each stage, block count and kind of first blocks, with the fastest recompute mix
+    that fits. Where a trainer counts blocks recomputed in full, a column for every number of these."""
     fixed = (leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)).min()
     block = leaf.by_stage("layer_forward").min() + leaf.by_stage("layer_backward").min()
     tables, number_K = [], np.arange(leaf.sizes.stop)
@@ -255,7 +255,7 @@ MOST_LAYOUTS = 20_000
 FIRST_SHARPENED, MOST_SHARPENED = 16, 256
 """Layouts that get columns in one round: few at first, doubling every time."""
 PLACEMENT_BATCH = 4
-"""Layouts that get placements in one round."""
+"""Number of layouts that get placements in one round."""
 
 
 class ProgramSearch(Prover):
@@ -295,15 +295,18 @@ class ProgramSearch(Prover):
         self._leaves = [leaf for leaf, _ in layouts.values()]
         order = [(len(name), name) for name in names]
         self._rows = [sorted(rows, key=order.__getitem__) for _, rows in layouts.values()]
-        """Candidates that each layout represents, as their costs are equal; that with the shortest name first."""
+        """Indices of the candidates that each layout represents, as their costs are equal, the shortest name
+        first."""
         self._uncovered = len(names) - sum(map(len, self._rows))
-        """Candidates that the enumerator leaves out, such as those that hosts do not hold."""
+        """Number of candidates that the enumerator leaves out, such as layouts whose offloaded data overflows
+        hosts."""
         self._bound = np.zeros(len(self._leaves))
         """Proven lower bound of each layout, seconds; infinite where none of its placements fits."""
         self._columns: dict[int, Timed | None] = {}
-        """Columns of the layouts whose bound takes them into account; None where there are none."""
+        """Columns (placement variables) of the layouts whose lower bound counts them; None for a layout
+        without any."""
         self._proofs: set[int] = set()
-        """Layouts whose best placement is proven to be the next best of all."""
+        """Indices of the layouts whose best placement is proven to be the next best of all."""
         self._lower_bound = 0.0
         """Lower bound in seconds on all layouts that are not proven yet."""
         self._batch = FIRST_SHARPENED
@@ -311,7 +314,7 @@ class ProgramSearch(Prover):
         """Whether a layout that is not proven yet may be better than the k best."""
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Candidate indices and placements of the k best layouts and of all that tie; equal layouts under their
+        """Indices and placements of the k best candidates and of all that tie; equal layouts have the
         shortest name."""
         return [(self._rows[number][0], placement) for number, placement in super().leaders()]
 
@@ -374,7 +377,7 @@ class ProgramSearch(Prover):
             program.steps_are_no_shorter_than_path(choice.leaf, path)
 
     def _open_layouts(self, besides: Iterable[int] = ()) -> Bools:
-        """For each layout, whether it is not proven yet, may be among the k best, and is none of `besides`, (N,)."""
+        """Whether each layout is unproven, may be among the k best, and is none of `besides`, (N,)."""
         may: Bools = self._bound < self._threshold()
         may[[*self._proofs, *besides]] = False
         return may

@@ -1,5 +1,5 @@
-"""The exact search: bound every legal layout from below, place the promising ones, stop when nothing else can
-win; and the best placement of a layout that the user wrote.
+"""Exact search, which bounds every legal layout from below, places promising layouts and stops when no other
+can win, and the best placement of a layout that the user wrote.
 
 Layouts are visited best bound first (`planner.search.branching`). When no bound is left below the k-th best,
 the k best are proven: over all layouts, and over all placements of each. A trainer with one recompute setting
@@ -196,7 +196,8 @@ def search_policies(terms: SearchSettings, question: Question, parts: Sequence[R
 
 
 def close_proof(result: SearchResult) -> SearchResult:
-    """The search result with its proof closed by an integer program; unchanged without the state of a search."""
+    """Close the proof of a search result by an integer program; without the state of a search return it
+    unchanged."""
     if not result.searches:
         return result
     first = result.searches[0]
@@ -205,11 +206,11 @@ def close_proof(result: SearchResult) -> SearchResult:
 
 
 OnStatus = Callable[[str], None]
-"""Called with a few words on the search that is running."""
+"""Function called with a few words on the search that is running."""
 
 
 MAX_PROVEN = 2
-"""Maximum number of cached answers: each holds as much memory as its search."""
+"""Maximum number of cached answers, each of which holds as much memory as its search."""
 
 
 Query = tuple[Question, Restrictions, int, float, Effort]
@@ -221,21 +222,21 @@ class Budget:
     """Time limit and settings shared by all searches of one answer; once `ended`, no more are started."""
 
     time_limit: float | None = None
-    """Seconds for all searches together; None: no limit."""
+    """Time limit of all searches together, seconds; None for no limit."""
     on_progress: Progress | None = None
     on_status: OnStatus | None = None
     keep_on_interrupt: bool = False
     solver: SolverName | None = None
-    """Solver of the integer program that closes proofs; None: the default."""
+    """Solver of the integer program that closes proofs; None for the default."""
     proof: Effort = "search"
-    """Method of proof, and how far the searches go."""
+    """Effort of the searches, which includes the method of proof."""
     spaces: SpaceCache = field(default_factory=SpaceCache)
-    """SpaceCache that the searches share."""
+    """Cache of search spaces that the searches share."""
     proven: deque[tuple[Query, SearchResult]] = field(default_factory=lambda: deque(maxlen=MAX_PROVEN))
     """Cache of the last proved answers, the latest first."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
     ended: bool = False
-    """True once time ran out or the user interrupted."""
+    """Whether time ran out or the user interrupted."""
     interrupted: bool = False
     failure: RunError | None = None
     """Error of the last search that found nothing; None without such a search, or if only nothing fits."""
@@ -252,7 +253,7 @@ class Budget:
             self.on_status(doing)
 
     def share(self, parts: int) -> Budget:
-        """New budget for one of `parts` parts of the answer, with an even share of the time left."""
+        """Create a budget for one of `parts` parts of the answer, with an even share of the time left."""
         limit = None if self.time_limit is None else self.seconds_left / parts
         return replace(self, time_limit=limit, start=time.monotonic(), ended=False, failure=None, searches=0)
 
@@ -274,8 +275,8 @@ class Budget:
         space: Space | None = None,
         remembers: bool = True,
     ) -> SearchResult | None:
-        """Search the best layouts of a question within the time left; None if the search ended before it had
-        any.
+        """Search for the best layouts of a question within the time left; None if time ran out before any was
+        found.
 
         `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
         `below` seconds, and may be empty. With `closes_with_ilp` an integer program closes the proof.
@@ -329,7 +330,8 @@ class Budget:
         return result
 
     def try_search(self, question: Question, limits: Restrictions, **settings: Any) -> SearchResult | None:
-        """As `search`, with its further arguments, but None also if nothing fits, which is proven."""
+        """Search for the best layouts as `search` does, but return None also if it is proven that no layout
+        fits."""
         with suppress(InfeasibleError):
             return self.search(question, limits, **settings)
         return None
@@ -343,8 +345,8 @@ class Budget:
         seconds: float = math.inf,
         space: Space | None = None,
     ) -> Estimate | None:
-        """Search for the fastest layout that takes less than `below` seconds, which prunes most layouts at once;
-        None if none does, nothing fits, or none was found within `seconds`. `space` is as in `search`.
+        """Search for the fastest layout that takes less than `below` seconds; None if there is none, or none
+        was found within `seconds`. The limit prunes most layouts at once. `space` is as in `search`.
 
         Raises:
             KeyboardInterrupt: unless interrupts are kept.
@@ -359,11 +361,11 @@ class Budget:
 
     @property
     def why_ended(self) -> str:
-        """Words for why the searches ended early, "interrupted" or "time ran out"."""
+        """Reason why the searches ended early, "interrupted" or "time ran out"."""
         return "interrupted" if self.interrupted else "time ran out"
 
     def nothing_found(self) -> RunError:
-        """Error to raise if searches ended before any plan was found.
+        """Return the error that searches ended before any plan was found.
 
         Raises:
             KeyboardInterrupt: the user ended it.
@@ -385,7 +387,7 @@ RowAt = Callable[[int, int], Row | None]
 def scaling_rows(
     question: AnyQuestion, sizes: Sequence[int], kinds: Sequence[str], budget: Budget, row_at: RowAt
 ) -> list[Row]:
-    """Rows of strong and weak scaling curves over numbers of GPUs, the `sizes`; `row_at` is called once for
+    """Rows of strong and weak scaling curves over the numbers of GPUs `sizes`. `row_at` is called once for
     points that share GPUs and batch.
 
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
@@ -413,7 +415,7 @@ def doublings(question: AnyQuestion) -> list[int]:
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:
-    """The layout with the fastest placement of its blocks on stages, under the recompute policies that the
+    """Place a layout's blocks on stages so that the step is fastest, under the recompute policies that the
     layout names.
 
     A layout that is already placed is returned unchanged. A layout that does not fit devices or hosts is
@@ -433,8 +435,8 @@ def place_layout(question: Question, layout: Layout) -> Layout:
 
 
 def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Layout]:
-    """Best placement of a plain pipeline, as (overflows, step seconds, placed layout). It overflows memory only
-    where every placement does."""
+    """Find the best placement of a plain layout (one stage per rank), as (whether memory overflows, step
+    seconds, placed layout). It overflows memory only where every placement does."""
     costs = costs_of_ranks(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf_of(question, layout, rows)
@@ -445,8 +447,8 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Layou
 
 
 def _in_equal_stages(question: Question, layout: Layout) -> Layout:
-    """The layout with its blocks in stages as equal as possible, smaller ones at the ends. This is the fastest
-    of these placements that fits, among equals the first.
+    """Place a layout's blocks in stages as equal as possible, with smaller stages at the ends. This is the
+    fastest of these placements that fits, among equals the first.
 
     Used for replicas, which have the same blocks in all pools, and for several chunks a rank.
 
@@ -474,13 +476,13 @@ def _in_equal_stages(question: Question, layout: Layout) -> Layout:
 
 
 def _names_too_many(layout: Layout) -> InputError:
-    """Error for a layout whose recompute names more blocks than a stage has."""
+    """Create the error that a layout's recompute names more blocks than a stage has."""
     hint = "name fewer, or say the blocks of each stage: `layers=`"
     return InputError(f"recompute of `{layout}` names more blocks than its stages have", hint=hint)
 
 
 def _leaf_of(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
-    """Problem of placing a given layout's blocks on stages, with only the recompute policies that it names."""
+    """Leaf (placement problem) of a given layout, with only the recompute policies that the layout names."""
     columns = LayoutColumns.of([layout])
     leaf = RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf
     least_blocks = int(offloaded_by_number(columns)[0])

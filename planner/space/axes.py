@@ -1,5 +1,5 @@
-"""Treatment of each axis by a search: values tried in a mesh, properties that depend on it, reasons to close it,
-and boxes of counts.
+"""Treatment of each axis of layouts by a search, as values to try, properties that depend on the axis,
+reasons to close it, and boxes (ranges of numbers of offloaded blocks).
 
 An axis that is in none of these tables keeps its default; `planner.space.space` chooses the degrees of the
 mesh, microbatch sizes, ZeRO stages, shard groups and schedules.
@@ -30,8 +30,9 @@ from planner.rules.legality import UNPRICED_OFFLOAD, is_offload_unpriced
 from planner.rules.stack import overlappable_axes
 
 Matter = Literal["states", "pipeline", "blocks"]
-"""`states`: which ZeRO stages and shard groups are legal. `pipeline`: which chunks and schedules are. `blocks`: how
-long a block computes and its tensor ranks communicate."""
+"""Property of a layout that depends on some axes, for `states` the legal ZeRO stages and shard groups.
+`pipeline`: which chunks and schedules are. `blocks`: how long a block computes and its tensor ranks
+communicate."""
 
 
 class Mesh(NamedTuple):
@@ -61,24 +62,24 @@ def _expert_tensor_degrees(question: Question, mesh: Mesh) -> list[int]:
 
 
 def _orders(question: Question, mesh: Mesh) -> list[int]:
-    """Rank orders that the search tries in a mesh, as indices into `ORDERS`; of orders that place ranks alike
-    only one."""
+    """Rank orders that the search tries in a mesh (degrees of tp, pp, cp and dp), as indices into `ORDERS`,
+    one of each set that places ranks alike."""
     seats = same_seats(mesh.cp, mesh.dp, mesh.pp)
     return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
 
 
 def _context_ways(question: Question, mesh: Mesh) -> list[int]:
-    """Kinds of context parallelism that the search tries in a mesh, as indices into `CONTEXTS`; the stack's
-    default is unnamed."""
+    """Kinds of context parallelism that the search tries in a mesh (degrees of tp, pp, cp and dp), as indices
+    into `CONTEXTS`. The stack's default is unnamed."""
     kinds, default = question.stack.context_kinds, question.stack.context_parallel
     return [USUAL_CONTEXT, *(CONTEXTS.index(way) for way in kinds if way != default and mesh.cp > 1)]
 
 
 def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
-    """Choices of offloaded blocks, as counts for each residency, that the search tries in a mesh. They are all
-    blocks with one residency, or none, or a count of one residency, of streamed blocks together with blocks
-    whose states are on the host, and of both together with resident ones; each with and without activations,
-    and with and without a drive if hosts have one.
+    """Numbers of blocks to offload in each way (residency) that the search tries in a mesh (degrees of tp,
+    pp, cp and dp). They are all blocks with one residency, or none, or a count of one residency, of streamed
+    blocks together with blocks whose states are on the host, and of both together with resident ones; each
+    with and without activations, and with and without a drive if hosts have one.
 
     A count of one stands for every possible count (`countable`). Empty if the device's memory is the host's,
     and over several pools.
@@ -99,8 +100,9 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
 
 
 def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
-    """Choices of overlapped communication that the search tries in a mesh, as flags for `OVERLAPS`. They are
-    the stack's default, and every subset of the axes that the stack can overlap."""
+    """Choices of communication to overlap that the search tries in a mesh (degrees of tp, pp, cp and dp), as
+    flags for `OVERLAPS`. They are the stack's default, and every subset of the axes that the stack can
+    overlap."""
     ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
     if max(ranks.values()) == 1:
         return [(UNSAID,) * len(OVERLAPS)]
@@ -118,8 +120,8 @@ VALUES: dict[str, Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int,
     "ring": lambda question, mesh: (USUAL_RING,),
     "overlap": _overlaps,
 }
-"""Values that the search tries for an axis in a mesh, as numbers of its columns; the first axes vary
-slowest."""
+"""Name of an axis → function of question and mesh that returns the values to try, as numbers of the axis's
+columns. The first axes vary slowest."""
 
 
 def _opens_no_replicas(question: Question, trainer: str | None) -> str:
@@ -147,9 +149,8 @@ CLOSED: dict[str, Callable[[Question, str | None], str]] = {
     "overlap": lambda question, trainer: "",
     "replicas": _opens_no_replicas,
 }
-"""Closed axes, which the search leaves at their simplest value unless `--allow` names them or a restriction
-names one of their columns, each with the reason why `--allow` has no effect in a question, or for a trainer;
-empty if it has one."""
+"""Closed axis, left at its simplest value unless `--allow` or a restriction names it → reason why `--allow`
+has no effect for a question and trainer. The reason is empty if it has an effect."""
 
 _AFFECTS: dict[str, tuple[Matter, ...]] = {
     **dict.fromkeys(("tp", "cp", "ep", "etp"), ("states", "blocks")),
@@ -159,8 +160,8 @@ _AFFECTS: dict[str, tuple[Matter, ...]] = {
     "pp": ("pipeline",),
     "offload": ("states", "pipeline"),
 }
-"""Properties that depend on an axis (default: all): layouts that do not differ in the relevant axes are
-computed once."""
+"""Name of an axis → properties of a layout that depend on it, by default all. Layouts that do not differ in
+the relevant axes are computed once."""
 
 
 def columns_that_affect(matter: Matter) -> tuple[str, ...]:
@@ -170,27 +171,27 @@ def columns_that_affect(matter: Matter) -> tuple[str, ...]:
 
 
 COUNTS = tuple(f"offload_{part}" for part in RESIDENCIES)
-"""Columns that count the offloaded blocks of a rank, R."""
+"""Names of the R columns that count the offloaded blocks of a rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Ranges of the numbers of offloaded blocks of N layouts, one box (hyperrectangle) of counts for each
-    layout. Each count goes from `least` to `most`; the sum of the counts is at most `room`."""
+    """Ranges of the numbers of offloaded blocks, one box (hyperrectangle) for each of N layouts. Each count
+    goes from `least` to `most`; the sum of the counts is at most `room`."""
 
     least: Ints
-    """(N, R)"""
+    """Minimum number of offloaded blocks by column of counts, (N, R)."""
     most: Ints
-    """(N, R)"""
+    """Maximum number of offloaded blocks by column of counts, (N, R)."""
     room: Ints
-    """(N,)"""
+    """Maximum sum of the numbers of offloaded blocks, (N,)."""
 
     def __len__(self) -> int:
         return len(self.room)
 
     @classmethod
     def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
-        """Boxes from the offload counts of the given layouts up to the largest counts possible."""
+        """Create boxes from the offload counts of the given layouts up to the largest possible counts."""
         minimum, room = counts_of(columns), countable(question, columns.pp)
         counted = minimum % EVERY
         others = counted.sum(axis=1)[:, None] - counted
@@ -198,18 +199,18 @@ class Boxes:
 
     @classmethod
     def of(cls, columns: LayoutColumns) -> Boxes:
-        """Boxes that hold exactly the offload counts of the given layouts."""
+        """Create boxes that hold exactly the offload counts of the given layouts."""
         counts = counts_of(columns)
         return cls(counts, counts, (counts % EVERY).sum(axis=1))
 
     @classmethod
     def joined(cls, parts: Sequence[Boxes]) -> Boxes:
-        """Concatenation of several `Boxes`."""
+        """Concatenate several `Boxes`."""
         least, most, room = zip(*((part.least, part.most, part.room) for part in parts), strict=True)
         return cls(np.concatenate(least), np.concatenate(most), np.concatenate(room))
 
     def rows(self, index: Ints) -> Boxes:
-        """Subset of the boxes at the given indices."""
+        """Select the boxes at the given indices."""
         return Boxes(self.least.take(index, axis=0), self.most.take(index, axis=0), self.room[index])
 
     @property
@@ -224,20 +225,20 @@ class Boxes:
 
     @property
     def is_single(self) -> Bools:
-        """Whether a box holds only one combination of counts, (N,)."""
+        """Whether each box holds only one combination of counts, (N,)."""
         single: Bools = (self.least == self.most).all(axis=1)
         return single
 
     def corners(self, columns: LayoutColumns) -> list[LayoutColumns]:
-        """Layouts at the corners of the boxes, one table of N layouts for each combination of `least` and
-        `most`. Single counts repeat corners."""
+        """Layouts at the corners of the boxes, a table of N layouts for each combination of `least` and
+        `most` counts. Single counts repeat corners."""
         open_R: Bools = np.any(self.least < self.most, axis=0)
         ends = product(*((False, True) if is_open else (False,) for is_open in open_R.tolist()))
         return [with_counts(columns, np.where(np.array(most), self.most, self.least)) for most in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
-        """Split each box of counts along its longest side; return the index of the parent of each half, and the
-        halves. Single boxes stay."""
+        """Split each box along its longest side; return the index of each half's box, and the halves. Single
+        boxes stay."""
         boxes = np.arange(len(self))
         side = (self.most - self.least).argmax(axis=1)
         middle = (self.least[boxes, side] + self.most[boxes, side]) // 2
@@ -252,8 +253,8 @@ class Boxes:
         return np.tile(boxes, 2)[nonempty], replace(halves, most=most).rows(nonempty)
 
     def singles(self, columns: LayoutColumns) -> tuple[Ints, LayoutColumns, Boxes]:
-        """Every combination of counts in the boxes: the index of its box, (K,), the layout of that box with
-        these counts, and a box of it alone."""
+        """List every combination of counts in the boxes, as index of its box, (K,), layout with these counts,
+        and a box of this combination alone."""
         bounds = zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
         combinations = [
             (box, *counts)

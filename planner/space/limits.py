@@ -1,4 +1,4 @@
-"""Limits of a search: kinds of legal layouts that it leaves out, as named limits with sentences. Covered
+"""Limits of a search, kinds of legal layouts that it leaves out, as named rules with sentences. Covered
 layouts are legal and within all limits.
 
 The search's space respects them by construction; obstacles, `--why-not` and an enumerator check given
@@ -29,8 +29,8 @@ from planner.space.axes import CLOSED, countable, divisors
 from planner.space.restrictions import Restrictions
 
 NEARLY_AS_FAST = 0.5
-"""Share of the intra-node bandwidth from which a search spreads tensor groups over nodes by default: below it
-their messages take over twice as long, which no published run accepted."""
+"""Minimum share of the intra-node bandwidth at which a search spreads tensor groups over nodes by default.
+Below it their messages take over twice as long, which no published run accepted."""
 
 
 def tensor_degrees(cluster: ClusterSpec) -> list[int]:
@@ -50,8 +50,8 @@ def tried_tensor_degrees(question: Question, limits: Restrictions) -> list[int]:
 
 
 def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
-    """For each layout, whether it keeps data on the drive that host memory would hold, though no restriction
-    names drives, (N,).
+    """Whether each layout keeps data on the drive that host memory would hold, (N,); False if a restriction
+    names drives.
 
     They need as much device memory as without the drive, and no less time, so none is the only best one.
     """
@@ -84,8 +84,8 @@ def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bo
 
 
 def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
-    """Limits of the search as rules, which layouts break if they lie beyond a limit, within restrictions that may
-    request them; in the order in which they are reported."""
+    """Create the rules that layouts beyond a limit of the search break, in the order in which they are
+    reported. Restrictions may request values beyond a limit."""
     named = {axis: [*limits.only.get(axis, ())] for axis in ("tp", "etp", "ring")}
     shut = [AXES[name].columns(name).items() for name in CLOSED if not limits.opens(name)]
     table: dict[str, Row] = {
@@ -124,8 +124,8 @@ def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
 
 
 def limits_in_words(question: Question, limits: Restrictions) -> str:
-    """Text that describes which layouts a search covers, with a phrase for each limit that leaves out any but
-    redundant layouts of the question."""
+    """Text on the limits of a search, with a phrase for each limit that leaves out layouts of the question,
+    except redundant layouts."""
     offloads, has = limits.opens("offload"), question.stack.residencies
     splits_experts = question.model.has_experts and question.stack.expert_tensor_parallel
     phrases = {

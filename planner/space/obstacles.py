@@ -1,5 +1,5 @@
-"""Reasons for missing answers: rules that the closest layouts break if restrictions leave no legal layout;
-the closest layout and its memory if nothing fits; and notes on parts of a question without effect.
+"""Reasons for missing answers, such as rules that the closest layouts break or the memory that the closest
+layout needs, and notes on parts of a question without effect.
 
 Notes cover lengths that divide badly or exceed the model's positions, and windows and memory limits that
 limit nothing.
@@ -81,7 +81,8 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
 
 
 def _degrees(question: Question, limits: Restrictions) -> Words | None:
-    """Sentence on parallel degrees fixed by the user that do not divide the number of GPUs; None if they do."""
+    """Sentence on parallel degrees fixed by the user that do not divide the number of GPUs; None if all
+    do."""
     fixed = {axis: min(limits.only[axis]) for axis in _MESH if len(limits.only.get(axis, ())) == 1}
     gpus, divisor = question.cluster.num_gpus, math.prod(fixed.values())
     if gpus % divisor == 0:
@@ -98,8 +99,8 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
 
 
 def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
-    """All rules to check when no layout is legal, including those of layouts, of the trainer, of pools, of the
-    search's limits, and of schedules."""
+    """All rules to check when no layout is legal, on layouts, trainer, pools, schedules and the search's
+    limits."""
     policies = limits.recompute(question)
     recomputes: Bools = np.asarray(policies_by_schedule(policies).any(axis=1))
     return (
@@ -121,8 +122,8 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
     stack, gpus, restricted = question.stack, question.cluster.num_gpus, limits.named_axes
 
     def values(axis: str, defaults: Iterable[int]) -> list[int]:
-        """Default and requested values of an axis that the restrictions permit; if there are none, the least
-        permitted value."""
+        """Default and requested values of an axis that the restrictions permit; if there are none, the
+        smallest permitted value."""
         bounds = {limit[axis] for limit in (limits.at_least, limits.at_most) if axis in limit}
         permitted = limits.permitted(axis, sorted({*defaults, *limits.only.get(axis, ()), *bounds}))
         return permitted or limits.permitted(axis, limits.unbounded(axis, 1))[:1]
@@ -166,14 +167,14 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 COMPARED = 4
-"""Number of roughly closest layouts that are priced in full."""
+"""Number of layouts roughly closest to fitting that are priced in full."""
 
 
 def explain_infeasible(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
 ) -> DoesNotFitError:
-    """Error to raise when no placement of any layout fits in memory. It names the closest layout, and what its
-    fullest rank holds, as in `explain`, with the limit that communicators leave."""
+    """Create the error that no placement of any layout fits in memory. It names the closest layout, and what
+    its fullest rank holds, as in `explain`, with the limit that communicators leave."""
     layers, gpus, x = question.model.num_layers, question.cluster.num_gpus, costs
     # roughly the peak of a rank with an even share of blocks and one live microbatch a rank, without both ends
     blocks: Ints = -(-layers // columns.pp)
@@ -213,7 +214,7 @@ def explain_infeasible(
 
 
 def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
-    """Error that says whether the software stack, the question or the restrictions leave no legal layout."""
+    """Create the error that the software stack, the question or the restrictions leave no legal layout."""
     if refused := question_objections(question):
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
@@ -243,8 +244,8 @@ def least_share(group: RankCosts) -> Array:
 
 
 def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
-    """Number of blocks on each rank, when each is added where most memory is left, and the fullest rank's share
-    of memory used. All blocks are under the strongest recompute policy."""
+    """Number of blocks on each rank if each block goes where most memory is left, and the share of memory
+    that the fullest rank uses. All blocks are under the strongest recompute policy."""
     policy = int(np.flatnonzero(leaf.allowed)[-1])
     blocks_RP = leaf.no_blocks
     blocks_RP[:, policy] = 1
@@ -265,7 +266,8 @@ def notes_of(question: Question, restrictions: Restrictions | None = None) -> tu
 
 
 def _notes(question: Question, limits: Restrictions) -> Iterator[str]:
-    """Yield the notes on a question: positions, divisors of sequences, windows, memory limit, risk, `--allow`."""
+    """Yield the notes on a question's positions, sequence divisors, windows, memory limit, risk and
+    `--allow`."""
     model, training, length = question.model, question.training, question.training.sequence_length
     # the project's executor refuses sequences that are longer than the model's learned positions
     beyond = model.positions == "learned" and length > model.longest_sequence

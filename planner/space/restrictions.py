@@ -1,4 +1,5 @@
-"""Restrictions by the user: values, bounds, forbidden choices, and a trainer whose rules a layout must obey.
+"""Restrictions of the user on layouts, as values, bounds, forbidden choices, and a trainer whose rules a
+layout must obey.
 
 `--fix`, `--forbid` and `--allow` as people write them: `tp=8`, `tp=2,4`, `pp>=2`, `zero3`, `cp`, `offload`.
 """
@@ -30,7 +31,7 @@ _COMMON = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
 AXES = (*_COMMON, *(name for name in COLUMNS if name not in _COMMON))
 """Columns that may be fixed or forbidden, common axes first; recompute is restricted separately."""
 FULL_COUNT_POLICIES: tuple[Recompute, ...] = ("none", "full")
-"""Policies of the blocks of a stage if a trainer counts the blocks that it recomputes in full."""
+"""Recompute policies of a stage's blocks if the trainer only counts the blocks recomputed in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +47,24 @@ class Restrictions:
     at_most: dict[str, int] = field(default_factory=dict)
     """Axis → maximum value."""
     unused: frozenset[str] = frozenset()
-    """Axes that keep their defaults: cp1, zero0, no `sp`, etp = tp, one shard group, ..."""
+    """Names of the axes that keep their defaults, such as cp1, zero0, no `sp`, etp = tp, one shard group."""
     forbidden_recompute: frozenset[Recompute] = frozenset()
     allowed: frozenset[str] = frozenset()
-    """Closed axes that the search may use: `offload`."""
+    """Names of the closed axes, such as `offload`, that the search may use."""
     max_memory: float | None = None
     """Bytes of one device that a plan may use, if less than the device allows."""
     confidence: float | None = None
-    """Minimum probability of fitting, if higher than the question's: for recommended plans."""
+    """Minimum probability of fitting in memory, for recommended plans; None for the question's."""
     extreme_mbs: bool = False
-    """Whether only the smallest and the largest microbatch size are tried: one of these needs least memory, as
-    activations grow with the microbatch and some bytes exist only with several microbatches."""
+    """Whether only the smallest and the largest microbatch size are tried, one of which needs least memory.
+    Activations grow with the microbatch, and some bytes exist only with several microbatches."""
     trainer: str | None = None
     """Trainer whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 
     def allows(self, columns: LayoutColumns) -> Bools:
-        """For each layout, whether it satisfies the restrictions, (N,), apart from the trainer's
-        (`allowed_rows`). The kind of context parallelism must be given. An order is allowed under any name that
-        seats the ranks of the layout alike."""
+        """Whether each layout satisfies the restrictions, (N,), except the trainer's rules (`allowed_rows`).
+        The kind of context parallelism must be given. An order is allowed under any name that seats the ranks
+        of the layout alike."""
         allowed = np.ones(len(columns), dtype=np.bool_)
         for axis in self.named_axes:
             values = getattr(columns, axis)
@@ -92,8 +93,8 @@ class Restrictions:
         return replace(self, confidence=confidence, max_memory=limit)
 
     def fix_layout(self, question: Question, layout: Layout) -> Restrictions:
-        """Restrictions that only one layout satisfies, with any placement and recompute policy; memory limit,
-        confidence and trainer stay."""
+        """Create restrictions that only one layout satisfies, with any placement and recompute policy. Memory
+        limit, confidence and trainer stay."""
         columns = with_context_ways(question, LayoutColumns.of([layout]))
         only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
         shared = ("forbidden_recompute", "max_memory", "confidence", "trainer")
@@ -104,7 +105,7 @@ class Restrictions:
         return name in self.allowed or bool({*self.only, *self.at_least} & {*LAYOUT_AXES[name].columns(name)})
 
     def without(self, axes: Collection[str]) -> Restrictions:
-        """Copy of the restrictions without those on the named axes."""
+        """Copy of the restrictions without any on the named axes."""
         fields: dict[str, Any] = {
             name: {axis: value for axis, value in getattr(self, name).items() if axis not in axes}
             for name in ("only", "never", "at_least", "at_most")
@@ -112,7 +113,7 @@ class Restrictions:
         return replace(self, **fields, unused=self.unused.difference(axes))
 
     def permits(self, axis: str, values: Ints) -> Bools:
-        """For each value of an axis, whether the restrictions on that axis allow it, (N,)."""
+        """Whether the restrictions on an axis allow each of the values, (N,)."""
         permitted = ~np.isin(values, [*self.never.get(axis, ())])
         if axis in self.only:
             permitted &= np.isin(values, [*self.only[axis]])
@@ -123,13 +124,14 @@ class Restrictions:
         return permitted
 
     def permitted(self, axis: str, values: Iterable[int]) -> list[int]:
-        """Those of some values of an axis that the restrictions on that axis allow."""
+        """Select the values of an axis that its restrictions allow."""
         numbers = np.fromiter(values, dtype=np.int64)
         permitted: list[int] = numbers[self.permits(axis, numbers)].tolist()
         return permitted
 
     def unbounded(self, axis: str, least: int) -> range:
-        """Values of a numeric axis from `least` or its minimum up, one more than are forbidden."""
+        """Values of a numeric axis from `least`, or its minimum, upwards, one more than the number of
+        forbidden values."""
         minimum = max(least, self.at_least.get(axis, least))
         return range(minimum, minimum + len(self.never.get(axis, ())) + 1)
 
@@ -155,8 +157,8 @@ class Restrictions:
         return counts and self.recompute(question) == FULL_COUNT_POLICIES
 
     def by_recompute(self, question: Question) -> tuple[Restrictions, ...]:
-        """Separate restrictions for each recompute setting of a trainer that has one setting for all stages;
-        empty if there is nothing to split. A setting is one policy or, where the trainer counts, the number of
+        """Split the restrictions by recompute setting, for a trainer with one setting for all stages; empty
+        if there is nothing to split. A setting is one policy or, where the trainer counts, the number of
         blocks of a stage recomputed in full.
 
         Raises:
@@ -180,14 +182,14 @@ class Restrictions:
 
     @property
     def fix_words(self) -> tuple[str, ...]:
-        """Words for the allowed values and bounds, as `--fix` reads them, in the order of `AXES`."""
+        """Words of `--fix` for the allowed values and bounds, in the order of `AXES`."""
         bounds = [f"{axis}>={self.at_least[axis]}" for axis in AXES if axis in self.at_least]
         bounds += [f"{axis}<={self.at_most[axis]}" for axis in AXES if axis in self.at_most]
         return (*_words(self.only), *bounds)
 
     @property
     def forbid_words(self) -> tuple[str, ...]:
-        """Words for the forbidden values, as `--forbid` reads them."""
+        """Words of `--forbid` for the forbidden values."""
         unwanted = ",".join(policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute)
         left_out = [axis for axis in AXES if axis in self.unused]
         return (*_words(self.never), *left_out, *([f"recompute={unwanted}"] if unwanted else []))
@@ -201,7 +203,7 @@ class Restrictions:
 
 
 def allowed_rows(question: Question, restrictions: Restrictions, columns: LayoutColumns) -> Bools:
-    """For each layout, whether it satisfies the restrictions and the trainer's rules, (N,)."""
+    """Whether each layout satisfies the restrictions and the trainer's rules, (N,)."""
     allowed = restrictions.allows(with_context_ways(question, columns))
     if restrictions.trainer is not None:
         rows = np.flatnonzero(allowed)
@@ -216,7 +218,7 @@ def satisfies(question: Question, restrictions: Restrictions, layout: Layout) ->
 
 
 def with_context_ways(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Copies of the layouts that name their kind of context parallelism, even if it is the stack's default."""
+    """Copies of the layouts that name their kind of context parallelism, even the stack's default."""
     return replace(columns, context=context_ways(question, columns))
 
 
@@ -229,7 +231,7 @@ def names_of(axis: str) -> tuple[str, ...]:
 
 
 def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
-    """Words such as `tp=2,4` and `schedule=1f1b`, one for each axis that has values."""
+    """Words such as `tp=2,4` and `schedule=1f1b`, one for each axis with values."""
     words = []
     for axis in AXES:
         names, accepted = names_of(axis), sorted(values.get(axis, ()))
@@ -247,9 +249,9 @@ _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
 _NEGATION = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-"""Comparison → negated comparison, for `--forbid`."""
+"""Comparison operator → negated operator, for `--forbid`."""
 _BOUNDS = {"<": ("at_most", -1), "<=": ("at_most", 0), ">": ("at_least", 1), ">=": ("at_least", 0)}
-"""Field of `Restrictions` that a comparison sets, and what is added to its number."""
+"""Comparison operator → field of `Restrictions` that it sets, and the integer added to the number."""
 
 
 class _Word(NamedTuple):
@@ -349,7 +351,7 @@ def _unusable(
 
 
 def _either(words: Sequence[_Word]) -> str:
-    """Hint that `--fix AXIS=A,B` allows several fixed values of an axis; empty if there are not several."""
+    """Hint that `--fix AXIS=A,B` allows several values of an axis, if the user fixed several; else empty."""
     axis, lists = words[0].axis, [word.text.removeprefix(word.axis).removeprefix("=") for word in words]
     fixes_values = all(word.flag == "--fix" for word in words) and all(text[:1].isalnum() for text in lists)
     return f"`--fix {axis}={','.join(lists)}` allows either" if fixes_values and len(lists) > 1 else ""

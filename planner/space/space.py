@@ -57,16 +57,16 @@ from planner.space.limits import needless_rows, tried_tensor_degrees
 from planner.space.restrictions import Restrictions, allowed_rows
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
-"""Shape that stands for all others where shapes do not matter."""
+"""Schedule index that stands for all pipeline shapes where these do not matter."""
 _COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for name in VALUES))
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """A table of integers whose rows lie in consecutive groups."""
+    """Table of integers whose rows lie in consecutive groups."""
 
     rows: Ints
-    """(T, C)"""
+    """Rows of the table, (T, C)."""
     sizes: Ints
     """Number of table rows in each group, (G,)."""
 
@@ -76,7 +76,8 @@ class Groups:
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     def rows_of(self, groups: Ints) -> tuple[Ints, Ints]:
-        """Rows of the selected groups, (M, C), after the index into `groups` of each, (M,)."""
+        """Select the rows of some groups; return the position in `groups` of each, (M,), and the rows,
+        (M, C)."""
         size = self.sizes[groups]
         index = np.repeat(np.arange(len(groups)), size)
         begin = np.cumsum(self.sizes) - self.sizes
@@ -86,7 +87,7 @@ class Groups:
 
 def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     """Cores (layouts before microbatch size, ZeRO and schedule are chosen) from the divisors of GPUs, batch
-    and experts; every legal one is among them."""
+    and experts, legal or not."""
 
     permitted = cache(limits.permitted)
 
@@ -127,8 +128,8 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def sized_cores(question: Question, limits: Restrictions, cores: LayoutColumns) -> tuple[Ints, LayoutColumns]:
-    """Index of the core, (N,), and a copy of the core for every legal microbatch size. Sizes divide the share
-    of the batch of a data-parallel rank."""
+    """Copy each core (layout before microbatch size, ZeRO and schedule are chosen) for every legal microbatch
+    size, after the index of its core, (N,). Sizes divide the share of the batch of a data-parallel rank."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = limits.permitted("mbs", divisors(question.training.global_batch // dp))
@@ -141,12 +142,12 @@ def sized_cores(question: Question, limits: Restrictions, cores: LayoutColumns) 
 
 
 ROWS_TOGETHER = 200_000
-"""Rows that rules check at once: bounds memory."""
+"""Maximum number of rows that rules check in one batch, which bounds memory."""
 
 
 def variants_of(question: Question, limits: Restrictions, families: LayoutColumns) -> Groups:
-    """Legal ZeRO stages and shard sizes of each family; redundant ones are left out if they are redundant even
-    at the family's highest counts of blocks."""
+    """Legal ZeRO stages and shard sizes of each family (cores with equal model states). Values that are
+    redundant at the highest counts of offloaded blocks are left out."""
     is_hybrid = question.stack.hybrid_shard
     tried = [
         (family, zero, shard)
@@ -165,8 +166,8 @@ def variants_of(question: Question, limits: Restrictions, families: LayoutColumn
 
 
 def legal_within(question: Question, limits: Restrictions, x: LayoutColumns, shaped: bool = False) -> Bools:
-    """Mask of layouts that satisfy restrictions and rules, (N,); rules on schedule and microbatch size only if
-    `shaped`."""
+    """Whether each layout satisfies restrictions and rules, (N,); rules on schedule and microbatch size are
+    checked only if `shaped`."""
     legal = allowed_rows(question, limits, x)
     remaining = np.flatnonzero(legal)
     legal[remaining] = legal_rows(question, x.rows(remaining), shaped=shaped, hosts=False)
@@ -174,7 +175,7 @@ def legal_within(question: Question, limits: Restrictions, x: LayoutColumns, sha
 
 
 def legal_at_any_stage(question: Question, limits: Restrictions, cores: LayoutColumns) -> Bools:
-    """Mask of the cores (layouts without ZeRO stage and schedule) that are legal with some ZeRO stage over all
+    """Whether each core (layout without ZeRO stage and schedule) is legal with some ZeRO stage over all
     ranks, (N,)."""
     legal = np.zeros(len(cores), dtype=np.bool_)
     for start in range(0, len(cores), ROWS_TOGETHER):
@@ -193,8 +194,8 @@ def schedules_run(question: Question, limits: Restrictions) -> list[Schedule]:
 
 
 def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns, shards: Ints) -> Groups:
-    """Legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage; rules are checked with (K, Z)
-    shard groups."""
+    """Legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage. Rules are checked with the
+    shard groups `shards` (K, Z)."""
     layers, runs = question.model.num_layers, schedules_run(question, limits)
 
     @cache
@@ -223,21 +224,24 @@ def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Search space of legal layouts, stored as cores with the ZeRO variants and pipeline shapes of each."""
+    """Search space of legal layouts, stored as cores (layouts without ZeRO stage and schedule) with the ZeRO
+    variants and pipeline shapes of each."""
 
     question: Question
     cores: LayoutColumns
-    """Cores as layouts with shape 1f1b, zero0 and one shard group."""
+    """Cores of the space, each a layout with schedule 1f1b, ZeRO stage 0 and one shard group."""
     family: Ints
-    """Index into `variants`, (N,)."""
+    """Index of each core's family in `variants`, (N,)."""
     variants: Groups
-    """ZeRO stage and shard, by family."""
+    """ZeRO stages and shard sizes, a group for each family (cores with equal model states)."""
     pipeline: Ints
-    """Index of a pipeline, (N,); its shapes at ZeRO stage z are group `pipeline` · `ZERO_STAGES` + z."""
+    """Index of each core's pipeline, (N,), whose shapes at ZeRO stage z are group `pipeline` · `ZERO_STAGES`
+    + z."""
     shapes: Groups
-    """vpp and schedule, by pipeline and ZeRO stage."""
+    """Pairs of vpp and schedule, a group for each pipeline and ZeRO stage."""
     counts: Boxes
-    """Counts of blocks that each core stands for, (N,); the core itself has the least."""
+    """Ranges of the numbers of offloaded blocks that each of N cores stands for; the core itself has the
+    minimum."""
 
     def __len__(self) -> int:
         """Total number of layouts."""
@@ -245,7 +249,7 @@ class Space:
 
     @cached_property
     def _stages(self) -> Ints:
-        """Number of variants of each family with each ZeRO stage, (F, Z)."""
+        """Number of ZeRO variants of each family with each ZeRO stage, (F, Z)."""
         stage = self.variants.of_rows * ZERO_STAGES + self.variants.rows[:, 0]
         return np.bincount(stage, minlength=len(self.variants.sizes) * ZERO_STAGES).reshape(-1, ZERO_STAGES)
 
@@ -258,8 +262,9 @@ class Space:
         return counts * self.counts.layouts
 
     def with_question(self, question: Question, *, keeps_memo: bool = False) -> Space:
-        """Space of the same layouts, for a question that differs only in rates, memory sizes and the confidence of
-        fitting, which no rule of legality reads; with the same memo if it differs in confidence alone."""
+        """Copy of the space for a question that differs only in rates, memory sizes and confidence of
+        fitting, which no rule of legality reads. With `keeps_memo`, for a difference in confidence alone, the
+        copy shares the memo."""
         space = replace(self, question=question)
         shared = ["sizes", "microbatches", "may_have_empty_stage", *["memo"] * keeps_memo]
         vars(space).update({name: getattr(self, name) for name in shared})
@@ -278,7 +283,7 @@ class Space:
         return [*columns, self.may_have_empty_stage + 2 * self.splits_backward]
 
     def learn_from(self, other: Space) -> None:
-        """Copy to the memo what another space of the question knows of cores with equal bounds."""
+        """Copy cached bounds of cores with equal bounds from another space of the same question."""
         _, kind = first_of_each([*map(np.concatenate, zip(self._bounded_by, other._bounded_by, strict=True))])
         core_of_kind = np.full(len(kind), -1)
         core_of_kind[kind[len(self.cores) :]] = np.arange(len(other.cores))
@@ -288,12 +293,12 @@ class Space:
                 self.memo[("known", key[0]), key[1]] = np.where(core < 0, np.nan, values[core])
 
     def of_cores(self, mask: Bools) -> Space:
-        """Space of only the cores in a mask."""
+        """Copy of the space with only the cores in a mask."""
         index = np.flatnonzero(mask)
         return self._with_cores(self.cores.rows(index), index, self.counts.rows(index))
 
     def _with_cores(self, cores: LayoutColumns, index: Ints, counts: Boxes) -> Space:
-        """Space of new cores, which have the variants and shapes of the cores at `index`."""
+        """Copy of the space with other cores, which have the variants and shapes of the cores at `index`."""
         family, pipeline = self.family[index], self.pipeline[index]
         return replace(self, cores=cores, family=family, pipeline=pipeline, counts=counts)
 
@@ -311,7 +316,8 @@ class Space:
 
     @cached_property
     def in_scenarios(self) -> tuple[Space, ...]:
-        """Space of the same layouts for the question in each weighed scenario; empty without scenarios."""
+        """Copies of the space for the question in each scenario that the risk weighs; empty without
+        scenarios."""
         return tuple(replace(self, question=one) for one in scenarios_of(self.question))
 
     @cached_property
@@ -320,19 +326,20 @@ class Space:
         return any(SCHEDULES[index] in SPLIT_BACKWARD for index in np.unique(self.shapes.rows[:, 1]).tolist())
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
-        """Each ZeRO stage with the mask of cores that have a variant of the stage, (N,); stages without cores
-        are left out."""
+        """ZeRO stages that occur in the given cores, each with the mask of cores that have the stage,
+        (N,)."""
         own_NZ = self._stages[self.family[cores]] > 0
         return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
 
     def rows(self, core: Ints, choice: Ints) -> LayoutColumns:
-        """Layout columns of N cores at their least counts of blocks, with (N, 4) zero, shard, vpp and schedule."""
+        """Layout columns of N cores with the minimum of offloaded blocks and the zero, shard, vpp and
+        schedule of `choice` (N, 4)."""
         zero, shard, vpp, schedule = choice.T
         return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
 
     def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
-        """Index of the core, (N,), and for every core and ZeRO stage the layout with the least memory, sharded
-        over all ranks, at the least counts.
+        """Layout with the least memory for every core and ZeRO stage, after the index of its core, (N,). It
+        is sharded over all ranks, with the minimum of offloaded blocks.
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
@@ -347,7 +354,8 @@ class Space:
         return core, self.rows(core, choice)
 
     def all_rows(self) -> LayoutColumns:
-        """Layout columns of every layout in the space, with every combination of counts of blocks."""
+        """Layout columns of every layout in the space, with every combination of numbers of offloaded
+        blocks."""
         space = self
         if not self.counts.is_single.all():
             index, cores, counts = self.counts.singles(self.cores)
@@ -355,8 +363,8 @@ class Space:
         return space.rows(*space.choices_of(np.arange(len(space.cores))))
 
     def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
-        """Index of the core (N,), and zero, shard, vpp and schedule (N, 4), of every layout of the cores, core
-        by core."""
+        """List every layout of the given cores, as index of the core, (N,), and zero, shard, vpp and
+        schedule, (N, 4)."""
         core, variant = self.variants.rows_of(self.family[cores])
         of_variant, shape = self.shapes.rows_of(self.pipeline[cores[core]] * ZERO_STAGES + variant[:, 0])
         return cores[core[of_variant]], np.column_stack([variant[of_variant], shape])
@@ -404,20 +412,20 @@ def _legal_space(question: Question, limits: Restrictions) -> Space:
 
 
 def enumerate_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Every legal layout of a small question as columns, without those whose offloaded data overflows host
-    or drive, or that use a drive needlessly."""
+    """List every legal layout of a small question as columns, except layouts that overflow hosts or drives or
+    use a drive needlessly."""
     rows = legal_space(question, limits).all_rows()
     is_covered = unbroken(LATE_RULES, question, rows) & ~needless_rows(question, limits, rows)
     return rows.rows(np.flatnonzero(is_covered))
 
 
 MOST_ROWS = 20_000
-"""Maximum layouts of a cloud; if there are more, every n-th is taken."""
+"""Maximum number of layouts in a sample for a plot; if there are more, every n-th is taken."""
 
 
 def cloud(question: Question, limits: Restrictions, like: Layout) -> LayoutColumns:
-    """Sample of legal layouts within the restrictions, for a plot, of plain axes alone: cp and ep are 1 or those of
-    the plan `like`, and etp, shard and order keep their defaults, unless the user restricts them."""
+    """Sample legal layouts on plain axes within the restrictions, for a plot. Degrees cp and ep are 1 or as
+    in the plan `like`, and etp, shard and order keep their defaults, unless the user restricts them."""
     degrees = {axis: frozenset({1, getattr(like, axis)}) for axis in ("cp", "ep")}
     plain = frozenset({"etp", "shard", "order"}) - limits.named_axes
     only = {axis: values for axis, values in degrees.items() if axis not in limits.named_axes}
@@ -436,8 +444,8 @@ class BalancedPrices(NamedTuple):
 
 
 def balanced_prices(question: Question, x: LayoutColumns) -> BalancedPrices:
-    """Step time and peak memory of N legal layouts with evenly spread blocks, under each recompute policy: quick
-    prices for plots and candidates, not for proofs.
+    """Quick prices (step time and peak memory) of N legal layouts with evenly spread blocks, under each
+    recompute policy. They serve plots and candidates, not proofs.
 
     Blocks are divided evenly, in fractions if necessary, with one recompute policy everywhere, and the pipeline
     is that of a slowest rank,
@@ -485,9 +493,9 @@ def _peak_bytes(group: RankCosts) -> Array:
 
 
 _DEGREES = ("tp", "pp")
-"""Degrees whose restriction only selects cores of the unrestricted space."""
+"""Names of the degrees whose restriction only selects cores of the unrestricted space."""
 _MOST_CORES = 2_000_000
-"""Maximum cores of the cached spaces, latest first: each takes some 200 bytes."""
+"""Maximum number of cores in all cached spaces, latest first, each of some 200 bytes."""
 
 
 def _key(question: Question, limits: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
@@ -515,8 +523,8 @@ class SpaceCache:
             _SHARED.reset(token)
 
     def of(self, question: Question, limits: Restrictions) -> Space:
-        """Space of a question's legal layouts, taken from the cache, selected from a cached space of all
-        degrees, or new."""
+        """Return the space of a question's legal layouts, taken from the cache, selected from a cached space
+        of all degrees, or new."""
         key, wider_key = _key(question, limits), _key(question, limits.without(_DEGREES))
         space = next((space for known, space in self._entries if known == key), None)
         wider = next((space for known, space in self._entries if known == wider_key), None)
