@@ -1,1 +1,1 @@
-"""Layouts, one or many: their degrees and switches, their notation, and their columns."""
+"""Parallel layouts of a model, as single layouts and as columns of many, with their notation and rules."""

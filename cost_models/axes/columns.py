@@ -1,4 +1,4 @@
-"""Many layouts at once: one numpy column per axis, so that costs are written once for all layouts.
+"""Table of many layouts with one numpy column per axis, so that costs are written once for all layouts.
 
 Costs that depend on few columns are computed once per distinct combination of their values (`over_distinct`).
 """
@@ -21,17 +21,17 @@ from cost_models.specs.choices import CONTEXTS, OVERLAPS, Context, Overlap
 T = TypeVar("T")
 
 _COLUMNS_OF = {name: word.columns(name) for name, word in AXES.items() if word.columns(name)}
-"""Axis name → columns that store its value, for axes that a layout without placement has."""
+"""Axis name → columns that store the axis's value, without axes that have a value for each stage."""
 COLUMNS: dict[str, Word] = {name: word for words in _COLUMNS_OF.values() for name, word in words.items()}
-"""Column name → kind of word that writes the column's number, in the order of the layout notation. Recompute,
-chosen stage by stage, has none."""
+"""Column name → kind of word (`Word`) that writes the column's number, in the order of the layout notation.
+Recompute, chosen stage by stage, has none."""
 USUAL_CONTEXT = UNSAID
-"""Number in the column `context` of layouts that use the software stack's default."""
+"""Number in the column `context` for layouts that use the software stack's default method."""
 
 
 def context_ways(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) indices into `CONTEXTS`: how context-parallel ranks exchange keys and values, by the layout's
-    choice or else the stack's default."""
+    """(N,) index into `CONTEXTS` of the method by which context-parallel ranks exchange keys and values. It
+    is the layout's choice or else the stack's default."""
     default = CONTEXTS.index(question.stack.context_parallel)
     return np.where(columns.context == USUAL_CONTEXT, default, columns.context)
 
@@ -58,7 +58,8 @@ def is_scheduled(columns: LayoutColumns, some: Container[str]) -> Bools:
 
 
 def seated_as(columns: LayoutColumns, orders: Iterable[int]) -> Bools:
-    """(N,) whether the layout's order of mesh axes places ranks as one of `orders` does, indices into `ORDERS`."""
+    """(N,) whether each layout places its ranks as one of several orders of mesh axes does. `orders` are
+    indices into `ORDERS`."""
     mesh = columns.cp, columns.dp, columns.pp
     seats = same_seats(*mesh, columns.order)
     return np.asarray(np.any([same_seats(*mesh, order) == seats for order in orders], axis=0))
@@ -78,7 +79,8 @@ else:
 
 
 class LayoutColumns(_AxisColumns):
-    """Columns of N layouts, (N,) integers for each of `COLUMNS`; a choice is stored as the index of its name."""
+    """Columns of N layouts, (N,) integers for each of `COLUMNS`. A choice is stored as the index of its
+    name."""
 
     __slots__ = ()
 
@@ -132,8 +134,8 @@ class LayoutColumns(_AxisColumns):
         return expert_replicas // copies
 
     def shards(self, part: str = "block", zero: int = 0) -> Ints:
-        """(N,) number of ranks over which ZeRO shards parameters of a `part` of the model, "experts" (the
-        routed ones) or others. It is 1 below ZeRO stage `zero`."""
+        """(N,) number of ranks over which ZeRO shards the routed experts (`part` "experts") or all other
+        parameters. It is 1 below ZeRO stage `zero`."""
         return np.where(self.zero >= zero, self.expert_shard if part == "experts" else self.shard, 1)
 
     @property
@@ -150,15 +152,15 @@ class LayoutColumns(_AxisColumns):
 
 
 MIN_ROWS_TO_DEDUPLICATE = 256
-"""Minimum number of rows from which costs are computed once for equal rows, as finding equal rows then takes
-less time."""
+"""Minimum number of rows at which costs are computed only once for equal rows. With fewer, finding equal rows
+takes longer than computing them."""
 _DENSE = 4
-"""Maximum ratio of value range to number of values at which distinct values are numbered by a lookup table
-instead of sorting."""
+"""Maximum range of a column's values, as a multiple of its length, at which a lookup table numbers distinct
+values. Beyond it they are sorted."""
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
-    """(N,) integer code of each row's combination of values in several columns; codes are ordered like the
+    """(N,) integer code of each row's combination of values in several columns. Codes are ordered like the
     first column."""
     code, size = np.zeros_like(columns[0]), 1
     if not len(code):
@@ -196,8 +198,8 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
 
 
 def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """First row of each distinct combination of values in several columns, and each row's index of its
-    combination, (N,)."""
+    """First row of each distinct combination of values in several columns, and (N,) index of each row's
+    combination."""
     kind, count = _numbered(codes_of(columns))
     first = np.empty(count if len(kind) else 0, dtype=np.int64)
     first[kind[::-1]] = np.arange(len(kind))[::-1]
@@ -218,7 +220,7 @@ def over_distinct(columns: LayoutColumns, names: Iterable[str], compute: Callabl
 
 
 def take_rows(value: Any, index: Ints | slice) -> Any:
-    """Copy a record (dataclass, tuple or dict) with only the rows `index` of each array; an array broadcast
+    """Copy a record (dataclass, tuple or dict) with only the rows `index` of each array. An array broadcast
     from one number stays broadcast."""
     if isinstance(value, np.ndarray):
         if isinstance(index, slice):

@@ -1,4 +1,5 @@
-"""One layout: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective` everywhere.
+"""Parallel layout of a model, with its degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp
+recompute=selective` everywhere.
 
 The fields of `Layout` are the axes, in the order of the notation; the annotation of each says how it is written and
 parsed.
@@ -58,8 +59,8 @@ MOST_REPLICAS = 2**16
 
 
 class Offload(NamedTuple):
-    """Number of blocks of every rank with each kind of data in host memory, or on the drive; `EVERY` means
-    all blocks."""
+    """Number of blocks per rank that have each kind of data in host memory or on the drive. `EVERY` means all
+    blocks."""
 
     states: int = 0
     parked: int = 0
@@ -76,15 +77,17 @@ class Offload(NamedTuple):
 Residency = Literal["resident", "states", "parked", "streamed"]
 """Place of a block's states: the device (resident), or one of `RESIDENCIES`."""
 RESIDENCIES: tuple[Residency, ...] = ("states", "parked", "streamed")
-"""Ways to offload a block's states to host memory; without any, they are on the device."""
+"""Ways to offload a block's states to host memory. Blocks that are not offloaded have their states on the
+device."""
 UPDATED_BY_CPU: tuple[Residency, ...] = ("states", "streamed")
-"""Ways to offload a block's states with which the CPU updates them; only such states may be on the drive."""
+"""Ways to offload a block's states in which the CPU updates the states. Only such states may be on the
+drive."""
 NOWHERE = Offload()
 
 
 OUTERMOST_REPLICAS: Order = "tp-cp-pp-dp"
-"""Order of mesh axes in which dp is outermost, so that each replica is on neighbouring ranks and can lie in
-one pool (Megatron's alternative)."""
+"""Order of mesh axes with dp outermost (Megatron's alternative). Each replica is then on neighbouring ranks
+and can lie in one pool."""
 MESH_AXES = ("cp", "dp", "pp")
 """Mesh axes other than tp, which is innermost in every order."""
 
@@ -97,22 +100,23 @@ _SEATS = [[tuple(axis for axis in order.split("-") if axis in split) for order i
 _FIRST_SEATS = np.array([[seats.index(seat) for seat in seats] for seats in _SEATS], dtype=np.int64)
 """(8, orders) results of `same_seats`, a row for each of `_SPLIT`."""
 PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS], dtype=np.int64)
-"""(orders, 3) positions of cp, dp and pp in each order of the mesh axes; smaller is further inside."""
+"""(orders, 3) positions of cp, dp and pp in each order of the mesh axes. Smaller is further inside."""
 
 
 Degree = Ints | int
-"""Parallel degrees of many layouts, (N,), or of one."""
+"""Parallel degree of one layout, or of many, (N,)."""
 
 
 def same_seats(cp: Degree, dp: Degree, pp: Degree, order: Degree | slice = slice(None)) -> Ints:
-    """For an order of mesh axes by index, the index of the first order that places ranks equally, (N,), or for every
-    order, (N, orders) or (orders,). Orders place ranks equally if they differ only in axes of degree 1."""
+    """Index of the first order of mesh axes that places ranks as a given order does, (N,). Without `order`,
+    the result is for every order, (N, orders) or (orders,). Orders place ranks equally if they differ only in
+    axes of degree 1."""
     return np.asarray(_FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1), order])
 
 
 def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
-    """Canonical order of mesh axes: the first order that places ranks as `order` does on a mesh of these
-    degrees."""
+    """First order in `ORDERS` that places ranks as a given order of mesh axes does, on a mesh of these
+    degrees. It is the canonical order."""
     return ORDERS[int(same_seats(cp, dp, pp, ORDERS.index(order)))]
 
 
@@ -138,7 +142,7 @@ class Layout(CheckedSpec):
     pp: GpuCount = 1
     """Pipeline-parallel degree: number of pipeline ranks."""
     vpp: PositiveInt = 1
-    """Model chunks per pipeline rank (virtual stages per rank)."""
+    """Number of model chunks (virtual stages) per pipeline rank."""
     cp: GpuCount = 1
     """Context-parallel degree: ranks that share one sequence, each with a part of its tokens."""
     dp: GpuCount = 1
@@ -146,20 +150,20 @@ class Layout(CheckedSpec):
     ep: GpuCount = 1
     """Expert-parallel degree: ranks that share the experts of a mixture, taken from tp × cp × dp."""
     etp: GpuCount | None = None
-    """Tensor-parallel degree inside an expert; None: as `tp`."""
+    """Tensor-parallel degree inside an expert. None: as `tp`."""
     mbs: GpuCount = 1
     """Microbatch size, in sequences."""
     zero: Annotated[int, Field(ge=0, le=ZERO_STAGES - 1), _ZERO] = 0
     """ZeRO stage: 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also parameters, over `shard`
     ranks."""
     shard: GpuCount | None = None
-    """Number of ranks that ZeRO shards over; fewer than dp × cp is hybrid sharding, with replicas of each
+    """Number of ranks that ZeRO shards over. Fewer than dp × cp is hybrid sharding, with replicas of each
     shard. None: all dp × cp."""
     sp: Annotated[bool, Switch()] = False
     """Megatron sequence parallelism: activations outside tensor-parallel regions are split along the sequence
     over tp ranks."""
     schedule: Annotated[Schedule, Choice(SCHEDULES)] = "1f1b"
-    """Pipeline schedule; by default `interleaved` if vpp > 1, else `1f1b`."""
+    """Pipeline schedule, by default `interleaved` if vpp > 1, else `1f1b`."""
     order: Annotated[Order, Choice(ORDERS)] = DEFAULT_ORDER
     """Mesh axes from neighbouring ranks outwards. Among orders that differ only in axes of degree one, the
     first is used."""
@@ -167,18 +171,18 @@ class Layout(CheckedSpec):
     """Method by which context-parallel ranks exchange keys and values. None: the stack's default, or cp is
     1."""
     recompute: Annotated[tuple[StageRecompute, ...], PerStage()] = ("none",)
-    """Activation recompute policy, or mix of policies: one entry for all virtual stages, or one for each in
-    model order."""
+    """Activation recompute policy, or mix of policies, of virtual stages. One entry is for all stages; else
+    there is one for each in model order."""
     offload: Annotated[Offload, Counts(Offload._fields)] = NOWHERE
     """Blocks of every rank whose states, weights or activations are in host memory."""
     ring: Annotated[PositiveInt, Number(sign="=", simplest=USUAL_RING)] = USUAL_RING
     """Number of device buffers for blocks' streamed weights, including buffers that are being filled."""
     overlap: Annotated[tuple[Overlap, ...] | None, Subset(OVERLAPS)] = None
-    """Axes whose communication overlaps compute; None: the stack's default."""
+    """Axes whose communication overlaps compute. None: the stack's default."""
     layers: Annotated[tuple[int, ...], PerStage(int)] = ()
-    """Number of blocks of each virtual stage in model order (pp × vpp entries); empty: not placed yet."""
+    """Number of blocks of each virtual stage in model order (pp × vpp entries). Empty: not placed yet."""
     pools: Annotated[tuple[_Pool, ...], PerStage()] = ()
-    """Name of each pipeline rank's pool, on a cluster of several pools; empty: only one pool, or not chosen
+    """Name of each pipeline rank's pool, on a cluster of several pools. Empty: only one pool, or not chosen
     yet."""
     replicas: Annotated[tuple[_Pool, ...], PerStage(most=MOST_REPLICAS)] = ()
     """Name of each replica's pool (dp entries), on a cluster of several pools whose replicas each lie within
@@ -258,12 +262,12 @@ class Layout(CheckedSpec):
 
     @property
     def shard_group(self) -> int:
-        """Number of ranks that ZeRO shards over: `shard`, or dp × cp if it is None."""
+        """Effective number of ranks that ZeRO shards over, which is `shard` or else dp × cp."""
         return self.shard or self.data_ranks
 
     @property
     def expert_tp(self) -> int:
-        """Tensor-parallel degree inside an expert: `etp`, or tp if it is None."""
+        """Effective tensor-parallel degree inside an expert, which is `etp` or else tp."""
         return self.etp or self.tp
 
     @property
@@ -274,12 +278,13 @@ class Layout(CheckedSpec):
 
     @property
     def says_pools(self) -> str:
-        """Name of the field, `replicas` or `pools`, that assigns the layout's ranks to pools; empty if
+        """Name of the field (`replicas` or `pools`) that assigns the layout's ranks to pools. Empty if
         neither does."""
         return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
 
     def resolve(self, axis: str) -> Any:
-        """Effective value of an axis, even if omitted: `etp` is then tp, and `shard` dp × cp."""
+        """Effective value of an axis, also for an axis that the layout omits. `etp` is then tp, and `shard`
+        dp × cp."""
         return getattr(self, RESOLVED_AS.get(axis, axis))
 
     @property
@@ -372,8 +377,8 @@ def parse_layout(text: str) -> Layout:
 
 
 COMPARED = tuple(name for name in AXES if name not in ("dp", "layers", "pools", "replicas"))
-"""Axes in which a comparison of layouts may show a difference; dp, layers and pools follow from the others
-and the number of GPUs."""
+"""Names of the axes that a comparison of layouts may show as different. dp, layers and pools follow from the
+others and the number of GPUs."""
 USUAL = "usual"
 """Word that comparisons show for an axis's default value."""
 
@@ -384,8 +389,8 @@ def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
 
 
 def axis_value(name: str, layout: Layout) -> str:
-    """Value of a layout's axis as one word for comparisons, such as "8" or "interleaved"; for recompute the
-    policies in use, without their counts."""
+    """Value of a layout's axis as one word for comparisons, such as "8" or "interleaved". For recompute it is
+    the policies in use, without their counts."""
     value = getattr(layout, name)
     if name == "recompute":
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}

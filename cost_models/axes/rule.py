@@ -1,4 +1,5 @@
-"""Rules about layouts: a condition on many layouts at once, and the sentence for a layout that breaks it."""
+"""Rules that layouts must obey, each with a condition on many layouts at once and a sentence for a layout
+that breaks it."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ hint."""
 
 
 class _Template(Formatter):
-    """Templates of sentences, in which a list may have a pattern of its alternatives: `{stack.zero_stages:zero*}` is
-    "zero0, zero1 or zero2"."""
+    """Formatter of sentence templates that writes each item of a list in a pattern, as alternatives.
+    `{stack.zero_stages:zero*}` is "zero0, zero1 or zero2"."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "*" in format_spec:
@@ -54,7 +55,7 @@ class Rule:
     hint: str = ""
     """Template of the hint; used only if `what` is a template."""
     unknown: Callable[[Question], bool] | None = None
-    """Function that returns whether a question does not specify the limit that the rule checks; None: it
+    """Function that returns whether a question does not specify the limit that the rule checks. None: it
     always does."""
 
     def sentence(self, question: Question, layout: Layout) -> Words:
@@ -72,7 +73,7 @@ def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
 
 
 def unbroken(rules: Iterable[Rule], question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether each layout breaks none of the rules."""
+    """(N,) whether each layout obeys all of the rules."""
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in rules:
         legal &= np.logical_not(rule.broken(question, columns))
@@ -80,7 +81,7 @@ def unbroken(rules: Iterable[Rule], question: Question, columns: LayoutColumns) 
 
 
 def objections(rules: Iterable[Rule], question: Question, layout: Layout) -> list[Words]:
-    """Error sentences and hints of the rules that one layout breaks, in the order of the rules."""
+    """Error sentence and hint for each rule that one layout breaks, in the order of the rules."""
     columns = LayoutColumns.of([layout])
     return [rule.sentence(question, layout) for rule in rules if np.all(rule.broken(question, columns))]
 
@@ -93,7 +94,7 @@ def dividing(axis: str, total: int, limit: int) -> str:
 
 
 def raise_problems(words: Sequence[Words], headline: str) -> None:
-    """Raise one InputError with all sentences and hints in `words` under a `headline`; do nothing if there
+    """Raise one InputError with all sentences and hints in `words` under a `headline`. Do nothing if there
     are none.
 
     Raises:

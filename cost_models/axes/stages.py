@@ -1,5 +1,5 @@
-"""Pipeline stages of a layout: number of blocks on each stage, and the recompute policies of a stage's blocks
-(one policy, or a mix).
+"""Number of blocks on each pipeline stage of a layout, and recompute policies of these blocks (one policy, or
+a mix).
 
 A mix is written `full:3` (three blocks in full, the others nothing), or `full:3/selective` (three in full,
 all others selectively). Blocks that recompute most come first in a stage, as in Megatron-LM's
@@ -35,15 +35,15 @@ def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Number of blocks of each stage if stages take ceil(blocks / stages) each, first to last; the last
+    """Number of blocks of each stage if stages take ceil(blocks / stages) each, first to last. The last
     stage, with the head, has fewer."""
     stage_layers = -(-num_layers // stages)
     return tuple(max(0, min(stage_layers, num_layers - stage_layers * stage)) for stage in range(stages))
 
 
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Number of blocks of each stage if each is filled until the total work, head included, passes the
-    stage's equal share.
+    """Number of blocks of each stage if stages are filled one after another until each has its equal share of
+    the work. A stage is filled until the total work, head included, passes its share.
 
     The head counts as `head` blocks and follows the last block, so the last stages may have none.
     """
@@ -68,7 +68,7 @@ def policy_mask(policies: Container[str]) -> Bools:
 
 
 def policies_by_schedule(policies: Iterable[str]) -> Bools:
-    """(schedules, P) whether stages may use each of `RECOMPUTE_POLICIES` under each of `SCHEDULES`; policies
+    """(schedules, P) whether stages may use each of `RECOMPUTE_POLICIES` under each of `SCHEDULES`. Policies
     not in `policies` are False."""
     return np.array([policy_mask({*policies}.intersection(allowed_recompute(one))) for one in SCHEDULES])
 
@@ -101,8 +101,8 @@ def _parts(text: str) -> dict[Recompute, int | None]:
 
 
 def policies_in(text: str) -> tuple[Recompute, ...]:
-    """Recompute policies that blocks have under the text of a mix; `none` is one if the text does not cover
-    all blocks."""
+    """Recompute policies that blocks have under the text of a mix. `none` is among them if the text does not
+    cover all blocks."""
     parts = _parts(text)
     return (*parts,) if None in parts.values() or "none" in parts else (*parts, "none")
 
@@ -113,8 +113,8 @@ def named_blocks(text: str) -> int:
 
 
 def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
-    """(S, P) number of blocks of each stage under each recompute policy, from the stages' numbers of blocks
-    and texts of their mixes.
+    """(S, P) number of blocks of each stage under each recompute policy. `layers` are the stages' numbers of
+    blocks, `recompute` the texts of their mixes.
 
     Raises:
         InputError: a mix names more blocks than its stage has.
@@ -141,8 +141,8 @@ def mix_of(counts_P: Sequence[int]) -> str:
 
 
 def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
-    """(..., P) number of blocks under each recompute policy, in stages of `sizes` blocks whose first `number`
-    blocks (at most all) are recomputed in full."""
+    """(..., P) number of blocks per recompute policy in stages whose first `number` blocks are recomputed in
+    full. Stages have `sizes` (...) blocks, all of which are recomputed in full if there are fewer."""
     full = np.minimum(sizes, number)
     counts = np.zeros((*full.shape, len(RECOMPUTE_POLICIES)), dtype=np.int64)
     counts[..., _FULL], counts[..., _NONE] = full, sizes - full
@@ -150,8 +150,8 @@ def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
 
 
 def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
-    """Number of blocks per stage recomputed in full, if every stage's mix is that of `first_in_full` with the
-    same number; else None."""
+    """Number of blocks that every stage recomputes in full. None unless each stage's mix is that of
+    `first_in_full` with this number."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())
     return number if (counts_SP == first_in_full(np.array(layers), number)).all() else None
@@ -168,7 +168,7 @@ def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
 
 
 def policy_of_blocks(blocks: int, text: str) -> tuple[Recompute, ...]:
-    """Recompute policy of each block of a stage, in model order; blocks that recompute most come first."""
+    """Recompute policy of each block of a stage, in model order. Blocks that recompute most come first."""
     counts_P = blocks_by_policy((blocks,), (text,))[0].tolist()
     ordered = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
     return tuple(policy for policy, count in ordered for _ in range(count))

@@ -12,7 +12,7 @@ from cost_models.base import MAX_LAYERS
 from cost_models.documents import printable
 
 MAX_STAGES = MAX_LAYERS
-"""Maximum number of virtual stages of a pipeline: as many as a model may have blocks."""
+"""Maximum number of virtual stages of a pipeline, which is the maximum number of a model's blocks."""
 
 _MOST_DIGITS = 12
 
@@ -27,8 +27,8 @@ class Word:
     """Number in the column of layouts that do not set the axis."""
 
     def read(self, rest: str) -> Any:
-        """Parse the axis's value from `rest`, a word's text after the axis name; None if the text is not of
-        this kind of word.
+        """Parse the axis's value from a word's text after the axis name. None if the text is not of this kind
+        of word.
 
         Raises:
             ValueError: the value cannot be parsed; the message says why.
@@ -37,7 +37,7 @@ class Word:
         return self.parse(rest.removeprefix(self.sign)) if has_sign else None
 
     def parse(self, text: str) -> Any:
-        """Parse the axis's value from a word's text after the sign; None if the text is not of this kind of
+        """Parse the axis's value from a word's text after the sign. None if the text is not of this kind of
         word."""
         return text
 
@@ -53,8 +53,7 @@ class Word:
         return self.write(name, value)
 
     def columns(self, name: str) -> dict[str, Word]:
-        """Names of the columns that store the axis `name`, each → kind of word that writes the column's
-        number."""
+        """Name of each column that stores the axis `name` → kind of word that writes the column's number."""
         return {name: self}
 
     def numbers(self, value: Any) -> tuple[int, ...]:
@@ -67,7 +66,7 @@ class Word:
 
     @property
     def every(self) -> range | None:
-        """Range of the numbers that the axis's column may contain; None: any number from `simplest` up."""
+        """Range of the numbers that the axis's column may contain. None: any number from `simplest` up."""
         return None
 
 

@@ -106,7 +106,7 @@ def data_seconds(
     of: TrainedShare = ALL_TRAINED,
 ) -> DataSeconds:
     """Seconds of data-parallel communication of a module with `module_parameters` (N,) parameters on each
-    rank; `of` is the share of them that is trained.
+    rank. `of` is the share of these that is trained.
 
     If the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 if one rank owns
     tensors of several modules.
@@ -146,8 +146,8 @@ def data_seconds(
 def exposed_seconds(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools = True
 ) -> Array:
-    """(N,) exposed seconds of `communication`, which `window` seconds of compute hide in part where
-    `overlapped`, else not at all.
+    """(N,) seconds of communication that compute does not hide. `window` seconds of compute hide a part where
+    `overlapped`, else nothing.
 
     Together they take max(C, M) + κ min(C, M), as each slows the other while they overlap.
     """
@@ -175,13 +175,13 @@ def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups
 
 
 class ContextSeconds(NamedTuple):
-    """Seconds of context-parallel communication per block and microbatch, (N,) each; zero if cp is 1."""
+    """Seconds of context-parallel communication per block and microbatch, (N,) each. Zero if cp is 1."""
 
     forward: Array
-    """Exposed seconds of a forward pass; likewise `backward`."""
+    """Exposed seconds of a forward pass. Likewise `backward`."""
     backward: Array
     forward_hidden: Array
-    """Seconds of a forward pass hidden by the attention kernels; likewise `backward_hidden`."""
+    """Seconds of a forward pass hidden by the attention kernels. Likewise `backward_hidden`."""
     backward_hidden: Array
 
 
@@ -200,16 +200,16 @@ def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def attended_width(question: Question) -> int:
-    """Elements per token of the keys and values that context-parallel ranks exchange, summed over tensor
-    ranks."""
+    """Number of elements per token of the keys and values that context-parallel ranks exchange, summed over
+    tensor ranks."""
     model = question.model
     width = model.kv_size + model.value_size
     return width * model.num_heads // model.num_kv_heads if question.stack.torch_context_parallel else width
 
 
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements of the keys and values of an entire sequence that a rank gathers for a block's attention;
-    zero if it gathers none. The backward pass holds their gradients too."""
+    """(N,) number of elements of a sequence's keys and values that a rank gathers for a block's attention.
+    Zero if it gathers none. The backward pass holds their gradients too."""
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
     return np.where(exchanges_by(question, columns, "all-gather"), whole * attended_width(question), 0.0)
 
@@ -253,8 +253,8 @@ def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Grou
 
 
 Message = tuple[Literal[0, 1], Array, Array | float]
-"""Message of a block's forward pass (0) or backward pass (1): the pass, seconds before overlap, (N,), and the
-share of the pass's attention kernels that can hide them."""
+"""Message of a block's pass, as forward (0) or backward (1), seconds before overlap, (N,), and hidden share.
+That is the share of the pass's attention kernels that can hide the message."""
 
 
 def _messages(way: Context, question: Question, columns: LayoutColumns, group: Groups) -> list[Message]:
@@ -291,11 +291,11 @@ class TensorSeconds(NamedTuple):
     block_forward: Array
     block_backward: Array
     block_regather: Array
-    """Seconds to gather a block's inputs again in the backward pass; matrix products for input gradients can
+    """Seconds to gather a block's inputs again in the backward pass. Matrix products for input gradients can
     hide them."""
     block_summed: Array
-    """Seconds to all-reduce or reduce-scatter a block's input gradients, which products for weight gradients
-    can hide; not part of `block_backward`."""
+    """Seconds to all-reduce or reduce-scatter a block's input gradients. Products for weight gradients can
+    hide them; not part of `block_backward`."""
     block_recomputed: Array
     """(N, P) seconds of `block_forward` that each recompute policy repeats in the backward pass."""
     embedding_forward: Array
@@ -305,7 +305,7 @@ class TensorSeconds(NamedTuple):
 
 
 def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) -> TensorSeconds:
-    """Seconds of tensor-parallel communication per microbatch in a block, the embedding and the head; zero if
+    """Seconds of tensor-parallel communication per microbatch in a block, the embedding and the head. Zero if
     tp is 1."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
@@ -374,7 +374,7 @@ def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroup
 
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds to send one microbatch's activations from a pipeline stage to the next; zero if pp is 1.
+    """(N,) seconds to send one microbatch's activations from a pipeline stage to the next. Zero if pp is 1.
     In an encoder-decoder tokens of both stacks are sent, with a vision tower the larger of tower's and
     decoder's tokens."""
     message = boundary_elements(question, columns) * question.training.element_bytes

@@ -1,4 +1,5 @@
-"""Seconds of a collective: start-up + latency · hops + bytes / bandwidth, or a measured curve.
+"""Seconds of a collective operation, by a formula (start-up + latency · hops + bytes / bandwidth) or by a
+measured curve.
 
 Bandwidth terms are those of a ring, which no algorithm can beat for large messages (Patarasuk & Yuan 2009):
 every rank sends (n − 1)/n of the tensor to reduce-scatter or all-gather it, twice that to all-reduce it. The
@@ -131,8 +132,8 @@ def _once_around_seconds(groups: Groups) -> Array:
 
 
 def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds until the last rank of a broadcast chain gets its first chunk: those of one chunk of every
-    channel, at each hop's rate."""
+    """Seconds until the last rank of a broadcast chain gets its first chunk. These are the seconds of one
+    chunk of every channel, at each hop's rate."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
     chunks = [adapters * _CHUNK / (at.bandwidth * at.level.efficiency(profile)) for at in groups.reach]
@@ -165,8 +166,8 @@ def _ring_transfer_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 def _measured_or_formula_seconds(
     operation: Operation, sent: npt.ArrayLike, formula: Array, groups: Groups, profile: HardwareProfile
 ) -> Array:
-    """(N,) seconds of a collective that sends a message of `sent` bytes: by a measured curve that matches the
-    group, else by `formula` plus start-up; 0 for an empty message."""
+    """(N,) seconds of a collective, by a measured curve that matches the group, else by `formula` plus
+    start-up. 0 for an empty message."""
     message = _as_floats(sent)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes

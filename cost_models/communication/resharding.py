@@ -76,7 +76,7 @@ class ReshardBytes(NamedTuple):
         return self.received_inside + self.received
 
     def seconds(self, question: Question) -> tuple[float, float]:
-        """Seconds of the busiest rank's transfers inside its node, and over the network between nodes."""
+        """Seconds of the busiest rank's transfers, as one number inside its node and one over the network."""
         profile, rates = question.hardware, {True: np.inf, False: np.inf}
         for level in levels_of(question.cluster):
             rates[level.network] = min(rates[level.network], level.bandwidth * level.efficiency(profile))
@@ -87,8 +87,8 @@ class ReshardBytes(NamedTuple):
 def reshard(
     question: Question, first: Layout, second: Layout, kept: Sequence[StoredTensor], per_node: int
 ) -> ReshardBytes:
-    """Bytes per rank to move a model's stored tensors from the `first` to the `second` placed layout, on the
-    same ranks with `per_node` ranks a node."""
+    """Bytes that each rank moves when a model's stored tensors change from the `first` to the `second` placed
+    layout. Both are on the same ranks, with `per_node` ranks a node."""
     total = np.zeros((len(ReshardBytes._fields), max(first.num_gpus, second.num_gpus)))
     for bytes_each, from_stage in kept:
         boxes = [_rank_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
@@ -106,8 +106,8 @@ way."""
 
 
 def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[list[int]]]]:
-    """Yield the elements of each part of the model (block, embedding ...), the number of such parts, and the
-    pipeline ranks that hold it in each layout."""
+    """Yield each part of the model (block, embedding ...) with its elements, number of copies, and pipeline
+    ranks in each layout."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [schedule_named(one.schedule).rank_of_stage(one.pp, one.vpp) for one in layouts]
@@ -145,9 +145,9 @@ def _block_parts(model: TransformerSpec) -> Parts:
 
 
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
-    """Pipeline rank of each rank, (R,), or -1 if the layout does not use it; and for each way of sharing the
-    part of a tensor that the rank holds, (R, 3, 2). Such a box has a begin and an end along three directions,
-    as shares of the tensor."""
+    """Pipeline rank of each rank, (R,), and the part of a tensor that each rank holds, (R, 3, 2), for each
+    way of sharing. The pipeline rank is -1 if the layout does not use the rank. A part is a box with a begin
+    and an end along three directions, as shares of the tensor."""
     rank, stride = np.arange(ranks), layout.stride("pp")
     seat = rank // (stride * layout.pp) * stride + rank % stride  # in the stage, in order of rank
     shards = layout.shard_group if sharded else 1
@@ -172,8 +172,8 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
 
 
 def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
-    """Shares of a tensor that each rank holds, needs, receives and sends, (6, R), a row for each field of
-    `ReshardBytes`; `boxes` are the ranks' parts before and after, (R, 3, 2) each."""
+    """Shares of a tensor that each rank holds, needs, receives and sends, (6, R). There is a row for each
+    field of `ReshardBytes`; `boxes` are the ranks' parts before and after, (R, 3, 2) each."""
     ranks = len(boxes[0])
     cuts = [np.unique(np.concatenate([box[:, at] for box in boxes]).round(12)) for at in range(3)]
     sides = [(one[1:] + one[:-1]) / 2 for one in cuts], [np.diff(one) for one in cuts]
@@ -187,8 +187,8 @@ def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
 
 
 def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
-    """Yield, for each field of `ReshardBytes`, the share of each of C cells of a tensor that each rank holds,
-    needs, receives or sends, (C, R)."""
+    """Yield shares of C cells of a tensor that each of R ranks holds, needs, receives and sends, (C, R) each.
+    They are in the order of the fields of `ReshardBytes`."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R = np.arange(ranks) // per_node
     sums = partial(np.add.reduceat, indices=np.arange(0, ranks, per_node), axis=1, dtype=np.float64)

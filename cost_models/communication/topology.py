@@ -1,5 +1,5 @@
-"""Levels of a cluster's links, groups of ranks of every parallel axis, and the bandwidth of the links that
-each group uses.
+"""Link levels of a cluster, and the links that groups of ranks of each parallel axis use, with their
+bandwidth.
 
 **Levels** are counted from the GPUs outwards: node and network, leaf switches and spine. A level joins the
 domains of the level inside it (GPUs, nodes, the nodes under a leaf switch) into larger ones. Its `bandwidth`
@@ -104,20 +104,21 @@ def link_level(
     opens: bool = True,
     sharers: int | None = None,
 ) -> Level:
-    """Level with the bandwidth and latency of `link`, in domains of `gpus` GPUs (None: all GPUs)."""
+    """Level with the bandwidth and latency of `link`, whose domains have `gpus` GPUs. None: all GPUs."""
     fields = dict(link) | {"name": name, "gpus": gpus, "nodes": None, "network": network, "opens": opens}
     return Level.model_construct(**fields | {"sharers": (sharers or 1) if opens else None})
 
 
 def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
-    """Link levels of a cluster, from the GPUs outwards, up to the first that joins all its GPUs."""
+    """Link levels that a cluster uses, from the GPUs outwards, up to the first that joins all its GPUs."""
     levels = levels_of(cluster)
     enough = (at for at, level in enumerate(levels) if (level.gpus or cluster.num_gpus) >= cluster.num_gpus)
     return levels[: next(enough, len(levels) - 1) + 1]
 
 
 def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
-    """Copy a cluster so that transfers take time only on links of level number `at`, and have no latency."""
+    """Copy of a cluster in which transfers take time only on links of level number `at`, and have no
+    latency."""
     levels, per_node = list[LevelSpec](), cluster.gpus_per_node
     for index, level in enumerate(levels_of(cluster)):
         gpus = None if level.network or level.gpus == per_node else level.gpus
@@ -128,8 +129,8 @@ def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
 
 
 def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> networkx.Graph[str]:
-    """Graph of GPUs, adapters and switches with all links of the GPUs `gpus` (None: all), up to the level
-    that joins them.
+    """Graph of GPUs, adapters and switches with all links of the GPUs `gpus`, up to the level that joins
+    them. None: all GPUs.
 
     Vertices have `kind` (gpu, adapter, switch), `level`, its index, and `index`, their number from the left.
     Edges have `level`, `bandwidth` (bytes/s, one direction) and `latency`: those from a GPU up to the switch
@@ -159,8 +160,8 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
 
 
 class Runs(NamedTuple):
-    """Ranks of N groups, (N,) each. A group is `pieces` runs of `length` ranks that are `stride` apart; the
-    runs begin `outer` ranks apart."""
+    """Ranks of N groups, each written as runs of ranks at equal strides, (N,) each. A group is `pieces` runs
+    of `length` ranks that are `stride` apart; the runs begin `outer` ranks apart."""
 
     length: Ints
     stride: Ints
@@ -186,8 +187,8 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
 
 
 def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
-    """Minimum members of a group on each node that it touches, and maximum nodes that the group spans, (N,)
-    each, for nodes of `capacity` ranks.
+    """Minimum number of members that a group has on a node, and maximum number of nodes that it spans, (N,)
+    each. Nodes have `capacity` ranks; only nodes that the group touches count.
 
     Groups tile the world, so a piece that lies in one node is a slot for the groups outside: what holds for single runs
     (`_pack_single_runs`) holds for the pieces of a group. Where a node border cuts the pieces, they share no node.
@@ -204,8 +205,8 @@ def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
 
 
 def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
-    """(N,) whether two neighbours of a group can lie in the same domain of `outer` ranks, but in different
-    inner domains of `inner` ranks.
+    """(N,) whether neighbours in a group can be in the same outer domain but in different inner domains. The
+    domains have `outer` and `inner` ranks.
 
     Neighbours in a run are if a border of an inner domain cuts the run. The last of a run and the first of
     the next are unless each run begins with separate domains; for runs that are not placed this is unknown.
@@ -216,8 +217,8 @@ def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
 
 
 def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Minimum members of a single run of ranks on each node that it touches, and maximum nodes that the run
-    spans, (N,) each.
+    """Minimum number of members that a single run of ranks has on a node, and maximum number of nodes that it
+    spans, (N,) each. Only nodes that the run touches count.
 
     If the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie
     end to end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is
@@ -266,28 +267,28 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
 
 
 class Reach(NamedTuple):
-    """Use of one level of links by the groups of one parallel axis, (N,) each, for the group with the worst
-    position."""
+    """Use of one level of links by the groups of one parallel axis, (N,) each. It is for the group with the
+    worst position."""
 
     level: Level
     together: Ints
-    """Minimum members of the group in one inner domain, which share the domain's way out; 1 if the inner
-    domain is a GPU."""
+    """Minimum number of group members in one inner domain, which share the links out of that domain. 1 if the
+    inner domain is a GPU."""
     domains: Ints
     """Maximum number of inner domains (such as nodes) that the group spans."""
     held: Ints
-    """Minimum members of the group in one domain of this level."""
+    """Minimum number of group members in one domain of this level."""
     reached: Ints
-    """Minimum members of the group in one domain of the outermost level of the same medium (NVLink or
+    """Minimum number of group members in one domain of the outermost level of the same medium (NVLink or
     network)."""
     behind: Ints
-    """Number of members that share one link in point-to-point transfers, of which only one at a time sends to
+    """Number of members that share one link in point-to-point transfers. Only one of them at a time sends to
     a member behind another link."""
     meets: Bools
-    """Whether neighbours in the group can communicate over this level: they share a domain of it, but no
+    """Whether neighbours in the group can communicate over this level. They then share a domain of it, but no
     inner domain."""
     share: Share = FULL_SHARE
-    """Fraction of link bandwidth that the slowest group gets on a cluster with a link graph; 1 without a
+    """Fraction of link bandwidth that the slowest group gets on a cluster with a link graph. 1 without a
     graph."""
 
     @property
@@ -303,20 +304,20 @@ class Reach(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Size, nodes and link use of the groups of one parallel axis, (N,) each, for the group with the worst
-    position."""
+    """Size, nodes and link use of the groups of one parallel axis, (N,) each. They are for the group with the
+    worst position."""
 
     size: Ints
     ranks_per_node: Ints
-    """Minimum members of the group on a node that it touches."""
+    """Minimum number of group members on a node that the group touches."""
     nodes: Ints
     """Maximum number of nodes that the group spans."""
     reach: tuple[Reach, ...]
     """Use of each level of links, from the GPUs outwards."""
 
     def ring_bandwidth(self, profile: HardwareProfile | None = None) -> Array:
-        """(N,) bytes/s of the slowest link of a ring through the group, at the efficiencies that `profile`
-        has measured; None: nominal."""
+        """(N,) bytes/s of the slowest link of a ring through the group. `profile` gives the measured
+        efficiencies of links. None: nominal bandwidths."""
         slowest = np.full(len(self.size), np.inf)
         for at in self.reach:
             rate = at.bandwidth * (at.level.efficiency(profile) if profile else 1.0)
@@ -337,7 +338,7 @@ class ReplicaGroups(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshGroups:
-    """Groups of ranks along the axes whose ranks work on one microbatch; neighbours in a `pp` group exchange
+    """Groups of ranks along the axes whose ranks work on one microbatch. Neighbours in a `pp` group exchange
     activations."""
 
     tp: Groups
@@ -434,8 +435,8 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
 
 
 def _mesh_share(level: Level, held: Ints) -> Share:
-    """Fraction of a level's bandwidth that groups get in a full mesh of links, where they use only the links
-    between their members; `held` is their number in one domain. Pipeline neighbours have one link."""
+    """Fraction of a level's bandwidth that groups get in a full mesh of links. They use only the links
+    between their members, of which one domain has `held`. Pipeline neighbours have one link."""
     if not level.mesh or level.gpus is None:
         return FULL_SHARE
     links = max(1, level.gpus - 1)
@@ -450,7 +451,7 @@ def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
-    """Pairs of ranks on different nodes, joined only by `link`, as groups with `rows` equal rows."""
+    """Groups of two ranks on different nodes that only `link` joins, with `rows` equal rows."""
     one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     level = link_level("between", link, None, network=True)
     reach = Reach(level, together=one, domains=two, held=two, reached=two, behind=one, meets=two > 1)

@@ -1,4 +1,4 @@
-"""Bytes kept for the backward pass, tensor by tensor.
+"""Bytes of activations kept for the backward pass, tensor by tensor.
 
 For GPT in 16 bits with dropout these are Korthikanti et al. 2022, table 2, per block and microbatch:
 
@@ -74,15 +74,15 @@ _PLAIN_SCAN_ELEMENTS = {
     "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8, 0.0),
     "kimi-delta": (2.8, 1.0, 6.8, 3.2, 2.4, 6.0),
 }
-"""Kind of recurrence → fp32 elements per token that the backward pass of a plain scan holds at its peak, per
-mixed element, per value, per key by head, per element of a chunk's row by head, per state, and per element of
-such a row and key: least squares over torch's allocations for nine shapes of
+"""Kind of recurrence → peak number of fp32 elements per token in the backward pass of a plain scan, for six
+widths. They are counted per mixed element, per value, per key by head, per element of a chunk's row by head,
+per state, and per element of such a row and key. Least squares over torch's allocations for nine shapes of
 executor/models/mixing/recurrence.py each, within 5 %."""
 
 
 def plain_scan_bytes(question: Question) -> float:
-    """Bytes per token that the backward pass of a recurrent scan holds at its peak, if the stack computes
-    scans by plain matrix products; else 0."""
+    """Peak bytes per token in the backward pass of a recurrent scan, if the stack computes scans by plain
+    matrix products. Else 0."""
     mixer, eager = question.model.recurrence, question.stack.eager_attention_and_norms
     if mixer is None or not (eager and question.model.mixer_share("recurrence", "both")):
         return 0.0
@@ -94,8 +94,8 @@ def plain_scan_bytes(question: Question) -> float:
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
-    """Place → bytes per token that a recurrent scan keeps for its backward pass (outputs, per-head elements
-    in fp32, and inputs); states of chunks are recomputed.
+    """Sharding of an activation (place) → bytes per token that a recurrent scan keeps for its backward pass.
+    These are outputs, per-head elements in fp32, and inputs; states of chunks are recomputed.
 
     Plain products also recompute the convolution, from its input. Mamba-2's kernel recomputes its convolution
     instead of keeping its output (mamba-ssm 2.2, ops/triton/ssd_combined.py,
@@ -133,7 +133,7 @@ def _patch_bytes(question: Question) -> float:
 
 
 class ActivationBytes(NamedTuple):
-    """Activation bytes that one pipeline rank keeps per live microbatch; (N,) each, `block` (N, P)."""
+    """Bytes of activations that one pipeline rank keeps per live microbatch, (N,) each. `block` is (N, P)."""
 
     block: Array
     """(N, P) bytes of a block under each of P recompute policies."""
@@ -141,12 +141,12 @@ class ActivationBytes(NamedTuple):
     """Bytes of a block's MLP, which are freed before the block's attention runs backward."""
     embedding: Array
     head: Array
-    """Bytes kept by the final norm and the output product, or instead by a loss in chunks."""
+    """Bytes kept by the final norm and the output product. With a loss in chunks, bytes kept by that loss."""
     log_probabilities: Array
-    """Bytes kept by the loss, in fp32; 0 for a loss in chunks."""
+    """Bytes kept by the loss, in fp32. 0 for a loss in chunks."""
     loss_gradients: Array
-    """Bytes of logits-shaped temporaries at the peak of the loss's backward pass, or of temporaries of a loss
-    in chunks."""
+    """Bytes of temporaries of the size of the logits at the peak of the loss's backward pass. For a loss in
+    chunks, bytes of its temporaries."""
     logits: Array  # output of the last product; 0 with a loss in chunks
     released_logits: Array
     """Bytes of logits that are freed before the loss, but whose allocator blocks fit no tensor of the
@@ -200,7 +200,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
 
 
 def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> tuple[Array, Array]:
-    """(N, P) bytes that a block keeps under each of P recompute policies, and (N,) bytes of its MLP;
+    """(N, P) bytes that a block keeps under each of P recompute policies, and (N,) bytes of its MLP.
     `entered` (N,) are the bytes of the block's input."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
@@ -252,7 +252,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
 
 
 def _kept_bytes(question: Question, operator: Operator) -> Amount:
-    """Place → bytes per token of activations that an operator keeps for its backward pass."""
+    """Sharding of an activation (place) → bytes per token that an operator keeps for its backward pass."""
     element, stack, reads = question.training.element_bytes, question.stack, operator.reads
     place = reads.place
     match operator.kind:
@@ -281,8 +281,8 @@ def _kept_bytes(question: Question, operator: Operator) -> Amount:
 
 
 def _input_bytes(question: Question, operator: Operator) -> float:
-    """Bytes per element that a matrix product keeps of its input for the weight gradient; 0 if the matrix is
-    frozen or another operator keeps the input.
+    """Bytes per input element that a matrix product keeps for the weight gradient. 0 if the matrix is frozen
+    or another operator keeps the input.
 
     In fp8 and fp4 it is kept as cast. An adapter keeps its input in 16 bits, after dropout and with its mask.
     Latents stay in 16 bits. The core also keeps its output in 16 bits for its own backward pass.
@@ -299,8 +299,9 @@ def _input_bytes(question: Question, operator: Operator) -> float:
 
 
 def _core_bytes(question: Question, core: Operator) -> Amount:
-    """Place → bytes per token that the attention core keeps for its backward pass (queries, keys, values and
-    output); an eager core has keys and values repeated to all query heads.
+    """Sharding of an activation (place) → bytes per token that the attention core keeps for its backward
+    pass. It keeps queries, keys, values and output; an eager core has keys and values repeated to all query
+    heads.
 
     Heads that are recomputed from latents are not kept, their latents are.
     """
@@ -316,8 +317,8 @@ def _core_bytes(question: Question, core: Operator) -> Amount:
 
 
 def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a second copy of the attention core's output, if the next matrix product keeps the output
-    in another order than the kernel.
+    """(N,) bytes of a second copy of the attention core's output. There is one if the next matrix product
+    keeps the output in another order than the kernel.
 
     cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.
     If heads are traded back for tokens (Ulysses), the two copies cover different parts on each rank.
@@ -332,9 +333,9 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _score_bytes(question: Question) -> Amount:
-    """Place → bytes per token kept inside the attention core for its backward pass. These are the softmax
-    output, dropout mask and its output (s × s per head), or a flash kernel's log-sum-exp row, and picked
-    tokens."""
+    """Sharding of an activation (place) → bytes per token kept inside the attention core for its backward
+    pass. These are the softmax output, dropout mask and its output (s × s per head), or a flash kernel's
+    log-sum-exp row, and picked tokens."""
     model, training, heads = question.model, question.training, question.model.num_heads
     if question.stack.attention not in STORES_SCORES:
         picked = min(model.attention_window or 0, training.sequence_length) * (model.window_kind == "picked")
@@ -383,8 +384,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, A
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """Bytes per microbatch of output gradients that are held until weight gradients are computed, in a block
-    and in the head, (N,) each. These are the gradients of the outputs of all operators with parameters.
+    """Bytes of output gradients that a microbatch holds until weight gradients are computed, in a block and
+    in the head, (N,) each. These are the gradients of the outputs of all operators with parameters.
 
     For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. If fp8
     keeps cast inputs of products, gradients wait as cast too (Transformer Engine's `WeightGradStore`).

@@ -1,4 +1,5 @@
-"""Limits on a device's memory that a plan may use, besides the driver's and NCCL's part, and on a host's.
+"""Bytes of device memory and host memory that a plan may use, and of device memory that the driver and NCCL
+take.
 
     reserved = states + (1 + fragmentation) · (activations + temporaries)
     in use   = reserved + context + communicators × buffers
@@ -49,7 +50,7 @@ def used_device_bytes(question: Question, columns: LayoutColumns, reserved: Arra
 
 
 def fragmentation(question: Question) -> float:
-    """Bytes lost to allocator fragmentation per byte of temporary tensors; 0 on a CPU, or if the cluster
+    """Bytes lost to allocator fragmentation per byte of temporary tensors. 0 on a CPU, or if the cluster
     states a memory reserve."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or cluster.memory_reserve is not None:
@@ -92,10 +93,10 @@ def is_own_host(cluster: ClusterSpec) -> bool:
 
 
 def usable_host_memory(cluster: ClusterSpec) -> float:
-    """Bytes of one host's memory available to offloaded blocks; 0 if its size is unknown."""
+    """Bytes of one host's memory available to offloaded blocks. 0 if its size is unknown."""
     return USABLE * (cluster.host_memory or 0.0)
 
 
 def usable_drive(cluster: ClusterSpec) -> float:
-    """Bytes of one host's drives available to offloaded optimizer states; 0 if no drive is known."""
+    """Bytes of one host's drives available to offloaded optimizer states. 0 if no drive is known."""
     return 0.0 if cluster.drive is None else USABLE * cluster.drive.capacity

@@ -29,7 +29,7 @@ from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
 
 MOMENTS: Mapping[str, int] = {"adamw": 2, "paged-adamw": 2, "lamb": 2, "sgd": 0, "muon": 1, "lion": 1}
-"""Optimizer → number of moments of each parameter in blocks; for embedding and head, `muon` has Adam's two
+"""Optimizer → number of moments of each parameter in blocks. For embedding and head, `muon` has Adam's two
 moments."""
 _8BIT, _4BIT = 1.0 + 4.0 / 256, 0.5 + 4.0 / 128
 _BLOCKWISE = {"lion-8bit": _8BIT, "adamw-4bit": 2 * _4BIT}
@@ -39,48 +39,49 @@ _BLOCKWISE |= dict.fromkeys(("adamw-8bit", "paged-adamw-8bit"), 2 * _8BIT)
 
 
 class StateBytes(NamedTuple):
-    """Bytes of weights, gradients and optimizer states on a rank per parameter of the rank's share of the
-    model, each (N,)."""
+    """Bytes per parameter of weights, gradients and optimizer states on a rank, each (N,). Parameters are
+    those of the rank's share of the model."""
 
     weights: Array
     gradients: Array
     optimizer: Array
     gathered: Array
-    """Unsharded weights of a block while the block computes (ZeRO-3), bytes per parameter."""
+    """Bytes per parameter of a block's unsharded weights while the block computes (ZeRO-3)."""
     scattering: Array
-    """Full gradients before the reduction (ZeRO-2 and 3), bytes per parameter."""
+    """Bytes per parameter of full gradients before their reduction (ZeRO-2 and 3)."""
     update: Array
-    """Temporaries of the optimizer step, bytes per parameter."""
+    """Bytes per parameter of temporaries of the optimizer step."""
     updated: Array
-    """Weights that the optimizer step writes, bytes per parameter: the weights that passes compute with if
-    there is a master copy, else the updated weights themselves."""
+    """Bytes per parameter of weights that the optimizer step writes. With a master copy these are the weights
+    that passes compute with, else the updated weights themselves."""
     late_gradients: Array
-    """Gradients that exist only after activations are freed, bytes per parameter: if a step has a single
-    microbatch."""
+    """Bytes per parameter of gradients that exist only after activations are freed. These are gradients of a
+    step with a single microbatch."""
     stored: Array
-    """Weights of the rank's shard in their stored type, which offload may copy from host memory, bytes per
-    parameter."""
+    """Bytes per parameter of weights of the rank's shard in their stored type. Offload may copy them from
+    host memory."""
     reduced: Array
-    """Additional shards of gradients that a reduction creates (`fully_shard`), bytes per parameter."""
+    """Bytes per parameter of additional gradient shards that a reduction creates (`fully_shard`)."""
 
     worked_on: Array
-    """Weights that the update reads and writes if the states hold no master copy, bytes per parameter."""
+    """Bytes per parameter of weights that the update reads and writes if the states hold no master copy."""
 
     @property
     def total(self) -> Array:
-        """Bytes per parameter that stay between steps, as the sum of weights, gradients and optimizer states."""
+        """Bytes per parameter of weights, gradients and optimizer states together. They stay between
+        steps."""
         return self.weights + self.gradients + self.optimizer
 
 
 class DeviceShare(NamedTuple):
-    """Share of each kind of a parameter's states that stays on the device, (N,) or one number. It is 0 for
-    states that offload moves, else 1."""
+    """Shares of a parameter's weights, gradients and optimizer states that stay on the device, (N,) or one
+    number each. A share is 0 for states that offload moves, else 1."""
 
     optimizer: Array | float = 1.0
     weights: Array | float = 1.0
     gradients: Array | float = 1.0
     reduced: Array | float = 1.0
-    """Share of the shards of gradients that a reduction creates."""
+    """Share of the gradient shards that a reduction creates."""
 
 
 ALL_ON_DEVICE = DeviceShare()
@@ -165,14 +166,14 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
 
 
 def ends_differ(question: Question) -> bool:
-    """Whether bytes of states per parameter of embedding and head differ from those of the blocks."""
+    """Whether embedding and head have other bytes of states per parameter than the blocks have."""
     job = question.training
     return bool(job.tuning) or job.reference == "host" or job.optimizer in ("adafactor", "muon")
 
 
 def _factored_bytes(question: Question, part: Part) -> float:
     """Bytes per parameter of adafactor's mean squares, in fp32, for the rows and columns of each matrix (in,
-    out); other parameters are left out."""
+    out). Other parameters are left out."""
     model = question.model
     matrices = [(model.vocab_size, model.hidden_size)]
     if part not in ENDS:
@@ -190,7 +191,7 @@ def updates_parameters(question: Question, columns: LayoutColumns, part: Part) -
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:
-    """(N,) temporary bytes of the optimizer update per parameter of the optimizer's shard; 0 with an fp32
+    """(N,) temporary bytes of the optimizer update per parameter of the optimizer's shard. 0 with an fp32
     accumulator.
 
     DeepSpeed's ZeRO-3 updates groups of `update_group` parameters of the shard.

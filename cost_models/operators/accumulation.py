@@ -1,5 +1,6 @@
-"""Rules of a stack that prices and the executor share: how gradients of microbatches are added up, in which type and by
-which kernels, and which layouts compute the loss in chunks of tokens.
+"""Rules by which a stack adds up gradients of microbatches and computes the loss in chunks of tokens, for
+prices and executor alike. They say in which type and by which kernels gradients are added up, and which
+layouts compute the loss in chunks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def addition_bytes(question: Question) -> float:
 
 
 def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | float = 1.0) -> Array:
-    """(2, N) bytes per parameter, forward and backward, that a rank copies around data-parallel collectives;
+    """(2, N) bytes per parameter, forward and backward, that a rank copies around data-parallel collectives.
     `trained` is the share of parameters that are trained.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read,
@@ -49,8 +50,8 @@ def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | fl
 
 
 def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether gradients are reduce-scattered after each microbatch (ZeRO-2 and 3), so that a rank holds
-    only its shard of them.
+    """(N,) whether gradients are reduce-scattered after each microbatch (ZeRO-2 and 3). A rank then holds
+    only its shard.
 
     A stage of `torch.distributed.pipelining` defers that to the last microbatch (`stage.py`,
     backward_maybe_with_nosync).
@@ -113,6 +114,6 @@ def compiles_chunks(question: Question) -> bool:
 
 
 def loss_chunk(question: Question, layout: Layout) -> int | None:
-    """Number of tokens per chunk of a loss that is computed in chunks; None if the layout computes all logits
+    """Number of tokens per chunk of a loss that is computed in chunks. None if the layout computes all logits
     at once."""
     return question.stack.loss_chunk if chunks_loss(question, LayoutColumns.of([layout]))[0] else None

@@ -65,8 +65,8 @@ _REDO_MLP: dict[str, frozenset[SelectiveDrops]] = {
 
 @lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
-    """All operators of a transformer block; in a model with different blocks, each with the share of the
-    blocks that have it."""
+    """All operators of a transformer block, in the order in which they run. In a model with different blocks,
+    each has the share of the blocks that have it."""
     stacks, tower = model.stacks, model.tower
     if len(set(model.mixers)) > 1 or (stacks and stacks.encoder_layers) or (tower and not tower.part):
         kinds, models = kinds_of(model, 1)
@@ -106,7 +106,7 @@ def _half_operators(
     model: TransformerSpec, half: Half, norm: dict[str, Any] | None, parts: Iterable[Operator], terms: int
 ) -> Iterator[Operator]:
     """Yield the operators of one half (attention or MLP) of a block, with norms, any modulation, and the sum
-    of `terms` tensors at the end. `norm` holds fields of the norm before them; None: no norm."""
+    of `terms` tensors at the end. `norm` holds fields of the norm before them. None: no norm."""
     if model.norm_placement in ("before", "around") and norm is not None:
         yield _norm(model, f"{half} norm", half, **norm)
     yield from _modulation_product(model, half, "shift and scale", 2)
@@ -119,8 +119,8 @@ def _half_operators(
 
 
 def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
-    """Yield the operator of a diffusion transformer that scales the residual stream by a vector of the image
-    and, if `vectors` is 2, adds a second vector."""
+    """Yield the operator of a diffusion transformer that scales (and may shift) the residual stream by
+    vectors of the image. There is one vector to scale, and if `vectors` is 2 a second to add."""
     if model.diffusion is not None:
         over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
         yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
@@ -140,16 +140,16 @@ def _norm(model: TransformerSpec, name: str, half: Half, **more: Any) -> Operato
 
 
 def norm_weights(model: TransformerSpec) -> int:
-    """Parameters (gains, any biases) of a residual-stream norm; 0 in a diffusion model, whose norms have no
-    parameters."""
+    """Number of parameters (gains, any biases) of a norm over the residual stream. 0 in a diffusion model,
+    whose norms have no parameters."""
     if model.diffusion is not None:
         return 0
     return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)
 
 
 def embedding_weights(model: TransformerSpec) -> int:
-    """Number of parameters of the embedding other than token vectors (positions, types of tokens and a norm),
-    complete on every rank.
+    """Number of embedding parameters besides token vectors, which are positions, types of tokens and a norm.
+    They are complete on every rank.
 
     In an encoder-decoder also the encoder's last norm and both tables of biases, though they are in blocks.
     """
@@ -172,7 +172,7 @@ def patch_weights(tower: Tower) -> int:
 
 
 def transform_weights(model: TransformerSpec) -> int:
-    """Number of parameters of the matrix in the head before the output matrix, 0 without one. It is an
+    """Number of parameters of the matrix in the head before the output matrix. 0 without one. It is an
     encoder's square matrix with bias and norm, or in a diffusion transformer the matrix that makes shifts and
     scales."""
     if model.diffusion is not None:
@@ -182,7 +182,7 @@ def transform_weights(model: TransformerSpec) -> int:
 
 
 def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operator]:
-    """Yield the operators for dropout and for addition to the residual stream; a parallel block adds both
+    """Yield the operators for dropout and for addition to the residual stream. A parallel block adds both
     halves at once."""
     stream = Tensor(model.hidden_size, "stream")
     yield Operator(f"{half} dropout", "dropout", half, stream)
@@ -353,8 +353,8 @@ def state_products(mixer: Recurrence) -> int:
 def _mlp(
     model: TransformerSpec, name: Literal["mlp", "expert", "shared"], width: int, share: float
 ) -> Iterator[Operator]:
-    """Yield the matrix products and the activation of a dense block's MLP, of each routed expert or of the
-    shared experts, which a `share` of the blocks has. Two up matrices run as one wide product."""
+    """Yield the matrix products and the activation of an MLP, which is a dense block's, each routed expert's
+    or the shared experts'. A `share` of the blocks has it. Two up matrices run as one wide product."""
     if not (share and width):
         return
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
@@ -378,8 +378,8 @@ def _mlp(
 
 
 def _mixture(model: TransformerSpec) -> Iterator[Operator]:
-    """Yield the operators of a mixture of experts (router, token exchange, routed experts and shared
-    experts), if the model has any. Every token passes the shared experts."""
+    """Yield the operators of a mixture of experts (router, token exchange, routed experts, shared experts).
+    None if the model has no mixture. Every token passes the shared experts."""
     h, share = model.hidden_size, model.moe_share
     if not share:
         return

@@ -1,5 +1,5 @@
-"""Attention in sequences made of documents, and waiting of ranks whose sequences have different amounts of
-work.
+"""Attention work in sequences made of documents, and waiting of ranks whose sequences have different amounts
+of work.
 
 A token attends only to its own document, so the scores of a sequence are the sum over its documents: few for
 many documents, most for a single one. Ranks that synchronise wait for the busiest, whose excess over the mean
@@ -38,7 +38,7 @@ from cost_models.specs.transformer import TransformerSpec
 
 _BINS = 256
 _MAX_CONVOLVED = 512
-"""Maximum number of a rank's sequences whose work is added up by convolution; beyond it the busiest rank's
+"""Maximum number of a rank's sequences whose work is added up by convolution. Beyond it the busiest rank's
 excess falls with the square root of the number."""
 _COMPARED_SEQUENCES = 256
 """Number of sequences in which the work of context-parallel ranks is compared."""
@@ -57,7 +57,7 @@ class KeysPerQuery(NamedTuple):
 
 @lru_cache(maxsize=64)
 def attended_keys(model: TransformerSpec, training: TrainingSpec) -> KeysPerQuery:
-    """Mean number of keys per query in a job's sequences; keys are in the query's document, or without
+    """Mean number of keys per query in a job's sequences. Keys are in the query's document, or without
     documents in the entire sequence."""
     lengths, length = training.lengths, training.sequence_length
     if lengths is None:
@@ -69,8 +69,8 @@ def attended_keys(model: TransformerSpec, training: TrainingSpec) -> KeysPerQuer
 
 
 def with_bucket_lengths(question: Question) -> Question:
-    """A copy of the question with the mean document length as sequence length if documents are in buckets;
-    else the question unchanged."""
+    """Copy of a question whose sequence length is the mean document length, if documents are in buckets. Else
+    the question unchanged."""
     training, lengths = question.training, question.training.lengths
     if lengths is None or lengths.packing != "bucket":
         return question
@@ -88,8 +88,8 @@ def context_rank_excess(question: Question, columns: LayoutColumns) -> Array:
 
 
 def straggler_excess(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
-    """(N,) relative excess of the busiest rank's attention work over the mean of the data-parallel or
-    expert-parallel ranks with which it synchronises.
+    """(N,) relative excess of the busiest rank's attention work over the mean of the ranks that wait for it.
+    These are the data-parallel or expert-parallel ranks with which it synchronises.
 
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
@@ -116,8 +116,8 @@ def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences
 
 
 def _score_pairs(keys: Callable[[int], float], length: Ints) -> Array:
-    """Number of query-key pairs that are scored in documents of the given lengths, or in the first `length`
-    tokens of a document."""
+    """Number of query-key pairs scored in documents of the given lengths, or in the first `length` tokens of
+    a document. `keys` maps a length to the mean number of keys per query."""
     distinct, index = np.unique(length, return_inverse=True)
     pairs: Array = np.array([one * keys(one) if one else 0.0 for one in distinct.tolist()])
     return pairs[index].reshape(length.shape)

@@ -45,18 +45,19 @@ class ForwardFlops(NamedTuple):
     """Forward FLOPs of one sequence, over all tensor ranks."""
 
     block_matrices: float
-    """Projections, states and MLP of one block (mean of different blocks)."""
+    """FLOPs of the projections, states and MLP of one block (mean of different blocks)."""
     block_attention: float
-    """Scores and weighted values of one block."""
+    """FLOPs of the scores and weighted values of one block."""
     indexer: float
-    """Scores that an indexer computes in one block."""
+    """FLOPs of the scores that an indexer computes in one block."""
     head: float
-    """Output layer, and any matrix before it in the head of an encoder or a diffusion transformer."""
+    """FLOPs of the output layer, and of any matrix before it in the head of an encoder or a diffusion
+    transformer."""
     adapters: float
-    """Low-rank adapters (LoRA) of one block."""
+    """FLOPs of the low-rank adapters (LoRA) of one block."""
     projection: float
-    """Projection of a token's hidden state and the next token's embedding, before each block of multi-token
-    prediction."""
+    """FLOPs of the projection before each block of multi-token prediction. It takes a token's hidden state
+    and the next token's embedding."""
 
     @property
     def block(self) -> float:
@@ -67,7 +68,8 @@ class ForwardFlops(NamedTuple):
 def forward_flops(
     model: TransformerSpec, sequence_length: int, tp: int = 1, tuning: TuningSpec | None = None
 ) -> ForwardFlops:
-    """Forward FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the vocabulary."""
+    """Forward FLOPs of one sequence of `sequence_length` tokens. `tp` only sets the padding of the
+    vocabulary."""
     adapters = () if tuning is None else (one for one in job_operators(model, tuning) if one.trained)
     attended = model.attended(sequence_length)
     widths = model.attention_share * (model.query_size + model.attended_size)
@@ -87,8 +89,7 @@ def forward_flops(
 
 
 class _KindPart(NamedTuple):
-    """Blocks of one kind in a job, with their model, their number, and the forward FLOPs of one block for one
-    sequence."""
+    """Blocks of one kind in a job, with their model, number, and forward FLOPs per block and sequence."""
 
     model: TransformerSpec
     training: TrainingSpec
@@ -97,14 +98,14 @@ class _KindPart(NamedTuple):
 
     @property
     def passes(self) -> float:
-        """Training FLOPs of a block divided by its forward FLOPs, which is 3, or 1 for frozen blocks with
+        """Training FLOPs of a block divided by its forward FLOPs. That is 3, or 1 for frozen blocks with
         nothing trained before them."""
         return 1.0 if self.training.runs_forward_only else 3.0
 
 
 def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_KindPart]:
-    """Blocks grouped by kind if kinds have different sequences or the job freezes some blocks; else one group
-    of mean blocks."""
+    """Blocks of a job grouped by kind, or as one group of mean blocks. They are grouped if kinds have
+    different sequences or the job freezes some blocks."""
     one_kind = not (model.stacks or model.tower or training.freeze)
     parts = list[_KindPart]()
     kinds = ((model.num_layers, model, training),) if one_kind else of_each_kind(model, training)
@@ -119,7 +120,7 @@ def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list
 
 
 def index_width(model: TransformerSpec, sequence_length: int) -> int:
-    """Width of all queries of a sparse-attention indexer together; 0 without an indexer, or if a sequence is
+    """Width of all queries of a sparse-attention indexer together. 0 without an indexer, or if a sequence is
     too short to leave out any token."""
     latent = model.latent_attention
     if latent is None or latent.indexer is None or sequence_length <= (model.attention_window or 0):
@@ -128,7 +129,7 @@ def index_width(model: TransformerSpec, sequence_length: int) -> int:
 
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
-    """Forward and backward FLOPs of one optimizer step; the numerator of MFU."""
+    """Forward and backward FLOPs of one optimizer step, the numerator of MFU."""
     parts = _kind_parts(model, training, tp)
     last, resident = parts[-1], training.reference in ("resident", "host")
     further = model.further_tokens * (last.one.block + last.one.head + last.one.projection)
@@ -168,7 +169,8 @@ def _spared_flops(part: _KindPart) -> float:
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
-    """Model FLOPs without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
+    """Model FLOPs without the scores that a causal mask or a window leaves out, the numerator of causal
+    MFU."""
     masked = 0.0
     for part in _kind_parts(model, training, tp):
         keys, job, one = attended_keys(part.model, part.training), part.training, part.one

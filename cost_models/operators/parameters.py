@@ -1,4 +1,4 @@
-"""Parameters of a rank, of a block, the embedding and the head, and the share of them that a job trains.
+"""Number of parameters of a rank, a block, the embedding and the head, and the share that a job trains.
 
 GPT-3 by hand: a block has 4h² + 4h (attention with biases) + 8h² + 5h (MLP with biases) + 4h (two layer norms) = 12h² +
 13h parameters. A Mixtral 8x7B block has 2·4096² + 2·4096·1024 (attention) + 8·3·4096·14336 (experts) + 8·4096 (router)
@@ -68,12 +68,12 @@ class Parameters(NamedTuple):
     """Parameters of a block's routed experts on this rank, mean over all blocks. Their data-parallel replicas
     are on other ranks than those of other parameters."""
     embedding: Array
-    """Token embedding, with learned positions, types of tokens, and the norm after it."""
+    """Parameters of the token embedding, with learned positions, types of tokens, and the norm after it."""
     head_vectors: Array
-    """Norm before the output matrix, bias of the output matrix, and any matrix before it (encoder,
-    diffusion)."""
+    """Parameters of the norm before the output matrix, the bias of the output matrix, and any matrix before
+    it (encoder, diffusion)."""
     head_matrix: Array
-    """Output matrix, whether separate or a copy of the token embedding."""
+    """Parameters of the output matrix, whether separate or a copy of the token embedding."""
 
 
 def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
@@ -84,13 +84,13 @@ def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
 
 
 def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Rows of the output matrix over all tensor ranks, which are the padded vocabulary, or `outputs` per rank
-    in a model that sets it."""
+    """Number of rows of the output matrix over all tensor ranks. They are the padded vocabulary, or `outputs`
+    per rank in a model that sets it."""
     return padded_vocabulary(model, tp) if model.outputs is None else model.outputs * np.asarray(tp)
 
 
 def parameters(model: TransformerSpec, tp: Ints, ep: Ints | int = 1, etp: Ints | None = None) -> Parameters:
-    """Number of parameters on one rank, of a block, of its routed experts, of the embedding and of the head.
+    """Number of parameters on one rank of a block, its routed experts, the embedding and the head.
     Column-parallel biases are split, row-parallel ones and norms are not.
 
     `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
@@ -105,14 +105,14 @@ def parameters(model: TransformerSpec, tp: Ints, ep: Ints | int = 1, etp: Ints |
 
 
 def block_weights(model: TransformerSpec) -> Weights:
-    """Sharing among ranks → number of parameters of an unsplit block shared in that way, mean over the
-    blocks."""
+    """Sharing among ranks → number of parameters of an unsplit block that are shared in this way. Mean over
+    the blocks."""
     return sum_amounts((one.share, one.weights) for one in block_operators(model))
 
 
 def further_weights(model: TransformerSpec) -> int:
-    """Parameters of the matrix that projects hidden state and next token's embedding, before each block of
-    multi-token prediction."""
+    """Number of parameters of the projection matrix before each block of multi-token prediction. It takes the
+    hidden state and the next token's embedding."""
     return 2 * model.hidden_size**2
 
 
@@ -140,8 +140,8 @@ ENDS: tuple[Part, ...] = ("embedding", "head")
 
 @lru_cache(maxsize=_CACHED)
 def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
-    """Operators of a block in a training job, in which the operators of an adapter follow each adapted matrix
-    product."""
+    """Operators of a block in a training job, with those of adapters after the matrix products that they
+    adapt."""
     if tuning is None:
         return block_operators(model)
     if tuning.left is not None:
@@ -216,12 +216,12 @@ class TrainedShare(NamedTuple):
 
 
 ALL_TRAINED = TrainedShare()
-"""Values for a job that trains every parameter."""
+"""Share of trained parameters (`TrainedShare`) of a job that trains every parameter."""
 
 
 def trained_share(question: Question, columns: LayoutColumns, part: Part) -> TrainedShare:
-    """Share of trained parameters, and bytes of frozen weights per parameter, (N,) each, in a part of the
-    model on a rank. They are 1 and 0 for a job that trains all parameters."""
+    """Share of trained parameters, and bytes of frozen weights per parameter, in a part of the model on a
+    rank, (N,) each. They are 1 and 0 for a job that trains all parameters."""
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
         return ALL_TRAINED
@@ -248,8 +248,8 @@ def trained_weights(question: Question, columns: LayoutColumns, block: Array, ex
 
 
 def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) number of adapter parameters of a block that every tensor rank holds, so that their gradients are
-    summed over these ranks."""
+    """(N,) number of adapter parameters of a block that every tensor rank holds. Their gradients are summed
+    over these ranks."""
     tuning = question.training.tuning
     if tuning is None or tuning.left is not None:
         return np.zeros(len(columns))
@@ -278,8 +278,8 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
 
 @lru_cache(maxsize=_CACHED)
 def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) -> tuple[Weights, Weights]:
-    """Trained parameters, and bytes of frozen weights, of a block over all ranks; each maps a sharing among
-    ranks to an amount."""
+    """Number of trained parameters, and bytes of frozen weights, of a block over all ranks. Each maps a
+    sharing among ranks to an amount."""
     operators = job_operators(model, tuning)
     trained = sum_amounts((one.share, one.weights) for one in operators if one.trained)
     frozen = sum_amounts((one.share, _stored(one, element)) for one in operators if not one.trained)
@@ -287,7 +287,7 @@ def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) ->
 
 
 def _stored(one: Operator, element: float) -> Weights:
-    """Sharing among ranks → bytes of an operator's frozen parameters; a matrix may be stored in fewer bits,
+    """Sharing among ranks → bytes of an operator's frozen parameters. A matrix may be stored in fewer bits,
     and a bias is not."""
     gemm = one.gemm
     if gemm is None or gemm.stored_bytes is None:

@@ -46,7 +46,7 @@ Half = Literal["attention", "mlp"]
 
 
 class Tensor(NamedTuple):
-    """An activation with `width` elements per token; its `place` says which tokens, or parts of tokens, a
+    """Activation tensor with `width` elements per token. Its `place` says which tokens, or parts of tokens, a
     rank holds."""
 
     width: float
@@ -55,8 +55,8 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One matrix product with one matrix, or with several side by side that read the same input. Backward it
-    runs as dgrad and as wgrad."""
+    """Matrix product with one matrix, or with several side by side that read the same input. Backward it runs
+    as dgrad and as wgrad."""
 
     inputs: int
     outputs: tuple[int, ...]
@@ -68,13 +68,13 @@ class Gemm:
     """Usual name of each matrix, by which fine-tuning targets it; empty if the product takes no adapters."""
     _: KW_ONLY
     routed: bool = False
-    """Whether each routed expert has such matrices; one grouped product then covers all experts of a rank."""
+    """Whether each routed expert has such matrices. One grouped product then covers all experts of a rank."""
     experts: int = 1
-    """Number of routed experts with such matrices; 1 if the product is not routed."""
+    """Number of routed experts with such matrices. 1 if the product is not routed."""
     passed: int = 1
-    """Number of routed experts that a token passes through; 1 if the product is not routed."""
+    """Number of routed experts that a token passes through. 1 if the product is not routed."""
     router: bool = False
-    """Whether the product scores experts; each tensor rank does so for its part of the tokens, and never in
+    """Whether the product scores experts. Each tensor rank does so for its part of the tokens, and never in
     fp8."""
     from_latent: bool = False
     """Whether the product makes heads from a latent, as in latent attention."""
@@ -90,7 +90,7 @@ class Gemm:
     adapter: bool = False
     """Whether the product is a low-rank adapter of a frozen matrix: never in fp8."""
     stored_bytes: float | None = None
-    """Bytes per element of a frozen matrix stored in fewer bits, which each product first widens to 16 bits;
+    """Bytes per element of a frozen matrix stored in fewer bits, which each product first widens to 16 bits.
     None: stored as in training."""
 
     @property
@@ -106,18 +106,17 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a transformer block (such as a product, norm or activation); `share` of the model's
+    """One operator of a transformer block (such as a product, norm or activation). `share` of the model's
     blocks have it."""
 
     name: str
     kind: Kind
     half: Half
-    """Half of a block to which the operator belongs; the MLP's half runs backward first."""
+    """Half of a block to which the operator belongs. The MLP's half runs backward first."""
     reads: Tensor
     _: KW_ONLY
     returns: Tensor | None = None
-    """Output tensor; set for operators with parameters, as its gradient may wait for their weight
-    gradients."""
+    """Output tensor of an operator with parameters. Its gradient may wait for their weight gradients."""
     share: float = 1.0
     gemm: Gemm | None = None
     weights: Mapping[Sharing, float] = field(default_factory=dict)
@@ -125,7 +124,7 @@ class Operator:
     biased: bool = False
     """Whether a bias is added to the output."""
     flops: float = 0.0
-    """Forward FLOPs per token over all ranks; 0 for attention cores, whose FLOPs depend on the sequence
+    """Forward FLOPs per token over all ranks. 0 for attention cores, whose FLOPs depend on the sequence
     (`operators.flops`)."""
     norm: Norm | None = None
     inputs: int = 1
@@ -138,16 +137,16 @@ class Operator:
     reads_core: bool = False
     """Whether the input is the output of the attention core."""
     launched: bool = True
-    """Whether the operator has separate kernels; False: the kernels of another operator of the same kind
+    """Whether the operator has separate kernels. False: the kernels of another operator of the same kind
     include it."""
     redone_by: frozenset[SelectiveDrops] = frozenset()
     """Selective recompute policies that repeat the operator and, except those in `OUTPUTS`, drop the tensors
     that it keeps."""
     reads_output_of: SelectiveDrops | None = None
     """Policy of `OUTPUTS` that drops this operator's input, as the policy repeats the operator that makes the
-    input; None: no such policy."""
+    input. None: no such policy."""
     kept: Tensor | None = None
-    """Part of the output that the policy `all-but-every-other-product` keeps; None: no part."""
+    """Part of the output that the policy `all-but-every-other-product` keeps. None: no part."""
     trained: bool = True
     """Whether the parameters have gradients and optimizer states."""
     drops_input: bool = False
@@ -157,7 +156,8 @@ class Operator:
 def multiply(
     name: str, gemm: Gemm, *, half: Half, reads: Place, bias: bool = False, kept: int = 0, **more: Any
 ) -> Operator:
-    """Operator for a matrix product with its bias, counting the parameters of all of the product's experts.
+    """Operator for a matrix product and its bias, with the parameters of all routed experts that have such
+    matrices.
 
     A bias is split with the outputs. If tensor ranks add up partial outputs, each rank has the complete bias
     and adds it once.
@@ -191,7 +191,8 @@ Weights = Mapping[Sharing, float]
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
-    """Weighted sum of amounts per token by place, or of parameters by the way ranks share them."""
+    """Weighted sum of amounts per token (or of numbers of parameters) for each way of sharing them among
+    ranks. Amounts are by place, parameters by their sharing."""
     total: dict[Key, float] = {}
     for times, amount in amounts:
         for key, value in amount.items():
@@ -200,8 +201,8 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 
 
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
-    """(N,) total on a rank, for one microbatch, of an amount given per token of each place (sharding of an
-    activation)."""
+    """(N,) total amount (bytes, elements) on a rank for one microbatch, from amounts per token of each place.
+    A place is the sharding of an activation."""
     held = (value * tokens_on_rank(question, columns, place) for place, value in amount.items() if value)
     return sum(held, start=np.zeros(len(columns)))
 
@@ -222,8 +223,8 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
 
 
 def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) number of elements that a pipeline stage sends to the next for one microbatch, before tensor ranks
-    split them.
+    """(N,) number of elements that a pipeline stage sends to the next for one microbatch. Tensor ranks have
+    not yet split them.
 
     In an encoder-decoder those of both stacks; with a vision tower the larger of the tower's and the
     decoder's; in diffusion including the vectors that modulate an image.

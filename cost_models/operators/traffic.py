@@ -1,5 +1,5 @@
-"""Bytes that the memory-bound operators of a block move, for the fusions of the stack, and those of routing
-in a mixture.
+"""Bytes that a block's memory-bound operators move with the fusions of the stack, and bytes that routing
+moves in a mixture.
 
 Bytes are counted in passes over a tensor: a fused kernel reads each input once and writes each output once.
 
@@ -149,8 +149,8 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
 
 
 def _gated_traffic(size: float, *, in_one_kernel: bool) -> _PassBytes:
-    """Bytes moved per element of a gated activation whose elements have `size` bytes, and kernels launched.
-    Unfused, the activation writes its result before the product."""
+    """Bytes that a gated activation moves per element of `size` bytes, and kernels launched. Unfused, the
+    activation writes its result before the product."""
     return _PassBytes(3 * size, 5 * size, 1) if in_one_kernel else _PassBytes(5 * size, 9 * size, 2)
 
 
@@ -196,8 +196,8 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
 
 
 def _bias_bytes(question: Question) -> tuple[float, float]:
-    """Bytes moved per element of the experts' output, forward and backward, to add the experts' last bias
-    expert by expert in torch.
+    """Bytes moved per element of the experts' output, forward and backward, to add the experts' last bias. It
+    is added expert by expert in torch.
 
     `torch.cat([t + b * p ...])`, with p the copy's weight (Megatron Core, moe/experts.py, `_apply_bias`):
     product, sum, joined; backward a product and a sum for b and for p, and gradients joined. A dispatcher
@@ -213,8 +213,8 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
 
 
 def destinations(model: TransformerSpec, parts: Ints) -> Array:
-    """(N,) expected number of ranks (or of nodes) to which a token is sent, if its experts lie in order on
-    `parts` (N,) ranks (or nodes).
+    """(N,) expected number of ranks (or of nodes) to which a token is sent for its experts. Experts lie in
+    order on `parts` (N,) ranks (or nodes).
 
     Every choice of k experts is equally likely; if a token first chooses groups, every choice within them:
     with 8 groups on 8 nodes, of which it chooses 4, no token goes to more than 4 (DeepSeek-V3, arXiv
@@ -240,7 +240,8 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
 
 
 def _probability_of_none(marked: Array, among: int, draws: int) -> Array:
-    """(N,) probability that `draws` draws without replacement from `among` take no marked item."""
+    """(N,) probability of no marked item in `draws` draws without replacement from `among` items. `marked`
+    (N,) items are marked."""
     none = np.ones(len(marked))
     for draw in range(draws):
         none = none * np.maximum(0.0, among - marked - draw) / (among - draw)
@@ -248,7 +249,7 @@ def _probability_of_none(marked: Array, among: int, draws: int) -> Array:
 
 
 def _probability_of_draws(hits: int, marked: Array, draws: int, among: int) -> Array:
-    """(N,) probability that `draws` draws without replacement from `among` take exactly `hits` marked
+    """(N,) probability of exactly `hits` marked items in `draws` draws without replacement from `among`
     items."""
     ways = np.array([comb(int(count), hits) * comb(among - int(count), draws - hits) for count in marked])
     return np.asarray(ways / comb(among, draws))

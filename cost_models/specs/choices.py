@@ -1,4 +1,4 @@
-"""Names of the choices that stacks, training jobs and layouts may write: schedules, orders, overlaps,
+"""Names that stacks, training jobs and layouts may write as a choice, for schedules, orders, overlaps and
 recompute policies."""
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ it, or an all-to-all that trades token shards for head shards (Ulysses)."""
 
 Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-"""Orders of the mesh axes, each from the axis with adjacent ranks outwards; the first is Megatron's
-default."""
+"""Orders of the mesh axes, each from the axis with adjacent ranks outwards."""
 DEFAULT_ORDER: Order = ORDERS[0]
 
 LinkKind = Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
@@ -45,5 +44,5 @@ SelectiveDrops = Literal[Module, "all-but-every-other-product", Output, "dense-m
 CORE: frozenset[SelectiveDrops] = frozenset({"core"})
 OUTPUTS: frozenset[SelectiveDrops] = frozenset(get_args(Output))
 ATTEND_AGAIN: frozenset[SelectiveDrops] = CORE | {"block-attention", "all-but-every-other-product"}
-"""Values of `selective_drops` with which the backward pass repeats the attention core (scores, softmax,
-weighted values), or the exchange of its inputs between context-parallel ranks."""
+"""Values of `selective_drops` with which the backward pass repeats attention scores, softmax and weighted
+values. Or it repeats the exchange of their inputs between context-parallel ranks."""

@@ -1,4 +1,5 @@
-"""Clusters: GPUs with their datasheet values, links, buildings, pools of different GPUs, and operations.
+"""Specs of clusters, with GPUs and their datasheet values, links, buildings, pools of different GPUs, and
+operations.
 
 GPUs reach one another by `Links`, one kind inside a node and one between nodes, or by `LinkLevels`, level by
 level from the GPUs outwards. A cluster of several pools, each of one GPU with its network, is a file of the
@@ -47,7 +48,7 @@ Rate = Annotated[Bandwidth, value_range(parse_bandwidth, "1 KB/s", "100000 TB/s"
 Latency = Annotated[Seconds, value_range(parse_seconds, "0.001 ns", "10 s")]
 
 MAX_LEVELS = 16
-"""Maximum number of link levels in a cluster; 16 levels of two domains each already hold 65,536 GPUs."""
+"""Maximum number of link levels in a cluster. 16 levels of two domains each already hold 65,536 GPUs."""
 
 
 class LinkSpec(Spec):
@@ -59,8 +60,8 @@ class LinkSpec(Spec):
     latency: Latency
     """Seconds until the first byte arrives, over one hop."""
     mesh: bool = False
-    """Whether each pair of a node's N GPUs has a direct link, so that a group of n GPUs has only (n-1)/(N-1)
-    of `bandwidth`. Two of eight GPUs have a seventh."""
+    """Whether each pair of a node's N GPUs has a direct link. A group of n GPUs then has only (n-1)/(N-1) of
+    `bandwidth`: two of eight GPUs have a seventh."""
 
     def faster(self, factor: float) -> Self:
         """A copy of the link with `factor` times the bandwidth."""
@@ -89,7 +90,8 @@ class Links(Spec):
         return self.model_copy(update={"inter_node": link})
 
     def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> Links:
-        """A copy of the links with bandwidths multiplied by one factor inside a node and by another between nodes."""
+        """A copy of the links with bandwidths multiplied by `intra_node` inside a node and by `inter_node`
+        between nodes."""
         inside, outer = self.intra_node.faster(intra_node), self.inter_node
         return Links(intra_node=inside, inter_node=outer and outer.faster(inter_node))
 
@@ -110,13 +112,13 @@ class LevelSpec(LinkSpec):
     name: Name
     """Name of the level: pair, socket, tray, node, rack, leaf, spine, building ..."""
     gpus: GpuCount | None = None
-    """Number of GPUs in one domain of the level, for levels inside a node; None for network levels."""
+    """Number of GPUs in one domain of the level, for levels inside a node. None for network levels."""
     nodes: GpuCount | None = None
-    """Number of nodes in one domain of the level; 1 for the level that is the node. The last level joins all
+    """Number of nodes in one domain of the level. 1 for the level that is the node. The last level joins all
     nodes and may leave it out."""
     sharers: GpuCount | None = None
-    """Number of GPUs that share one network adapter, at levels whose medium (NVLink, PCIe, network) differs
-    from that of the level inside. Default: one adapter per GPU."""
+    """Number of GPUs that share one network adapter, at levels whose medium (NVLink, PCIe, network) is not
+    the inner level's. Default: one adapter per GPU."""
 
     @property
     def link(self) -> LinkSpec:
@@ -158,12 +160,13 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     @property
     def inter_node(self) -> LinkSpec | None:
-        """Link of the innermost network level, between the nearest nodes; None on a single node."""
+        """Link of the innermost network level, between the nearest nodes. None on a single node."""
         return self.network[0].link if self.network else None
 
     @property
     def farthest(self) -> LinkSpec | None:
-        """Link of the outermost network level, between the nodes that are farthest apart; None on a single node."""
+        """Link of the outermost network level, between the nodes that are farthest apart. None on a single
+        node."""
         return self.network[-1].link if self.network else None
 
     def with_intra_node(self, link: LinkSpec) -> LinkLevels:
@@ -181,14 +184,14 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
 
     def levels_for(self, nodes: int) -> LinkLevels:
-        """A copy with only the levels that `nodes` nodes use, of several network levels at least one; the outermost
-        of these levels then joins all nodes."""
+        """A copy with only the link levels that `nodes` nodes use. Of several network levels at least one
+        stays; the outermost of these levels then joins all nodes."""
         too_small = sum(nodes > (level.nodes or nodes) for level in self.network[:-1])
         *inner, last = self.root[: len(self.inside) + too_small + 1]
         return LinkLevels((*inner, last.model_copy(update={"nodes": None})))
 
     def opens(self, at: int) -> bool:
-        """Whether GPUs attach to level `at` directly rather than through the switches of the level inside it."""
+        """Whether GPUs attach directly to level number `at`, not through switches of the level inside it."""
         return at == 0 or self._medium(at) != self._medium(at - 1)
 
     def _medium(self, at: int) -> str:
@@ -245,20 +248,20 @@ AnyLinks = Annotated[_PlainLinks | Annotated[LinkLevels, Tag("[levels]")], Discr
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8", "fp4"]
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
-"""Precisions to which only the operands of a block's matrix products are cast; the rest of a step stays in 16
+"""Precisions to which only the operands of a block's matrix products are cast. The rest of a step stays in 16
 bits."""
 FULL: tuple[Precision, ...] = ("fp32", "tf32")
-"""Precisions in which every tensor has 32 bits; with TF32, tensor cores round operands of products to 19
+"""Precisions in which every tensor has 32 bits. With TF32, tensor cores round operands of products to 19
 bits."""
 
 
 AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
-"""Attention kernels: `flash…` and `cudnn` never store the s × s scores; `fused-softmax` reads and writes them once,
-`unfused` several times."""
+"""Attention kernels by name. `flash…` and `cudnn` never store the s × s scores; `fused-softmax` reads and
+writes them once, `unfused` several times."""
 
 
 MIN_DEVICE_MEMORY = MIB
-"""Minimum accepted device memory, bytes; a smaller value most likely lacks its unit."""
+"""Minimum accepted device memory, bytes. A smaller value most likely lacks its unit."""
 DeviceMemory = Annotated[Bytes, value_range(parse_bytes, "1 MiB", "1000 TB")]
 Peak = Annotated[FlopRate, value_range(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
 """A rate in FLOP/s, within limits that catch a wrong unit."""
@@ -278,15 +281,15 @@ _DEFAULT_KERNEL_SHARE = KernelShare(forward=0.5, backward=0.42)
 
 
 class GpuSpec(Spec):
-    """One accelerator, or one CPU process of the `local` cluster; rates are dense, without sparsity."""
+    """One accelerator, or one CPU process of the `local` cluster. Rates are dense, without sparsity."""
 
     name: Name
     memory: DeviceMemory
-    """Usable device memory in bytes, as the runtime reports it; less than the advertised size."""
+    """Usable device memory in bytes, as the runtime reports it. It is less than the advertised size."""
     memory_bandwidth: Rate
     """Peak device-memory bandwidth, bytes/s."""
     peak: Annotated[dict[Precision, Peak], Field(min_length=1)]
-    """Peak dense matrix rate by precision, FLOP/s; `fp32` excludes TF32, which is a separate precision."""
+    """Peak dense matrix rate by precision, FLOP/s. `fp32` excludes TF32, which is a separate precision."""
     sustained: dict[Precision, Annotated[float, _PeakShare]] = Field(default_factory=dict)
     """Precision → share of peak that the best-shaped large matrix product reaches at full clocks. Where the
     power that products draw is unknown it is the measured share; 1 where nobody measured. Efficiencies of
@@ -301,7 +304,7 @@ class GpuSpec(Spec):
     vector_rate: Peak | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1
-    """Number of streaming multiprocessors, each of which computes one GEMM tile at a time; 1 for a CPU."""
+    """Number of streaming multiprocessors, which compute one GEMM tile each at a time. 1 for a CPU."""
     l2_cache: Bytes | None = None
     """Size of the last-level cache, bytes."""
     library_workspace: Bytes = 8.125 * MIB
@@ -325,7 +328,7 @@ class GpuSpec(Spec):
     """Datasheet that gives these values, and its date."""
 
     def power_rate(self, precision: Precision, watts: float | None = None) -> float:
-        """FLOP/s of matrix products that a power limit of `watts` (by default `tdp_watts`) allows; infinite
+        """FLOP/s of matrix products that a power limit of `watts` (by default `tdp_watts`) allows. Infinite
         where power is not known to limit the rate.
 
         With rate r per watt, limit w and rated power w0: r * sqrt(w * max(w, w0)).
@@ -365,18 +368,18 @@ class ClusterSpec(CheckedSpec):
     rails: PositiveInt | None = None
     """Number of network adapters per node, which its GPUs share evenly. Default: one per GPU."""
     oversubscription: float = Field(default=1.0, ge=1.0, le=1000.0, allow_inf_nan=False)
-    """Ratio of leaf to spine bandwidth: 2.0 means half the bandwidth for a group that leaves its leaf
+    """Ratio of leaf to spine bandwidth. 2.0 means half the bandwidth for a group that leaves its leaf
     switch."""
     nodes_per_leaf: PositiveInt | None = None
-    """Number of nodes under one leaf switch; traffic between these nodes does not cross the spine."""
+    """Number of nodes under one leaf switch. Traffic between these nodes does not cross the spine."""
     graph: tuple[str, ...] = Field(default=(), max_length=MOST_LINES, exclude_if=lambda lines: not lines)
     """Individual links as text, one line per link or group of equal links, as `meshwright cluster
     --from-links` writes them. Groups that meet slower links than the level's usual ones get that share of
     `links`. Empty: all links of a level are alike."""
     buildings: BuildingsSpec | None = None
-    """Buildings, filled with nodes in order; None: all nodes are in one building."""
+    """Buildings, filled with nodes in order. None: all nodes are in one building."""
     host_memory: Bytes | None = None
-    """Memory of one host, bytes; None: unknown."""
+    """Memory of one host, bytes. None: unknown."""
     host_cores: PositiveInt | None = None
     """Number of CPU cores of one host."""
     host_memory_bandwidth: Rate | None = None
@@ -384,14 +387,14 @@ class ClusterSpec(CheckedSpec):
     gpus_per_host_link: PositiveInt = 1
     """Number of GPUs that share one link (such as PCIe) to host memory."""
     drive: DriveSpec | None = None
-    """Storage drives of one host; None: unknown, so plans store nothing on drives."""
+    """Storage drives of one host. None: unknown, so plans store nothing on drives."""
     memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
-    """Share of device memory that plans may not use (context, fragmentation); None: derived from the
+    """Share of device memory that plans may not use (context, fragmentation). None: derived from the
     stack."""
     gpu_watts: PositiveInt | None = None
-    """Power limit of each GPU, watts; None: the board's default limit."""
+    """Power limit of each GPU, watts. None: the board's default limit."""
     profile: str | None = None
-    """Path or name of a measured hardware profile; default: the catalogue's best match."""
+    """Path or name of a measured hardware profile. Default: the catalogue's best match."""
     source: str = ""
 
     def contradictions(self) -> dict[str, object]:
@@ -434,7 +437,7 @@ class ClusterSpec(CheckedSpec):
             yield f"`graph` has {size}, `nodes` x `gpus_per_node` says {grouped(self.nodes)} and {stated}"
 
     def building_problem(self, nodes: int) -> str:
-        """Error message if `nodes` nodes neither fill complete buildings nor fit into one; else empty."""
+        """Error message if `nodes` nodes neither fill complete buildings nor fit into one. Else empty."""
         size = self.buildings.nodes if self.buildings else nodes
         count, extra_nodes = divmod(nodes, size)
         sizes = f"{grouped(count * size)} or {grouped((count + 1) * size)}"
@@ -467,7 +470,7 @@ class ClusterSpec(CheckedSpec):
 
 
 MAX_POOLS = 4
-"""Maximum number of pools in a cluster; a pipeline may pass through four pools in 24 orders."""
+"""Maximum number of pools in a cluster. A pipeline may pass through four pools in 24 orders."""
 
 
 class MixedCluster(CheckedSpec):
@@ -506,8 +509,8 @@ class MixedCluster(CheckedSpec):
 
     @property
     def link(self) -> LinkSpec:
-        """Link between GPUs of different pools (`between`, or else the lowest bandwidth and highest latency
-        of the pools' networks)."""
+        """Link between GPUs of different pools, `between` or a default. The default has the lowest bandwidth
+        and the highest latency of the pools' networks."""
         if self.between is not None:
             return self.between
         farthest = (pool.buildings.link if pool.buildings else pool.links.farthest for pool in self.pools)
@@ -552,8 +555,8 @@ class Maintenance(CheckedSpec):
     takes: _Duration
 
     def contradictions(self) -> dict[str, object]:
-        """One error message, mapped to whether an interruption takes at least as long as the time between two
-        interruptions."""
+        """One error message, mapped to whether an interruption takes at least as long as the time from one to
+        the next."""
         return {"`takes` is not shorter than `every`: no time is left to train": self.takes >= self.every}
 
 
@@ -575,19 +578,19 @@ class OperationsSpec(Spec):
     storage_write: Rate
     """Bandwidth at which the whole job writes checkpoints, bytes/s."""
     storage_read: Rate | None = None
-    """Bandwidth at which the whole job reads checkpoints, bytes/s; None: as `storage_write`."""
+    """Bandwidth at which the whole job reads checkpoints, bytes/s. None: as `storage_write`."""
     host_copy: Rate | None = None
-    """Bandwidth at which a GPU copies its share of a checkpoint to its host while training waits, bytes/s;
+    """Bandwidth at which a GPU copies its share of a checkpoint to its host while training waits, bytes/s.
     None: the GPU's link to host memory."""
     asynchronous: bool = True
     """Whether training goes on while the host writes to storage."""
     spares: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    """Number of spare nodes; None: one is always available."""
+    """Number of spare nodes. None: one is always available."""
     repair: _Duration = 86400.0
     """Seconds until a failed node is available again."""
     maintenance: Maintenance | None = None
     slow_hosts: Share = 0.0
-    """Share of nodes that are permanently slow; they are kept or replaced, whichever ends the job sooner."""
+    """Share of nodes that are permanently slow. They are kept or replaced, whichever ends the job sooner."""
     slowness: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
     """Relative increase of step time while the job uses a slow node."""
     source: str = ""

@@ -1,4 +1,4 @@
-"""Hardware profiles: constants of one GPU under one software stack, with their provenance."""
+"""Hardware profiles with constants of one GPU under one software stack, and their provenance."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ class CollectiveCurve(Spec):
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
     group_size: int = Field(ge=2, le=MAX_GPUS)
     nodes: GpuCount = 1
-    """Number of nodes that the measured group spanned; 2 for `p2p` between nodes."""
+    """Number of nodes that the measured group spanned. 2 for `p2p` between nodes."""
     behind_compute: bool = False
-    """True: timed while compute runs, as in a step; False: timed one after another on an idle device."""
+    """Whether the collective was timed while compute ran, as in a step. False: timed one after another on an
+    idle device."""
     points: tuple[CurvePoint, ...] = Field(min_length=2)
-    """Measured points; `size` is the full (unsharded) tensor in bytes."""
+    """Measured points, whose `size` is the full (unsharded) tensor in bytes."""
 
 
 class GemmTile(Spec):
@@ -52,7 +53,7 @@ class GemmTile(Spec):
     rows: PositiveInt
     columns: PositiveInt
     efficiency: float = Efficiency
-    """Rate relative to that of the best tile shape, when every multiprocessor has a tile."""
+    """Rate relative to the best tile shape's, when every multiprocessor has a tile."""
 
 
 TimedActivation = Literal["gelu", "silu", "relu", "squared-relu"]
@@ -70,7 +71,7 @@ class OperatorCurve(Spec):
     operator: ElementwiseOperator
     forward: tuple[CurvePoint, ...] = Field(min_length=2)
     backward: tuple[CurvePoint, ...] = ()
-    """Measured points of the backward pass; empty if the backward pass launches no separate kernel."""
+    """Measured points of the backward pass. Empty if the backward pass launches no separate kernel."""
 
 
 class AttentionCurve(Spec):
@@ -90,7 +91,7 @@ class AttentionCurve(Spec):
 
 
 def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
-    """Seconds on a measured curve at each `size` (any shape); zero without points or for size zero.
+    """Seconds on a measured curve at each `size` (any shape). Zero without points or for size zero.
 
     Between points the curve is straight in log-log. Below the smallest size it keeps that point's seconds
     (start-up); above the largest it keeps that point's rate (seconds grow with size).
@@ -134,7 +135,7 @@ _FittedFactor = Field(gt=0, default=1.0, allow_inf_nan=False)
 
 
 class Moved(Spec):
-    """Factors between hardware constants fitted to timed runs and constants measured by microbenchmarks; 1
+    """Factors between hardware constants fitted to timed runs and constants measured by microbenchmarks. 1
     means equal."""
 
     compute: float = _FittedFactor
@@ -163,11 +164,11 @@ class TimedRuns(Spec):
     fewest_gpus: GpuCount
     most_gpus: GpuCount
     axes: dict[str, str] = Field(default_factory=dict)
-    """Layout axis → values that the runs cover, separated by spaces, such as "1 2 8"; axes that no run sets
+    """Layout axis → values that the runs cover, separated by spaces, such as "1 2 8". Axes that no run sets
     are left out."""
 
     def values_of(self, axis: str) -> tuple[str, ...]:
-        """Values of a layout axis (such as "tp") that the timed runs cover; empty if no run sets the axis."""
+        """Values of a layout axis (such as "tp") that the timed runs cover. Empty if no run sets the axis."""
         return tuple(self.axes.get(axis, "").split())
 
 
@@ -187,7 +188,7 @@ class Scenarios(CheckedSpec):
     """Factor on `unexplained` for steps that are faster than predicted, from sources left out of every
     fit."""
     slower: float = Field(ge=0, le=100, default=1.0, allow_inf_nan=False)
-    """Factor on `unexplained` for steps that are slower than predicted: a cluster has many ways to be slower
+    """Factor on `unexplained` for steps that are slower than predicted. A cluster has many ways to be slower
     than its model, and few to be faster."""
 
     @property
@@ -223,8 +224,8 @@ def _are_positive(words: str) -> bool:
 
 
 class HostUpdate(Spec):
-    """Measured seconds per parameter of an optimizer update by one rank's `threads` host threads, while all
-    ranks of the host update."""
+    """Measured seconds per parameter of an optimizer update by one rank's host threads. All ranks of the host
+    update at the same time, with `threads` threads each."""
 
     threads: PositiveInt
     seconds: float = Field(gt=0, le=1e-3, allow_inf_nan=False)
@@ -238,7 +239,7 @@ class HostCopies(Spec):
     down: Rate
     up: Rate
     both: Rate
-    """Bytes/s in each direction while both are busy; a CPU copies one way after the other."""
+    """Bytes/s in each direction while both are busy. A CPU copies one way after the other."""
 
 
 class HostRates(Spec):
@@ -250,7 +251,7 @@ class HostRates(Spec):
 
 
 class HardwareProfile(Spec):
-    """Constants of one GPU under one stack that a datasheet does not give; profiles of the datasheet tier
+    """Constants of one GPU under one stack that a datasheet does not give. Profiles of the datasheet tier
     hold documented defaults."""
 
     kind: Literal["profile"] = "profile"
@@ -261,28 +262,28 @@ class HardwareProfile(Spec):
     """Other GPUs with the same die, to which the shares of peak apply too."""
     borrowed_from: Name | None = None
     """Another GPU from which the constants are taken, each scaled by the ratio of both GPUs' published
-    results; None: measured or fitted on this GPU."""
+    results. None: measured or fitted on this GPU."""
     stack: Name
     gemm_efficiency: float = Efficiency
     """Rate of large, well-shaped GEMMs in training, as a share of the rate that the GPU sustains
     (`GpuSpec.sustained`)."""
     fp8_gemm_efficiency: Annotated[float, Efficiency] | None = None
-    """Rate of large fp8 GEMMs, as a share of the rate that the GPU sustains; None: `gemm_efficiency`."""
+    """Rate of large fp8 GEMMs, as a share of the rate that the GPU sustains. None: `gemm_efficiency`."""
     gemm_settled: Annotated[float, Efficiency] | None = None
     """Rate of a large matrix product after seconds of running, as a share of its rate in short bursts
     (measured). `gemm_efficiency` is then a rate in bursts. None: efficiencies are those of training
     already."""
     gemm_k_half: float = Field(ge=0, le=1e6, allow_inf_nan=False, default=0.0)
-    """Inner dimension k at which a GEMM reaches half of its full rate; the rate grows as k / (k +
+    """Inner dimension k at which a GEMM reaches half of its full rate. The rate grows as k / (k +
     gemm_k_half)."""
     gemm_operand_bandwidth: Rate | None = None
-    """Bandwidth, bytes/s, of moving a GEMM's operands and result, if that time adds to its arithmetic; None:
+    """Bandwidth, bytes/s, of moving a GEMM's operands and result, if that time adds to its arithmetic. None:
     it overlaps."""
     gemm_tiles: tuple[GemmTile, ...] = ()
-    """Tile shapes that the matrix library chooses from; needed if the GPU has more than one
+    """Tile shapes that the matrix library chooses from. Needed if the GPU has more than one
     multiprocessor."""
     attention_kernel: AttentionKernel | None = None
-    """Attention kernel that torch was measured to use on this machine; None: the stack's."""
+    """Attention kernel that torch was measured to use on this machine. None: the stack's."""
     attention_forward_efficiency: float = Efficiency
     """Forward rate of the attention kernel, as a share of its published rate on the GPU."""
     attention_backward_efficiency: float = Efficiency
@@ -292,7 +293,7 @@ class HardwareProfile(Spec):
     kernel_seconds: Overhead
     """Minimum seconds of any kernel, including its launch."""
     host_layer_seconds: Overhead = 0.0
-    """Host seconds to launch a block's forward pass; steps cannot run faster than their launches."""
+    """Host seconds to launch a block's forward pass. Steps cannot run faster than their launches."""
     tensor_parallel_host_seconds: Overhead = 0.0
     """Extra host seconds per block and pass where tensor parallelism goes through DTensor."""
     sequence_parallel_host_seconds: Overhead = 0.0
@@ -300,8 +301,8 @@ class HardwareProfile(Spec):
     sharded_host_seconds: Overhead = 0.0
     """Extra host seconds per block and pass where PyTorch's `fully_shard` gathers its parameters (ZeRO-2 and 3)."""
     action_host_seconds: Overhead = 0.0
-    """Host seconds of one pipeline action (a pass of one microbatch through a stage) in addition to those of
-    its blocks."""
+    """Host seconds that one pipeline action (a pass of one microbatch through a stage) takes in addition to
+    its blocks' host seconds."""
     link_efficiency: float = Efficiency
     """Share of the intra-node bandwidth that large collectives reach."""
     network_efficiency: float = Efficiency
@@ -309,8 +310,8 @@ class HardwareProfile(Spec):
     collective_seconds: Overhead = 0.0
     """Start-up seconds of a collective beyond link latency."""
     overlap_slowdown: Share = 0.0
-    """Slowdown of overlapped work: both compute and communication end later by this share of the time in
-    which they overlap, as collectives take multiprocessors, memory bandwidth and power from compute."""
+    """Slowdown of overlapped work, as a share of the time in which compute and communication overlap. Both
+    end later by this share, as collectives take multiprocessors, memory bandwidth and power from compute."""
     optimizer_efficiency: float = Efficiency
     """Share of memory bandwidth that the optimizer step reaches."""
     host_overlap: Share = 0.47
@@ -318,48 +319,48 @@ class HardwareProfile(Spec):
     offloaded blocks. Default: fitted as one constant to 17 runs of STRONGHOLD's artifact
     (strongh2/sc22-ae)."""
     host_update_seconds: float | None = Field(default=None, ge=0.0, le=1e-3, allow_inf_nan=False)
-    """Seconds per parameter of an optimizer update by an entire host; None: from the bandwidth of host
+    """Seconds per parameter of an optimizer update by an entire host. None: from the bandwidth of host
     memory. On a CPU the host is one rank."""
     host_call_seconds: Overhead = 0.0
     """Fixed host seconds per update of a block, which the framework spends before its kernel starts."""
     host_rates: HostRates | None = None
-    """Measured update times and copy rates of the host; None: copies are as fast as the link to host
+    """Measured update times and copy rates of the host. None: copies are as fast as the link to host
     memory."""
     step_seconds: Overhead = 0.0
-    """Fixed host seconds of a step: data, logging, loss."""
+    """Fixed host seconds of a step, such as data, logging and loss."""
     jitter_per_doubling: Share = 0.0
-    """Relative slowdown for each doubling of the number of nodes: stragglers, network noise."""
+    """Relative slowdown for each doubling of the number of nodes, by stragglers and network noise."""
     contention: float = Field(ge=0, default=0.0, allow_inf_nan=False)
     """Relative slowdown of CPU processes by other work on their cores during the runs."""
     moved: Moved | None = None
-    """Factors between constants fitted to runs and those of microbenchmarks; None: constants are as
+    """Factors between constants fitted to runs and constants of microbenchmarks. None: constants are as
     measured."""
     collectives: tuple[CollectiveCurve, ...] = ()
-    """Measured collectives; a curve that matches a group replaces the formula."""
+    """Measured collectives. A curve that matches a group replaces the formula."""
     operators: tuple[OperatorCurve, ...] = ()
-    """Measured element-wise operators; a curve replaces bytes / bandwidth for its operator."""
+    """Measured element-wise operators. A curve replaces bytes / bandwidth for its operator."""
     attention: tuple[AttentionCurve, ...] = ()
-    """Measured attention cores; if there are any, they replace the two attention efficiencies."""
+    """Measured attention cores. If there are any, they replace the two attention efficiencies."""
     tables: TableRates | None = None
-    """Measured lookups and updates of embedding rows; if there are any, they replace the efficiencies of the
+    """Measured lookups and updates of embedding rows. If there are any, they replace the efficiencies of the
     embedding profile."""
     measured_peak: Peak | None = None
-    """Best matrix rate measured on one device, FLOP/s; replaces the peak where there is no datasheet (a
+    """Best matrix rate measured on one device, FLOP/s. It replaces the peak where there is no datasheet (a
     CPU)."""
     measured_bandwidth: Rate | None = None
     """Measured memory copy rate of one device, read + write, bytes/s, with all devices copying at once."""
     median_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
-    """Median relative error of step time on `validated_runs` runs; None where none were compared."""
+    """Median relative error of step time on `validated_runs` runs. None where none were compared."""
     validated_runs: int = Field(ge=0, le=10**9, default=0)
     unseen_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
-    """Median relative error of step time on sources left out of every fit; None without cross-validation."""
+    """Median relative error of step time on sources left out of every fit. None without cross-validation."""
     pair_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of the predicted ratio of two layouts' step times, for layouts that differ on one
     axis. It comes from sweeps in the runs, and is √n times as much for n axes. None where too few pairs were
     timed."""
     scenarios: Scenarios | None = None
-    """Alternative sets of constants that are consistent with the timed runs; None: unknown."""
+    """Alternative sets of constants that are consistent with the timed runs. None: unknown."""
     timed: tuple[TimedRuns, ...] = ()
-    """Timed runs to which the profile was fitted; empty: unknown."""
+    """Timed runs to which the profile was fitted. Empty: unknown."""
     source: str = ""
-    """Origin of the constants: measured on this machine, or fitted to a number of rows."""
+    """Origin of the constants, as measured on this machine or fitted to a number of rows."""

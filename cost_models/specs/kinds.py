@@ -1,5 +1,4 @@
-"""Kinds of blocks: groups of equal blocks in a model, and for each kind a model all of whose blocks are of
-that kind.
+"""Groups of equal blocks (kinds) in a model, and for each kind a model with only such blocks.
 
 Blocks differ in their token mixer, feed-forward (dense, a mixture of experts or none), attention window and
 rotary positions; in their part of the model (a vision tower's, or the decoder's first block behind a tower,
@@ -25,7 +24,8 @@ _CACHED = 64
 State = Literal["", "passed", "still"]
 Models = tuple[TransformerSpec, ...]
 BlocksOfKind = tuple[int, TransformerSpec, TrainingSpec]
-"""Number of blocks of one kind, a model with only such blocks, and the job with their sequences."""
+"""Number of blocks of one kind, a model with only such blocks, and the job with the sequences of these
+blocks."""
 
 
 @lru_cache(maxsize=_CACHED)
@@ -63,7 +63,7 @@ class Frozen:
     head: bool = False
     """Whether the last norm and the output matrix are frozen."""
     head_matrix: bool = False
-    """Whether the output matrix is frozen; a tied matrix is frozen with the token embedding."""
+    """Whether the output matrix is frozen. A tied matrix is frozen with the token embedding."""
     tower: int = 0
     """Number of blocks of the vision tower."""
 
@@ -73,13 +73,13 @@ class Frozen:
         return enters or not (all(self.blocks[:block]) and (self.patches or not self.tower))
 
     def state(self, block: int) -> State:
-        """Training state of a block, which is trained (""), frozen with gradients that flow through it
-        ("passed"), or frozen without gradients ("still")."""
+        """Training state of a block, which is trained (""), frozen but passed by gradients ("passed"), or
+        frozen without gradients ("still")."""
         return "" if not self.blocks[block] else "passed" if self.trained_before(block) else "still"
 
     def untrained_parts(self, block: int) -> tuple[UntrainedPart, ...]:
-        """Names of the parts that the job does not train, in a model whose blocks are all like the block with
-        index `block`. A tower's embedding is that of patches."""
+        """Names of the untrained parts in a model whose blocks are all like the block with index `block`. A
+        tower's embedding is that of patches."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
         parts: dict[UntrainedPart, bool] = {
             "still": self.state(block) == "still",
@@ -135,15 +135,15 @@ class Kinds:
 
     @cached_property
     def before(self) -> Ints:
-        """(K, L + 1) number of blocks of each kind before every position; position i is directly before block
+        """(K, L + 1) number of blocks of each kind before every position. Position i is directly before block
         i."""
         is_kind = np.array(self.of_block) == np.arange(self.number)[:, None]
         return np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0)))
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """(start, period) of the pattern in which kinds repeat every `period` blocks from block `start` on;
-        the pair has the least sum."""
+        """(start, period) of the pattern in which kinds repeat every `period` blocks from block `start` on.
+        The pair has the least sum."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
             if period >= sum(best):
@@ -154,13 +154,13 @@ class Kinds:
 
     @cached_property
     def class_at(self) -> Ints:
-        """(L + 1,) equivalence class of each position between blocks; the same sequence of kinds follows all
+        """(L + 1,) equivalence class of each position between blocks. The same sequence of kinds follows all
         positions of a class, as far as there are blocks."""
         return self.class_after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
 
     @property
     def classes(self) -> int:
-        """Number of classes of positions between blocks (see `class_at`); 1 if all blocks are alike."""
+        """Number of classes of positions between blocks (see `class_at`). 1 if all blocks are alike."""
         return sum(self._repeats)
 
     def class_after(self, start: Ints, blocks: Ints) -> Ints:
@@ -172,8 +172,8 @@ class Kinds:
 
     def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
         """Index of the first block of each distinct sequence of kinds over `blocks` blocks, and (classes,)
-        index of the sequence that follows each class of positions. The index is arbitrary for a class with
-        too few blocks after it."""
+        index of a sequence for each class. The sequence follows all positions of the class. The index is
+        arbitrary for a class with too few blocks after it."""
         if blocks == 0:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
@@ -182,14 +182,14 @@ class Kinds:
         return first, np.append(group.reshape(-1), np.zeros(self.classes - starts, dtype=np.int64))
 
     def mean(self, by_kind: Sequence[Array]) -> Array:
-        """Mean over all blocks of a model of a value that is given for each kind of block."""
+        """Mean of a value over all blocks of a model, given the value for each kind of block."""
         blocks = len(self.of_block)
         weighted = [count / blocks * value for count, value in zip(self.counts, by_kind, strict=True)]
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
     def lower_bound_of_fullest_rank(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
-        """Lower bound on the largest sum of a value over the blocks of any pipeline rank, given the value per
-        block of each kind.
+        """Lower bound on the largest sum of a value over a pipeline rank's blocks, given the value for each
+        kind of block.
 
         With one kind it is ceil(L / ranks) values. With several it is the largest of each kind's share and of
         a rank's share of all, but no more than ceil(L / ranks) mean blocks, by which some layouts are priced.
@@ -200,7 +200,7 @@ class Kinds:
         return np.asarray(np.minimum(even, np.max([*fullest, blocks / ranks * mean], axis=0)))
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
-        """(..., S, K·P) number of blocks per stage, kind and recompute policy, from `blocks_SP`, the number
+        """(..., S, K·P) number of blocks per stage, kind and recompute policy. `blocks_SP` are the numbers
         per stage and policy.
 
         Stages follow one another, unless `start` (..., S) gives where each begins. Within a stage the blocks
@@ -218,16 +218,15 @@ class Kinds:
 
 @lru_cache(maxsize=_CACHED)
 def kinds_of(model: TransformerSpec, sequence: int, frozen: Frozen | None = None) -> tuple[Kinds, Models]:
-    """Kind number of each block at a `sequence` length, and for each kind a model all of whose blocks are of that
-    kind.
+    """Kind number of each block at a `sequence` length, and for each kind a model with only such blocks.
 
     Blocks also differ in kind if a job leaves them `frozen` to a different extent.
     """
     decoder, tower, stacks, rotary = decoder_of(model), model.tower, model.stacks, model.rotary
 
     def describe(number: int) -> tuple[State, TransformerSpec]:
-        """(training state of a block, model whose blocks are all like that block). In a mixture's block the
-        always-active MLP is the shared expert."""
+        """Training state of a block, and a model whose blocks are all like that block. In a mixture's block
+        the always-active MLP is the shared expert."""
         state, layer = "" if frozen is None else frozen.state(number), number - (tower.layers if tower else 0)
         if layer < 0:
             return state, tower_of(model)
@@ -264,8 +263,8 @@ def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
 
 
 def of_each_kind(model: TransformerSpec, training: TrainingSpec) -> tuple[BlocksOfKind, ...]:
-    """(number of blocks, model with only such blocks, job with their sequences and trained parts) for each
-    kind of block.
+    """Number of blocks, model and job for each kind of block in a training job. The model has only such
+    blocks, the job their sequences and trained parts.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.

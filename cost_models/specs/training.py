@@ -1,4 +1,5 @@
-"""Training jobs without their layout: batch, sequence, precision, optimizer, adapters, lengths of documents, changes.
+"""Specs of training jobs without their layout, with batch, sequence, precision, optimizer, adapters, lengths
+of documents and changes.
 
 Adapters (LoRA): y = x·W + s · x·A·B with A (in, r) and B (r, out); only A and B are trained (Hu et al. 2021,
 arXiv 2106.09685). The scale s costs nothing. W may be stored in fewer bits and converted to 16 bits before
@@ -55,11 +56,11 @@ Group = Literal["attention", "mlp", "experts", "all-linear"]
 StateMatrix = Literal["in_proj", "out_proj"]
 Matrix = Literal["q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_a", "kv_b", StateMatrix]
 Target = Literal[Group, Matrix]
-"""A matrix of a block by its usual name, or a group: `all-linear` is all matrices except router and
-output."""
+"""A matrix of a block by its usual name, or a group of matrices. `all-linear` is all matrices except router
+and output."""
 UntrainedPart = Literal["still", "block", "tower", "projector", "embedding", "head", "head matrix"]
 NF4_BLOCK = 64
-"""Number of NF4 elements that share one scale; such a block is never split over ranks."""
+"""Number of NF4 elements that share one scale. Such a block is never split over ranks."""
 NF4_GROUP = 256
 """Number of NF4 scales that share a second scale in fp32."""
 DEFAULT_RANK = 16
@@ -74,22 +75,22 @@ class TuningSpec(CheckedSpec):
     """Low-rank adapters (LoRA, QLoRA) and the storage type of the frozen model that they adapt."""
 
     rank: PositiveInt = DEFAULT_RANK
-    """Rank r of an adapter: columns of its matrix A and rows of B."""
+    """Rank r of an adapter, which is the number of columns of its matrix A and rows of B."""
     targets: tuple[Target, ...] = Field(default=DEFAULT_TARGETS, min_length=1)
     """Names of the matrices that have an adapter."""
     base: Base | None = None
-    """Storage type of the blocks' frozen matrices; None: the training precision."""
+    """Storage type of the blocks' frozen matrices. None: the training precision."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
-    """Probability of dropping an adapter's input; above 0 the adapter keeps a copy of its input, and a
+    """Probability of dropping an adapter's input. Above 0 the adapter keeps a copy of its input, and a
     mask."""
 
     alpha: PositiveFloat | None = OMITTED
-    """Numerator of the factor alpha / rank on an adapter's output; None: the factor is 1. No cost depends on
+    """Numerator of the factor alpha / rank on an adapter's output. None: the factor is 1. No cost depends on
     it."""
 
     left: tuple[UntrainedPart, ...] | None = OMITTED
-    """Parts of the model that a job with `freeze` does not train, for blocks of one kind (set by
-    `cost_models.specs.kinds`); `still` where nothing before the blocks is trained either. None: all but
+    """Parts of the model that a job with `freeze` does not train, for blocks of one kind. Set by
+    `cost_models.specs.kinds`. `still` where nothing before the blocks is trained either. None: all but
     adapters are frozen."""
 
     def contradictions(self) -> dict[str, object]:
@@ -117,12 +118,12 @@ class TuningSpec(CheckedSpec):
 
 
 FREEZE_TUNING = TuningSpec().model_copy(update={"targets": ()})
-"""Tuning without adapters, for jobs that freeze parts: its `left` names the untrained parts."""
+"""Tuning without adapters, for jobs that freeze parts of the model. Its `left` names the untrained parts."""
 
 
 Packing = Literal["pack", "pad", "bucket"]
 MAX_DOCUMENT_LENGTHS = 1024
-"""Maximum number of document lengths kept from a file; more are sorted and replaced by the means of this many
+"""Maximum number of document lengths kept from a file. More are sorted and replaced by the means of this many
 equal groups."""
 _MIN_SAMPLE, _MAX_SAMPLE = 2048, 32_768
 _MIN_SEQUENCES = 256
@@ -137,10 +138,10 @@ class LengthsSpec(Spec):
     """Distribution of document lengths, and the way in which documents are combined into sequences."""
 
     packing: Packing = "pack"
-    """Method by which documents are combined into sequences: packed, padded, or in buckets of similar
+    """Method by which documents are combined into sequences, as packed, padded, or in buckets of similar
     length."""
     lognormal: tuple[_Mean, _Deviation] | None = Field(default=None, strict=False)
-    """Mean of the lengths in tokens, and standard deviation of their logarithms; documents longer than a
+    """Mean of the lengths in tokens, and standard deviation of their logarithms. Documents longer than a
     sequence are cut."""
     documents: Annotated[tuple[LargeInt, ...], TUPLE_FROM_LIST] = ()
     """Document lengths in tokens, all equally frequent."""
@@ -152,7 +153,7 @@ class LengthsSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """A sample of sequences and their documents that represents a training job; D documents, S sequences."""
+    """Sample of sequences and their documents that represents a training job. D documents, S sequences."""
 
     documents: Ints
     """(D,) tokens of each document, in the order of their sequences."""
@@ -231,7 +232,7 @@ OptimizerName = Literal["adamw", "sgd", "lamb", "adafactor", "muon", "paged-adam
 STATE_BYTES: dict[StateDtype, float] = {"fp32": FP32_BYTES, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = dict.fromkeys(get_args(Precision), 2.0) | dict.fromkeys(FULL, 4.0)
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
-"""Precision → bytes per element of the operands of products; fp4 includes a scale of one byte per sixteen
+"""Precision → bytes per element of the operands of products. fp4 includes a scale of one byte per sixteen
 elements (NVFP4)."""
 
 
@@ -246,7 +247,7 @@ def _frozen_part(name: str) -> str:
 
 
 FrozenPart = Annotated[str, AfterValidator(_frozen_part)]
-"""A part that is not trained: one of `FROZEN_PARTS`, or the first N blocks (`first=N`)."""
+"""A part of the model that is not trained, as one of `FROZEN_PARTS` or the first N blocks (`first=N`)."""
 
 
 class TrainingSpec(Spec):
@@ -258,7 +259,7 @@ class TrainingSpec(Spec):
     sequence_length: LargeInt
     """Tokens per sequence, s."""
     target_length: LargeInt | None = OMITTED
-    """Tokens per sequence of an encoder-decoder's decoder, where `sequence_length` is the encoder's; None:
+    """Tokens per sequence of an encoder-decoder's decoder, where `sequence_length` is the encoder's. None:
     the same."""
     images: PositiveInt | None = OMITTED
     """Images per sequence; their tokens are part of `sequence_length`. None: the model has no vision
@@ -277,23 +278,25 @@ class TrainingSpec(Spec):
     gradient exists at a time, so none is clipped by the norm of all, and a step is one microbatch (Lv et al.
     2023, LOMO, arXiv 2306.09782)."""
     gradient_dtype: StateDtype | None = None
-    """Type in which gradients are accumulated and reduced; None: the stack's default."""
+    """Type in which gradients are accumulated and reduced. None: the stack's default."""
     state_dtype: StateDtype = "fp32"
-    """Type of each optimizer moment and of the updated weights: a master copy, or the weights themselves."""
+    """Type of each optimizer moment and of the updated weights. These are a master copy, or the weights
+    themselves."""
     moment_dtype: StateDtype | None = None
-    """Type of each optimizer moment, if it is not the type of the master weights; None: `state_dtype`."""
+    """Type of each optimizer moment, where it differs from the type of the master weights. None:
+    `state_dtype`."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0, allow_inf_nan=False)
-    """Probability of dropping a hidden activation; above 0 masks are kept for the backward pass. None: the
+    """Probability of dropping a hidden activation. Above 0 masks are kept for the backward pass. None: the
     stack's default."""
     recompute: tuple[Recompute, ...] = Field(default=RECOMPUTE_POLICIES, min_length=1)
     """Recompute policies that the search may use."""
     tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
     """Total number of tokens of the training job, from which its duration in days follows."""
     tuning: TuningSpec | None = OMITTED
-    """Adapters that are trained on a frozen model; None: every parameter is trained."""
+    """Adapters that are trained on a frozen model. None: every parameter is trained."""
     freeze: tuple[FrozenPart, ...] = Field(default=(), exclude_if=lambda freeze: not freeze)
-    """Parts that are not trained: tower, projector and language (embedding, decoder, head) of a model with a
-    vision tower, embedding, or first=N, the first N blocks of a model or its decoder."""
+    """Parts of the model that are not trained. tower, projector and language (embedding, decoder, head) of a
+    model with a vision tower, embedding, or first=N, the first N blocks of a model or its decoder."""
 
     reference: Reference | None = OMITTED
     """Place of the frozen reference model when preferences between two sequences are trained (DPO, Rafailov
@@ -304,9 +307,10 @@ class TrainingSpec(Spec):
     """Whether the job trains a reward model on pairs of sequences, with one output instead of the
     vocabulary."""
     lengths: LengthsSpec | None = OMITTED
-    """Distribution of the document lengths in sequences; None: each sequence is one document."""
+    """Distribution of the document lengths in sequences. None: each sequence is one document."""
     answers: Annotated[PositiveFloat, Field(le=1)] | None = OMITTED
-    """Share of the tokens that enter the loss, those of answers and not of prompts; None: all tokens."""
+    """Share of the tokens that enter the loss because they belong to answers and not to prompts. None: all
+    tokens."""
 
     @field_validator("lengths")
     @classmethod
@@ -318,7 +322,7 @@ class TrainingSpec(Spec):
         return lengths
 
     def trains(self, part: UntrainedPart) -> bool:
-        """Whether the job trains `part` of a model whose blocks are all of one kind; always False with
+        """Whether the job trains `part` of a model whose blocks are all of one kind. Always False with
         adapters."""
         return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
 
@@ -334,7 +338,7 @@ class TrainingSpec(Spec):
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """Tokens of each sequence in a sample, one number, or two (encoder, decoder) in an
+        """Tokens of each sequence in a sample. One number, or two (encoder, decoder) in an
         encoder-decoder."""
         return (self.sequence_length, *([self.target_length] if self.target_length else []))
 
@@ -345,7 +349,7 @@ class TrainingSpec(Spec):
 
     @property
     def tokens_counted(self) -> float:
-        """Mean tokens per sequence without padding; for an encoder-decoder the decoder's tokens are added."""
+        """Mean tokens per sequence without padding. For an encoder-decoder the decoder's tokens are added."""
         if self.lengths is not None:
             sample = sequences_of(self.lengths, self.sequence_length)
             return float(sample.documents.sum()) / sample.number
@@ -353,15 +357,15 @@ class TrainingSpec(Spec):
 
     @property
     def in_words(self) -> str:
-        """Batch size as text, sequences per step and tokens per sequence, "256 x 512"; for an encoder-decoder
+        """Batch size as text, sequences per step and tokens per sequence, "256 x 512". For an encoder-decoder
         with the decoder's tokens, "256 x 512 + 114"."""
         target = f" + {self.target_length:,}" if self.target_length else ""
         return f"{self.global_batch:,} x {self.sequence_length:,}{target}"
 
     @property
     def tokens_per_sample(self) -> float:
-        """Mean tokens per sample, which is a document or a sequence, or a pair of these in preference or
-        reward training."""
+        """Mean tokens per sample, which is a document or sequence. In preference or reward training it is a
+        pair of these."""
         longest, lengths = self.sequence_length, self.lengths
         sequence = longest if lengths is None else sequences_of(lengths, longest).mean
         return sequence if self.reference is None and not self.reward else 2 * sequence
@@ -380,7 +384,7 @@ class TrainingSpec(Spec):
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of one weight or activation in memory and in messages; fp8 and fp4 training stores them in 16
+        """Bytes of one weight or activation in memory and in messages. fp8 and fp4 training stores them in 16
         bits."""
         return _ELEMENT_BYTES[self.precision]
 
@@ -431,7 +435,7 @@ def changes_of(model: TransformerSpec, training: TrainingSpec) -> tuple[str, ...
 
 
 def undo_change(model: TransformerSpec, training: TrainingSpec, word: str) -> ModelAndJob:
-    """A copy of a changed model and job in which the change that `word` names is undone."""
+    """A copy of a changed model and job without the change that `word` names."""
     if word == "lamb":
         return model, training.model_copy(update={"optimizer": "adamw"})
     name, _ = _model_field(word)
@@ -447,7 +451,7 @@ def _model_field(word: str) -> tuple[str, bool | int]:
 
 
 def _change_error(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
-    """Error message if a word of `--allow` cannot be applied to the model and the job; else empty."""
+    """Error message if a word of `--allow` cannot be applied to the model and the job. Else empty."""
     if word == "lamb":
         return "is what the job says already" * (training.optimizer == "lamb")
     if word == "parallel-block":

@@ -1,5 +1,5 @@
-"""Transformer models: the spec of a model and of its parts (latent attention, recurrences, rotary positions,
-groups of experts, vision towers, diffusion), with the rules by which fields must agree."""
+"""Specs of transformer models and their parts, with the rules by which fields must agree. Parts are latent
+attention, recurrences, rotary positions, groups of experts, vision towers and diffusion."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
 
 class Indexer(Spec):
-    """Indexer of sparse attention, which scores all earlier tokens; a query attends only to the
+    """Indexer of sparse attention, which scores all earlier tokens. A query attends only to the
     `attention_window` tokens of highest score. DeepSeek-V3.2, arXiv 2512.02556, section 2.1."""
 
     heads: PositiveInt
-    """Number of query heads of the indexer, made from the queries' latent; all share one key per token."""
+    """Number of query heads of the indexer, made from the queries' latent. All share one key per token."""
     head_dim: PositiveInt
     """Width of an indexer's query and of its key."""
 
@@ -43,13 +43,13 @@ class LatentAttention(Spec):
     kv_rank: PositiveInt
     """Width of the latent of keys and values."""
     query_rank: PositiveInt | None = None
-    """Width of the latent of queries; None: queries are projected directly from the residual stream."""
+    """Width of the latent of queries. None: queries are projected directly from the residual stream."""
     position_dim: PositiveInt
-    """Part of `head_dim` that carries rotary positions; all heads share this part of the key."""
+    """Part of `head_dim` that carries rotary positions. All heads share this part of the key."""
     value_dim: PositiveInt
     """Width of a head's values."""
     indexer: Indexer | None = None
-    """Indexer that selects the tokens that a query attends to (`window_kind` picked); None: no indexer."""
+    """Indexer that selects the tokens that a query attends to (`window_kind` picked). None: no indexer."""
 
 
 class Recurrence(CheckedSpec):
@@ -57,14 +57,14 @@ class Recurrence(CheckedSpec):
     where attention keeps the keys and values of all tokens."""
 
     kind: Literal["mamba1", "mamba2", "gated-delta", "kimi-delta", "lightning", "convolution"]
-    """Rule by which a token updates the state. Decay, then add a product of key and value: mamba1, by
-    channel (Gu and Dao 2023, arXiv 2312.00752); mamba2 (Dao and Gu 2024, arXiv 2405.21060); lightning,
-    with fixed decays (Qin et al. 2024, arXiv 2401.04658). Replace the value stored for the key:
-    gated-delta (Yang et al. 2024, arXiv 2412.06464); kimi-delta, where each element of a key decays at its
-    own rate (Kimi team 2025, arXiv 2510.26692). convolution: the state is the last products of key and
-    value (LFM2, arXiv 2511.23404)."""
+    """Rule by which a token updates the state. Decay, then add a product of key and value: mamba1, by channel
+    (Gu and Dao 2023, arXiv 2312.00752); mamba2 (Dao and Gu 2024, arXiv 2405.21060); lightning, with fixed
+    decays (Qin et al. 2024, arXiv 2401.04658). Replace the value stored for the key: gated-delta (Yang et al.
+    2024, arXiv 2412.06464); kimi-delta, where each element of a key decays at its own rate (Kimi team 2025,
+    arXiv 2510.26692). convolution: the state is the last products of key and value (LFM2, arXiv
+    2511.23404)."""
     heads: PositiveInt
-    """Number of heads, each with a state; for mamba1 and convolution, number of channels."""
+    """Number of heads, each with a state. For mamba1 and convolution, number of channels."""
     head_dim: PositiveInt
     """Width of a head's values. Default for mamba1 and convolution: 1."""
     groups: PositiveInt
@@ -77,7 +77,7 @@ class Recurrence(CheckedSpec):
     latent_norms: bool = False
     """Whether the step sizes' latent, keys and queries are normalised, with gains (Jamba)."""
     conv_width: Annotated[int, Field(ge=0, le=1024)] = 4
-    """Width in tokens of the short convolution over queries, keys and values; 0: no convolution."""
+    """Width in tokens of the short convolution over queries, keys and values. 0: no convolution."""
     conv_bias: bool = False
     """Whether the short convolution has biases."""
     bias: bool = False
@@ -87,7 +87,7 @@ class Recurrence(CheckedSpec):
     output_norm: bool = True
     """Whether the heads' output is normalised before it is gated."""
     gate_rank: PositiveInt | None = None
-    """Width of the latents from which the output's gates and the keys' decays are made; None: no such
+    """Width of the latents from which the output's gates and the keys' decays are made. None: no such
     latents."""
     chunk: PositiveInt = 64
     """Tokens per chunk, which kernels process at once."""
@@ -140,14 +140,14 @@ class Recurrence(CheckedSpec):
 
     @property
     def scans(self) -> bool:
-        """Whether a kernel scans the tokens and adds products of key and value to states; false for
+        """Whether a kernel scans the tokens and adds products of key and value to states. False for
         convolutions."""
         return self.kind != "convolution"
 
     @property
     def split_units(self) -> int:
-        """Number of units (groups of heads, or for mamba1 channels, as all share one key) that
-        tensor-parallel ranks divide among them."""
+        """Number of units that tensor-parallel ranks divide among them. Units are groups of heads, or for
+        mamba1 channels, as all share one key."""
         return self.heads if self.kind == "mamba1" else self.groups
 
     @property
@@ -162,18 +162,19 @@ class Recurrence(CheckedSpec):
 
     @property
     def mixed_size(self) -> int:
-        """Width of the recurrence's queries, keys and values together; for mamba1 only of values, from which
+        """Width of the recurrence's queries, keys and values together. For mamba1 only of values, from which
         the others are made."""
         return self.value_size + 2 * self.key_size * (self.kind != "mamba1")
 
     @property
     def decay_size(self) -> int:
-        """Width of the decays that are made from a latent, one for each element of a key; 0 without such a latent."""
+        """Width of the decays that are made from a latent, one for each element of a key. 0 without such a
+        latent."""
         return self.heads * self.state_dim if self.gate_rank else 0
 
     @property
     def selected_size(self) -> int:
-        """Width of mamba1's joint projection of all channels to a latent of step sizes, a key and a query; 0
+        """Width of mamba1's joint projection of all channels to a latent of step sizes, a key and a query. 0
         for other kinds."""
         return self.step_rank + 2 * self.key_size if self.step_rank else 0
 
@@ -195,11 +196,11 @@ class Encoder(Spec):
     masked tokens. BERT, Devlin et al. 2018, arXiv 1810.04805."""
 
     masked: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.15
-    """Share of a sequence's tokens that are masked; only these enter the loss."""
+    """Share of a sequence's tokens that are masked. Only these enter the loss."""
     mask_token: Annotated[int, Field(ge=0)] | None = None
     """Token id that replaces a masked token. Default: the last of the vocabulary."""
     token_types: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Rows of the table of token types (every token here has the first type); 0: no table."""
+    """Rows of the table of token types (every token here has the first type). 0: no table."""
     first_position: Annotated[int, Field(ge=0, le=1024)] = 0
     """Row of the learned positions used by a sequence's first token (RoBERTa: 2)."""
     head_transform: bool = True
@@ -211,16 +212,16 @@ class Encoder(Spec):
 
 
 class Stacks(Spec):
-    """Encoder-decoder, whose first blocks encode one sequence; the other blocks decode another and also
+    """Encoder-decoder, whose first blocks encode one sequence. The other blocks decode another and also
     attend to the encoder's output. T5, Raffel et al. 2019, arXiv 1910.10683."""
 
     encoder_layers: Annotated[int, Field(ge=0)]
-    """Number of blocks of the encoder; the remaining blocks are the decoder's."""
+    """Number of blocks of the encoder. The remaining blocks are the decoder's."""
     position_buckets: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Rows of the encoder's and of the decoder's table of score biases by distance, with a column for each
-    head; 0: no table."""
+    head. 0: no table."""
     farthest: Annotated[int, Field(gt=0, le=10**6)] = 128
-    """Distance in tokens from which all positions share the last bucket; buckets widen towards this
+    """Distance in tokens from which all positions share the last bucket. Buckets widen towards this
     distance."""
     source_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Encoder tokens per decoder token. Set only for a decoder's blocks alone, by
@@ -231,17 +232,17 @@ class RotaryScaling(CheckedSpec):
     """Scaling of rotary frequencies, for longer sequences than in pretraining."""
 
     kind: Literal["linear", "llama3"]
-    """linear: every frequency is divided by `factor` (Chen et al. 2023); llama3: only low frequencies are
-    divided."""
+    """Kind of scaling, `linear` or `llama3`. linear: every frequency is divided by `factor` (Chen et al.
+    2023). llama3: only low frequencies are divided."""
     factor: Scale
     """Factor by which frequencies are divided."""
     first_positions: LargeInt = 8192
-    """Longest sequence of pretraining, in tokens; used by llama3."""
+    """Longest sequence of pretraining, in tokens. Used by llama3."""
     low_turns: Scale = 1.0
-    """llama3: frequencies with fewer turns than this over `first_positions` are divided by the full
-    factor."""
+    """Number of turns over `first_positions` below which llama3 divides frequencies by the full factor."""
     high_turns: Scale = 4.0
-    """llama3: frequencies with more turns than this are unchanged; those between are scaled in part."""
+    """Number of turns over `first_positions` above which llama3 leaves frequencies unchanged. Those between
+    are scaled in part."""
 
     def contradictions(self) -> dict[str, object]:
         """Error message, mapped to whether `low_turns` is above `high_turns`."""
@@ -253,21 +254,21 @@ class Rotary(Spec):
     """Rotary position embedding of queries and keys. Su et al. 2021."""
 
     base: Scale = 10_000.0
-    """Base of the frequencies; the slowest one needs nearly 2 pi × base tokens for a turn."""
+    """Base of the frequencies. The slowest one needs nearly 2 pi × base tokens for a turn."""
     windowed_base: Scale | None = None
-    """Base of the frequencies in blocks with an attention window, never scaled; None: `base` (Gemma 3 sets
+    """Base of the frequencies in blocks with an attention window, never scaled. None: `base` (Gemma 3 sets
     another)."""
     dim: PositiveInt | None = None
-    """Number of elements of a head that are rotated, counted from the first; None: all."""
+    """Number of elements of a head that are rotated, counted from the first. None: all."""
     pattern: Annotated[tuple[bool, ...], TUPLE_FROM_LIST] = ()
-    """Whether each block has rotary positions: one flag per block, repeated from the first block on. Default:
-    all."""
+    """Whether each block has rotary positions, as one flag per block, repeated from the first block on.
+    Default: all."""
     scaling: RotaryScaling | None = None
-    """Scaling of the frequencies for longer sequences; None: no scaling."""
+    """Scaling of the frequencies for longer sequences. None: no scaling."""
 
 
 class ExpertGroups(Spec):
-    """Equal groups of consecutive experts; the router selects groups for a token, then experts within these
+    """Equal groups of consecutive experts. The router selects groups for a token, then experts within these
     groups."""
 
     count: PositiveInt
@@ -275,11 +276,11 @@ class ExpertGroups(Spec):
     per_token: PositiveInt
     """Number of groups that the router selects per token."""
     scored_by: Literal["best", "two best"] = "best"
-    """Score of a group: its best expert's (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
+    """Score of a group, which is its best expert's (DeepSeek-V2) or the sum of its two best (DeepSeek-V3)."""
 
 
 def share_of(pattern: Sequence[bool], layers: int) -> float:
-    """Share of `layers` blocks for which a repeated pattern of flags is true; 1 without a pattern."""
+    """Share of `layers` blocks for which a repeated pattern of flags is true. 1 without a pattern."""
     return sum(islice(cycle(pattern), layers)) / layers if pattern else 1.0
 
 
@@ -289,7 +290,7 @@ class Diffusion(Spec):
     block (adaLN-Zero, section 3.2). Norms have no parameters; rows of the vocabulary are classes."""
 
     latent: PositiveInt = 32
-    """Side of a latent image, in elements of 8 × 8 pixels; the job's sequence is the image's patches."""
+    """Side of a latent image, in elements of 8 × 8 pixels. The job's sequence is the image's patches."""
     patch: PositiveInt = 2
     """Side of a patch, in elements of the latent image."""
     channels: PositiveInt = 4
@@ -326,7 +327,7 @@ def _inner_width(fields: dict[str, int]) -> int:
 
 
 def _expert_width(fields: dict[str, int]) -> int:
-    """Default inner width of one expert, that of the MLP; 0 in a dense model."""
+    """Default inner width of one expert, which is the MLP's inner width. 0 in a dense model."""
     return fields["ffn_hidden_size"] if fields["num_experts"] else 0
 
 
@@ -340,7 +341,7 @@ class Tower(CheckedSpec):
     hidden_size: PositiveInt
     """Width of the tower's residual stream."""
     num_heads: PositiveInt
-    """Number of attention heads; each token of an image attends to all tokens of that image."""
+    """Number of attention heads. Each token of an image attends to all tokens of that image."""
     head_dim: PositiveInt = Field(default_factory=_head_width, validate_default=True)
     """Width of one attention head. Default: hidden_size / num_heads."""
     ffn_hidden_size: PositiveInt = Field(default_factory=_inner_width, validate_default=True)
@@ -356,17 +357,17 @@ class Tower(CheckedSpec):
     bias: bool = True
     """Whether the matrices of the tower's blocks have biases."""
     positions: Literal["learned", "rotary"] = "learned"
-    """Kind of positions: a learned table, or rotary over rows and columns of patches (Qwen2-VL)."""
+    """Kind of positions, as a learned table, or rotary over rows and columns of patches (Qwen2-VL)."""
     image: PositiveInt = 224
-    """Side of an image in pixels; pixels beyond the last full patch are not read."""
+    """Side of an image in pixels. Pixels beyond the last full patch are not read."""
     patch: PositiveInt = 14
     """Side of a patch in pixels."""
     channels: PositiveInt = 3
     """Number of channels per pixel."""
     frames: PositiveInt = 1
-    """Number of frames that a patch spans; an image is repeated as that many equal frames (Qwen2-VL: 2)."""
+    """Number of frames that a patch spans. An image is repeated as that many equal frames (Qwen2-VL: 2)."""
     class_token: bool = False
-    """Whether a learned token precedes an image's patches; the decoder does not read it."""
+    """Whether a learned token precedes an image's patches. The decoder does not read it."""
     patch_bias: bool = True
     """Whether the patch embedding has a bias."""
     norm_before: bool = False
@@ -379,16 +380,16 @@ class Tower(CheckedSpec):
     projector_norm: bool = False
     """Whether the projector begins with a norm."""
     projector_hidden_size: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """Inner width of a projector of two matrices; 0: the projector is one matrix."""
+    """Inner width of a projector of two matrices. 0: the projector is one matrix."""
     projector_activation: Literal["gelu", "gelu-tanh", "quick-gelu", "silu", "relu"] = "gelu"
     """Non-linearity between the projector's two matrices."""
     projector_bias: bool = True
     """Whether the projector's matrices have biases."""
     part: Literal["", "tower", "joint"] = Field(default="", exclude_if=lambda part: not part)
-    """Part of the model that a spec of one kind of blocks describes (set by `cost_models.specs.kinds`): the
-    tower, or the decoder's first block, which joins both."""
+    """Part of the model that a spec of one kind of blocks describes. It is the tower, or the decoder's first
+    block, which joins both (set by `cost_models.specs.kinds`)."""
     share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(default=0.0, exclude_if=lambda x: not x)
-    """Number of image tokens from the projector per token of a sequence; set only for the decoder's first
+    """Number of image tokens from the projector per token of a sequence. Set only for the decoder's first
     block."""
 
     def contradictions(self) -> dict[str, object]:
@@ -454,7 +455,7 @@ class TransformerSpec(CheckedSpec):
     num_heads: PositiveInt
     """Number of query heads, a."""
     num_kv_heads: PositiveInt = Field(default_factory=_query_heads)
-    """Number of key/value heads; fewer than `num_heads` make grouped-query attention. Default:
+    """Number of key/value heads. Fewer than `num_heads` make grouped-query attention. Default:
     `num_heads`."""
     head_dim: PositiveInt = Field(default_factory=_head_width, validate_default=True)
     """Width of one head. Default: hidden_size / num_heads."""
@@ -469,8 +470,8 @@ class TransformerSpec(CheckedSpec):
     norm: Norm = "layernorm"
     """Kind of normalisation in a block's two halves and after the last block."""
     norm_placement: Literal["before", "after", "around", "after-sum"] = "before"
-    """Place of norms: before each half of a block, after it (OLMo 2), before and after it (Gemma 2), or after
-    residual sums (BERT), with no norm at the end."""
+    """Place of norms in a block, which depends on the model family. Before each half of a block, after it
+    (OLMo 2), before and after it (Gemma 2), or after residual sums (BERT), with no norm at the end."""
     norm_bias: bool = True
     """Whether layer norms have biases in addition to gains."""
     norm_epsilon: Scale = 1e-5
@@ -478,9 +479,9 @@ class TransformerSpec(CheckedSpec):
     embedding_norm: bool = False
     """Whether a norm follows the embedding (BLOOM)."""
     positions: Positions = "learned"
-    """Kind of positions: a learned table, rotary, ALiBi, or none."""
+    """Kind of positions, as a learned table, rotary, ALiBi, or none."""
     max_positions: LargeInt = 2048
-    """Rows of the learned position table; for other positions the longest sequence."""
+    """Rows of the learned position table. For other positions the longest sequence."""
     tied_embeddings: bool = True
     """Whether the output head shares the token embedding's weight."""
     head_bias: bool = False
@@ -500,46 +501,46 @@ class TransformerSpec(CheckedSpec):
     qk_norm: bool = False
     """Whether each query and key head has a norm (Qwen3)."""
     qk_norm_over: Literal["head", "all"] = "head"
-    """Width of the query and key norms and their gains: a head, or all heads (OLMo 2)."""
+    """Width of the query and key norms and their gains, which is a head or all heads (OLMo 2)."""
     attention_sinks: bool = False
-    """Whether each head's softmax includes a learned score that has no value vector (gpt-oss); costs include
+    """Whether each head's softmax includes a learned score that has no value vector (gpt-oss). Costs include
     it, but the executor does not train it."""
     attention_scale: Scale | None = None
-    """Factor on attention scores; None: 1/√head_dim."""
+    """Factor on attention scores. None: 1/√head_dim."""
     rotary: Rotary | None = None
-    """Rotary positions; None: all elements of every head are rotated in every block, base 10,000."""
+    """Rotary positions. None: all elements of every head are rotated in every block, base 10,000."""
     parallel_block: bool = False
     """Whether attention and MLP read the residual stream in parallel, and their outputs are added together
     (GPT-J, PaLM, MegaScale)."""
     parallel_norms: Literal[1, 2] = 1
-    """Number of norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
+    """Number of norms of a parallel block, one for both halves (GPT-J) or one for each (GPT-NeoX)."""
     attention_window: LargeInt | None = None
-    """Maximum number of tokens that a query attends to, the query's token included; None: all earlier
+    """Maximum number of tokens that a query attends to, the query's token included. None: all earlier
     tokens."""
     window_kind: Literal["sliding", "chunked", "picked"] = "sliding"
-    """Choice of the tokens in an attention window: the last (sliding), those of the query's chunk (chunked;
-    Llama 4), or those that an indexer selects (picked)."""
+    """Choice of the tokens in an attention window. They are the last (sliding), those of the query's chunk
+    (chunked; Llama 4), or those that an indexer selects (picked)."""
     window_pattern: Annotated[tuple[Literal["window", "full"], ...], TUPLE_FROM_LIST] = ()
-    """Attention of each block, with the window or full, repeated from the first block on, like [window, full]
-    (Gemma 2). Default: all have the window."""
+    """Attention of each block, with the window or full, repeated from the first block on. [window, full] is
+    Gemma 2's. Default: all have the window."""
     attention_gate: bool = False
     """Whether each element of attention's output is multiplied by a gate (Qwen3-Next)."""
     recurrence: Recurrence | None = None
-    """Recurrent token mixer of the blocks that `mixers` names; None: all blocks have attention."""
+    """Recurrent token mixer of the blocks that `mixers` names. None: all blocks have attention."""
     mixers: Annotated[tuple[Mixer, ...], TUPLE_FROM_LIST] = ()
-    """Token mixer of each block, repeated from the first block on; `both` is attention and a recurrence side
+    """Token mixer of each block, repeated from the first block on. `both` is attention and a recurrence side
     by side (Falcon-H1). Default: a recurrence if the model has one, else attention."""
     separate_halves: bool = False
     """Whether each block is only one half of a usual block: its token mixer, or (mixer none) its MLP or
     mixture of experts (Nemotron-H)."""
     num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
-    """Number of routed experts of a MoE block, E; 0: a dense model."""
+    """Number of routed experts of a MoE block, E. 0: a dense model."""
     experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Number of routed experts that a token passes through, k."""
     moe_ffn_hidden_size: int = Field(default_factory=_expert_width, validate_default=True, ge=0, le=10**7)
     """Inner width of one expert. Default: `ffn_hidden_size`."""
     shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
-    """Total inner width of the shared experts, through which every token passes; 0: no shared experts."""
+    """Total inner width of the shared experts, through which every token passes. 0: no shared experts."""
     num_moe_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
     """Number of MoE blocks, which are the last blocks unless `moe_layers` lists others. Default: all."""
     moe_layers: Annotated[tuple[int, ...], TUPLE_FROM_LIST] = ()
@@ -548,12 +549,12 @@ class TransformerSpec(CheckedSpec):
     router_bias: bool = False
     """Whether the router's matrix has biases."""
     routing_bias: bool = False
-    """Whether the router adds biases to its scores to choose experts, but not to weigh them; biases stay as
+    """Whether the router adds biases to its scores to choose experts, but not to weigh them. Biases stay as
     loaded (arXiv 2412.19437, section 2.1.2)."""
     expert_groups: ExpertGroups | None = None
-    """Groups of experts that the router selects first for a token; None: it chooses among all experts."""
+    """Groups of experts that the router selects first for a token. None: it chooses among all experts."""
     router_scores: Literal["softmax", "sigmoid"] = "softmax"
-    """Function of a router's scores: softmax over all experts, or sigmoid of each (DeepSeek-V3)."""
+    """Function of a router's scores, which is softmax over all experts, or sigmoid of each (DeepSeek-V3)."""
     normalized_routing: bool = True
     """Whether the weights of a token's chosen experts are scaled to sum to one."""
     routing_scale: Scale = 1.0
@@ -561,30 +562,31 @@ class TransformerSpec(CheckedSpec):
     shared_expert_gate: bool = False
     """Whether a gate weighs the shared experts' output for each token (Qwen2 MoE)."""
     load_balance: Share = 0.01
-    """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
+    """Coefficient of the load-balance loss. 0: none. Default: Fedus et al. 2021, Switch Transformers, section
+    2.2."""
     latent_attention: LatentAttention | None = None
-    """Latent queries, keys and values; None: all are projected directly from the residual stream."""
+    """Latent queries, keys and values. None: all are projected directly from the residual stream."""
     encoder: Encoder | None = OMITTED
-    """Options of an encoder; None: the model is a decoder, which predicts next tokens."""
+    """Options of an encoder. None: the model is a decoder, which predicts next tokens."""
     stacks: Stacks | None = OMITTED
-    """Options of an encoder-decoder; None: the model is an encoder or a decoder alone."""
+    """Options of an encoder-decoder. None: the model is an encoder or a decoder alone."""
     diffusion: Diffusion | None = OMITTED
-    """Options of a diffusion transformer over patches of noisy images; fields that follow from them may be
+    """Options of a diffusion transformer over patches of noisy images. Fields that follow from them may be
     omitted."""
     tower: Tower | None = OMITTED
     """Vision tower before a decoder. The other fields describe the decoder, except `num_layers`, which counts
     both."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
-    """Number of tokens predicted beyond the next (multi-token prediction), each by an additional block with
-    projection and head after the last block (DeepSeek-V3)."""
+    """Number of tokens predicted beyond the next (multi-token prediction). Each is predicted by an additional
+    block with projection and head after the last block (DeepSeek-V3)."""
     outputs: PositiveInt | None = OMITTED
-    """Number of outputs of the head per token, for example 1 for a reward model; None: a logit of each
+    """Number of outputs of the head per token, for example 1 for a reward model. None: a logit of each
     vocabulary entry."""
     vocab_multiple: PositiveInt = 1
-    """Padding unit of the vocabulary: the padded number of entries is a multiple of this × tp (Megatron:
+    """Padding unit of the vocabulary, whose padded number of entries is a multiple of this × tp (Megatron:
     128)."""
     left_out: Annotated[tuple[str, ...], TUPLE_FROM_LIST] = ()
-    """Operations of the model's blocks that costs leave out, a few words each; the executor does not train
+    """Operations of the model's blocks that costs leave out, a few words each. The executor does not train
     such a model."""
     changed: Annotated[tuple[str, ...], TUPLE_FROM_LIST] = ()
     """Changes that `--allow` made to the named model, as words of `--allow` (`cost_models.specs.training`)."""
@@ -594,7 +596,7 @@ class TransformerSpec(CheckedSpec):
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, data: Any) -> Any:
-        """Fill in fields that follow from others; wrong types are left to the fields' checks."""
+        """Fill in fields that follow from others. Wrong types are left to the fields' checks."""
         if not isinstance(data, dict):
             return data
         filled: dict[str, Any] = {}
@@ -669,19 +671,20 @@ class TransformerSpec(CheckedSpec):
         return turned if self.positions == "rotary" else 0.0
 
     def window_of(self, layer: int) -> int | None:
-        """Attention window, in tokens, of a block (counted from 0); None if the block attends to all tokens."""
+        """Attention window, in tokens, of a block (counted from 0). None if the block attends to all
+        tokens."""
         pattern = self.window_pattern
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Mean number of keys per query over the blocks, in sequences of `sequence_length` tokens, if the
-        causal mask is ignored."""
+        """Mean number of keys per query over the blocks, without the causal mask, in sequences of
+        `sequence_length` tokens."""
         windowed = min(sequence_length, self.attention_window or sequence_length)
         return self._mean_over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
-        """Mean number of keys per query under the mask, over queries and blocks. This is s/2 for a causal
-        mask without window, and s in an encoder, for sequences of s tokens."""
+        """Mean number of keys per query that the mask leaves, over queries and blocks. This is s/2 for a
+        causal mask without window, and s in an encoder, for sequences of s tokens."""
         causal, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.encoder:
             return sequence_length
@@ -693,13 +696,13 @@ class TransformerSpec(CheckedSpec):
 
     @property
     def source_share(self) -> float:
-        """Number of encoder tokens per decoder token that a decoder's blocks attend to; 0 without an
+        """Number of encoder tokens that a decoder's blocks attend to, per decoder token. 0 without an
         encoder-decoder."""
         return self.stacks.source_share if self.stacks else 0.0
 
     def _mean_over_blocks(self, full: float, windowed: float) -> float:
-        """Mean over the blocks of a value that is `windowed` in blocks with an attention window and `full` in
-        the others."""
+        """Mean over the blocks of a value that differs with and without an attention window. It is `windowed`
+        in blocks with a window, `full` in the others."""
         return self.windowed_share * windowed + (1 - self.windowed_share) * full
 
     @property
@@ -737,12 +740,12 @@ class TransformerSpec(CheckedSpec):
 
     @property
     def value_size(self) -> int:
-        """Width of all value heads together; differs from the keys' width only with latent attention."""
+        """Width of all value heads together. It differs from the keys' width only with latent attention."""
         return self.num_kv_heads * self._value_dim
 
     @property
     def attended_size(self) -> int:
-        """Input width of attention's output projection; differs from the queries' width only with latent
+        """Input width of attention's output projection. It differs from the queries' width only with latent
         attention."""
         return self.num_heads * self._value_dim
 
@@ -752,7 +755,7 @@ class TransformerSpec(CheckedSpec):
 
     @property
     def moe_share(self) -> float:
-        """Share of the blocks that have a mixture of experts; 0 for a dense model."""
+        """Share of the blocks that have a mixture of experts. 0 for a dense model."""
         return self.num_moe_layers / self.num_layers
 
     def is_mixture(self, layer: int) -> bool:

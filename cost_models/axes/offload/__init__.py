@@ -1,1 +1,1 @@
-"""Offload: blocks whose states, weights or activations live in host memory, and how many come back at a time."""
+"""Offload of blocks' states, weights or activations to host memory or to drives."""

@@ -1,5 +1,5 @@
-"""Bytes that offloaded blocks move in a step, busy seconds of a rank's channels to host memory and drive, the
-seconds by which these outlast the rank's passes, and what limits the step of one layout.
+"""Busy seconds per step of a rank's channels to host memory and drive, the seconds that the rank's passes do
+not hide, and what limits the step of one layout.
 
     down      gradients, after every microbatch that reduces them
     up        weights of streamed blocks for every pass, and gradients that the device adds to
@@ -103,9 +103,9 @@ UNKNOWN_UPDATE = 2.57e-10
 
 
 class GradientTraffic(NamedTuple):
-    """Traffic per step and parameter of gradients between a rank and its host: bytes `down` to the host and
-    `up`, CPU additions and copies, (2, N) each, of blocks with each residency of `UPDATED_BY_CPU`. Parameters
-    are those of the rank before ZeRO shards them."""
+    """Traffic of gradients between a rank and its host per step and parameter, (2, N) each. It is bytes
+    `down` to the host and `up`, CPU additions and copies, of blocks with each residency of `UPDATED_BY_CPU`.
+    Parameters are those of the rank before ZeRO shards them."""
 
     down: Array
     up: Array
@@ -116,8 +116,8 @@ class GradientTraffic(NamedTuple):
 
 
 def gradient_traffic(question: Question, columns: LayoutColumns, part: Part = "block") -> GradientTraffic:
-    """Traffic per step of gradients of blocks whose states the CPU updates, for parameters inside or outside
-    routed experts (`part`)."""
+    """Traffic per step of the gradients of blocks whose states the CPU updates. `part` is for parameters
+    inside or outside routed experts."""
     stack, shard = question.stack, np.array([columns.shards(part, zero) for zero in (1, 2)])
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
     every_microbatch = ~waits & (np.array([[False], [True]]) | gradients_leave(question, columns))
@@ -133,15 +133,15 @@ def gradient_traffic(question: Question, columns: LayoutColumns, part: Part = "b
 
 
 def weight_traffic(question: Question, columns: LayoutColumns, part: Part) -> Array:
-    """(N,) bytes per step and parameter of weights copied to the device for a rank's streamed blocks, if
-    every pass copies them again."""
+    """(N,) bytes of weights copied to the device per step and parameter of a rank's streamed blocks. Counted
+    as if every pass copied them again."""
     passes = 2 * columns.microbatches(question.training.global_batch)
     return passes * state_bytes(question, columns, part).stored
 
 
 def ring_share(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) share of a step's passes through a rank's streamed blocks that find the block's weights already in
-    a device buffer.
+    """(N,) share of a step's passes through streamed blocks that find the block's weights already in a device
+    buffer.
 
     Passes of a rank with one stage go back and forth (`residency.turns_of_rank`): each except the step's
     first begins with the blocks that the ring holds.
@@ -154,8 +154,8 @@ def ring_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def update_seconds(question: Question) -> float:
-    """Seconds per parameter of an optimizer update by all cores of a host (if the cluster is of CPUs, by one
-    rank)."""
+    """Seconds per parameter of an optimizer update by all cores of a host. On a cluster of CPUs, one rank is
+    a host."""
     measured, bandwidth = question.hardware.host_update_seconds, question.cluster.host_memory_bandwidth
     by_bandwidth = ADAM_BYTES / (ADAM_BANDWIDTH * bandwidth) if bandwidth else UNKNOWN_UPDATE
     return by_bandwidth if measured is None else measured
@@ -191,14 +191,14 @@ class ChannelSeconds(NamedTuple):
     write: Array
 
     def updating(self, update: Array, *, overlaps: bool) -> Array:
-        """(N,) seconds of a CPU update of `update` seconds together with reads and writes of the drive: the
-        longer of both if they overlap, else the sum."""
+        """(N,) seconds of a CPU update together with reads and writes of the drive. That is the longer of
+        both if they overlap, else the sum; the CPU takes `update` seconds."""
         drive = self.read + self.write
         return np.maximum(update, drive) if overlaps else update + drive
 
     def longest(self, *, overlaps: bool) -> Array:
-        """(N,) busy seconds per step of the busiest channel; `overlaps` is whether drive and CPU update run
-        at the same time."""
+        """(N,) busy seconds per step of the busiest channel to the host. `overlaps` is whether drive and CPU
+        update run at the same time."""
         link: Array = np.maximum(self.down + self.park, self.up + self.back)
         return np.maximum(link, self.updating(self.update, overlaps=overlaps))
 
@@ -254,8 +254,8 @@ def channel_seconds(
 def exposed_seconds(
     question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """(N,) seconds per step by which host copies and CPU updates outlast a rank's `passes`, (N,) seconds.
-    `channels` are by default those of the layouts.
+    """(N,) seconds per step that host copies and CPU updates take beyond a rank's passes. `passes` are (N,)
+    seconds; `channels` are by default those of the layouts.
 
     The result never falls when a channel becomes slower.
     """
@@ -277,7 +277,8 @@ def exposed_seconds(
 
 
 def passes_seconds(pieces: Pieces) -> Array:
-    """(N,) seconds per step of the passes of all microbatches on a rank with an even share of the blocks."""
+    """(N,) seconds of all forward and backward passes of a step, on a rank with an even share of the
+    blocks."""
     question, columns = pieces.question, pieces.columns
     blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
     return blocks * (pieces.block.forward + pieces.block.backward)
@@ -288,8 +289,7 @@ def passes_seconds(pieces: Pieces) -> Array:
 
 Binding = Channel | Literal["host memory", "drive", "device memory", "nothing"]
 WORTH_NAMING = 0.01
-"""Minimum share of the step time that waiting for a host channel takes before the channel is reported as the
-bottleneck."""
+"""Minimum share of the step time from which waiting for a host channel is reported as the bottleneck."""
 FULL_TIER = 0.97
 """Share of a memory tier's limit (host, drive, device) from which the tier is reported as full."""
 
@@ -325,8 +325,7 @@ class HostWindows(NamedTuple):
     microbatch_tokens: float
     """Number of tokens of a microbatch on a rank."""
     update_tokens: float | None
-    """Minimum tokens of a microbatch on a rank with which passes hide the CPU's update; None if the stack
-    updates after the passes, or the CPU updates nothing."""
+    """Minimum tokens of a microbatch on a rank with which passes hide the CPU's update."""
 
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
@@ -388,9 +387,9 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
 
 
 def smallest_ring(forward: float, transfer: float, streamed: int, before: int) -> int | None:
-    """Smallest number of weight buffers, two or more, with which no forward pass of the `streamed` last
-    blocks waits for a copy; None if no number suffices. A pass takes `forward` seconds, a copy `transfer`
-    seconds.
+    """Smallest number of weight buffers, at least two, with which no forward pass waits for a streamed
+    block's weights. None if no number suffices. The last `streamed` blocks are streamed; a pass takes
+    `forward` seconds, a copy `transfer` seconds.
 
     The first block is copied while `before` other blocks run; without such blocks it is there when its pass
     begins.

@@ -41,7 +41,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 
 Lane = Literal["down", "up", "update", "drive"]
 LANE_NAMES = {"down": "host link down", "up": "host link up", "update": "CPU update", "drive": "drive"}
-"""Channel of a rank (a lane in charts) → name shown, in order."""
+"""Channel of a rank (a lane in charts) → name shown for the channel, in order."""
 
 
 class MoveSpan(NamedTuple):
@@ -178,8 +178,8 @@ class _Lanes:
         return self.moves
 
     def _update(self, block: int, ready: float) -> None:
-        """Schedule the moves that update a block from time `ready` on, once all its gradients are on the
-        host."""
+        """Schedule the moves that update a block, from time `ready` on, once the block's gradients are all on
+        the host."""
         ready = max(ready, self._arrived.get(block, 0.0))
         if self.lives[block] == "states":
             ready = self._put("up", "gradients", block, ready)
@@ -196,8 +196,8 @@ class _Lanes:
         self._updated[block] = end
 
     def _put(self, lane: Lane, what: str, block: int, ready: float, seconds: float | None = None) -> float:
-        """Schedule a move on a channel as soon as it is `ready` and the channel is free; return the time at
-        which the move ends."""
+        """Schedule a move on a channel as soon as data is ready and the channel is free, and return the time
+        at which the move ends."""
         if seconds is None:
             seconds = self._seconds[lane, what, self.lives[block]]
         if seconds == 0:

@@ -1,5 +1,5 @@
-"""Costs of offloaded blocks on the device: cost coefficients that offload changes, a lower bound on the
-update for ranges of block counts, and memory used on host and drive.
+"""Prices of offloaded blocks, which are cost coefficients that offload changes, a lower bound on the update
+for ranges of block counts, and memory used on host and drive.
 
 A reference model in host memory is priced here too: its blocks are copied to the device in each of its
 forward passes.
@@ -52,12 +52,12 @@ _GRADIENT_BUFFERS = 2
 is copied to the host as the next is filled (executor/axes/offload/streaming.py). A CPU copies them itself, so
 it needs only one."""
 PARKED_AT_ONCE = 2
-"""Number of blocks whose parked states (on the host between updates) are on the device at a time during the
-update: one is updated while the next arrives."""
+"""Number of blocks whose parked states (on the host between updates) are on the device at a time. During the
+update one is updated while the next arrives."""
 
 
 def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
-    """Memory coefficients that offload changes, with new values in bytes by part; empty for layouts without
+    """New values in bytes of the memory coefficients that offload changes, by part. Empty for layouts without
     offload."""
     question, columns, counts, kept = pieces.question, pieces.columns, pieces.counts, pieces.kept.block
     if question.training.reference == "host":
@@ -106,7 +106,7 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """Time coefficients that offload changes, with new values in seconds by part; empty for layouts without
+    """New values in seconds of the time coefficients that offload changes, by part. Empty for layouts without
     offload."""
     question, columns, block = pieces.question, pieces.columns, pieces.block
     if question.training.reference == "host":  # each block's weights are copied while the block before runs
@@ -141,17 +141,17 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _device_update(columns: LayoutColumns, block: Array) -> Affine:
-    """Seconds of the optimizer update on a rank's device, `block` seconds for each block that the device
-    updates."""
+    """Seconds that a rank's device takes to update its blocks, given the seconds of one block, (N,). Blocks
+    that the CPU updates take none."""
     none = np.zeros(len(columns))
     values: dict[Residency, Array] = {"resident": block, "parked": block, "states": none, "streamed": none}
     return over_residencies(columns, values)
 
 
 def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
-    """(N,) lower bound in seconds on the coefficient `rank_optimizer` of all layouts between `corners`, which
-    differ only in their numbers of offloaded blocks. Device and channels each have their minimum over the
-    corners."""
+    """(N,) lower bound in seconds on a rank's optimizer update, for layouts that differ only in their numbers
+    of offloaded blocks. It bounds the coefficient `rank_optimizer` of all layouts between `corners`. Device
+    and channels each have their minimum over the corners."""
     pieces = Pieces(question, corners[0])
     block = block_update(pieces)
     on_device = reduce(np.minimum, [_device_update(own, block).rank for own in corners])
@@ -163,8 +163,8 @@ def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
 
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
-    """Bytes used and limit, by name, of host memory and drive in the fullest pool of an offloading layout;
-    empty for other layouts."""
+    """Bytes used, and limit in bytes, of host memory and drive in the fullest pool of an offloading layout.
+    Keys name tier and value; empty for other layouts."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns = LayoutColumns.of([layout])

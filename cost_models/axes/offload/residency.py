@@ -1,5 +1,5 @@
-"""Residencies of blocks' states (device, or a way of offloading to the host), sums over a rank's blocks by
-residency, bytes that offloaded blocks take in the memory of a host and on its drives, and the streamed blocks
+"""Residency of each block's states (the device, or a way of offloading to the host), and bytes that offloaded
+blocks take in host memory and on drives. Also sums over a rank's blocks by residency, and the streamed blocks
 that are copied in and dropped around each pass.
 
 A layout counts the blocks of every rank with each residency:
@@ -80,8 +80,8 @@ def offloads(columns: LayoutColumns) -> Bools:
 
 
 def counted_blocks(columns: LayoutColumns, residency: Residency) -> Ints:
-    """(N,) number of blocks per rank that a layout offloads in the way `residency` by an explicit count; 0 if
-    it offloads none or all that way."""
+    """(N,) number of blocks per rank that a layout offloads in the way `residency` by an explicit count. 0 if
+    it offloads none, or all, in that way."""
     return np.where(rest_is(columns, residency), 0, getattr(columns, f"offload_{residency}"))
 
 
@@ -91,14 +91,13 @@ def named_blocks(columns: LayoutColumns) -> Ints:
 
 
 def rest_is(columns: LayoutColumns, kind: str) -> Bools:
-    """(N,) whether a layout offloads all blocks without an explicit count in the way `kind` (or, for
-    `activations`, every block's activations)."""
+    """(N,) whether a layout offloads all blocks without an explicit count in the way `kind`. `activations`
+    stands for every block's activations."""
     return np.asarray(getattr(columns, f"offload_{kind}") >= EVERY)
 
 
 def blocks_with(question: Question, columns: LayoutColumns, residency: Residency) -> Array:
-    """(N,) number of blocks whose states are offloaded in the way `residency`, on a rank with an even share
-    of the blocks."""
+    """(N,) number of blocks with a given residency, on a rank with an even share of the blocks."""
     rest = question.model.num_layers / columns.pp - named_blocks(columns)
     return np.where(rest_is(columns, residency), rest, counted_blocks(columns, residency))
 
@@ -114,8 +113,8 @@ class Affine(NamedTuple):
 
 
 def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) -> Affine:
-    """Sum over a rank's blocks of `values`, which maps the residency of a block's states to a value per
-    block, (N,). Each block has the residency that its layout gives."""
+    """Sum of a value over a rank's blocks, given the value of a block, (N,), for each residency of its
+    states. Each block has the residency that its layout gives."""
     layer = values["resident"]
     for residency in RESIDENCIES:
         layer = np.where(rest_is(columns, residency), values[residency], layer)
@@ -124,24 +123,25 @@ def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) 
 
 
 def block_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
-    """(N,) parameters of a block on a rank before ZeRO shards them: those outside routed experts ("block")
-    and, in a mixture, those of routed experts ("experts")."""
+    """(N,) number of parameters of a block on a rank before ZeRO shards them, by part of the model. Parts are
+    parameters outside routed experts ("block") and, in a mixture, those of routed experts ("experts")."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     parts = BLOCK_PARTS if question.model.has_experts else BLOCK_PARTS[:1]
     return dict(zip(parts, (counts.block, counts.experts), strict=False))
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) parameters of embedding and head on the pipeline rank with most of such parameters."""
+    """(N,) number of embedding and head parameters on the pipeline rank that has most of them."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
 
 
 def rank_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
-    """(3, N) parameters with each of `RESIDENCIES` on a rank with an even share of the blocks: those outside
-    routed experts and, in a mixture, those of routed experts. Embedding and head, where they are offloaded as
-    blocks are, count outside experts."""
+    """(3, N) number of parameters on a rank with each way of offloading in `RESIDENCIES`, by part of the
+    model. The rank has an even share of the blocks. Parts are parameters outside routed experts and, in a
+    mixture, those of routed experts. Embedding and head, where they are offloaded as blocks are, count
+    outside experts."""
     blocks = np.array([blocks_with(question, columns, residency) for residency in RESIDENCIES])
     sizes = {part: blocks * size for part, size in block_parameters(question, columns).items()}
     if question.stack.offloads_ends:
@@ -156,8 +156,8 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Ar
 def states_on_device(
     question: Question, columns: LayoutColumns, residency: Residency, part: Part = "block"
 ) -> StateBytes:
-    """Bytes of states on the device per parameter of a block with a `residency`, for parameters inside or
-    outside routed experts (`part`).
+    """Bytes of states on the device per parameter of a block with a given residency. `part` is for parameters
+    inside or outside routed experts.
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
@@ -188,8 +188,9 @@ def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
 
 
 STAGING_BUFFERS = 2
-"""Block-sized buffers in host memory of the project's executor under ZeRO-0 and 1: for gradients that are not
-stored on the host, and for updated 16-bit weights (executor/axes/offload/link.py)."""
+"""Number of block-sized staging buffers in host memory that the project's executor uses under ZeRO-0 and 1.
+They are for gradients that are not stored on the host, and for updated 16-bit weights
+(executor/axes/offload/link.py)."""
 
 
 def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
@@ -202,8 +203,8 @@ ValueOf = Callable[[Question, LayoutColumns, Residency, Part], Array]
 
 
 def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:
-    """(N,) sum over the parameters of the rank with most parameters of `value_of`, a value per parameter by
-    the residency of its block's states.
+    """(N,) sum of a value over the parameters of the rank with most parameters. `value_of` gives the value
+    per parameter by the residency of its block's states.
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
     """
@@ -242,21 +243,21 @@ def host_bytes(question: Question, columns: LayoutColumns, recompute: Sequence[s
 
 
 def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's part of one block of a frozen reference model, in the training precision; under
-    ZeRO-3 of the rank's shard."""
+    """(N,) bytes of a rank's part of one block of a frozen reference model, in the training precision. Under
+    ZeRO-3 it is the rank's shard."""
     shards = block_shards(question, columns, zero=3)
     return question.training.element_bytes * sum(shards, np.zeros(len(columns)))
 
 
 def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> list[Array]:
-    """(N,) parameters of a block on a rank, divided by ZeRO from stage `zero` on: a list of those outside
-    routed experts and, in a mixture, those of routed experts."""
+    """(N,) number of parameters of a block on a rank, after ZeRO shards them from stage `zero` on. They are a
+    list of those outside routed experts and, in a mixture, those of routed experts."""
     sizes = block_parameters(question, columns).items()
     return [size / columns.shards(part, zero) for part, size in sizes]
 
 
 def _bytes_off_device(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
-    """(N,) bytes in host memory per parameter of a block whose states are offloaded in the way `residency`."""
+    """(N,) bytes in host memory per parameter of a block with a given residency."""
     full = state_bytes(question, columns, part)
     on_device = states_on_device(question, columns, residency, part)
     scattered = gradients_wait(question, columns) & (residency in UPDATED_BY_CPU)
@@ -267,8 +268,8 @@ def _bytes_off_device(question: Question, columns: LayoutColumns, residency: Res
 
 
 def _rounding_bytes(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
-    """(N,) bytes per parameter by which gradient buffers in host memory exceed fp32 gradients, as each
-    matrix's buffer is rounded up to a power of two.
+    """(N,) bytes per parameter that rounding adds to buffers of fp32 gradients in host memory. Each matrix's
+    buffer is rounded up to a power of two.
 
     `fully_shard` pins the gradients that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
     """
@@ -310,8 +311,8 @@ def _staging_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _bytes_on_drive(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
-    """(N,) bytes stored on the drive, and written per step, for each parameter of a block offloaded in the
-    way `residency`. They are zero if the CPU does not update the block."""
+    """(N,) bytes stored on the drive per parameter of a block with a given residency. Every step writes all
+    of them. They are zero if the CPU does not update the block."""
     if residency not in UPDATED_BY_CPU or not columns.offload_drive.any():
         return np.zeros(len(columns))
     states, use = state_bytes(question, columns, part), question.stack.drive
@@ -381,8 +382,8 @@ def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, range]:
 
 
 def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
-    """Index of a block in the model → residency of the block's states, for the blocks of the virtual stages
-    `stages` of one rank."""
+    """Index of a block in the model → residency of the block's states, for one rank's virtual stages
+    `stages`."""
     blocks = [*chain.from_iterable(blocks_of_stages(layout, stages).values())]
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
 
@@ -416,8 +417,8 @@ class Turn(NamedTuple):
 def turns_of_rank(
     layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, keeps: bool = True
 ) -> list[Turn]:
-    """Passes of a step through the blocks of one rank's virtual stages `stages`, in order, each with the data
-    moves before and after it. The layout's blocks must be placed.
+    """Passes of one rank through its blocks in a step, in order, each with the data moves before and after
+    it. `stages` are the rank's virtual stages. The layout's blocks must be placed.
 
     Args:
         at_once: whether the CPU updates a block as soon as its gradients are there.
