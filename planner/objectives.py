@@ -36,19 +36,19 @@ PROOFS: tuple[Proof, ...] = get_args(Proof)
 """Names of the methods that prove optimality: `search` (branch and bound), or `ilp`, one integer program over
 all layouts."""
 Effort = Literal[Proof, "bounds", "any"]
-"""How far a search goes. `search`, `ilp`: to a proof; `bounds`: to one without the closing integer program,
-as in curves of many searches; `any`: to the first plan that fits."""
+"""Effort of a search, which says how far it goes. `search`, `ilp`: to a proof; `bounds`: to one without the
+closing integer program, as in curves of many searches; `any`: to the first plan that fits."""
 
 
 class ClosingProgram(Spec):
-    """Result of the integer program that closes a proof by deciding, at once, all layouts with a lower bound
-    below the best step time."""
+    """Result of the integer program that closes a proof by deciding all remaining layouts (lower bound below
+    the best step time) at once."""
 
     solver: str
     layouts: int
     """Number of layouts in the integer program."""
     columns: int
-    """Number of binary variables of the program, each of which places some blocks on a stage."""
+    """Number of binary variables in the integer program, each for a number of blocks on a stage."""
     objective: float
     """Optimal step time, seconds."""
 
@@ -195,16 +195,17 @@ class Measure:
     """Whether a higher value is better; else a lower one."""
 
     def loss(self, value: float) -> float:
-        """Negate a value of the measure if higher is better, so that lower is always better."""
+        """Convert a value of the measure to a loss, negated if higher is better, so that lower is always
+        better."""
         return -value if self.highest else value
 
     def best(self, values: Iterable[float]) -> float:
-        """Best of several values, which is the highest if higher is better, else the lowest."""
+        """Best of several values, the highest if higher is better, else the lowest."""
         return max(values) if self.highest else min(values)
 
     @property
     def open(self) -> float:
-        """Trivial bound on the measure before anything is proved, infinity if higher is better, else 0."""
+        """Bound on the measure before anything is proved, infinity if higher is better, else 0."""
         return math.inf if self.highest else 0.0
 
     def gap(self, value: float, bound: float) -> float:

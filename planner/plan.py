@@ -1,5 +1,5 @@
-"""Plan files, which hold a question (all inputs), its layout, prediction and certificate of optimality; and a
-cache for follow-up searches.
+"""Plan files, which hold a question (all inputs), its layout, prediction and certificate of optimality, and a
+cache of follow-up searches.
 
 `AnyPlan` is the base of all families' plans; `Plan` is that of a transformer, with the records that its file
 holds.
@@ -121,8 +121,8 @@ class AnyPlan(Spec):
 
     @property
     def gpu(self) -> GpuSpec:
-        """GPU (or CPU) on which the plan runs; with several pools of GPUs, a GPU with the limits of all of
-        them."""
+        """GPU (or CPU) on which the plan runs; with several pools of GPUs, a GPU with the limits of all
+        pools."""
         gpu: GpuSpec = self.question.cluster.gpu
         return gpu
 
@@ -136,8 +136,8 @@ class AnyPlan(Spec):
         raise NotImplementedError
 
     def problems(self) -> list[Problem]:
-        """Problems of the plan's layout, which are rules that it breaks on the plan's cluster and model parts
-        that it does not place."""
+        """Problems of the plan's layout, such as broken rules on the plan's cluster or model parts without a
+        place."""
         raise NotImplementedError
 
 
@@ -276,8 +276,8 @@ class PlanRestrictions(Spec):
 
 
 class PlanChoice(Spec):
-    """Record of a plan's layout that was preferred to the fastest within its restrictions, as the model
-    cannot tell their steps apart."""
+    """Record of why a plan's layout was preferred to the fastest within its restrictions, as the model cannot
+    tell their steps apart."""
 
     first: LayoutText
     """Layout with the fastest predicted step within the plan's restrictions."""
@@ -299,8 +299,8 @@ class PlanRecommendation(Spec):
     are those within which the layout is proved the fastest."""
 
     why: str
-    """Common property of the simple layouts among which this one is the fastest; empty if it is the fastest
-    of all."""
+    """Common property of the simple layouts of which the plan's layout is the fastest; empty if it is the
+    fastest of all layouts."""
     asked: PlanRestrictions = PlanRestrictions()
     """Restrictions that the user gave, within which the fastest layout was searched for."""
     top: int = Field(default=1, ge=1)
@@ -376,7 +376,7 @@ class Plan(AnyPlan):
     @property
     def proved_seconds(self) -> float:
         """Step seconds that the certificate proves minimal, of the plan or of the faster layout `first` to
-        which it was preferred."""
+        which the plan was preferred."""
         if self.recommendation is not None and self.recommendation.choice is not None:
             return self.recommendation.choice.first_seconds
         return self.prediction.weighed_seconds or self.prediction.step_seconds

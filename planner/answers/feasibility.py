@@ -79,8 +79,8 @@ class LargestSize:
     next_fails: bool
     """Whether the next size, and every larger one, is proved to fit in no layout."""
     comparable: bool
-    """Whether a size that does not fit implies that no larger size divisible by the same parallel degrees
-    fits."""
+    """Whether the failure of one size implies the failure of larger sizes that the same parallel degrees
+    divide."""
 
 
 def offload_choices(question: Question) -> tuple[tuple[str, ...], ...]:
@@ -126,7 +126,7 @@ class _SizeSearch:
     """Whether every tried size was either found to fit or proved not to; False if time ran out on one."""
 
     def largest(self, sure: int, guess: int) -> LargestSize:
-        """Find the largest size that fits, starting from `guess`; size `sure` is known to fit.
+        """Find the largest size that fits, starting from `guess`; the size `sure` is known to fit.
 
         A size above the last that fits may fit too, if other degrees divide it; none does if the first of
         every kind above does not fit.
@@ -160,8 +160,8 @@ class _SizeSearch:
         )
 
     def _count_fitting(self, sizes: Ints, sure: int, guess: int) -> int:
-        """Number of leading `sizes` (in rising order) that fit, of which the first `sure` are known to. Found
-        by doubling steps, then by bisection."""
+        """Count the leading `sizes`, in rising order, that fit; the first `sure` sizes are known to fit.
+        Found by doubling steps, then by bisection."""
 
         def fits(number: int) -> bool:
             return self._fits(int(sizes[number - 1]))
@@ -189,25 +189,24 @@ class _SizeSearch:
         return self.plans[size] is not None
 
     def _question_of_size(self, size: int) -> Question:
-        """Copy of the question with the model at one size, and with a stack that offloads only the chosen
-        data."""
+        """Copy of the question with the model at one size and a stack that offloads only the chosen data."""
         return self.family.question_of_size(self.question, size).updated("stack", residencies=self.offloads)
 
 
 SECONDS_OF_REMEDIES = 4.0
 """Time limit of trying all remedies together, seconds."""
 SECONDS_OF_A_REMEDY = 0.5
-"""Time limit of trying one remedy, seconds; if it ends, the best plan so far is shown, or none."""
+"""Time limit of trying one remedy, seconds, after which the best plan so far is shown, or none."""
 MAX_LARGER = 2
 """Maximum number of clusters with larger GPUs that are shown."""
 MACHINE_SHARE = 0.75
 """Share of the time limit for remedies on the same machine."""
 DOUBLINGS, HALVINGS = 4, 4
-"""Maximum number of doublings of the number of GPUs, once trying every number took its share of the time, and
-of halvings of a sequence."""
+"""Maximum number of doublings of the number of GPUs, after trying every number used up its share of the time,
+and of halvings of a sequence."""
 _OFFLOAD = " --allow offload"
 _HOST_DOUBLINGS = 4
-"""Number of sizes of host memory that are tried, each twice the one before."""
+"""Number of sizes of host memory that are tried, each twice the size before."""
 
 
 @contextmanager
@@ -245,7 +244,7 @@ class Remedies:
 
     question: Question
     on_nodes: Question
-    """Question on complete nodes, from which larger numbers of GPUs are taken."""
+    """Question on complete nodes, from which questions with more GPUs derive."""
     limits: Restrictions
     state_bytes: float
     budget: Budget = field(default_factory=lambda: Budget(time_limit=SECONDS_OF_REMEDIES))
@@ -448,8 +447,8 @@ class Remedies:
 
 
 def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
-    """Class of a cluster's machines, as (kind of GPU, whether links within a node are PCIe). Machines of a
-    class have the same software and kind of links: PCIe boxes, NVLink servers, servers of AMD."""
+    """Machine class of a cluster, as (kind of GPU, whether links within a node are PCIe). Machines of a class
+    have the same software and kind of links: PCIe boxes, NVLink servers, servers of AMD."""
     return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"
 
 

@@ -62,7 +62,8 @@ MAX_DEGREES = 10
 own are searched."""
 MAX_BUILDINGS = 4
 NARROWEST, WIDEST = -6, 3
-"""Smallest and largest number of doublings of the bandwidth of the cluster's farthest links that is tried."""
+"""Smallest and largest number of doublings (halvings if negative) of the bandwidth of the cluster's farthest
+links."""
 CHANGE_WORDS = ("parallel-block", "window=N", "batch=N")
 """Changes of the model's or training's mathematics that `--allow` permits."""
 _NUMBERED = re.compile(r"(window|batch)=([1-9][0-9]{0,11})", re.ASCII)
@@ -72,7 +73,8 @@ overlap: MegaScale's value."""
 
 
 def _row(estimate: Estimate, *names: str) -> Row:
-    """Data frame row of an estimate, with its layout in short notation and its attributes `names`."""
+    """Convert an estimate to a data frame row, with its layout in short notation and its attributes
+    `names`."""
     return {"layout": estimate.layout.brief, **{name: getattr(estimate, name) for name in names}}
 
 
@@ -136,8 +138,8 @@ def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budg
 
 
 def _heatmap_degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
-    """Parallel degrees to show in a heat map, which are those up to `most`, the first above it, and the
-    degree of the plan."""
+    """Parallel degrees to show in a heat map, up to the first degree above `most`, and the degree of the
+    plan."""
     first_beyond = [degree for degree in degrees if degree > most][:1]
     small = [degree for degree in degrees if degree <= most]
     if len(small) > MAX_DEGREES:
@@ -211,9 +213,9 @@ def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, Clust
 
 
 def _with_other_rates(domains: int, cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
-    """Yield copies of the cluster with each bandwidth, bytes/s, to try for its farthest links, with that
-    bandwidth. They are the present one times powers of two, up to that of the next nearer links. The farthest
-    links are between its buildings, or at the last link level that its nodes use."""
+    """Yield (domains, bandwidth in bytes/s, changed cluster) for each bandwidth to try for the cluster's
+    farthest links. They are the present one times powers of two, up to that of the next nearer links. The
+    farthest links are between its buildings, or at the last link level that its nodes use."""
     levels, buildings = used_levels(cluster), cluster.buildings
     nearer, at = levels[-2].bandwidth, len(levels) - 1
     doubled = [levels[-1].bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
@@ -231,8 +233,8 @@ def _with_other_rates(domains: int, cluster: ClusterSpec) -> Iterator[tuple[int,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """Technique that trainers use (overlapped communication, fused kernels) or, if allowed, a change of the
-    mathematics (a parallel block, a window, a larger batch)."""
+    """Technique that saves step time, used by trainers (overlapped communication, fused kernels) or, if
+    allowed, a change of the mathematics (a parallel block, a window, a larger batch)."""
 
     name: str
     part: Literal["stack", "model", "training"]
@@ -354,7 +356,7 @@ class Point(NamedTuple):
     estimate: Estimate
     gap: float
     """Largest share of the plan's step time that another plan within the same memory may save; 0 proves that
-    none saves any."""
+    no plan is faster."""
 
 
 class Frontier(NamedTuple):
@@ -431,8 +433,8 @@ def _point(question: Question, result: SearchResult) -> Point:
 
 
 def _walk_down(descent: MemoryDescent, fastest: SearchResult, points: int | None, plans: list[Point]) -> bool:
-    """Append to `plans` those on the frontier of step time and memory on one number of GPUs, from the fastest to
-    the one with least memory. Return whether no plan between was skipped.
+    """Append to `plans` the plans on the frontier of step time and memory on one number of GPUs, from the
+    fastest to the plan with least memory. Return whether no plan between was skipped.
 
     Each point is followed by its successor, the fastest plan with less memory; an equally fast successor
     replaces the point. Once a plan was skipped, successors are only searched for at given levels: memory
@@ -554,8 +556,9 @@ def frontier_frame(
 def _price_near_frontier(
     question: Question, columns: LayoutColumns, prices: BalancedPrices, line: list[Estimate], budget: Budget
 ) -> tuple[Bools, list[Estimate]]:
-    """Price in full the layouts whose quick prices seem to improve the frontier of known plans (`line`, the
-    chosen one last). Return a mask of the quick prices that do not improve it, and the plans priced in full.
+    """Price in full the layouts whose quick prices seem to improve the frontier of known plans `line`, in
+    which the chosen plan is last. Return a mask of the quick prices that do not improve it, and the plans
+    priced in full.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
     more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.
@@ -579,8 +582,8 @@ def _price_near_frontier(
 
 
 def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """Layout for entry `flat` of the flattened prices (layouts, recompute policies), with blocks spread
-    evenly over the stages."""
+    """Layout with blocks spread evenly over the stages, for entry number `flat` of the flattened prices
+    (layouts, recompute policies)."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)
     layers = even_layers(question.model.num_layers, layout.num_stages)
@@ -590,7 +593,7 @@ def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layo
 def _cheap_rows(
     question: Question, x: LayoutColumns, prices: BalancedPrices, is_shown: Bools, most_named: int | None
 ) -> dict[str, object]:
-    """Columns of the data frame for layouts at quick prices, which mask `is_shown` selects from flattened
+    """Columns of the data frame for layouts at quick prices, selected by the mask `is_shown` from flattened
     prices (layouts, policies)."""
     row, policy = np.nonzero(is_shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]

@@ -48,8 +48,8 @@ LATE_HINT = "more GPUs, fewer tokens or a later deadline would do"
 POINTS = 12
 """Default maximum number of plans on a frontier against memory."""
 CLOSE = 5e-3
-"""Relative gap of the least peak memory below which the memory limit is no longer halved, but lowered plan by
-plan."""
+"""Relative gap of the least peak memory below which the search lowers the memory limit plan by plan rather
+than halving its range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Optimum:
     question: Question
     """Question with the best plan's number of GPUs and precision."""
     result: SearchResult
-    """Plans and certificate, which counts the layouts of all searches; its `bound` and `gap` are those of the
+    """Plans and certificate of the search; the certificate counts the layouts of all searches and bounds the
     step time."""
     objective: Objective
     sizes: tuple[int, ...]
@@ -73,7 +73,7 @@ class Optimum:
     left_out: tuple[tuple[int, str], ...] = ()
     """Numbers of GPUs on which no plan was found, each with the reason."""
     others: tuple[tuple[Question, Estimate], ...] = ()
-    """Question and best plan in every precision but the best plan's."""
+    """Question and best plan in every other precision than the best plan's."""
 
     @property
     def gap(self) -> float:
@@ -87,7 +87,7 @@ class Optimum:
 
     @property
     def plain(self) -> bool:
-        """Whether the objective is just the fastest step, without a choice among numbers of GPUs."""
+        """Whether the objective is only the fastest step, without a choice among numbers of GPUs."""
         return self.objective == Objective() and not self.sizes
 
     def for_file(self, gpus_per_node: int) -> PlanObjective | None:
@@ -180,14 +180,14 @@ def optimise(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """Result of searching one number of GPUs in one precision, with plans, an error, or neither if time ran
-    out."""
+    """Result of the search on one number of GPUs in one precision, with plans, an error, or neither if time
+    ran out."""
 
     question: Question
     estimates: Sequence[Estimate] = ()
     """Best plans that meet the deadline, best first."""
     certificate: Certificate | None = None
-    """Proof that these plans are the best, or that no plan meets the deadline; None if nothing fits, or time
+    """Proof that the plans are the best, or that no plan meets the deadline; None if nothing fits, or time
     ran out."""
     searches: Sequence[BranchAndBound] = ()
     """Final state of each search, from which later queries count layouts."""
@@ -263,8 +263,8 @@ def _search_one(
 
 
 def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
-    """Bound on the objective's value over one search's layouts, the value of the best plan if its step took
-    only the proven lower bound."""
+    """Bound on the objective's value over one search's layouts, computed as if the best plan's step took only
+    the proven lower bound."""
     best, bound = result.best, result.certificate.bound
     if bound <= 0:
         return objective.measure.open
@@ -320,8 +320,8 @@ def _certificate(
 def _no_plan_error(
     question: Question, objective: Objective, attempts: Sequence[_Attempt], budget: Budget
 ) -> InfeasibleError | RunError:
-    """Error that says why no plan answers an objective; none fits, none met the deadline in time, or searches
-    ended without a plan."""
+    """Create the error that no plan fits, no plan met the deadline in time, or the searches ended without a
+    plan."""
     deadline, errors = objective.deadline, [(one.gpus, one.error) for one in attempts if one.error]
     late = [seconds for one in attempts for seconds in one.late_seconds]
     if late and deadline is not None and not budget.interrupted:
@@ -344,7 +344,8 @@ def _no_plan_error(
 
 
 def no_plan_words(question: Question, deadline: float | None) -> str:
-    """Headline of the error that no plan fits or, with a `deadline` in seconds, that none meets it."""
+    """Headline of the error that no plan fits or, with a `deadline` in seconds, that no plan meets the
+    deadline."""
     if deadline is None:
         return f"no plan of {question.model.name} fits"
     tokens = format_count(question.training.tokens or 0.0)
@@ -495,10 +496,10 @@ class Ranking:
     offers: tuple[Offer, ...]
     answers: tuple[OfferAnswer, ...]
     left_out: tuple[tuple[str, int, str], ...]
-    """Name of an offered cluster and number of its GPUs on which no plan was found, with the reason."""
+    """Offered clusters and numbers of their GPUs on which no plan was found, each with the reason."""
     unanswered: int
-    """Number of searches that time ended before an answer; the other entries of `left_out` are proven to have
-    none."""
+    """Number of searches that ran out of time before an answer; the other entries of `left_out` are proven to
+    have no plan."""
     seconds: float
 
     @property
@@ -515,17 +516,18 @@ class Ranking:
 
     @property
     def gap(self) -> float:
-        """Largest relative gain over the best value that the proven bound leaves possible; 0 proves that none
-        is."""
+        """Largest relative gain over the best value that the proven bound leaves possible; 0 proves that the
+        best is optimal."""
         return self.objective.measure.gap(self.best.optimum.value, self.bound)
 
     def places(self, answer: OfferAnswer) -> tuple[int, int]:
-        """First and last rank that an answer may truly have, given the proven bounds. Each optimum lies
-        between its bound and its value; both ranks are equal if these intervals do not overlap."""
+        """Best and worst place in the ranking that an answer may truly have, given the proven bounds. Each
+        optimum lies between its bound and its value; both ranks are equal if these intervals do not
+        overlap."""
 
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
-            """Whether the first answer's plan is proved at least as good as any that the second answer's
-            search could have missed."""
+            """Whether the first answer's plan is proved at least as good as every plan that the second
+            answer's search could have missed."""
             return second.optimum.gap <= PROVEN or loss(first.optimum.value) <= loss(second.optimum.bound)
 
         place, loss = self.answers.index(answer), self.objective.measure.loss

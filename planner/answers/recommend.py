@@ -1,5 +1,5 @@
-"""Recommended layout, the simplest that is likely to fit in memory and whose step the model cannot tell apart
-from the fastest.
+"""Recommended layout, the simplest layout that is likely to fit in memory and whose step the model cannot
+tell apart from the fastest.
 
 A gain with odds below two to one (`cost_models.estimate`) does not justify a layout that is harder to run or
 unlike any timed one. Kinds of layouts are tried from the simplest on: ordinary ones use no axis that no timed
@@ -58,16 +58,16 @@ _DEGREES: dict[Degree, str] = {
     "pp": "a pipeline",
     "ep": "expert parallelism",
 }
-"""Parallel degree → its name, for degrees that a simple layout omits unless usual for the stack, in the order
-in which kinds add them."""
+"""Parallel degree → its name in words, for degrees that a simple layout omits unless they are usual for the
+stack, in the order in which kinds of layouts add them."""
 _USUAL_SCHEDULES = {"gpipe", "1f1b", "interleaved"}
 _MAX_TRIED = 60
 """Maximum number of layouts under one recompute policy that are priced to find the classical layout."""
 
 
 class LayoutKind(NamedTuple):
-    """Set of layouts defined by restrictions, such as those on ordinary axes without recomputation, with
-    words for it."""
+    """Set of layouts defined by restrictions, such as ordinary axes without recomputation, with words for
+    it."""
 
     words: str
     """Phrase for the common property of these layouts, such as "use ordinary axes and recompute nothing"."""
@@ -75,8 +75,8 @@ class LayoutKind(NamedTuple):
 
 
 def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]:
-    """Yield kinds (sets) of layouts from simple to general, each with wider restrictions, but none wider than
-    the `user`'s.
+    """Yield kinds (sets) of layouts from simple to general, each with wider restrictions, within the
+    `user`'s.
 
     If the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write
     them.
@@ -102,7 +102,7 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
 
 
 def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
-    """The user's restrictions, narrowed to layouts that are ordinary for the stack; degrees in `also` are
+    """Narrow the user's restrictions to layouts that are ordinary for the stack; degrees in `also` stay
     permitted.
 
     Excluded are axes that are not usual for the stack and that no timed run used, and context parallelism
@@ -134,8 +134,8 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
-    """Layout that an expert would write down for the stack without a search, priced. It keeps to the
-    restrictions and their probability of fitting; None if none of the first few does."""
+    """Find and price the layout that an expert would write down for the stack without a search. It keeps to
+    the restrictions and their probability of fitting; None if none of the first few does."""
     question, stack = limits.apply_confidence(question), question.stack
 
     def priced(layout: Layout) -> Estimate | None:
@@ -195,7 +195,7 @@ def _replace_values(layout: Layout, **values: Any) -> Layout | None:
 
 LEAST_MEAN_GAIN = 1e-3
 """Minimum relative gain in the mean step over scenarios for which another layout is preferred to the fastest
-predicted one."""
+predicted layout."""
 
 
 class Alternative(NamedTuple):
@@ -217,8 +217,8 @@ class Recommendation:
     estimate: Estimate
     """Price of the recommended layout, under the user's memory limit."""
     why: str
-    """Common property of the simple layouts among which this one is the fastest; empty if it is the fastest
-    of all."""
+    """Common property of the simple layouts of which the recommended layout is the fastest; empty if it is
+    the fastest of all layouts."""
     within: Restrictions
     """Restrictions within which the layout is proved the fastest, or was preferred to the fastest
     (`choice`)."""
@@ -229,14 +229,14 @@ class Recommendation:
     classical: Alternative | None
     """Layout that an expert would write down without a search; None if no such layout fits."""
     within_error: int | None = None
-    """Upper bound on the number of layouts within the model's error of the fastest (`pair_error_of`), which it
-    cannot tell apart from it. None if they were not counted."""
+    """Upper bound on the number of layouts whose step the model cannot tell apart from the fastest
+    (`pair_error_of`). None if they were not counted."""
     expected: ExpectedStep | None = None
     """Expected step with a 90 % interval; None if the profile has no scenarios (plausible sets of
     constants)."""
     choice: PlanChoice | None = None
-    """Record of why the layout was preferred to the fastest within `within`; None if it is the fastest
-    there."""
+    """Record of why the layout was preferred to the fastest within the restrictions `within`; None if it is
+    that fastest layout."""
 
     @property
     def is_fastest(self) -> bool:
@@ -257,8 +257,8 @@ class Recommendation:
 
     @property
     def gain(self) -> float:
-        """Relative gain in predicted step time of the fastest layout over the recommended one, a share of the
-        latter's step."""
+        """Relative gain in predicted step time of the fastest layout over the recommended layout, a share of
+        the recommended step."""
         return 1 - self.fastest.estimate.compared_seconds / self.estimate.compared_seconds
 
     def for_file(self, user_restrictions: Restrictions, top: int) -> PlanRecommendation:
@@ -328,9 +328,9 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
-    """Best layout of the simplest kind (set of layouts) whose best step the model cannot tell apart from the
-    fastest. The fastest is that within `sure`, and the answer if no kind comes so close. None if nothing
-    fits, or time ends.
+    """Find the best layout of the simplest kind (set of layouts) whose best step the model cannot tell apart
+    from the fastest. The fastest is that within `sure`, and the answer if no kind comes so close. None if
+    nothing fits, or time ends.
 
     If the trainer cannot run the fastest, a simpler kind need only come close to the fastest that it can run.
     Layouts that are too slow, or slower than the best of an earlier kind (which contains no others), are not
@@ -373,8 +373,8 @@ def simplest_competitive(
 def fastest_feasible(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> Estimate | None:
-    """Fastest of a search's ranked layouts within other restrictions, with more recomputation where memory
-    needs it. None if none fits."""
+    """Find the fastest of a search's ranked layouts within other restrictions, with more recomputation where
+    memory needs it. None if none fits."""
     if _fits(question, limits, result.best.layout):
         return result.best
     fastest: Estimate | None = None
@@ -405,7 +405,8 @@ def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) ->
 
 
 def chance_faster(question: Question, one: Estimate, other: Estimate) -> float:
-    """Probability that `other` is truly faster than `one`, given their predicted steps."""
+    """Probability that the estimate `other` is truly faster than the estimate `one`, given their predicted
+    steps."""
     gain = math.log(one.compared_seconds / other.compared_seconds)
     return chance_of_gain(gain, one.layout, other.layout, pair_error_of(question))
 

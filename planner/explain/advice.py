@@ -1,6 +1,6 @@
-"""Advice on a running job, as a path of changes from its layout to the best plan, first of the software
-stack, then of the layout. Listed are the switches of the stack that gain, and the three changes of the layout
-with the largest gain for their effort.
+"""Advice on a running job, as a path of changes to the software stack and then to the layout, which ends at
+the best plan. Listed are the switches of the stack that gain, and the three changes of the layout with the
+largest gain for their effort.
 
 A switch is a field of the software stack whose catalogue entry has another value (overlaps, kernels,
 fusions): the trainer supports it, and the run does not use it. No switch needs re-sharding, so switches come
@@ -45,8 +45,9 @@ from planner.space.sizes import on_whole_nodes, possible, resized
 from planner.space.space import balanced_prices
 
 Trouble = Literal["a flag", "re-sharding"]
-"""Effort of a change. `a flag`: each rank holds the same parameters, so a job continues with another flag.
-`re-sharding`: ranks hold other parameters, so its checkpoint is re-sharded first."""
+"""Effort that a change of a running job takes. `a flag`: each rank holds the same parameters, so a job
+continues with another flag. `re-sharding`: ranks hold other parameters, so its checkpoint is re-sharded
+first."""
 WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
 """Effort of a change → divisor of its gain where changes are ranked."""
 LEAST_GAIN = 1e-3
@@ -65,7 +66,7 @@ _SWITCHES = (
 _SHARDING = ("tp", "pp", "cp", "dp", "ep", "etp")
 """Axes that determine which rank holds which parameters."""
 _AXES_OF_MOVES = ("sp", "order", "context", "ep", "etp")
-"""Axes whose new values `moves` lists itself; other searched axes move to each of their values."""
+"""Axes with new values chosen by `moves`; other searched axes take each of their values."""
 PLACING = ("layers", "pools", "replicas")
 """Axes that place blocks on ranks and pools."""
 _FACTORS = (2, 3, 4, 8)
@@ -87,12 +88,12 @@ class Change(NamedTuple):
     before it."""
 
     words: str
-    """The change in layout notation or as a field of the stack, such as "mbs2"."""
+    """Words of the change in layout notation, such as "mbs2", or name of the changed stack field."""
     trouble: Trouble
     by_itself: Estimate
     """Price of today's layout with only this change."""
     with_earlier: Estimate
-    """Price of today's layout with this change and all before it."""
+    """Price of today's layout with this change and all earlier changes."""
 
 
 class OtherQuestion(NamedTuple):
@@ -108,8 +109,7 @@ class OtherQuestion(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice on a running job, with today's layout, the changes with the largest gains for their effort, and
-    the best plan."""
+    """Advice on a running job, with today's layout, changes by gain for their effort, and the best plan."""
 
     question: Question
     """Question with the advised switches of the software stack."""
@@ -133,8 +133,8 @@ class Advice:
 
     @property
     def rest(self) -> tuple[str, Trouble]:
-        """Words of layout notation that still differ between the layout after all changes and the best plan
-        (empty if only placement does), and the effort of going from one to the other."""
+        """Words of layout notation in which the best plan differs from the layout after all changes (empty if
+        only in placement), and the effort of that change."""
         layouts = self.reached.layout, self.best.layout
         return changed_words(*layouts), trouble_between(*layouts)
 
@@ -174,8 +174,8 @@ def advise(
 def _turn_on_switches(
     question: Question, today: Estimate, restrictions: Restrictions, switch_words: SwitchWords
 ) -> tuple[Question, Estimate, list[Change]]:
-    """Turn on every switch of the software stack that shortens the step, the largest gain first. Return the
-    changed question, today's layout priced for it, and the switches.
+    """Turn on every switch of the software stack that shortens the step, in the order of their gains. Return
+    the changed question, today's layout priced for it, and the switches.
 
     Switches are fields in which the stack differs from its catalogue entry; a stack outside the catalogue has
     none.
@@ -213,7 +213,7 @@ def _turn_on_switches(
 def _other_questions(
     question: Question, restrictions: Restrictions, best: Estimate, budget: Budget
 ) -> Iterator[OtherQuestion]:
-    """Yield the best plans of questions with other numerics or more GPUs. First the best layout with
+    """Yield the best plans of changed questions, with other numerics or more GPUs. First the best layout with
     gradients summed in 16 bits, if they are summed in 32 and that gains; then the best plans in a narrower
     precision and on twice the GPUs, if the hardware allows."""
     training = question.training
@@ -237,8 +237,8 @@ def _other_questions(
 
 
 def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: Estimate) -> Iterator[Change]:
-    """Yield changes of the layout, each with the largest gain for its effort after those before it, until none
-    gains.
+    """Yield changes of the layout, each with the largest gain for its effort after the earlier changes, until
+    no change gains.
 
     `pricer` prices them with the switches turned on, from `switched_on`; `as_run` prices each by itself on
     `today`'s layout, without the switches.
@@ -275,14 +275,15 @@ def _gain_per_effort(current: Estimate, changed: Estimate) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MovePricer:
-    """Legal moves from layouts of one question within restrictions, and prices of the layouts after them."""
+    """Finder of legal moves (new values of one or two axes) of a layout within restrictions, with prices of
+    the new layouts."""
 
     question: Question
     restrictions: Restrictions
 
     def best_moves(self, current: Estimate, changed_axes: Set[str]) -> Iterator[Move]:
-        """Yield legal moves (new values of axes not yet changed), for each set of axes those with the fastest
-        quick prices. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of
+        """Yield the legal moves (new values of axes not yet changed) with the fastest quick prices for each
+        set of axes. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of
         them. The first move recomputes as little as memory allows."""
         if "recompute" not in changed_axes:
             yield {"recompute": ("none",)}
@@ -341,8 +342,8 @@ class MovePricer:
         return price(self.question, placed).within(self.restrictions.max_memory)
 
     def _price_least_recompute(self, layout: Layout) -> Estimate | None:
-        """Price a layout with the least recomputation that fits in memory, which is none, that of the
-        attention core, or full in few blocks."""
+        """Price a layout with the least recomputation that fits in memory, tried as none or the attention
+        core, then as full recompute of the fewest blocks."""
 
         def price_under(policy: str) -> Estimate | None:
             return self._price(layout.model_copy(update={"recompute": (policy,)}))

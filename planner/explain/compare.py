@@ -1,5 +1,4 @@
-"""Comparison of plans side by side, by parts of step and memory, by differences of their questions, and by
-whether their steps do equal work."""
+"""Comparison of plans side by side, by parts of step and memory and by differences of their questions."""
 
 from __future__ import annotations
 
@@ -57,8 +56,8 @@ def same_model(questions: Sequence[Question]) -> bool:
 
 
 def _names_or_fields(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Label `what` with the name of each spec or, if all names are equal, a label and values for each field
-    of the specs."""
+    """Pair the label `what` with the names of the specs or, if all names are equal, the label of each field
+    with its values."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
     return [(what, names)] if len({*names}) > 1 else _field_values(f"{what} ", specs)
 
@@ -94,12 +93,12 @@ class Line(NamedTuple):
     unit: Unit
     values: Sequence[float]
     comparable: bool = True
-    """Whether differences of the values mean anything, as the estimates do equal work."""
+    """Whether the estimates do equal work, so that their values can be compared."""
 
 
 def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> list[Line]:
-    """Lines of a side-by-side comparison of several estimates, with headline quantities, parts of the step
-    and memory of each fullest rank.
+    """Lines of a side-by-side comparison of several estimates, with headline quantities, parts of the step,
+    and parts of memory on each estimate's fullest rank.
 
     A part that is zero everywhere is left out; the others of a group still sum to its total. If the
     `questions` differ in their work, the parts of each step are shares of it, and rates are also given per
@@ -141,8 +140,8 @@ def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[L
 
 
 def difference(before: Breakdown, after: Breakdown) -> Breakdown:
-    """Change of each part from `before` to `after`, the largest first; its total is the change of the
-    totals."""
+    """Change of each part from `before` to `after`, the largest first; all changes add up to the change of
+    the totals."""
     changes = {part: after.get(part, 0.0) - before.get(part, 0.0) for part in before | after}
     return Breakdown(sorted(changes.items(), key=lambda change: -abs(change[1])))
 

@@ -1,5 +1,5 @@
-"""Explanations of a plan by its binding constraint, its closest rival, the effect of changed hardware, and
-why another layout is not the plan.
+"""Explanations of a plan by its binding constraint, its closest rival and the effect of changed hardware, and
+reasons why another layout is not the plan.
 
 In a what-if one quantity of the question is changed, the unchanged plan is priced, and a better one is
 searched.
@@ -72,8 +72,8 @@ class Sensitivity:
 
     @property
     def best(self) -> Estimate:
-        """Estimate of the unchanged plan, or of the new best plan if that is faster, or fits where the
-        unchanged one does not."""
+        """Estimate of the new best plan if it is faster, or if the unchanged plan does not fit; else of the
+        unchanged plan."""
         other = self.replanned
         worth = NEGLIGIBLE_GAIN * self.repriced.step_seconds
         slower = other is None or self.repriced.step_seconds - other.step_seconds <= worth
@@ -170,8 +170,8 @@ def faster_under(
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
-    """Upper limit of step seconds for a new plan of a changed question, the old plan's, or infinity if the
-    old plan no longer fits."""
+    """Step seconds that a new plan of a changed question must beat, which are the old plan's, or infinity if
+    the old plan no longer fits."""
     return repriced.compared_seconds if repriced.fits else math.inf
 
 
@@ -191,8 +191,8 @@ def scale_limits(restrictions: Restrictions, before: Question, after: Question) 
 
 
 _INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
-"""Quantities on which the ideal lower bounds of all layouts depend (`planner.bounds.cores`). Those of links
-do so only for tensor groups that cross nodes."""
+"""Names of the quantities on which the ideal lower bounds of all layouts depend (`planner.bounds.cores`).
+Those of links do so only for tensor groups that cross nodes."""
 QUANTITIES = (*_INSIDE_NODES, "device memory", "inter-node bandwidth", "bandwidth between buildings")
 """Names of the quantities of a pool's hardware that `scale` multiplies."""
 
@@ -229,7 +229,7 @@ _BETWEEN_POOLS = "bandwidth between pools"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Multiplication of one quantity of a question, such as a bandwidth, by a factor."""
+    """Change of a question that multiplies one quantity, such as a bandwidth, by a factor."""
 
     quantity: str
     """Key of `QUANTITIES`, or the bandwidth between pools of GPUs."""
@@ -280,7 +280,7 @@ CHANGES = {
     "+10 % compute efficiency": Change("compute efficiency", 1.1),
     "double bandwidth between pools": Change(_BETWEEN_POOLS, 2.0),
 }
-"""Words for a change → the change, for the changes of links, memory and kernels that users ask for most."""
+"""Words for a change → the change, for common changes of links, memory and kernels."""
 
 
 _AXIS = re.compile(r"[a-z]+|\S+", re.ASCII)
@@ -301,8 +301,8 @@ class CompletedLayout:
 
 
 def complete_layout(question: Question, text: str, within: Restrictions | None = None) -> CompletedLayout:
-    """Find the best layout that agrees with the words of `text`, within restrictions (which the text
-    overrides).
+    """Find the best layout that agrees with the words of `text` and, on all other axes, with the restrictions
+    `within`.
 
     Omitted words are searched among layouts that fit with `FITTING`, or if none does among all that fit. If
     nothing fits at all it is the closest layout.
@@ -346,8 +346,8 @@ def _is_complete(question: Question, layout: Layout, axes: set[str]) -> bool:
 
 
 def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restrictions:
-    """Restrictions that fix the given `axes` to the layout's values, and keep those of `limits` on all other
-    axes."""
+    """Restrictions with the given `axes` fixed to the layout's values and all other axes restricted as in
+    `limits`."""
     columns = LayoutColumns.of([layout])
     names = [name for axis in axes - {"recompute"} for name in AXES[axis].columns(axis)]
     free, values = limits.without(names), {name: int(getattr(columns, name)[0]) for name in names}
@@ -371,17 +371,17 @@ RIVALS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingConstraint:
-    """Constraint that prevents a plan's step from being faster, which is memory or a part of the step."""
+    """Constraint (memory or a part of the step) that prevents a plan's step from being faster."""
 
     resource: str
     """Name of the constraint: `memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`,
     ...)."""
     faster: Estimate | None = None
-    """Fastest layout near the plan's that does not fit, or not with the required probability, if memory
-    binds. None if another resource binds, or the plan itself does not fit."""
+    """Fastest layout near the plan's that lacks memory or the required probability of fitting, if memory
+    binds; else None. None if another resource binds, or the plan itself does not fit."""
     change: str = ""
-    """Words of layout notation in which that layout differs from the plan's, such as "mbs2"; empty if there
-    is none."""
+    """Words of layout notation in which `faster` differs from the plan's layout, such as "mbs2"; empty
+    without `faster`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +389,7 @@ class Explanation:
     """Reasons for a plan, with its price, binding constraint, rivals and sensitivities."""
 
     plan: Plan
-    """Plan to explain; how it was searched decides why another layout may be faster."""
+    """Plan to explain, with the record of its search."""
     estimate: Estimate
     """Price of the plan's layout with the installed version."""
     binding: BindingConstraint
@@ -402,8 +402,8 @@ class Explanation:
 
 
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
-    """Find the reasons for a plan (its rivals, its binding constraint, the effect of changes of its
-    question), given its current price.
+    """Explain a plan by its rivals, its binding constraint and the effect of changes of its question, given
+    its current price.
 
     Layouts in the plan's cache are not searched for again. The best plan under each change is searched only
     if the plan was searched for the fastest step, so that planning again answers the same question.
@@ -421,7 +421,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
 
 
 def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
-    """Search for the fastest layouts within the plan's restrictions; the plan's own may be among them."""
+    """Search for the fastest layouts within the plan's restrictions, the plan's layout included."""
     restrictions = plan.restrictions.read
     question = restrictions.apply_confidence(plan.question)
 
@@ -465,8 +465,8 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
 
 
 def ties_and_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[list[Estimate], Estimate | None]:
-    """Split a plan's rivals with other degrees into those that tie with its step and the fastest of the
-    others (None if all tie)."""
+    """Split a plan's rivals with other degrees into layouts whose step ties with the plan's and the fastest
+    slower layout (None if all tie)."""
     others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
     ties = [one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN]
     apart = (one for one in others if one not in ties)
@@ -485,8 +485,8 @@ def exceeds_memory(estimate: Estimate, other: Estimate) -> bool:
 
 
 def _neighbours(question: Question, layout: Layout) -> list[Layout]:
-    """Layouts that differ by one degree or switch and trade memory for speed, and the layout itself. All are
-    unplaced and without settings that only a pipeline or a tensor group can have."""
+    """Neighbours of a layout, which differ by one degree or switch and trade memory for speed, and the layout
+    itself. All are unplaced and without settings that only a pipeline or a tensor group can have."""
     start = {"recompute": ("none",), "pools": layout.pools, "replicas": ()}
     moves: list[Move] = [{}, {"mbs": 2 * layout.mbs}]
     moves += [{"zero": layout.zero - 1}] if layout.zero else []
@@ -508,19 +508,19 @@ class WhyNot:
     problems: tuple[Problem, ...] = ()
     """Rules that the layout breaks; empty unless it is illegal."""
     completed: CompletedLayout | None = None
-    """Layout with the words that the text omits filled in, priced; None for an illegal one."""
+    """Layout with the omitted words filled in, and its price; None for an illegal layout."""
     excluded: bool = False
     """Whether the restrictions of the plan's search exclude the layout, however fast it is."""
     left_out: tuple[str, ...] = ()
     """Sentences on default limits of the search that exclude the layout."""
     difference: Breakdown | None = None
-    """Step seconds of this layout minus those of the plan, by part, the largest first; None for an illegal
-    layout."""
+    """Difference in step seconds to the plan, positive where this layout is slower, by part, the largest
+    first; None for an illegal layout."""
 
     @property
     def estimate(self) -> Estimate | None:
         """Estimate of the completed layout or, if nothing fits, of the layout that exceeds memory least; None
-        for an illegal one."""
+        for an illegal layout."""
         return None if self.completed is None else self.completed.estimate
 
 

@@ -1,4 +1,4 @@
-"""Legality of layouts, as a list of named rules that the search, error messages and explanations share.
+"""Legality of layouts, as named rules that the search, error messages and explanations share.
 
 Every rule has two forms, a condition on many layouts (`broken`, a column) and a sentence for the user
 (`sentence`); both read the same quantities (`q` the question, `x` columns of layouts, `y` one layout). Rules of
@@ -44,8 +44,8 @@ def _gpus_words(question: Question, layout: Layout) -> Words:
 
 
 def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, Row]:
-    """Rule that the tensor-parallel degree divides a count of the model, such as its attention heads, as rule
-    name → (condition, sentence)."""
+    """Create the rule that the tensor-parallel degree divides a count of the model, such as its attention
+    heads, as rule name → (condition, sentence)."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         total = int(count(question.model))
@@ -56,7 +56,7 @@ def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, 
 
 
 def _splits_nf4_blocks(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether tensor parallelism splits some nf4 quantisation block (64 weights with one
+    """Whether tensor parallelism in each layout splits some nf4 quantisation block (64 weights with one
     scale) between two ranks, (N,)."""
     rows = split_rows(question, x.tp, x.etp)
     split: Bools = np.any([indivisible(width, NF4_BLOCK * degree) for _, width, degree in rows], axis=0)
@@ -72,8 +72,9 @@ def _nf4_block_words(question: Question, layout: Layout) -> Words:
 
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
-    """Number of pieces into which context parallelism cuts each sequence, (N,), one value per layout. Each
-    rank has two, one from either end, for equal causal work; one if all-to-alls trade tokens for heads, or cp is 1."""
+    """Number of pieces into which context parallelism cuts each sequence, for each layout, (N,). Each rank
+    has two, one from either end, for equal causal work; one if all-to-alls trade tokens for heads, or cp is
+    1."""
     return x.cp * np.where((x.cp == 1) | exchanges_by(question, x, "all-to-all"), 1, 2)
 
 
@@ -83,7 +84,8 @@ def _length_words(question: Question, layout: Layout) -> Words:
 
 
 def _splits_odd_sequence(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether `sp` splits a sequence, or one of targets, that its ranks do not divide, (N,)."""
+    """Whether `sp` in each layout splits an input or target sequence that the tensor ranks do not divide,
+    (N,)."""
     length, target_length = question.training.sequence_length, question.training.target_length or 0
     odd = indivisible(length, x.cp, x.tp) | indivisible(target_length, x.tp)
     return np.where(x.sp == 1, odd, False)
@@ -146,7 +148,7 @@ def is_offload_unpriced(question: Question) -> bool:
 
 
 def _cpu_updates(columns: LayoutColumns) -> Bools:
-    """For each layout, whether the CPU (not the GPU) updates the optimizer states of some transformer blocks,
+    """Whether the CPU (not the GPU) updates the optimizer states of some transformer blocks in each layout,
     (N,)."""
     return (columns.offload_states > 0) | (columns.offload_streamed > 0)
 
@@ -158,7 +160,7 @@ def _offloaded_blocks_words(question: Question, layout: Layout) -> Words:
 
 
 def _outnumbers_streamed(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether a ring that it sets has more buffers than a rank has streamed blocks, (N,)."""
+    """Whether each layout sets a ring with more buffers than a rank has streamed blocks, (N,)."""
     streamed = np.minimum(x.offload_streamed, question.model.num_layers // x.pp)
     return np.where(x.offload_streamed > 0, (x.ring != USUAL_RING) & (x.ring > streamed), False)
 
@@ -170,8 +172,8 @@ def _ring_words(question: Question, layout: Layout) -> Words:
 
 
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
-    """For each layout, whether its offloaded data overflow the memory of some host, (N,), under the recompute
-    policies `used`. None: the allowed policy that offloads least."""
+    """Whether the offloaded data of each layout overflows the memory of some host under the recompute
+    policies `used`, (N,). None: the allowed policy that offloads least."""
     pools = question.pools if offloads(x).any() or question.training.reference == "host" else ()
     excess = [host_bytes(pool, x, used) > usable_host_memory(pool.cluster) for pool in pools]
     overflows: Bools = np.any(excess, axis=0)
@@ -179,7 +181,7 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
 
 
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether its offloaded data overflow the drive of some host (node), (N,)."""
+    """Whether the offloaded data of each layout overflows the drive of some host (node), (N,)."""
     pools = question.pools if x.offload_drive.any() else ()
     overflows: Bools = np.any([drive_bytes(pool, x) > usable_drive(pool.cluster) for pool in pools], axis=0)
     return overflows
@@ -345,15 +347,16 @@ _RULES: dict[str, Row] = {
 }
 RULES = (*rules(_RULES), *STACK_RULES)
 """Rules of model, cluster and stack, except `SCHEDULE_RULE` and `LATE_RULES`, in the order in which broken
-ones are reported."""
+rules are reported."""
 
 _SIZED = ("the batch divides", "updates in the backward pass have one microbatch")
 SIZED_RULES = tuple(rule for rule in RULES if rule.name in _SIZED)
-"""Rules that depend on the microbatch size but not on the schedule: the search checks them for every size."""
+"""Rules that depend on the microbatch size but not on the schedule, which the search checks for every
+size."""
 
 
 def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether its pipeline schedule cannot run with its pp, vpp and number of microbatches,
+    """Whether the pipeline schedule of each layout cannot run with its pp, vpp and number of microbatches,
     (N,). The scalar rule of a schedule is evaluated once for every distinct (schedule, pp, vpp,
     microbatches)."""
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
@@ -367,8 +370,8 @@ SCHEDULE_RULE = Rule(
     _schedule_refuses,
     lambda q, y: Words(legal(y.schedule, y.pp, y.vpp, y.microbatches(q.training.global_batch)) or ""),
 )
-"""Rule that the pipeline schedule can run; it is checked last, as it needs the number of microbatches, so a
-batch that divides."""
+"""Rule that the pipeline schedule can run, checked last, as it needs a batch that divides into
+microbatches."""
 
 
 def _is_host_unknown(question: Question) -> bool:
@@ -388,8 +391,8 @@ that break no other rule."""
 
 
 def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hosts: bool = True) -> Bools:
-    """For each layout, whether it breaks no rule, (N,). Unless `shaped`, rules on schedule and microbatch
-    size are left out. Without `hosts`, overflow of host memory is left to the price of a layout."""
+    """Whether each layout obeys all rules, (N,). Unless `shaped`, rules on schedule and microbatch size are
+    left out. Without `hosts`, overflow of host memory is left to the price of a layout."""
     legal = unbroken((rule for rule in RULES if shaped or rule not in SIZED_RULES), question, x)
     for rule in [*LATE_RULES * hosts, *[SCHEDULE_RULE] * shaped]:
         candidates = np.flatnonzero(legal)
@@ -398,9 +401,9 @@ def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hos
 
 
 def check(question: Question, layout: Layout, trainer: str | None = None, hosts: bool = True) -> list[Words]:
-    """Sentences on the rules that a layout breaks, including those on its placement, if any, and those of
-    `trainer`, if any; empty if it is legal. Without `hosts`, overflow of known host memory is left to the
-    price of the layout."""
+    """Sentences on the rules that a layout breaks, including rules on its placement and of `trainer`, if
+    given; empty if the layout is legal. Without `hosts`, overflow of known host memory is left to the price
+    of the layout."""
     mean_question = with_mean_batch(question, layout)
     problems = objections(RULES, mean_question, layout)
     if not problems:

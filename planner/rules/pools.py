@@ -1,4 +1,4 @@
-"""Rules of layouts on a cluster of several pools (groups of equal GPUs), in addition to those of
+"""Rules of layouts on a cluster of several pools (groups of equal GPUs), in addition to the rules of
 `planner.rules.legality`."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ two of them."""
 
 
 def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] = "pp") -> Bools:
-    """For each layout, whether every pipeline rank (or replica, for `axis="dp"`) lies in one pool of equal
+    """Whether every pipeline rank (or replica, for `axis="dp"`) of each layout lies in one pool of equal
     GPUs, (N,). All GPUs must be used, and each pipeline rank must have one stage. True for all on a cluster
     of one kind of GPU."""
     if not question.has_pools:
@@ -39,8 +39,8 @@ def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] 
 
 
 def holds_replicas(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether every data-parallel replica lies in one pool of equal GPUs, (N,). All GPUs
-    must be used, and replicas must synchronise only once a step."""
+    """Whether every data-parallel replica of each layout lies in one pool of equal GPUs, (N,). All GPUs must
+    be used, and replicas must synchronise only once a step."""
     meets_once: Bools = (x.zero <= HIGHEST_ZERO) & (np.fmod(x.tp * x.cp, x.ep * x.etp) == 0)
     return fills_pools(question, x, "dp") & meets_once & ~offloads(x)
 

@@ -70,8 +70,8 @@ def _fp8_words(question: Question, layout: Layout) -> Words:
 
 
 def _dims(question: Question, x: LayoutColumns) -> list[Array]:
-    """Dimensions of the matrix products of one tensor-parallel rank in a dense block, for each dimension an
-    array (N,) over layouts."""
+    """Dimensions of the matrix products of one tensor-parallel rank in a dense block, each an array over
+    layouts, (N,)."""
     gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
     dense = [gemm for gemm in gemms if not (gemm.routed or gemm.router)]
     tokens = question.training.sequence_length / x.cp
@@ -271,16 +271,16 @@ prices."""
 
 
 def _context_missing(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether the software stack lacks its kind of context parallelism (ring, all-gather,
-    ...), (N,). The default is always available (a stack without any has a separate rule)."""
+    """Whether the software stack lacks each layout's kind of context parallelism (ring, all-gather, ...),
+    (N,). The default is always available (a stack without any has a separate rule)."""
     stack = question.stack
     offered = [CONTEXTS.index(way) for way in (*stack.context_kinds, stack.context_parallel)]
     return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
 
 
 def _lacks(x: LayoutColumns, axis: str, offered: Container[str]) -> Bools:
-    """For each layout, whether it turns on a part of an axis, such as the states of `offload`, that is not offered,
-    (N,)."""
+    """Whether each layout turns on a part of an axis, such as the states of `offload`, that is not in
+    `offered`, (N,)."""
     parts = [name for name in AXES[axis].columns(axis) if name.removeprefix(f"{axis}_") not in offered]
     lacks: Bools = np.any([getattr(x, name) > 0 for name in parts], axis=0)
     return lacks

@@ -30,9 +30,9 @@ from planner.rules.legality import UNPRICED_OFFLOAD, is_offload_unpriced
 from planner.rules.stack import overlappable_axes
 
 Matter = Literal["states", "pipeline", "blocks"]
-"""Property of a layout that depends on some axes, for `states` the legal ZeRO stages and shard groups.
-`pipeline`: which chunks and schedules are. `blocks`: how long a block computes and its tensor ranks
-communicate."""
+"""Property of a layout that depends on some axes, one of `states` (legal ZeRO stages and shard groups),
+`pipeline` (legal chunks and schedules) and `blocks` (seconds in which a block computes and its tensor ranks
+communicate)."""
 
 
 class Mesh(NamedTuple):

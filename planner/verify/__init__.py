@@ -13,7 +13,7 @@ from cost_models.units import counted
 TOLERANCE = 1e-9
 """Relative difference up to which a stored and a recomputed number count as equal."""
 _MAX_NAMED = 3
-"""Maximum number of differing fields that one sentence names."""
+"""Maximum number of differing fields named in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Check:
 
 
 def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
-    """Check that all fields that a plan file claims equal the recomputed (`right`) ones. Numbers are equal up
+    """Check that all fields that a plan file claims equal the recomputed fields `right`. Numbers are equal up
     to rounding, and missing ones count as 0."""
     claims, values = dict(_flat_values(claimed)), dict(_flat_values(right))
     mistakes = [
@@ -43,8 +43,8 @@ def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any])
 
 
 def _flat_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted path, value) of each single value inside nested fields, such as `rank_memory.0.weights`,
-    and the length of each list."""
+    """Yield the dotted path, such as `rank_memory.0.weights`, and value of each single value in nested
+    fields, and the length of each list."""
     if isinstance(value, (list, tuple)):
         yield f"{place}.entries", len(value)
         value = dict(enumerate(value))

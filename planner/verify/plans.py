@@ -193,13 +193,13 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
 
 
 def _undecided(name: str, budget: Budget) -> Check:
-    """Check result `name` without a verdict, since time ran out."""
+    """Create the check result `name` without a verdict, since time ran out."""
     words = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
     return Check(name, None, words)
 
 
 def _check_optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
-    """Check that the repeated search finds no better plan than the file's, and one as good."""
+    """Check that the repeated search finds a plan as good as the file's, and none better."""
     measure, written, recommended = objective.measure, plan.objective, plan.recommendation is not None
     value = objective.value(plan.question, priced)
     gained = (measure.loss(value) - measure.loss(optimum.value)) / abs(value)

@@ -28,7 +28,7 @@ from planner.serving.serving_plan import ServingPlan, require_host
 from planner.verify import TOLERANCE, Check, check_equal
 
 _SOLVER: SolverName = "cbc"
-"""Name of the solver for verification, other than the one that planned."""
+"""Name of the solver that verifies, other than the solver that planned."""
 _PLANNING_SOLVER: SolverName = "highs"
 """Name of the solver that planned. It is asked again about the bound alone if the other one does not decide in time."""
 CLOSE = 1e-6
