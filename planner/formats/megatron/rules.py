@@ -8,12 +8,10 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Rule, Words
+from cost_models.axes.rule import Row, Words, rules
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.formats.trainer import Trainer
-
-_SCHEDULES = ("1f1b", "interleaved")
 
 
 def _interleaved(question: Question, layout: Layout) -> Words:
@@ -38,6 +36,37 @@ def _instances(question: Question, layout: Layout) -> Words:
     return Words(f"{message}, which do not divide the {copies} ranks that hold the same experts")
 
 
+_RULES: dict[str, Row] = {
+    "1F1B, or interleaved": (
+        lambda q, x: ~np.isin(x.schedule, [SCHEDULES.index(name) for name in ("1f1b", "interleaved")]),
+        "Megatron runs 1f1b, and interleaved where vpp is above 1, not `schedule={layout.schedule}`",
+        "leave out `schedule`",
+    ),
+    "the distributed optimizer shards optimizer states": (
+        lambda q, x: x.zero > 1,
+        "Megatron's distributed optimizer shards optimizer states (zero1), not `zero{layout.zero}`",
+        "write zero1",
+    ),
+    "interleaving takes microbatches in groups of pp": (
+        lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
+        _interleaved,
+    ),
+    "experts and tensor parallelism want sequence parallelism": (
+        lambda q, x: q.model.has_experts & (x.tp > 1) & (x.sp == 0),
+        "Megatron trains experts with tp{layout.tp} only with sequence parallelism",
+        "write `sp`",
+    ),
+    "data outside the pipeline are as many as copies of experts": (
+        # a pipeline of several stages that is not the outermost axis of the order
+        lambda q, x: (x.pp > 1) & (x.order != 0) & (x.expert_replicas != x.dp),
+        _experts_and_order,
+    ),
+    "optimizer instances divide the copies of experts": (
+        lambda q, x: q.model.has_experts & (x.expert_replicas % np.maximum(1, x.replicas // x.shard) != 0),
+        _instances,
+    ),
+}
+
 MEGATRON = Trainer(
     name="Megatron",
     stack="megatron-core",
@@ -45,45 +74,7 @@ MEGATRON = Trainer(
         *("megatron-lm", "megatron-2023", "megatron-2022", "megatron-2021", "nemo", "megascale"),
         *("megatron-deepspeed", "bigscience", "stronghold"),
     ),
-    rules=(
-        Rule(
-            "1F1B, or interleaved",
-            lambda q, x: ~np.isin(x.schedule, [SCHEDULES.index(name) for name in _SCHEDULES]),
-            "Megatron runs 1f1b, and interleaved where vpp is above 1, not `schedule={layout.schedule}`",
-            "leave out `schedule`",
-        ),
-        Rule(
-            "the distributed optimizer shards optimizer states",
-            lambda q, x: x.zero > 1,
-            "Megatron's distributed optimizer shards optimizer states (zero1), not `zero{layout.zero}`",
-            "write zero1",
-        ),
-        Rule(
-            "interleaving takes microbatches in groups of pp",
-            lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
-            _interleaved,
-        ),
-        Rule(
-            "experts and tensor parallelism want sequence parallelism",
-            lambda q, x: q.model.has_experts & (x.tp > 1) & (x.sp == 0),
-            "Megatron trains experts with tp{layout.tp} only with sequence parallelism",
-            "write `sp`",
-        ),
-        Rule(
-            "data outside the pipeline are as many as copies of experts",
-            # a pipeline of several stages that is not the outermost axis of the order
-            lambda q, x: (x.pp > 1) & (x.order != 0) & (x.expert_replicas != x.dp),
-            _experts_and_order,
-        ),
-        Rule(
-            "optimizer instances divide the copies of experts",
-            lambda q, x: (
-                (q.model.has_experts & (x.shard != x.replicas))
-                & (x.expert_replicas % np.maximum(1, x.replicas // x.shard) != 0)
-            ),
-            _instances,
-        ),
-    ),
+    rules=rules(_RULES),
     counts_full=True,  # --recompute-method block --recompute-num-layers N
     source=(
         "NVIDIA/Megatron-LM, August 2026: megatron/training/arguments.py, megatron/core/parallel_state.py, "
