@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from cost_models.errors import InputError, Problem
 from cost_models.files.reading import read_document
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Form, Option, Sharding, TablePlacement
 from planner.formats.exporter import Exported, Exporter
 
@@ -35,6 +34,8 @@ _TYPES: dict[Form, str] = {
     "node-row": "table_row_wise",
     "copy": "data_parallel",
 }
+_KERNELS = {("device", False): "fused", ("host", False): "fused_uvm", ("host", True): "fused_uvm_caching"}
+"""Memory of the rows, and whether the GPU caches some → TorchRec's kernel, but for copies."""
 MOST_BYTES = 2**28
 
 
@@ -64,42 +65,24 @@ def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -
         for number, (_, _, placed) in enumerate(tables)
         if (reason := not_in_torchrec(placed.option))
     ]
-    names = Counter(map(_module_name, model.table_names))
-    problems += [
-        Problem(name, "is the name of two tables there") for name, times in names.items() if times > 1
-    ]
+    counts = Counter(map(_module_name, model.table_names))
+    problems += [Problem(name, "is the name of two tables there") for name in counts if counts[name] > 1]
     if problems:
-        raise InputError(
-            f"TorchRec {VERSION} cannot run this sharding",
-            problems=problems,
-            hint="plan again with --stack torchrec and without --allow hot: it has whole, column, row, node-row, copy",
-        )
-    fields = {
-        "torchrec": VERSION,
-        "world_size": cluster.num_gpus,
-        "local_world_size": cluster.gpus_per_node,
-        "plan": {
-            MODULE: {
-                _module_name(name): _parameter(
-                    model.classes[of].rows,
-                    model.classes[of].width,
-                    placed,
-                    cluster.num_gpus,
-                    cluster.gpus_per_node,
-                )
-                for name, of, placed in tables
-            }
-        },
+        hint = "plan again with --stack torchrec and without --allow hot: it has whole, column, row, node-row, copy"
+        raise InputError(f"TorchRec {VERSION} cannot run this sharding", problems=problems, hint=hint)
+    world, local = cluster.num_gpus, cluster.gpus_per_node
+    parameters = {
+        _module_name(name): _parameter(model.classes[of], placed, world, local) for name, of, placed in tables
     }
+    fields: dict[str, Any] = {"torchrec": VERSION, "world_size": world, "local_world_size": local}
+    fields["plan"] = {MODULE: parameters}
     remarks = [f"tables are those of the module `{MODULE}` of the model that is wrapped"]
     if dotted := next((name for name in model.table_names if "." in name), ""):
-        remarks.append(
-            f"table `{dotted}` is called `{_module_name(dotted)}` there, as names of modules have no dot"
-        )
+        words = f"table `{dotted}` is called `{_module_name(dotted)}` there"
+        remarks.append(f"{words}, as names of modules have no dot")
     if any(placed.option.cached for _, _, placed in tables):
-        remarks.append(
-            "`cached` is a load factor of TorchRec's cache, which keeps rows used last, not those used most"
-        )
+        cache = "TorchRec's cache, which keeps rows used last, not those used most"
+        remarks.append(f"`cached` is a load factor of {cache}")
     return Exported(text=json.dumps(fields, indent=1) + "\n", remarks=tuple(remarks))
 
 
@@ -118,9 +101,8 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
         modules = value["plan"]
         tables = {name: one for module in modules.values() for name, one in module.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise InputError(
-            f"`{path}` is no sharding plan", hint="it has `world_size`, `local_world_size` and `plan`"
-        ) from None
+        hint = "it has `world_size`, `local_world_size` and `plan`"
+        raise InputError(f"`{path}` is no sharding plan", hint=hint) from None
     if world < 1 or local < 1 or world % local:
         raise InputError(f"`{path}` has {world} ranks in nodes of {local}")
     placements: list[TablePlacement] = []
@@ -131,16 +113,12 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
             problems.append(Problem(name, "is a table of the model, and not of the plan"))
             continue
         try:
-            placements.append(_placement(tables[table_name], table.rows, table.width, world, local))
+            placements.append(_placement(tables[table_name], table, world, local))
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            message = (
-                str(error) if type(error) is ValueError else "is not written as TorchRec's ParameterSharding"
-            )
-            problems.append(Problem(name, message))
-    names = {*model.table_names, *map(_module_name, model.table_names)}
-    problems += [
-        Problem(name, "is a table of the plan, and not of the model") for name in tables.keys() - names
-    ]
+            reason = str(error) if type(error) is ValueError else ""
+            problems.append(Problem(name, reason or "is not written as TorchRec's ParameterSharding"))
+    unknown = tables.keys() - {*model.table_names, *map(_module_name, model.table_names)}
+    problems += [Problem(name, "is a table of the plan, and not of the model") for name in unknown]
     if problems:
         raise InputError(f"`{path}` does not shard `{model.name}`", problems=problems)
     return Sharding(tuple(placements)), world
@@ -162,39 +140,19 @@ def not_in_torchrec(option: Option) -> str:
     return ""
 
 
-def _parameter(rows: int, width: int, placement: TablePlacement, world: int, local: int) -> dict[str, Any]:
+def _parameter(table: TableSpec, placement: TablePlacement, world: int, local: int) -> dict[str, Any]:
     """TorchRec's ParameterSharding of one table, as a dictionary."""
-    option = placement.option
-    fields: dict[str, Any] = {
-        "sharding_type": _TYPES[option.form],
-        "compute_kernel": _kernel(option),
-        "ranks": _ranks(placement, world, local),
-        "sharding_spec": None,
-    }
+    option, ranks = placement.option, _ranks(placement, world, local)
+    kernel = "dense" if option.form == "copy" else _KERNELS[option.tier, option.cached > 0]
+    fields: dict[str, Any] = {"sharding_type": _TYPES[option.form], "compute_kernel": kernel, "ranks": ranks}
+    fields["sharding_spec"] = None
     if option.form != "copy":
-        fields["sharding_spec"] = {
-            "shards": [
-                {
-                    "shard_offsets": offsets,
-                    "shard_sizes": sizes,
-                    "placement": f"rank:{rank}/cuda:{rank % local}",
-                }
-                for rank, (offsets, sizes) in zip(
-                    fields["ranks"], _shards(rows, width, placement, world, local), strict=True
-                )
-            ]
-        }
+        places = [{"placement": f"rank:{rank}/cuda:{rank % local}"} for rank in ranks]
+        shards = zip(_shards(table, option.form, len(ranks)), places, strict=True)
+        fields["sharding_spec"] = {"shards": [shard | place for shard, place in shards]}
     if option.cached:
         fields["cache_params"] = {"load_factor": option.cached}
     return fields
-
-
-def _kernel(option: Option) -> str:
-    if option.form == "copy":
-        return "dense"
-    if option.tier == "device":
-        return "fused"
-    return "fused_uvm_caching" if option.cached else "fused_uvm"
 
 
 def _ranks(placement: TablePlacement, world: int, local: int) -> list[int]:
@@ -205,22 +163,18 @@ def _ranks(placement: TablePlacement, world: int, local: int) -> list[int]:
     return list(placement.at)
 
 
-def _shards(
-    rows: int, width: int, placement: TablePlacement, world: int, local: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    form, slices = placement.option.form, placement.option.shards
+def _shards(table: TableSpec, form: Form, count: int) -> list[dict[str, Any]]:
+    """Offset and size of each of `count` shards of a table."""
+    rows, width = -(-table.rows // count), table.width // count
     if form in ("row", "node-row"):
-        ranks = world if form == "row" else local
-        block = -(-rows // ranks)
-        for index in range(ranks):
-            first = min(index * block, rows)
-            yield [first, 0], [min(block, rows - first), width]
-        return
-    for index in range(slices):
-        yield [0, index * (width // slices)], [rows, width // slices]
+        starts = [min(shard * rows, table.rows) for shard in range(count)]
+        cuts = [([start, 0], [min(rows, table.rows - start), table.width]) for start in starts]
+    else:
+        cuts = [([0, shard * width], [table.rows, width]) for shard in range(count)]
+    return [{"shard_offsets": offsets, "shard_sizes": sizes} for offsets, sizes in cuts]
 
 
-def _placement(fields: dict[str, Any], rows: int, width: int, world: int, local: int) -> TablePlacement:
+def _placement(fields: dict[str, Any], table: TableSpec, world: int, local: int) -> TablePlacement:
     """Sharding option and places of one table, from TorchRec's ParameterSharding. Raises ValueError with the
     reason where nothing here shards so."""
     form = next((form for form, name in _TYPES.items() if name == fields["sharding_type"]), None)
@@ -232,28 +186,24 @@ def _placement(fields: dict[str, Any], rows: int, width: int, world: int, local:
     if any(not 0 <= rank < world for rank in ranks):
         raise ValueError(f"has ranks beyond 0 to {world - 1}")
     kernel = fields["compute_kernel"]
-    if kernel not in ("dense", "fused", "fused_uvm", "fused_uvm_caching"):
+    if kernel not in ("dense", *_KERNELS.values()):
         raise ValueError(f"kernel `{kernel}` is not known here")
     if form == "column" and len(ranks) == 1:
         form = "whole"
-    cached = (
-        (fields.get("cache_params") or {}).get("load_factor") or 0.2 if kernel == "fused_uvm_caching" else 0.0
-    )
-    option = Option(
-        form=form,
-        shards=len(ranks) if form == "column" else 1,
-        tier="host" if "uvm" in kernel and form != "copy" else "device",
-        cached=float(cached),
-    )
+    cached = 0.0
+    if kernel == "fused_uvm_caching":
+        cached = float((fields.get("cache_params") or {}).get("load_factor") or 0.2)
+    shards, on_host = len(ranks) if form == "column" else 1, "uvm" in kernel and form != "copy"
+    option = Option(form, shards, tier="host" if on_host else "device", cached=cached)
     at = tuple(ranks) if form in ("whole", "column") else ()
     if form == "node-row":
         at = (ranks[0] // local,)
     placement = TablePlacement(option, at)
     spec = fields.get("sharding_spec")
     if spec is not None and form != "copy":
-        shards = [(one["shard_offsets"], one["shard_sizes"]) for one in spec["shards"]]
-        if shards != list(_shards(rows, width, placement, world, local)):
-            raise ValueError(f"has shards that are no equal cut of {rows:,} rows of {width}")
+        cuts = [{name: shard[name] for name in ("shard_offsets", "shard_sizes")} for shard in spec["shards"]]
+        if cuts != _shards(table, form, len(_ranks(placement, world, local))):
+            raise ValueError(f"has shards that are no equal cut of {table.rows:,} rows of {table.width}")
     return placement
 
 
