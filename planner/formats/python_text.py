@@ -27,12 +27,13 @@ def assign(path: str, value: Any) -> str:
     return f"{path} = {value!r}"
 
 
-def module(about: str, imports: Mapping[str, Iterable[str]], body: Iterable[str], last: str = "") -> str:
-    """Source of a Python module whose function `plan()` sets and returns `config`, given docstring, imports by
-    module, lines of the function, and code behind it."""
-    lines = [repr(about)]
-    lines += [
-        f"from {source} import {', '.join(sorted(set(names)))}" for source, names in sorted(imports.items())
+def module(about: str, sources: Mapping[str, str], body: Iterable[str], last: str = "") -> str:
+    """Source of a Python module whose function `plan()` sets and returns `config`, given docstring, lines of the
+    function, and code behind it; names that the code uses are imported from their `sources` (name → module)."""
+    code = "\n".join(["def plan():", *(f"    {line}" for line in body), "    return config", last])
+    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)} & sources.keys()
+    imports = [
+        f"from {source} import {', '.join(sorted(name for name in names if sources[name] == source))}"
+        for source in sorted({sources[name] for name in names})
     ]
-    lines += ["def plan():", *(f"    {line}" for line in body), "    return config", last]
-    return ast.unparse(ast.parse("\n".join(lines))) + "\n"
+    return ast.unparse(ast.parse("\n".join([repr(about), *imports, code]))) + "\n"

@@ -133,6 +133,13 @@ class Settings:
         return self.table.fate(path)
 
 
+def gpus_of(source: str, gpus: int | None) -> int:
+    """Number of GPUs that the user gives, of a source that does not have it. Raises InputError: the user does not."""
+    if gpus is None:
+        raise InputError(f"the {source} does not say on how many GPUs it runs", hint="--gpus says it")
+    return gpus
+
+
 class UnusedSetting(NamedTuple):
     """A setting of a trainer's file that the prediction does not depend on."""
 

@@ -82,7 +82,7 @@ class Fate(NamedTuple):
     kind: str
     """`ignored`, `noted` or `unpriced`."""
     reason: str
-    default: str
+    default: str = ""
 
 
 _FATES = ("ignored", "noted", "unpriced")

@@ -21,7 +21,7 @@ from planner.formats.exporter import Settings
 from planner.formats.settings import UnusedSetting, without
 from planner.formats.table import Fate, table_of
 
-TABLE = "megatron"
+TABLE = table_of("megatron")
 _EXCLUDE = (
     ("bf16", "fp16"),
     ("swiglu", "squared_relu"),
@@ -50,7 +50,7 @@ class Arguments:
     def get(self, name: str, default: Any = None) -> Any:
         """Value of an argument; if the command lacks the argument, `default` or else Megatron-LM's own
         default."""
-        return self.values.get(name, table_of(TABLE).arguments[name].default if default is None else default)
+        return self.values.get(name, TABLE.arguments[name].default if default is None else default)
 
     def has(self, name: str) -> bool:
         """Whether the command sets an argument explicitly."""
@@ -59,9 +59,18 @@ class Arguments:
     def assign(self, name: str, value: Any, flag: str) -> None:
         """Record the value of an argument. A different value before is a contradiction, kept as a problem."""
         if name in self.values and self.values[name] != value:
-            self.problems.append(Problem(f"`{flag}`", f"contradicts `{self.flags[name]}`"))
-        self.values[name] = value
-        self.flags[name] = flag
+            self.refuse(flag, f"contradicts `{self.flags[name]}`")
+        self.values[name], self.flags[name] = value, flag
+
+    def refuse(self, words: str, reason: str) -> None:
+        """Record a problem with these words of the command."""
+        self.problems.append(Problem(f"`{words}`", reason))
+
+
+_PASTE = (
+    "paste the command with values in place, as `bash -x run.sh` or `ps -ww -o args` prints it; "
+    '--also "SIZE=7b" sets variables that the script is started with'
+)
 
 
 def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Arguments:
@@ -78,19 +87,14 @@ def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Argument
             _take(args, flag, values)
     for name, excluded in _EXCLUDE:
         if args.get(name) and args.get(excluded):
-            args.problems.append(Problem(f"`{args.flags[excluded]}`", f"contradicts `{args.flags[name]}`"))
+            args.refuse(args.flags[excluded], f"contradicts `{args.flags[name]}`")
     if args.get("recompute_activations"):
         if args.get("recompute_granularity", "selective") != "selective":
-            granularity = args.flags["recompute_granularity"]
-            args.problems.append(Problem(f"`{granularity}`", "contradicts `--recompute-activations`"))
+            args.refuse(args.flags["recompute_granularity"], "contradicts `--recompute-activations`")
         args.values["recompute_granularity"] = "selective"
     if args.problems:
-        hint = ""
-        if any("only the shell knows" in name.what for name in args.problems):
-            hint = (
-                "paste the command with values in place, as `bash -x run.sh` or `ps -ww -o args` prints it; "
-                '--also "SIZE=7b" sets variables that the script is started with'
-            )
+        is_open = any("only the shell knows" in problem.what for problem in args.problems)
+        hint = _PASTE if is_open else ""
         raise InputError("the command cannot be read", problems=args.problems, hint=hint)
     return args
 
@@ -104,8 +108,8 @@ def _by_flag(words: Sequence[str], args: Arguments) -> list[tuple[str, list[str]
         elif flags:
             flags[-1][1].append(word)
         else:
-            message = "is no argument" if is_decided(word) else "only the shell knows what this is"
-            args.problems.append(Problem(f"`{plain(word)}`", message))
+            reason = "is no argument" if is_decided(word) else "only the shell knows what this is"
+            args.refuse(plain(word), reason)
     return flags
 
 
@@ -125,28 +129,23 @@ def unpriced_values(args: Arguments) -> list[UnusedSetting]:
     unused = []
     for name in dict.fromkeys([*args.values, "offload_modules"]):
         value, switch = args.get(name) or (), name
-        unpriced: Sequence[str]
         several = [value] if isinstance(value, str) else value
-        priced = list(table_of(TABLE).arguments[name].values.values())
+        priced = list(TABLE.arguments[name].values.values())
         unpriced = priced and [one for one in several if one not in priced]
         reason = f"has a value that is not priced; priced are {', '.join(priced)}"
         if name == "offload_modules":
             priced = [*OFFLOADED, *(OFFLOADED_OF_EXPERTS if args.get("num_experts") else ())]
             unpriced, switch = sorted(set(priced) - set(value)), "fine_grained_activation_offloading"
-            reason = (
-                f"leaves the inputs of {', '.join(unpriced)} on the GPU: all or none are priced on the host"
-            )
+            left = ", ".join(unpriced)
+            reason = f"leaves the inputs of {left} on the GPU: all or none are priced on the host"
         elif name.startswith("exp_avg_") and args.get("exp_avg_dtype") != args.get("exp_avg_sq_dtype"):
-            unpriced, reason = several, "both moments are priced in one type"
+            unpriced, reason = [*several], "both moments are priced in one type"
         elif name == "cp_comm_type" and len(set(value)) > 1:
-            unpriced, reason = several, "all blocks are priced with one kind"
+            unpriced, reason = [*several], "all blocks are priced with one kind"
         if unpriced and _ACTS.get(name, bool)(args):
-            key = re.split("[: ]", args.flags[switch].removeprefix("--"))[0]
-            unused.append(
-                UnusedSetting(
-                    key, value, args.flags.get(name, args.flags[switch]), Fate("unpriced", reason, "")
-                )
-            )
+            words, fate = args.flags[switch], Fate("unpriced", reason)
+            key = re.split("[: ]", words.removeprefix("--"))[0]
+            unused.append(UnusedSetting(key, value, args.flags.get(name, words), fate))
     return unused
 
 
@@ -164,13 +163,11 @@ def _dest(flag: str) -> str:
 def _flags() -> dict[str, tuple[str, bool | None]]:
     """Map from flag to the name of its setting and the value of a flag without argument, else None."""
     flags: dict[str, tuple[str, bool | None]] = {}
-    for name, row in table_of(TABLE).arguments.items():
-        dashed = name.replace("_", "-")
-        spellings = " ".join(
-            [f"--{dashed}", *(row.spellings.get(column, "") for column in ("flag", "earlier"))]
-        )
+    for name, row in TABLE.arguments.items():
         if row.kind != "off":
-            flags |= dict.fromkeys(spellings.split(), (name, True if row.kind == "switch" else None))
+            others = " ".join(row.spellings.get(column, "") for column in ("flag", "earlier"))
+            spellings = (f"--{name.replace('_', '-')}", *others.split())
+            flags |= dict.fromkeys(spellings, (name, True if row.kind == "switch" else None))
         if row.kind in ("switch", "off"):
             flags[flag_of(name, False)] = name, False
     return flags
@@ -183,7 +180,7 @@ def _take(args: Arguments, flag: str, values: list[str]) -> None:
         _pass_over(args, flag, values, words)
         return
     name, value = entry
-    row = table_of(TABLE).arguments[name]
+    row = TABLE.arguments[name]
     arity = 0 if value is not None else max(1, len(values)) if row.kind == "list" else 1
     try:
         if unknown := [one for one in values if not is_decided(one)]:
@@ -193,16 +190,15 @@ def _take(args: Arguments, flag: str, values: list[str]) -> None:
         args.assign(name, _value(row.kind, values) if value is None else value, words)
     except ValueError as error:
         if row.reason and not values[1:]:
-            args.unused.append(
-                UnusedSetting(name, True, words, Fate("noted", f"{error}, and {row.reason}", ""))
-            )
+            fate = Fate("noted", f"{error}, and {row.reason}")
+            args.unused.append(UnusedSetting(name, True, words, fate))
         else:
-            args.problems.append(Problem(f"`{words}`", str(error)))
+            args.refuse(words, str(error))
 
 
 def _pass_over(args: Arguments, flag: str, values: list[str], words: str) -> None:
     """Record an argument that the table does not list; values that may hide further arguments are a problem."""
-    dest, table = _dest(flag), table_of(TABLE)
+    dest, table = _dest(flag), TABLE
     fate, off = table.fate(dest), dest.removeprefix("no_")
     if fate is None and off != dest:
         fate, values = table.fate(off), ["false"]
@@ -210,8 +206,7 @@ def _pass_over(args: Arguments, flag: str, values: list[str], words: str) -> Non
     first = len(values) if "data-path" in flag else 1
     for value in values:
         if "[@]" in value or (value in values[first:] and may_hold_arguments(value)):
-            message = "only the shell knows which arguments it holds"
-            args.problems.append(Problem(f"`{plain(value)}`", message))
+            args.refuse(plain(value), "only the shell knows which arguments it holds")
 
 
 def _value(kind: str, values: list[str]) -> Any:
@@ -252,7 +247,7 @@ def _pattern(text: str) -> Any:
 
 def flag_of(name: str, value: Any) -> str:
     """The Megatron-LM flag that gives an argument this value, such as `--no-bias-gelu-fusion`."""
-    row = table_of(TABLE).arguments[name]
+    row = TABLE.arguments[name]
     return row.spellings.get("flag", ("--no-" if value is False else "--") + name.replace("_", "-"))
 
 
@@ -266,6 +261,6 @@ def _words(name: str, value: Any) -> list[str]:
         return []
     if name == "window_size":
         return [",".join(map(str, value))]
-    if table_of(TABLE).arguments[name].kind == "pattern":
+    if TABLE.arguments[name].kind == "pattern":
         return ["+".join(f"[{one}]*{len(list(run))}" for one, run in groupby(value))]
     return [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cost_models.errors import InputError, Problem
 from planner.formats.bash import BUILTINS, CALLS, Command, Script, is_decided, plain, read_script
 from planner.formats.foreign import refuse_foreign
+from planner.formats.settings import gpus_of
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
@@ -22,23 +22,24 @@ _SLURM = {
     **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), "--ntasks-per-node"),
     **dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), "--gpus-per-node"),
     **dict.fromkeys(("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"), "--cpus-per-node"),
-    **{
-        f"SLURM_{name}": f"--{name.replace('_', '-').lower()}"
-        for name in ("GPUS", "GPUS_PER_TASK", "CPUS_PER_TASK")
-    },
+    "SLURM_GPUS": "--gpus",
+    "SLURM_GPUS_PER_TASK": "--gpus-per-task",
+    "SLURM_CPUS_PER_TASK": "--cpus-per-task",
 }
 """Variable that Slurm sets → the option of `sbatch` that fixes it."""
 _NODES = ("--nnodes", "--nodes", "-N")
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node")
 _TASKS = ("--ntasks", "-n", "-np")
 _KNOWN_PROGRAM = "pretrain_gpt.py"
-_TORCHTITAN = re.compile(r"torchtitan\.(?:\w+\.)*train|.*torchtitan/train\.py|.*run_train\.sh")
-_NEMO = re.compile(r".*megatron_gpt_pretraining\.py")
-_DEEPSPEED = re.compile(r"(?:.*/)?deepspeed|--deepspeed(?:_config)?(?:=.*)?")
+_OTHERS = {
+    "torchtitan": re.compile(r"torchtitan\.(?:\w+\.)*train|.*torchtitan/train\.py|.*run_train\.sh"),
+    "NeMo": re.compile(r".*megatron_gpt_pretraining\.py"),
+    "DeepSpeed": re.compile(r"(?:.*/)?deepspeed|--deepspeed(?:_config)?(?:=.*)?"),
+}
+"""Name of another trainer → words that start it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(NamedTuple):
     """A Megatron-LM training command, split into launcher, arguments and environment."""
 
     launcher: tuple[str, ...]
@@ -73,9 +74,8 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
     _require_heeded(text, script, started)
     launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
     if not launches:
-        commands = [
-            plain("\0".join(one.words)).split("\0") for one in script.commands if one.words[0] not in BUILTINS
-        ]
+        programs = [one.words for one in script.commands if one.words[0] not in BUILTINS]
+        commands = [plain("\0".join(words)).split("\0") for words in programs]
         for words in commands:
             if (importer := import_instead(words)) is not None:
                 raise InputError(f"this starts {importer[0]}, whose settings are in a file", hint=importer[1])
@@ -85,31 +85,23 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
             refuse_foreign(command_line[:60], dict(pairs), command_line, options)
         last = script.commands[-1].words if script.commands else ()
         if last[:1] == ("exit",):
+            end = plain(" ".join(last))
             raise InputError(
-                f"the script ends with `{plain(' '.join(last))}` before it starts a training",
-                hint=_missing(script),
+                f"the script ends with `{end}` before it starts a training", hint=_missing(script)
             )
-        raise InputError(
-            "nothing here starts `pretrain_gpt.py`", hint="paste the line that does, with its arguments"
-        )
+        hint = "paste the line that does, with its arguments"
+        raise InputError("nothing here starts `pretrain_gpt.py`", hint=hint)
     if len(launches) > 1:
-        raise InputError(
-            f"{len(launches)} different commands start a training",
-            problems=[Problem("", f"`{plain(' '.join((*one[0], *one[1])))[:120]}`") for one in launches],
-            hint="paste the one to import",
-        )
+        problems = [Problem("", f"`{plain(' '.join((*one[0], *one[1])))[:120]}`") for one in launches]
+        message = f"{len(launches)} different commands start a training"
+        raise InputError(message, problems=problems, hint="paste the one to import")
     launcher, arguments = launches[0]
     environment = next(one.environment for one in script.commands if _is_launch(one))
     batch |= _options(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
-    return Launch(
-        launcher=(
-            *launcher,
-            *(word for option in _integer_options(batch).items() for word in map(str, option)),
-        ),
-        arguments=(*arguments, *(word for one in also_script.commands for word in one.words)),
-        environment=environment,
-        assumptions=tuple(script.values.assumptions),
-    )
+    counted = (word for option in _integer_options(batch).items() for word in map(str, option))
+    further = (word for one in also_script.commands for word in one.words)
+    assumptions = tuple(script.values.assumptions)
+    return Launch((*launcher, *counted), (*arguments, *further), environment, assumptions)
 
 
 def _options(words: Iterable[str]) -> dict[str, str]:
@@ -158,20 +150,15 @@ def _missing(script: Script) -> str:
 
 def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
     """Raise InputError if the script overwrites a variable of `--also` without using its value."""
-    lost = [
-        name
+    values = script.environment
+    problems = [
+        Problem(name, f"the script sets it to `{plain(values.get(name, ''))}`")
         for name, value in started.items()
-        if script.environment.get(name) != value
-        and not re.search(rf"\b{name}=[^\n]*\$\{{?{name}\b", text, re.ASCII)
+        if values.get(name) != value and not re.search(rf"\b{name}=[^\n]*\$\{{?{name}\b", text, re.ASCII)
     ]
-    if lost:
-        problems = [
-            Problem(name, f"the script sets it to `{plain(script.environment.get(name, ''))}`")
-            for name in lost
-        ]
-        raise InputError(
-            "--also: the script sets variables by itself", problems=problems, hint="change them there"
-        )
+    if problems:
+        message = "--also: the script sets variables by itself"
+        raise InputError(message, problems=problems, hint="change them there")
 
 
 def _is_launch(command: Command) -> bool:
@@ -199,23 +186,18 @@ def world_size(launch: Launch, gpus: int | None) -> int:
     Raises:
         InputError: neither says them, or they contradict one another.
     """
-    torchrun = any(
-        plain(word).endswith(("torchrun", "torch.distributed.run", "launch")) for word in launch.launcher
-    )
-    per_node = _number(launch.launcher, _PER_NODE if torchrun else (*_PER_NODE, "--ntasks-per-node"))
-    nodes = _number(launch.launcher, _NODES)
-    if nodes is None and torchrun and _value(launch.launcher, _NODES) is None:
+    words, programs = launch.launcher, ("torchrun", "torch.distributed.run", "launch")
+    torchrun = any(plain(word).endswith(programs) for word in words)
+    per_node = _number(words, _PER_NODE if torchrun else (*_PER_NODE, "--ntasks-per-node"))
+    nodes = _number(words, _NODES)
+    if nodes is None and torchrun and _value(words, _NODES) is None:
         nodes = 1
-    total = per_node * nodes if per_node and nodes else None if torchrun else _number(launch.launcher, _TASKS)
+    total = per_node * nodes if per_node and nodes else None if torchrun else _number(words, _TASKS)
     if total is None:
-        if gpus is None:
-            raise InputError("the command does not say on how many GPUs it runs", hint="--gpus says it")
-        return gpus
-    if gpus is not None and gpus != total:
-        raise InputError(
-            f"the command starts on {total} GPUs, --gpus says {gpus}",
-            hint="leave out --gpus, or write the number of nodes into the command",
-        )
+        return gpus_of("command", gpus)
+    if gpus not in (None, total):
+        hint = "leave out --gpus, or write the number of nodes into the command"
+        raise InputError(f"the command starts on {total} GPUs, --gpus says {gpus}", hint=hint)
     return total
 
 
@@ -235,17 +217,29 @@ def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
 def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
     """Name of another trainer that a command starts (torchtitan, NeMo, DeepSpeed), and the `meshwright import`
     command for the trainer's files; None if the command starts none of these."""
-    for program, name, read, beside in (
-        (_TORCHTITAN, "torchtitan", _torchtitan, "CLUSTER --gpus N"),
-        (_NEMO, "NeMo", _nemo, "CLUSTER"),
-        (_DEEPSPEED, "DeepSpeed", _deepspeed, "MODEL CLUSTER --gpus N --sequence S"),
-    ):
+    for name, program in _OTHERS.items():
         places = [at for at, word in enumerate(words) if program.fullmatch(plain(word))]
-        if places:
-            file, arguments = read(words, places[-1])
-            words_behind = plain(" ".join(arguments))
-            also = f' --also "{words_behind}"' if words_behind else ""
-            return name, f"meshwright import {plain(file)} {beside}{also}"
+        if not places:
+            continue
+        arguments = list(words[places[-1] + 1 :])
+        match name:
+            case "torchtitan":
+                file, arguments = _take_flag(arguments, "--job.config_file", "--job.config-file")
+                module, arguments = _take_flag(arguments, "--module")
+                if file is None:
+                    file = f"{module}/config_registry.py" if module is not None else "recipe.py"
+                beside = "CLUSTER --gpus N"
+            case "NeMo":
+                folder, arguments = _take_flag(arguments, "--config-path", "-cp")
+                stem, arguments = _take_flag(arguments, "--config-name", "-cn")
+                file = str(PurePosixPath(folder or ".") / f"{(stem or 'gpt').removesuffix('.yaml')}.yaml")
+                beside = "CLUSTER"
+            case _:
+                file, arguments = _take_flag(words, "--deepspeed_config", "--deepspeed")[0] or "", []
+                file = file if file.endswith(".json") else "ds.json"
+                beside = "MODEL CLUSTER --gpus N --sequence S"
+        also = plain(" ".join(arguments))
+        return name, f"meshwright import {plain(file)} {beside}" + (f' --also "{also}"' if also else "")
     return None
 
 
@@ -259,23 +253,3 @@ def _take_flag(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]
                 return words[at + 1], remaining[:at] + remaining[at + 2 :]
             return value if equals else None, remaining[:at] + remaining[at + 1 :]
     return None, remaining
-
-
-def _torchtitan(words: Sequence[str], at: int) -> tuple[str, list[str]]:
-    file, arguments = _take_flag(words[at + 1 :], "--job.config_file", "--job.config-file")
-    module, arguments = _take_flag(arguments, "--module")
-    if file is None:
-        file = f"{module}/config_registry.py" if module is not None else "recipe.py"
-    return file, arguments
-
-
-def _nemo(words: Sequence[str], at: int) -> tuple[str, list[str]]:
-    folder, arguments = _take_flag(words[at + 1 :], "--config-path", "-cp")
-    name, arguments = _take_flag(arguments, "--config-name", "-cn")
-    stem = str(name or "gpt").removesuffix(".yaml")
-    return str(PurePosixPath(folder or ".") / f"{stem}.yaml"), arguments
-
-
-def _deepspeed(words: Sequence[str], at: int) -> tuple[str, list[str]]:
-    file, _ = _take_flag(words, "--deepspeed_config", "--deepspeed")
-    return file if file is not None and file.endswith(".json") else "ds.json", []

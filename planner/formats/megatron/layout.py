@@ -20,7 +20,6 @@ from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec
 from planner.formats.exporter import JobExport
 from planner.formats.megatron.arguments import OFFLOADED, OFFLOADED_OF_EXPERTS, TABLE, Arguments, uses_fsdp
-from planner.formats.table import table_of
 
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", re.ASCII)
 _MOST_TEXT = 20_000
@@ -30,11 +29,12 @@ def write_layout(export: JobExport) -> None:
     """Set Megatron Core's arguments for the fields of the layout that its table does not write."""
     job, layout = export.job, export.job.layout
     if len(set(layout.layers)) > 1:
-        export.sets("layout.layers", pipeline_model_parallel_layout=pipeline_layout(layout.layers))
+        stages = "|".join("t" * blocks for blocks in layout.layers)
+        export.sets("layout.layers", pipeline_model_parallel_layout=f"E{stages}L")
     elif layout.vpp > 1:
         export.sets("layout.vpp", num_layers_per_virtual_pipeline_stage=layout.layers[0])
     if job.context:
-        kinds = table_of(TABLE).arguments["cp_comm_type"].values
+        kinds = TABLE.arguments["cp_comm_type"].values
         export.sets("layout.context", cp_comm_type=[kinds[job.context]])
     if job.model.has_experts:
         export.sets("layout.etp", expert_tensor_parallel_size=layout.expert_tp)
@@ -44,20 +44,12 @@ def write_layout(export: JobExport) -> None:
         export.sets("layout.zero", use_distributed_optimizer=True)
     instances = layout.data_ranks // layout.shard_group
     if instances > 1 and layout.zero:
-        export.sets(
-            "layout.shard",
-            differs=f"{instances} instances of the optimizer, each sharded",
-            num_distributed_optimizer_instances=instances,
-        )
-    export.supports(
-        {"layout.schedule": ("it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved")}
-    )
-    export.choose(
-        "layout.order",
-        layout.order,
-        {"tp-cp-dp-pp": {}, "tp-cp-pp-dp": {"use_tp_pp_dp_mapping": True}},
-        "it seats ranks tp-cp-dp-pp or tp-cp-pp-dp",
-    )
+        difference = f"{instances} instances of the optimizer, each sharded"
+        export.sets("layout.shard", differs=difference, num_distributed_optimizer_instances=instances)
+    schedules = ("it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved")
+    export.supports({"layout.schedule": schedules})
+    orders = {"tp-cp-dp-pp": {}, "tp-cp-pp-dp": {"use_tp_pp_dp_mapping": True}}
+    export.choose("layout.order", layout.order, orders, "it seats ranks tp-cp-dp-pp or tp-cp-pp-dp")
     _write_recompute(export)
     _write_offload(export)
 
@@ -78,7 +70,7 @@ def _write_recompute(export: JobExport) -> None:
 
 
 def _write_selective(export: JobExport, path: str) -> None:
-    drops, modules = set(export.job.stack.drops), table_of(TABLE).arguments["recompute_modules"].values
+    drops, modules = set(export.job.stack.drops), TABLE.arguments["recompute_modules"].values
     if export.job.model.latent_attention is None:
         drops.discard("latent-heads")
     if not export.job.model.has_experts:
@@ -101,11 +93,8 @@ def _write_offload(export: JobExport) -> None:
     if offload.states:
         blocks = min(layout.layers) * layout.vpp
         share = 1.0 if offload.states >= EVERY else min(1.0, offload.states / blocks)
-        settings |= {
-            "optimizer_cpu_offload": True,
-            "optimizer_offload_fraction": round(share, 6),
-            "use_precision_aware_optimizer": True,
-        }
+        settings |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": round(share, 6)}
+        settings["use_precision_aware_optimizer"] = True
         differences.append(f"states of {share:.0%} of a rank's parameters, in their order")
     if offload.activations:
         modules = OFFLOADED + (OFFLOADED_OF_EXPERTS if export.job.model.has_experts else ())
@@ -122,23 +111,16 @@ def layout_of(
     Raises:
         InputError: degrees do not divide the GPUs, blocks do not divide into stages, or a value is not known.
     """
-    degrees = table_of(TABLE).fields("layout", args.get)
+    degrees = TABLE.fields("layout", args.get)
     tp, pp, cp, ep = (degrees[axis] for axis in ("tp", "pp", "cp", "ep"))
     if min(tp, pp, cp, ep) < 1 or world % (tp * pp * cp):
-        raise InputError(
-            f"{world} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the command",
-            hint="the number of nodes is often a variable, or the launcher's: write it in",
-        )
+        message = f"{world} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the command"
+        hint = "the number of nodes is often a variable, or the launcher's: write it in"
+        raise InputError(message, hint=hint)
     dp = world // (tp * pp * cp)
     vpp, layers = stages_of(args, blocks, pp)
-    fields: dict[str, Any] = {
-        **degrees,
-        "vpp": vpp,
-        "dp": dp,
-        "zero": zero_of(args),
-        "order": "tp-cp-pp-dp" if args.get("use_tp_pp_dp_mapping") else "tp-cp-dp-pp",
-        "layers": layers,
-    }
+    fields: dict[str, Any] = {**degrees, "vpp": vpp, "dp": dp, "zero": zero_of(args), "layers": layers}
+    fields["order"] = "tp-cp-pp-dp" if args.get("use_tp_pp_dp_mapping") else "tp-cp-dp-pp"
     if degrees["sp"] and tp == 1:
         assumed.append("`--sequence-parallel` says nothing without tensor parallelism")
         fields["sp"] = False
@@ -154,9 +136,9 @@ def layout_of(
     if has_experts and (etp := args.get("expert_tensor_parallel_size", tp)) != tp:
         fields["etp"] = etp
     if cp > 1:
-        kind, argument = args.get("cp_comm_type")[0], table_of(TABLE).arguments["cp_comm_type"]
-        if argument.plan_value(kind) != stack.context_parallel:
-            fields["context"] = argument.plan_value(kind)
+        context = TABLE.arguments["cp_comm_type"].plan_value(args.get("cp_comm_type")[0])
+        if context != stack.context_parallel:
+            fields["context"] = context
     return Layout(**fields)
 
 
@@ -166,7 +148,7 @@ def zero_of(args: Arguments) -> int:
         return 3 if args.get("torch_fsdp2_reshard_after_forward") else 2
     strategy = "data_parallel_sharding_strategy"
     if uses_fsdp(args):
-        return int(table_of(TABLE).arguments[strategy].plan_value(args.get(strategy)))
+        return int(TABLE.arguments[strategy].plan_value(args.get(strategy)))
     return int(args.get("use_distributed_optimizer"))
 
 
@@ -176,10 +158,8 @@ def _recompute_of(args: Arguments, layers: tuple[int, ...], assumed: list[str]) 
     method, count = args.get("recompute_method"), args.get("recompute_num_layers")
     default = "full" if method or args.get("checkpoint_activations") else None
     match args.get("recompute_granularity", default), method:
-        case None, _:
-            return ("none",)
-        case "selective", _:
-            return ("selective",)
+        case (None | "selective") as granularity, _:
+            return (granularity or "none",)
         case "full", "block":
             return mixes_of(first_in_full(np.array(layers), count))
         case "full", "uniform" | None:
@@ -197,15 +177,6 @@ def _offload_of(args: Arguments, blocks: int) -> Offload:
     return Offload(states=states, activations=EVERY if args.get("fine_grained_activation_offloading") else 0)
 
 
-def pipeline_layout(layers: tuple[int, ...]) -> str:
-    """Text for `--pipeline-model-parallel-layout`, such as `Ettt|tttt|tttL`, given the blocks of every virtual
-    stage."""
-    stages = ["t" * count for count in layers]
-    stages[0] = "E" + stages[0]
-    stages[-1] += "L"
-    return "|".join(stages)
-
-
 def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ...]]:
     """Chunks of a pipeline rank (vpp), and number of blocks of every virtual stage in model order.
 
@@ -215,41 +186,32 @@ def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
     if (text := args.get("pipeline_model_parallel_layout")) is not None:
         layers = _stage_blocks(text)
         if len(layers) % pp or sum(layers) != blocks:
-            raise InputError(
-                f"`{args.flags['pipeline_model_parallel_layout']}` has {len(layers)} stages with {sum(layers)} blocks: "
-                f"`pp{pp}` and `--num-layers {blocks}` do not go with it"
-            )
+            words = args.flags["pipeline_model_parallel_layout"]
+            message = f"`{words}` has {len(layers)} stages with {sum(layers)} blocks"
+            raise InputError(f"{message}: `pp{pp}` and `--num-layers {blocks}` do not go with it")
         return len(layers) // pp, layers
-    first, last = (args.get(f"decoder_{one}_pipeline_num_layers") for one in ("first", "last"))
     vpp = _chunks(args, blocks, pp)
-    if pp * vpp > MAX_STAGES:
-        raise InputError(f"{pp * vpp:,} stages are more than any model has blocks for")
-    counts_first = bool(args.get("account_for_embedding_in_pipeline_split"))
-    counts_last = bool(args.get("account_for_loss_in_pipeline_split"))
+    if (stages := pp * vpp) > MAX_STAGES:
+        raise InputError(f"{stages:,} stages are more than any model has blocks for")
+    first, last = (args.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
     if first is None and last is None:
-        places = blocks + counts_first + counts_last
-        if places % (pp * vpp):
-            raise InputError(
-                f"`--num-layers {blocks}` does not divide by {pp * vpp} stages",
-                hint="`--pipeline-model-parallel-layout` says uneven ones",
-            )
-        stage_blocks = [places // (pp * vpp)] * (pp * vpp)
-        stage_blocks[0] -= counts_first
-        stage_blocks[-1] -= counts_last
+        before, behind = (args.get(f"account_for_{end}_in_pipeline_split") for end in ("embedding", "loss"))
+        share, rest = divmod(blocks + before + behind, stages)
+        if rest:
+            hint = "`--pipeline-model-parallel-layout` says uneven ones"
+            raise InputError(f"`--num-layers {blocks}` does not divide by {stages} stages", hint=hint)
+        stage_blocks = [share] * stages
+        stage_blocks[0] -= before
+        stage_blocks[-1] -= behind
         return vpp, tuple(stage_blocks)
-    inner_ranks = pp - (first is not None) - (last is not None)
-    inner_blocks = blocks - (first or 0) - (last or 0)
-    ranks = (
-        [inner_blocks // inner_ranks] * inner_ranks
-        if inner_ranks and not inner_blocks % (inner_ranks * vpp)
-        else []
-    )
-    each_rank = [*([first] if first is not None else []), *ranks, *([last] if last is not None else [])]
-    if len(each_rank) != pp or sum(each_rank) != blocks or any(one % vpp for one in each_rank):
+    ends = [end for end in (first, last) if end is not None]
+    middle = [(blocks - sum(ends)) // max(1, pp - len(ends))] * (pp - len(ends))
+    each_rank = [*ends, *middle] if last is None else [*ends[:-1], *middle, last]
+    if len(each_rank) != pp or sum(each_rank) != blocks or any(rank % vpp for rank in each_rank):
         raise InputError(
             f"`--num-layers {blocks}` does not divide over `pp{pp}` with such first and last ranks"
         )
-    return vpp, tuple(one // vpp for one in each_rank) * vpp
+    return vpp, tuple(rank // vpp for rank in each_rank) * vpp
 
 
 def _chunks(args: Arguments, blocks: int, pp: int) -> int:

@@ -14,7 +14,6 @@ from cost_models.errors import InputError, Problem
 from cost_models.specs.transformer import Rotary, TransformerSpec
 from planner.formats.exporter import JobExport
 from planner.formats.megatron.arguments import TABLE, Arguments
-from planner.formats.table import table_of
 
 _SCORED_BY = "two best"
 """How Megatron Core scores a group of experts."""
@@ -24,18 +23,15 @@ def _write_experts(export: JobExport) -> None:
     """Set Megatron Core's arguments for the fields of a mixture of experts that its table does not write."""
     model = export.job.model
     if model.num_moe_layers != model.num_layers:
-        mixtures = set(model.moe_layers) or set(
-            range(model.num_layers - model.num_moe_layers, model.num_layers)
-        )
+        mixtures = model.moe_layers or range(model.num_layers - model.num_moe_layers, model.num_layers)
         pattern = [int(layer in mixtures) for layer in range(model.num_layers)]
         export.sets("model.num_moe_layers", moe_layer_freq=pattern)
     groups = model.expert_groups
     if groups is not None and groups.scored_by != _SCORED_BY:
         export.lacks("model.expert_groups", "it scores a group by its two best experts")
     elif groups is not None:
-        export.sets(
-            "model.expert_groups", moe_router_num_groups=groups.count, moe_router_group_topk=groups.per_token
-        )
+        settings = {"moe_router_num_groups": groups.count, "moe_router_group_topk": groups.per_token}
+        export.sets("model.expert_groups", settings)
     if model.routing_bias and model.router_scores != "sigmoid":
         export.lacks("model.router_scores", "it balances experts by a bias beside sigmoid scores alone")
     else:  # with a balancing bias scores are fp32, as in DeepSeek-V3
@@ -46,13 +42,9 @@ def _write_experts(export: JobExport) -> None:
     elif not model.normalized_routing:
         reason = "it scales the weights of sigmoid scores to sum to one"
         export.lacks("model.normalized_routing", reason)
-    balance: dict[str, Any] = {"moe_router_load_balancing_type": "none"}
-    if model.load_balance:
-        balance = {
-            "moe_router_load_balancing_type": "aux_loss",
-            "moe_aux_loss_coeff": model.load_balance,
-        }
-    export.sets("model.load_balance", balance)
+    coefficient = {"moe_aux_loss_coeff": model.load_balance} if model.load_balance else {}
+    kind = "aux_loss" if model.load_balance else "none"
+    export.sets("model.load_balance", {"moe_router_load_balancing_type": kind, **coefficient})
 
 
 def experts_of(args: Arguments, mixtures: tuple[int, ...], dense: int) -> dict[str, Any]:
@@ -70,7 +62,7 @@ def experts_of(args: Arguments, mixtures: tuple[int, ...], dense: int) -> dict[s
     except ValueError:
         raise InputError(f"`--moe-aux-loss-coeff {coefficient}` is no number") from None
     fields: dict[str, Any] = {
-        **table_of(TABLE).fields("model", args.get, mixtures=True),
+        **TABLE.fields("model", args.get, mixtures=True),
         "moe_ffn_hidden_size": args.get("moe_ffn_hidden_size", dense),
         "num_moe_layers": len(of),
         "normalized_routing": not args.get("moe_router_pre_softmax"),
@@ -79,11 +71,8 @@ def experts_of(args: Arguments, mixtures: tuple[int, ...], dense: int) -> dict[s
     if of != tuple(range(len(mixtures) - len(of), len(mixtures))):
         fields["moe_layers"] = of
     if args.has("moe_router_num_groups"):
-        fields["expert_groups"] = {
-            "count": args.get("moe_router_num_groups"),
-            "per_token": args.get("moe_router_group_topk"),
-            "scored_by": _SCORED_BY,
-        }
+        count, per_token = args.get("moe_router_num_groups"), args.get("moe_router_group_topk")
+        fields["expert_groups"] = {"count": count, "per_token": per_token, "scored_by": _SCORED_BY}
     return fields
 
 
@@ -123,7 +112,7 @@ def write_model(export: JobExport) -> None:
             export.lacks("model.activation", f"it has no setting for {'a gated ' if gated else ''}{name}")
     if model.norm != "rmsnorm" and not model.norm_bias:
         export.lacks("model.norm_bias", "its layer norms have biases")
-    positions = table_of(TABLE).arguments["position_embedding_type"]
+    positions = TABLE.arguments["position_embedding_type"]
     choices = {kind: {positions.name: name} for kind, name in positions.values.items()}
     export.choose("model.positions", model.positions, choices, "it has no such positions")
     longest = max(model.max_positions, export.job.training.sequence_length)
@@ -152,19 +141,13 @@ def write_model(export: JobExport) -> None:
         if model.num_kv_heads != model.num_heads:
             export.sets("model.num_kv_heads", group_query_attention=True, num_query_groups=model.num_kv_heads)
     else:
-        query_rank: dict[str, Any] = {}
+        settings: dict[str, Any] = {"multi_latent_attention": True}
+        settings["qk_layernorm"] = True  # of latents, which all models with them have
+        settings |= {"kv_lora_rank": latent.kv_rank, "qk_head_dim": model.head_dim - latent.position_dim}
+        settings |= {"qk_pos_emb_head_dim": latent.position_dim, "v_head_dim": latent.value_dim}
         if latent.query_rank is not None:
-            query_rank["q_lora_rank"] = latent.query_rank
-        export.sets(
-            "model.latent_attention",
-            multi_latent_attention=True,
-            qk_layernorm=True,  # of latents, which all models with them have
-            kv_lora_rank=latent.kv_rank,
-            qk_head_dim=model.head_dim - latent.position_dim,
-            qk_pos_emb_head_dim=latent.position_dim,
-            v_head_dim=latent.value_dim,
-            **query_rank,
-        )
+            settings["q_lora_rank"] = latent.query_rank
+        export.sets("model.latent_attention", settings)
     if model.left_out:
         export.lacks("model.left_out", f"nobody read how: {', '.join(model.left_out)}")
 
@@ -211,12 +194,11 @@ def model_of(args: Arguments, assumed: list[str], tokenizer: str | None) -> Tran
     gated, biases = args.get("swiglu"), args.get("add_bias_linear")
     plain = "gelu-tanh" if args.values.get("bias_gelu_fusion") else "gelu"
     hidden = args.get("hidden_size")
+    mlp_width = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     fields = {
-        **table_of(TABLE).fields("model", args.get),
+        **TABLE.fields("model", args.get),
         "name": "imported",
-        "ffn_hidden_size": args.get(
-            "ffn_hidden_size", int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
-        ),
+        "ffn_hidden_size": args.get("ffn_hidden_size", mlp_width),
         "gated_mlp": gated,
         "activation": "silu" if gated else "squared-relu" if args.get("squared_relu") else plain,
         "attention_output_bias": biases,
@@ -245,13 +227,13 @@ def _vocabulary(args: Arguments, assumed: list[str], tokenizer: str | None) -> t
         assumed.append(f"{_GPT2_WORDS:,} words, those of GPT-2's tokenizer")
         words = _GPT2_WORDS
     multiple = args.get("make_vocab_size_divisible_by")
-    default = table_of(TABLE).arguments["make_vocab_size_divisible_by"].default
+    default = TABLE.arguments["make_vocab_size_divisible_by"].default
     is_padded = words is not None and multiple == default and not words % default
     return words, 1 if is_padded else multiple
 
 
 def _positions_of(args: Arguments) -> dict[str, Any]:
-    argument = table_of(TABLE).arguments["position_embedding_type"]
+    argument = TABLE.arguments["position_embedding_type"]
     kind = "rope" if args.get("use_rotary_position_embeddings") else args.get("position_embedding_type")
     if args.get("position_embedding") is False and kind == argument.default:
         kind = "none"
@@ -276,13 +258,8 @@ def _attention_of(args: Arguments, assumed: list[str]) -> dict[str, Any]:
         if not args.get("qk_layernorm"):
             assumed.append("norms of latents, which `--qk-layernorm` would switch on")
         position = args.get("qk_pos_emb_head_dim")
-        latent: dict[str, Any] = {
-            "kv_rank": args.get("kv_lora_rank"),
-            "position_dim": position,
-            "value_dim": args.get("v_head_dim"),
-        }
-        if args.has("q_lora_rank"):
-            latent["query_rank"] = args.get("q_lora_rank")
+        latent = {"kv_rank": args.get("kv_lora_rank"), "query_rank": args.get("q_lora_rank")}
+        latent |= {"position_dim": position, "value_dim": args.get("v_head_dim")}
         head = args.get("qk_head_dim") + position
         return {"latent_attention": latent, "head_dim": head, "qk_norm": False}
     fields = {"head_dim": args.get("kv_channels")} if args.has("kv_channels") else {}

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 
 from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
 from planner.formats.exporter import Job, JobExport, Settings
-from planner.formats.megatron.arguments import TABLE, Arguments, read_arguments, unpriced_values, written
+from planner.formats.megatron.arguments import Arguments, read_arguments, unpriced_values, written
 from planner.formats.megatron.launches import Launch, world_size
 from planner.formats.megatron.layout import layout_of, write_layout
 from planner.formats.megatron.model import model_of, write_model
@@ -45,14 +44,13 @@ def _text(job: Job, settings: Settings, name: str) -> str:
 
 def environment(job: Job, settings: Settings) -> dict[str, str]:
     """Environment variables that Megatron-LM needs for this job."""
-    variables = {}
-    if job.layout.tp > 1 or job.layout.cp > 1:
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"  # validate_args asks for it before Blackwell
-    if settings.get("fine_grained_activation_offloading"):
-        variables["NVTE_CPU_OFFLOAD_V1"] = "1"  # and for this with Transformer Engine 2.10
-    if job.stack.launches_block:
-        variables["CUDA_LAUNCH_BLOCKING"] = "1"
-    return variables
+    needed = {
+        # validate_args asks for this before Blackwell, and for the next with Transformer Engine 2.10
+        "CUDA_DEVICE_MAX_CONNECTIONS": job.layout.tp > 1 or job.layout.cp > 1,
+        "NVTE_CPU_OFFLOAD_V1": settings.get("fine_grained_activation_offloading"),
+        "CUDA_LAUNCH_BLOCKING": job.stack.launches_block,
+    }
+    return {variable: "1" for variable, is_needed in needed.items() if is_needed}
 
 
 def _usage(job: Job, name: str) -> tuple[str, ...]:
@@ -66,7 +64,7 @@ TARGET = Target(
     name="megatron",
     full_name="Megatron-LM (core 0.20)",
     stack=STACK,
-    table=TABLE,
+    table="megatron",
     export=write_core,
     facts=f"{FACTS} launches_block",  # the last in the environment
     text=_text,
@@ -86,13 +84,10 @@ def read_megatron(
         InputError: the command cannot be read, is incomplete, or contradicts itself.
     """
     args = read_arguments(launch.arguments, ignore)
-    assumed = list(launch.assumptions)
-    world = world_size(launch, gpus)
-    base = load_stack(stack or STACK)
-    reading = reading_of(args, world, launch.tokenizer, base, stack is not None, assumed)
+    world, base = world_size(launch, gpus), load_stack(stack or STACK)
     if launch.environment.get("CUDA_LAUNCH_BLOCKING") == "1":
-        return replace(reading, stack=reading.stack.model_copy(update={"launches_block": True}))
-    return reading
+        base = base.model_copy(update={"launches_block": True})
+    return reading_of(args, world, launch.tokenizer, base, stack is not None, [*launch.assumptions])
 
 
 def reading_of(
@@ -104,17 +99,10 @@ def reading_of(
     Raises:
         InputError: they are incomplete, contradict one another, or change layout or memory as no price does.
     """
-    assumed += unpriced(
-        one
-        for one in [*args.unused, *unpriced_values(args)]
-        if args.get("num_experts") or "moe" not in one.key
-    )
+    unused = [*args.unused, *unpriced_values(args)]
+    assumed += unpriced(one for one in unused if args.get("num_experts") or "moe" not in one.key)
     model = model_of(args, assumed, tokenizer)
     layout = layout_of(args, model.num_layers, model.has_experts, world, base, assumed)
-    return Reading(
-        model=model,
-        training=training_of(args, layout, stack_named, assumed),
-        layout=layout,
-        stack=stack_of(args, base, stack_named, assumed),
-        assumptions=tuple(assumed),
-    )
+    training = training_of(args, layout, stack_named, assumed)
+    stack = stack_of(args, base, stack_named, assumed)
+    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=tuple(assumed))

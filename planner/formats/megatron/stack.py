@@ -15,7 +15,6 @@ from cost_models.specs.stack import USER_BUFFERS, VOCABULARY_UNIT, StackSpec
 from planner.formats.exporter import JobExport
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.layout import zero_of
-from planner.formats.table import table_of
 
 STACK = "megatron-core"
 """Catalogue name of the software stack of core 0.20."""
@@ -36,9 +35,8 @@ def write_facts(export: JobExport) -> None:
     """Set Megatron Core's arguments for the facts of the software stack that they switch."""
     job, layout, stack, model = export.job, export.job.layout, export.job.stack, export.job.model
     backends = {kernel: {"attention_backend": name} for kernel, name in _BACKENDS.items()}
-    export.choose(
-        "stack.attention", stack.attention, backends, "its attention backends are unfused, flash and fused"
-    )
+    reason = "its attention backends are unfused, flash and fused"
+    export.choose("stack.attention", stack.attention, backends, reason)
     multiple = model.vocab_multiple
     if multiple == 1 and stack.pads_vocabulary:  # plans of earlier releases have it in the stack
         multiple = VOCABULARY_UNIT
@@ -99,19 +97,15 @@ def stack_of(args: Arguments, base: StackSpec, stack_named: bool, assumed: list[
     """
     inside = load_stack(STACK).overlap_tensor_parallel
     precise = args.get("use_precision_aware_optimizer") and not args.get("optimizer_cpu_offload")
-    switched = {
-        "overlap_grad_reduce": args.get("overlap_grad_reduce"),
-        "overlap_param_gather": args.get("overlap_param_gather"),
-        "tp_comm_overlap": inside * args.get("tp_comm_overlap"),
-        "use_precision_aware_optimizer": bool(precise),
-        "deterministic_mode": args.get("deterministic_mode"),
-        "overlap_cpu_optimizer_d2h_h2d": args.get("overlap_cpu_optimizer_d2h_h2d"),
-    }
+    switches = "overlap_grad_reduce overlap_param_gather deterministic_mode overlap_cpu_optimizer_d2h_h2d"
+    switched = {name: args.get(name) for name in switches.split()}
+    switched["tp_comm_overlap"] = inside * args.get("tp_comm_overlap")
+    switched["use_precision_aware_optimizer"] = bool(precise)
     zero = zero_of(args)
     if zero > 1:  # FSDP, which overlaps both
         switched |= {"overlap_grad_reduce": True, "overlap_param_gather": zero == 3}
     changes: dict[str, Any] = {
-        table_of(TABLE).arguments[name].field.removeprefix("stack."): value
+        TABLE.arguments[name].field.removeprefix("stack."): value
         for name, value in switched.items()
         if args.has(name) or not stack_named
     }
@@ -140,7 +134,7 @@ def stack_of(args: Arguments, base: StackSpec, stack_named: bool, assumed: list[
             assumed.append("tokens go to experts one by one, not gathered everywhere (`allgather`)")
     changes |= _attention_of(args)
     if args.get("recompute_granularity") == "selective":
-        modules, argument = args.get("recompute_modules"), table_of(TABLE).arguments["recompute_modules"]
+        modules, argument = args.get("recompute_modules"), TABLE.arguments["recompute_modules"]
         drops = tuple(sorted(argument.plan_value(one) for one in modules))
         changes["selective_drops"] = drops[0] if len(drops) == 1 else drops or "core"
     return base.model_copy(update=changes)

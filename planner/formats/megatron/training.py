@@ -13,7 +13,6 @@ from cost_models.axes.layout import Layout
 from cost_models.specs.training import TrainingSpec
 from planner.formats.exporter import JobExport, Settings
 from planner.formats.megatron.arguments import TABLE, Arguments
-from planner.formats.table import table_of
 
 _PRECISIONS: Mapping[str, Settings] = {
     "bf16": {"bf16": True},
@@ -28,9 +27,8 @@ def write_training(export: JobExport) -> None:
     """Set Megatron Core's arguments for the fields of the training job that its table does not write."""
     job, training = export.job, export.job.training
     wide = training.precision == "fp32"
-    export.choose(
-        "training.precision", training.precision, _PRECISIONS, "its products in fp32 are without TF32"
-    )
+    reason = "its products in fp32 are without TF32"
+    export.choose("training.precision", training.precision, _PRECISIONS, reason)
     if training.optimizer == "adamw":
         difference = "its Adam decays weights apart from gradients, as AdamW"
         export.sets("training.optimizer", differs=difference, optimizer="adam")
@@ -66,12 +64,11 @@ def training_of(args: Arguments, layout: Layout, stack_named: bool, assumed: lis
         assumed.append("the batch as it is after its ramp")
     length = args.get("seq_length")
     samples = args.get("train_samples", args.get("train_iters") * batch)
-    optimizer, argument = args.get("optimizer"), table_of(TABLE).arguments["optimizer"]
     fields: dict[str, Any] = {
         "global_batch": batch,
         "sequence_length": length,
         "precision": _precision_of(args, assumed),
-        "optimizer": argument.plan_value(optimizer),
+        "optimizer": TABLE.arguments["optimizer"].plan_value(args.get("optimizer")),
         "gradient_dtype": _gradients_of(args, stack_named),
         "dropout": _dropout_of(args, assumed),
         **({"tokens": float(samples * length)} if samples else {}),
@@ -82,13 +79,11 @@ def training_of(args: Arguments, layout: Layout, stack_named: bool, assumed: lis
 
 
 def _precision_of(args: Arguments, assumed: list[str]) -> str:
-    for low in ("fp8", "fp4"):
-        if args.has(low):
-            return low
-    precision = "bf16" if args.get("bf16") else "fp16" if args.get("fp16") else "fp32"
-    if precision == "fp32":
-        assumed.append("fp32: neither `--bf16` nor `--fp16` is there")
-    return precision
+    for precision in ("fp8", "fp4", "bf16", "fp16"):
+        if args.get(precision) not in (None, False):
+            return precision
+    assumed.append("fp32: neither `--bf16` nor `--fp16` is there")
+    return "fp32"
 
 
 def _gradients_of(args: Arguments, stack_named: bool) -> str | None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.units import LARGEST
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.script import reading_of
 from planner.formats.python_values import Unknown
-from planner.formats.settings import Reading, Settings, UnusedSetting, also_words, by_path, literal
-from planner.formats.table import Fate, table_of
+from planner.formats.settings import Reading, Settings, UnusedSetting, also_words, by_path, gpus_of, literal
+from planner.formats.table import Fate
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "switch": (bool,),
@@ -48,12 +48,12 @@ class FileArguments:
         elif isinstance(value, str) and "${" in value:
             reason = f"`{value}` is filled in when the program starts"
         if reason:
-            self.args.problems.append(Problem(f"`{path}`", reason))
+            self.args.refuse(path, reason)
         return default if value is None or reason else value
 
     def take(self, path: str, name: str) -> None:
         """Copy the setting at `path` to the Megatron-LM argument `name`, if present and of the right type."""
-        row, problem_count = table_of(TABLE).arguments[name], len(self.args.problems)
+        row, problem_count = TABLE.arguments[name], len(self.args.problems)
         value, kind = self.get(path), row.kind
         words = f"{path}: {printable(str(value))}"
         if kind == "whole" and isinstance(value, float) and value.is_integer():
@@ -67,9 +67,9 @@ class FileArguments:
         if fits:
             self.args.assign(name, tuple(value) if isinstance(value, list) else value, words)
         elif value is not None:
-            self.args.problems.append(Problem(f"`{words}`", "is no value of this setting"))
+            self.args.refuse(words, "is no value of this setting")
         if row.reason and len(self.args.problems) > problem_count:
-            fate = Fate("noted", f"{self.args.problems.pop().what}, and {row.reason}", "")
+            fate = Fate("noted", f"{self.args.problems.pop().what}, and {row.reason}")
             self.args.unused.append(UnusedSetting(path, True, path, fate))
 
     def take_fused_activation(self) -> None:
@@ -87,9 +87,8 @@ class FileArguments:
     def leave(self, column: str) -> None:
         """Record all unread settings as unused, with their treatment by the table (by path in `column`, else by
         Megatron-LM's name)."""
-        table = table_of(TABLE)
         self.args.unused += self.settings.unused(
-            lambda path: table.fate(path, column) or table.fate(path.partition(".")[2])
+            lambda path: TABLE.fate(path, column) or TABLE.fate(path.partition(".")[2])
         )
 
     def require_readable(self, source: str) -> None:
@@ -132,8 +131,8 @@ def read_nemo(
         InputError: it lacks what a price needs, or contradicts itself.
     """
     values = dict(by_path(document)) | overrides(also)
-    file = FileArguments(Settings({path: _resolved(path, values) for path in values}, table_of(TABLE)))
-    for path, name in table_of(TABLE).spelled("nemo").items():
+    file = FileArguments(Settings({path: _resolved(path, values) for path in values}, TABLE))
+    for path, name in TABLE.spelled("nemo").items():
         file.take(f"model.{path}", name)
     assumed: list[str] = []
     _take_shape(file, assumed)
@@ -141,10 +140,8 @@ def read_nemo(
     file.require_readable("file")
     tokenizer = file.get("model.tokenizer.type")
     if not file.args.has("vocab_size") and tokenizer != "GPT2BPETokenizer":
-        raise InputError(
-            "the file leaves the size of the vocabulary to its tokenizer",
-            hint='--also "model.override_vocab_size=128256" says it',
-        )
+        hint = '--also "model.override_vocab_size=128256" says it'
+        raise InputError("the file leaves the size of the vocabulary to its tokenizer", hint=hint)
     base, world = load_stack(stack or STACK), _world(file, gpus)
     file.leave("nemo")
     return reading_of(file.args, world, str(tokenizer), base, True, assumed)
@@ -163,14 +160,11 @@ def _resolved(path: str, values: Mapping[str, Any]) -> Any:
 def _world(file: FileArguments, gpus: int | None) -> int:
     nodes, per_node = (file.settings.integer("trainer.num_nodes"), file.settings.integer("trainer.devices"))
     if nodes is None or per_node is None:
-        if gpus is None:
-            raise InputError("the file does not say on how many GPUs it runs", hint="--gpus says it")
-        return gpus
+        return gpus_of("file", gpus)
     if gpus not in (None, nodes * per_node):
-        raise InputError(
-            f"the file is for {nodes * per_node} GPUs, --gpus says {gpus}",
-            hint=f'--also "trainer.num_nodes={max(1, (gpus or per_node) // per_node)}" says another number of nodes',
-        )
+        fitting = max(1, (gpus or per_node) // per_node)
+        hint = f'--also "trainer.num_nodes={fitting}" says another number of nodes'
+        raise InputError(f"the file is for {nodes * per_node} GPUs, --gpus says {gpus}", hint=hint)
     return int(nodes * per_node)
 
 
@@ -205,8 +199,8 @@ def _take_job(file: FileArguments) -> None:
     precision = str(file.get("trainer.precision", 32))
     if precision not in _PRECISIONS:
         raise InputError(f"`trainer.precision: {precision}` is not known here")
-    if (name := _PRECISIONS[precision]) is not None:
-        args.assign(name, True, f"trainer.precision: {precision}")
+    if (kind := _PRECISIONS[precision]) is not None:
+        args.assign(kind, True, f"trainer.precision: {precision}")
     if file.get("model.fp8", False):
         args.assign("fp8", "hybrid", "model.fp8: True")
     optimizer = str(file.get("model.optim.name", "fused_adam"))
@@ -214,11 +208,9 @@ def _take_job(file: FileArguments) -> None:
         raise InputError(f"`model.optim.name: {optimizer}` is not priced here", hint="Adam is")
     is_sharded = optimizer in _SHARDED
     args.assign("use_distributed_optimizer", is_sharded, f"optim.name: {optimizer}")
-    for path, fact in (
-        ("overlap_grad_sync", "overlap_grad_reduce"),
-        ("overlap_param_sync", "overlap_param_gather"),
-    ):
-        args.assign(fact, is_sharded and bool(file.get(f"model.optim.{path}", False)), f"optim.{path}")
+    for path, name in (("grad_sync", "grad_reduce"), ("param_sync", "param_gather")):
+        overlaps = is_sharded and bool(file.get(f"model.optim.overlap_{path}", False))
+        args.assign(f"overlap_{name}", overlaps, f"optim.overlap_{path}")
     if str(file.get("model.optim.grad_sync_dtype", "")).startswith("bf16"):
         args.assign("grad_reduce_in_bf16", True, "optim.grad_sync_dtype: bf16")
     elif is_sharded:

@@ -8,7 +8,6 @@ models/mla_provider.py, recipes/gpt/h100/vanilla_gpt.py.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,9 +21,8 @@ from planner.formats.megatron.script import reading_of, write_core
 from planner.formats.megatron.stack import FACTS
 from planner.formats.nemo.config_file import FileArguments, overrides
 from planner.formats.python_values import Call, Unknown, built_by, module_of
-from planner.formats.settings import Reading, without
+from planner.formats.settings import Reading, gpus_of, without
 from planner.formats.settings import Settings as Paths
-from planner.formats.table import table_of
 from planner.formats.target import Target
 from planner.formats.torchrun import torchrun_by_hand
 
@@ -34,14 +32,12 @@ MARK = "megatron.bridge"
 _BASE = "vanilla_gpt_pretrain_config"
 _PARTS = ("model", "train", "ddp", "dist", "optimizer")
 """Parts of the container that have Megatron Core's arguments."""
-_SET_ELSEWHERE = frozenset(
-    {
-        "group_query_attention",  # by the number of groups
-        "num_layers_per_virtual_pipeline_stage",  # by the number of chunks
-        "multi_latent_attention",  # by the provider of the model
-        *("bf16", "fp16", "fp8", "fp4"),  # by the mixed precision
-    }
-)
+_SET_ELSEWHERE = {
+    "group_query_attention",  # by the number of groups
+    "num_layers_per_virtual_pipeline_stage",  # by the number of chunks
+    "multi_latent_attention",  # by the provider of the model
+    *("bf16", "fp16", "fp8", "fp4"),  # by the mixed precision
+}
 _MIXES = {
     "fp8": "bf16_with_fp8_delayed_scaling_mixed",
     "fp4": "bf16_with_nvfp4_mixed",
@@ -52,84 +48,76 @@ _MODELS = {"": False, "GPTModelProvider": False, "MLAModelProvider": True}
 """Provider of a model without settings of its own → whether its attention is latent."""
 _FIRST_OF_LIST = ("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff")
 """Arguments of Megatron-LM that take a list, and one value in Bridge."""
-_WORDS = (
-    *("optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"),
-    *("model.attention_backend", "model.activation_func"),
-)
+_WORDS = "optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype model.attention_backend model.activation_func"
 """Settings whose values are names of Python."""
 
-Imports = defaultdict[str, list[str]]
-Lines = Iterator[tuple[str, Any]]
+_SOURCES = {
+    _BASE: f"{MARK}.recipes.gpt",
+    "forward_step": f"{MARK}.training.gpt_step",
+    "pretrain": f"{MARK}.training.pretrain",
+    "MLAModelProvider": f"{MARK}.models.mla_provider",
+    **dict.fromkeys(_MIXES.values(), f"{MARK}.training.mixed_precision"),
+    "CommOverlapConfig": f"{MARK}.training.comm_overlap",
+    "AttnBackend": "megatron.core.transformer.enums",
+    "squared_relu": "megatron.core.activations",
+    "silu": "torch.nn.functional",
+    "bfloat16": "torch",
+}
+"""Name that recipes use → module that it is imported from."""
 
 
-def _lines(job: Job, settings: Settings, imports: Imports) -> Lines:
+def _lines(job: Job, settings: Settings) -> Iterator[tuple[str, Any]]:
     """Yield path and value of every assignment to a Megatron Bridge configuration, in order."""
     if settings.get("multi_latent_attention"):
-        imports[f"{MARK}.models.mla_provider"].append("MLAModelProvider")
         yield "model", py.call("MLAModelProvider")
     mix = next((mix for name, mix in _MIXES.items() if settings.get(name)), None)
-    if mix is not None:
-        imports[f"{MARK}.training.mixed_precision"].append(mix)
     yield "mixed_precision", mix and py.call(mix)
     if job.layout.vpp > 1:
         yield "model.virtual_pipeline_model_parallel_size", job.layout.vpp
     for name, value in settings.items():
         if name not in _SET_ELSEWHERE:
-            yield from _argument_lines(name, value, imports)
+            yield from _bridge_settings(name, value).items()
 
 
-def _argument_lines(name: str, value: Any, imports: Imports) -> Lines:
-    """Yield the assignments of a Megatron Bridge configuration that set one Megatron Core argument."""
+def _bridge_settings(name: str, value: Any) -> dict[str, Any]:
+    """Settings of a Megatron Bridge configuration, path → value, for one argument of Megatron Core."""
     match name:
         case "seq_length":
-            yield from ((f"{part}.seq_length", value) for part in ("model", "dataset"))
+            return {f"{part}.seq_length": value for part in ("model", "dataset")}
         case "vocab_size":
-            yield from ((f"{part}.vocab_size", value) for part in ("model", "tokenizer"))
+            return {f"{part}.vocab_size": value for part in ("model", "tokenizer")}
         case "make_vocab_size_divisible_by":
-            yield "model.should_pad_vocab", True
-            yield "model.make_vocab_size_divisible_by", value
+            return {"model.should_pad_vocab": True, f"model.{name}": value}
         case "use_distributed_optimizer":
-            yield from ((f"{part}.use_distributed_optimizer", value) for part in ("ddp", "optimizer"))
+            return {f"{part}.use_distributed_optimizer": value for part in ("ddp", "optimizer")}
         case "accumulate_allreduce_grads_in_fp32" | "grad_reduce_in_bf16":
             in_fp32 = name == "accumulate_allreduce_grads_in_fp32"
-            yield from ((f"{part}.grad_reduce_in_fp32", in_fp32) for part in ("mixed_precision", "ddp"))
+            return {f"{part}.grad_reduce_in_fp32": in_fp32 for part in ("mixed_precision", "ddp")}
         case "exp_avg_dtype" | "exp_avg_sq_dtype":
-            imports["torch"].append("bfloat16")
-            yield f"optimizer.{name}", py.Code("bfloat16")
+            return {f"optimizer.{name}": py.Code("bfloat16")}
         case "swiglu":
-            imports["torch.nn.functional"].append("silu")
-            yield "model.gated_linear_unit", True
-            yield "model.activation_func", py.Code("silu")
+            return {"model.gated_linear_unit": True, "model.activation_func": py.Code("silu")}
         case "squared_relu":
-            imports["megatron.core.activations"].append("squared_relu")
-            yield "model.activation_func", py.Code("squared_relu")
+            return {"model.activation_func": py.Code("squared_relu")}
         case "untie_embeddings_and_output_weights":
-            yield "model.share_embeddings_and_output_weights", False
+            return {"model.share_embeddings_and_output_weights": False}
         case "attention_backend":
-            imports["megatron.core.transformer.enums"].append("AttnBackend")
-            yield "model.attention_backend", py.Code(f"AttnBackend.{value}")
+            return {"model.attention_backend": py.Code(f"AttnBackend.{value}")}
         case "cp_comm_type":
-            yield "model.cp_comm_type", value[0]
+            return {"model.cp_comm_type": value[0]}
         case "tp_comm_overlap":
-            imports[f"{MARK}.training.comm_overlap"].append("CommOverlapConfig")
-            yield "comm_overlap", py.call("CommOverlapConfig", tp_comm_overlap=True)
+            return {"comm_overlap": py.call("CommOverlapConfig", tp_comm_overlap=True)}
         case "train_samples":
-            yield "train.train_iters", None
-            yield "train.train_samples", value
-        case _:
-            yield table_of(TABLE).arguments[name].spellings.get("bridge", f"model.{name}"), value
+            return {"train.train_iters": None, "train.train_samples": value}
+    return {TABLE.arguments[name].spellings.get("bridge", f"model.{name}"): value}
 
 
 def _text(job: Job, settings: Settings, name: str) -> str:
-    imports: Imports = defaultdict(list)
-    imports[f"{MARK}.recipes.gpt"].append(_BASE)
-    imports[f"{MARK}.training.gpt_step"].append("forward_step")
-    imports[f"{MARK}.training.pretrain"].append("pretrain")
     body = [py.assign("config", py.call(_BASE))]
-    body += [py.assign(f"config.{path}", value) for path, value in _lines(job, settings, imports)]
+    body += [py.assign(f"config.{path}", value) for path, value in _lines(job, settings)]
     about = f"{name} for NeMo's Megatron Bridge, as `meshwright export --to nemo` wrote it."
     started = "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"
-    return py.module(about, imports, body, started)
+    return py.module(about, _SOURCES, body, started)
 
 
 def _usage(job: Job, name: str) -> tuple[str, ...]:
@@ -153,7 +141,7 @@ TARGET = Target(
     name="nemo",
     full_name="NeMo (Megatron Bridge 0.6)",
     stack=STACK,
-    table=TABLE,
+    table="megatron",
     export=_export,
     facts=FACTS,
     text=_text,
@@ -170,17 +158,13 @@ def read_bridge(
     Raises:
         InputError: the file has no recipe, or one that starts from what only Bridge knows, or contradicts itself.
     """
-    if gpus is None:
-        raise InputError("the recipe does not say on how many GPUs it runs", hint="--gpus says it")
-    config = _recipe(text)
+    world, config = gpus_of("recipe", gpus), _recipe(text)
     mix, values = _mix(config.fields.pop("mixed_precision", "bf16_mixed")), _values(config)
-    file = FileArguments(Paths(without({**values, **overrides(also)}, ignore), table_of(TABLE)))
+    file = FileArguments(Paths(without({**values, **overrides(also)}, ignore), TABLE))
     _take_all(file)
     args = file.args
     for name in mix:
-        args.assign(
-            name, "hybrid" if name == "fp8" else "nvfp4" if name == "fp4" else True, "mixed_precision"
-        )
+        args.assign(name, {"fp8": "hybrid", "fp4": "nvfp4"}.get(name, True), "mixed_precision")
     for name in ("overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer"):
         if not args.has(name):
             args.assign(name, False, f"ddp.{name}")
@@ -192,26 +176,22 @@ def read_bridge(
     args.assign(name, True, "grad_reduce_in_fp32")
     file.require_readable("recipe")
     file.leave("bridge")
-    return reading_of(args, gpus, None, load_stack(stack or STACK), True, [])
+    return reading_of(args, world, None, load_stack(stack or STACK), True, [])
 
 
 def _recipe(text: str) -> Call:
     module = module_of(text)
     built = {name: built_by(module, name) for name, node in module.functions.items() if not node.args.args}
-    recipes = {
-        name: one for name, one in built.items() if isinstance(one, Call) and one.name.endswith("_config")
-    }
+    calls = ((name, call) for name, call in built.items() if isinstance(call, Call))
+    recipes = [(name, call) for name, call in calls if call.name.endswith("_config")]
     if len(recipes) != 1:
-        raise InputError(
-            f"the file has {len(recipes) or 'no'} recipe{'s' if len(recipes) > 1 else ''} of Megatron Bridge",
-            hint="a function that starts from one of its recipes and returns it",
-        )
-    name, recipe = next(iter(recipes.items()))
+        count = f"{len(recipes) or 'no'} recipe{'s' if len(recipes) > 1 else ''}"
+        hint = "a function that starts from one of its recipes and returns it"
+        raise InputError(f"the file has {count} of Megatron Bridge", hint=hint)
+    ((name, recipe),) = recipes
     if recipe.name != _BASE:
-        raise InputError(
-            f"`{name}` starts from `{recipe.name}`, whose settings only Bridge has",
-            hint=f"start from `{_BASE}` and write out what the other sets",
-        )
+        hint = f"start from `{_BASE}` and write out what the other sets"
+        raise InputError(f"`{name}` starts from `{recipe.name}`, whose settings only Bridge has", hint=hint)
     return recipe
 
 
@@ -232,9 +212,8 @@ def _values(config: Call) -> dict[str, Any]:
     """Settings of a recipe by path; a Python name such as `torch.bfloat16` is reduced to the last part."""
     model = config.fields.get("model")
     if isinstance(model, Call) and model.name not in _MODELS:
-        raise InputError(
-            f"`{model.name}` has settings that only Bridge has", hint="write them out on a `GPTModelProvider`"
-        )
+        hint = "write them out on a `GPTModelProvider`"
+        raise InputError(f"`{model.name}` has settings that only Bridge has", hint=hint)
     values: dict[str, Any] = {}
     for part, part_values in config.fields.items():
         if isinstance(part_values, Call):
@@ -243,7 +222,7 @@ def _values(config: Call) -> dict[str, Any]:
             values[part] = part_values
     if isinstance(model, Call) and _MODELS[model.name]:
         values["model.multi_latent_attention"] = True
-    for path in _WORDS:
+    for path in _WORDS.split():
         if isinstance(values.get(path), Unknown):
             values[path] = str(values[path]).rpartition(".")[2].replace("bfloat16", "bf16")
     return values
@@ -254,7 +233,7 @@ def _plain(value: Any) -> Any:
 
 
 def _take_all(file: FileArguments) -> None:
-    values, args, table = file.settings.values, file.args, table_of(TABLE)
+    values, args, table = file.settings.values, file.args, TABLE
     if (kind := file.get("model.activation_func")) == "squared_relu":
         args.assign("squared_relu", True, "activation_func: squared_relu")
     elif kind not in (None, "silu", "gelu"):

@@ -13,6 +13,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.python_values import Call, Module, Unknown, built_by, module_of
-from planner.formats.settings import Reading, Settings, also_settings, by_path, renamed
+from planner.formats.settings import Reading, Settings, also_settings, by_path, gpus_of, renamed
 from planner.formats.table import table_of
 from planner.formats.torchtitan.writer import Flavour, flavours, model_of
 
@@ -97,25 +98,18 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
     arguments.pop("module", None)
     spec = config.fields.pop("model_spec", None)
     if not isinstance(spec, Call) or not spec.name.endswith("model_registry"):
-        raise InputError(
-            f"`{function}` does not say its model by `model_registry(..)`: "
-            f"`{printable(spec.name if isinstance(spec, Call) else str(spec))}`"
-        )
-    model_arguments = [*spec.arguments, spec.fields.get("flavor")]
-    if not isinstance(model_arguments[0], str):
-        raise InputError(
-            f"`{function}` does not say the flavor of its model: `{printable(str(model_arguments[0]))}`"
-        )
-    converters = [
-        *_converters(spec.fields.get("converters")),
-        *_converters(config.fields.pop("model_converters", ())),
-    ]
+        words = printable(spec.name if isinstance(spec, Call) else str(spec))
+        raise InputError(f"`{function}` does not say its model by `model_registry(..)`: `{words}`")
+    flavour = [*spec.arguments, spec.fields.get("flavor")][0]
+    if not isinstance(flavour, str):
+        raise InputError(f"`{function}` does not say the flavor of its model: `{printable(str(flavour))}`")
+    containers = (spec.fields.get("converters"), config.fields.pop("model_converters", ()))
     return Recipe(
         settings=renamed(dict(_flat(config)).items(), table) | renamed(arguments.items(), table),
         family=_family(module.sources.get(spec.name.split(".")[0], ""), name, function),
-        flavour=model_arguments[0],
+        flavour=flavour,
         attention=spec.fields.get("attn_backend"),
-        converters=tuple(converters),
+        converters=tuple(chain.from_iterable(map(_converters, containers))),
     )
 
 
@@ -129,10 +123,8 @@ def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
     ]
     if config_name is not None:
         if config_name not in module.functions:
-            raise InputError(
-                f"`{printable(str(config_name))}` is no function of the file",
-                hint=f"it has {', '.join(functions)}",
-            )
+            words, hint = printable(str(config_name)), f"it has {', '.join(functions)}"
+            raise InputError(f"`{words}` is no function of the file", hint=hint)
         functions = [config_name]
     recipes = {
         name: built
@@ -144,10 +136,8 @@ def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
         hint = "a recipe is a function that returns a `Trainer.Config`"
         raise InputError("the file has no recipe of torchtitan", hint=hint)
     if len(recipes) > 1:
-        listed = ", ".join(f"`{name}`" for name in recipes)
-        raise InputError(
-            f"the file has {len(recipes)} recipes", hint=f'--also "--config NAME" takes one: {listed}'
-        )
+        hint = f'--also "--config NAME" takes one: {", ".join(f"`{name}`" for name in recipes)}'
+        raise InputError(f"the file has {len(recipes)} recipes", hint=hint)
     return next(iter(recipes.items()))
 
 
@@ -187,9 +177,8 @@ def _family(source: str, name: str, function: str) -> str:
 
 _MESH = "parallelism"
 _RECOMPUTE = "activation_checkpoint"
-_POLICIES = {"FullAC": "full", "SelectiveAC": "selective"} | {
-    one: one for one in ("none", "full", "selective")
-}
+_POLICIES = {"FullAC": "full", "SelectiveAC": "selective"}
+_POLICIES |= {policy: policy for policy in ("none", "full", "selective")}
 
 
 def layout_of(
@@ -248,21 +237,18 @@ def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
         raise InputError(f"`{paths[1]}: {shard}` is no degree")
     if shard < 1 or replicas * shard * inner != world:
         words = ", ".join(f"`{path}: {settings.get(path)}`" for path in paths if path in settings.values)
-        raise InputError(
-            f"{world} GPUs do not divide by tp x pp x cp = {inner}" + (f" with {words}" if words else ""),
-            hint="the product of all degrees is the number of GPUs",
-        )
+        message = f"{world} GPUs do not divide by tp x pp x cp = {inner}{words and f' with {words}'}"
+        raise InputError(message, hint="the product of all degrees is the number of GPUs")
     return replicas, shard
 
 
 def _microbatch(settings: Settings, pp: int, assumed: list[str]) -> tuple[int, int]:
     """Sequences of one microbatch, and sequences per rank in one accumulation step."""
-    if (tokens := settings.integer("training.num_tokens_per_microbatch_per_dp_rank")) is not None:
-        sequences = tokens // (length := sequence_length(settings))
-        if sequences * length != tokens:
-            raise InputError(
-                f"`training.num_tokens_per_microbatch_per_dp_rank: {tokens}` are no whole sequences of {length:,}"
-            )
+    path = "training.num_tokens_per_microbatch_per_dp_rank"
+    if (tokens := settings.integer(path)) is not None:
+        sequences, rest = divmod(tokens, length := sequence_length(settings))
+        if rest:
+            raise InputError(f"`{path}: {tokens}` are no whole sequences of {length:,}")
         return sequences, sequences * settings.integer(f"{_MESH}.num_pp_microbatches")
     if (local := settings.integer("training.local_batch_size", None)) is None:
         local = settings.default_of("training.local_batch_size")
@@ -275,9 +261,8 @@ def _microbatch(settings: Settings, pp: int, assumed: list[str]) -> tuple[int, i
     else:
         sequences = settings.integer(f"{_MESH}.pipeline_parallel_microbatch_size")
     if local % sequences:
-        raise InputError(
-            f"`training.local_batch_size: {local}` does not divide into microbatches of {sequences}"
-        )
+        words = f"`training.local_batch_size: {local}`"
+        raise InputError(f"{words} does not divide into microbatches of {sequences}")
     return sequences, local
 
 
@@ -303,22 +288,19 @@ def _stages(settings: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, .
     else:
         layers = _even_stages(settings, blocks, pp, single=schedule in ("1f1b", "gpipe"))
     if len(layers) % pp or sum(layers) != blocks:
-        raise InputError(
-            f"{len(layers)} stages with {sum(layers)} blocks do not go with pp{pp} and a model of {blocks}"
-        )
+        stages = f"{len(layers)} stages with {sum(layers)} blocks"
+        raise InputError(f"{stages} do not go with pp{pp} and a model of {blocks}")
     return schedule, layers
 
 
 def _even_stages(settings: Settings, blocks: int, pp: int, *, single: bool) -> tuple[int, ...]:
     """Number of blocks of each of nearly equal stages, where embedding and head count as blocks
     (`_generate_llm_fqn_per_model_part`)."""
-    first, last = (
-        settings.get(f"{_MESH}.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")
-    )
-    if not all(isinstance(one, int) and 0 <= one <= blocks for one in (first, last)):
-        raise InputError(
-            "`pipeline_parallel_first_stage_less_layers` and that of the last are numbers of blocks"
-        )
+    paths = (f"{_MESH}.pipeline_parallel_{end}_stage_less_layers" for end in ("first", "last"))
+    first, last = map(settings.get, paths)
+    if not all(isinstance(end, int) and 0 <= end <= blocks for end in (first, last)):
+        path = "pipeline_parallel_first_stage_less_layers"
+        raise InputError(f"`{path}` and that of the last are numbers of blocks")
     blocks_per_stage = settings.integer(f"{_MESH}.pipeline_parallel_layers_per_stage")
     places = blocks + first + last
     stages = pp * (1 if single else 2) if blocks_per_stage is None else math.ceil(places / blocks_per_stage)
@@ -344,10 +326,8 @@ def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int, assumed: l
         return _POLICIES[name]
     if not option.isdecimal() or not 1 <= int(option[:9]) <= stage_blocks:
         raise InputError(f"`{_RECOMPUTE}.selective_ac_option: {option}` is not known here")
-    period = int(option)
-    assumed.append(
-        f"of every {period} blocks one is recomputed (`selective_ac_option: {option}`), the first of a stage"
-    )
+    period, words = int(option), f"`selective_ac_option: {option}`"
+    assumed.append(f"of every {period} blocks one is recomputed ({words}), the first of a stage")
     return "full" if period == 1 else f"full:{math.ceil(stage_blocks / period)}"
 
 
@@ -365,19 +345,14 @@ def read_torchtitan(
     Raises:
         InputError: the recipe contradicts itself or the number of GPUs, or says what only Python knows.
     """
-    if gpus is None:
-        raise InputError("the recipe does not say on how many GPUs it runs", hint="--gpus says it")
-    assumed: list[str] = []
+    world, assumed = gpus_of("recipe", gpus), list[str]()
     shape = _model(recipe, model, assumed)
-    settings = _settings(recipe, assumed)
-    base = load_stack(stack or STACK)
-    layout, local = layout_of(settings, recipe, shape, gpus, assumed)
+    settings, base = _settings(recipe, assumed), load_stack(stack or STACK)
+    layout, local = layout_of(settings, recipe, shape, world, assumed)
     training = _training(settings, recipe, layout, local, assumed)
-    switched_stack = base.model_copy(update=_facts(settings, recipe, base, assumed))
+    facts = _facts(settings, recipe, base, assumed)
     assumptions = (*settings.unread(), *assumed)
-    return Reading(
-        model=shape, training=training, layout=layout, stack=switched_stack, assumptions=assumptions
-    )
+    return Reading(model=shape, training=training, layout=layout, stack=facts, assumptions=assumptions)
 
 
 def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
@@ -394,10 +369,8 @@ def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
             else:
                 hidden.append(Problem(f"`{path}`", message))
     if hidden:
-        path = hidden[0].where.strip("`")
-        raise InputError(
-            "the recipe computes settings", problems=hidden, hint=f'--also "--{path} VALUE" says it'
-        )
+        hint = f'--also "--{hidden[0].where.strip("`")} VALUE" says it'
+        raise InputError("the recipe computes settings", problems=hidden, hint=hint)
     return Settings(values, table)
 
 
@@ -407,11 +380,9 @@ def _model(recipe: Recipe, named_model: TransformerSpec | None, assumed: list[st
         return named_model
     if (model := model_of(Flavour(recipe.family, recipe.flavour))) is not None:
         return model
-    listed = ", ".join(f"{one.family} {one.name}" for one in flavours())
-    raise InputError(
-        f"`{recipe.flavour}` of {recipe.family or 'an unknown family'} is not known here",
-        hint=f"name its model before the cluster; known are {listed}",
-    )
+    known = ", ".join(f"{flavour.family} {flavour.name}" for flavour in flavours())
+    message = f"`{recipe.flavour}` of {recipe.family or 'an unknown family'} is not known here"
+    raise InputError(message, hint=f"name its model before the cluster; known are {known}")
 
 
 def _training(
@@ -424,14 +395,11 @@ def _training(
         batch = settings.get("training.global_batch_size")
         batch = smallest_batch if batch == -1 else batch
     if not isinstance(batch, int) or batch < 1 or batch % smallest_batch:
-        raise InputError(
-            f"a global batch of {batch} sequences contradicts {local} on each of dp{layout.dp}",
-            hint="it is a multiple of their product",
-        )
+        message = f"a global batch of {batch} sequences contradicts {local} on each of dp{layout.dp}"
+        raise InputError(message, hint="it is a multiple of their product")
     if batch != smallest_batch and layout.pp > 1:
-        assumed.append(
-            f"one pipeline a step, where the recipe fills and drains it {batch // smallest_batch} times"
-        )
+        times = batch // smallest_batch
+        assumed.append(f"one pipeline a step, where the recipe fills and drains it {times} times")
     steps = settings.integer("training.steps")
     fields: dict[str, Any] = {
         "global_batch": batch,
@@ -466,8 +434,8 @@ def _precision(settings: Settings, recipe: Recipe, assumed: list[str]) -> str:
     return precision
 
 
-def _facts(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> dict[str, Any]:
-    """Fields of the software stack that a torchtitan recipe changes, with their values."""
+def _facts(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> StackSpec:
+    """The software stack with what a torchtitan recipe changes of it."""
     parts = settings.listed("compile.components") or ["model", "loss"]
     enabled = bool(settings.get("compile.enable"))
     facts: dict[str, Any] = {
@@ -484,4 +452,4 @@ def _facts(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[st
         facts["loss_parallel"] = False
     if recipe.attention == "flex":
         assumed.append("FlexAttention is priced as FlashAttention")
-    return facts
+    return base.model_copy(update=facts)

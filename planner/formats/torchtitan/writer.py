@@ -8,9 +8,9 @@ models/{llama3,qwen3,deepseek_v3}/__init__.py.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout
@@ -54,17 +54,10 @@ _CATALOGUE_FLAVOURS = {
 """Name in our catalogue → torchtitan's model of the same shape."""
 _KERNEL = re.compile(r"_(?:flex|varlen|fused_qkv|non_fused_qkv)(?:_attn)?$")
 """Ends of names that choose a kernel, not a shape."""
-_SHAPE = (
-    "num_layers",
-    "hidden_size",
-    "num_heads",
-    "num_kv_heads",
-    "ffn_hidden_size",
-    "vocab_size",
-    "num_experts",
-    "moe_ffn_hidden_size",
-    "tied_embeddings",
-)
+_SHAPE = """
+    num_layers hidden_size num_heads num_kv_heads ffn_hidden_size vocab_size num_experts moe_ffn_hidden_size
+    tied_embeddings
+"""
 """Fields that identify a model."""
 _ELSEWHERE = frozenset(
     {"kind", "name", "source", "changed", "max_positions", "left_out", "load_balance", "vocab_multiple"}
@@ -75,17 +68,9 @@ _ELSEWHERE = frozenset(
 @cache
 def _models() -> dict[Flavour, TransformerSpec]:
     models = {flavour: load_model(name) for name, flavour in _CATALOGUE_FLAVOURS.items()}
-    small = {
-        "name": "llama3-debugmodel",
-        "num_layers": 6,
-        "hidden_size": 256,
-        "num_heads": 16,
-        "num_kv_heads": 16,
-        "head_dim": 16,
-    }
-    debug = models[Flavour("llama3", "8B")].model_copy(
-        update={**small, "ffn_hidden_size": 768, "vocab_size": 2048}
-    )
+    sizes = {"num_layers": 6, "hidden_size": 256, "num_heads": 16, "num_kv_heads": 16, "head_dim": 16}
+    sizes |= {"ffn_hidden_size": 768, "vocab_size": 2048}
+    debug = models[Flavour("llama3", "8B")].model_copy(update={"name": "llama3-debugmodel", **sizes})
     return {**models, Flavour("llama3", "debugmodel"): debug}
 
 
@@ -105,30 +90,29 @@ def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None
     """The torchtitan flavor with the model's shape, and the catalogue's model of that flavor; None if there is
     none."""
     for flavour, spec in _models().items():
-        if all(getattr(model, name) == getattr(spec, name) for name in _SHAPE):
+        if all(getattr(model, name) == getattr(spec, name) for name in _SHAPE.split()):
             return flavour, spec
     return None
 
 
 VERSION = "0.3.0"
 _RATE = 3e-4
-_AC = "torchtitan.distributed.activation_checkpoint"
 _POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
-_IMPORTS = {
-    "torchtitan.components.loss": ["CrossEntropyLoss"],
-    "torchtitan.components.optimizer": ["default_adamw"],
-    "torchtitan.hf_datasets.text_datasets": ["HuggingFaceTextDataLoader"],
-    "torchtitan.models.common.config_utils": ["decoder_vocab_size"],
-    "torchtitan.trainer": ["Trainer"],
+_SOURCES = {
+    "CrossEntropyLoss": "torchtitan.components.loss",
+    "default_adamw": "torchtitan.components.optimizer",
+    **dict.fromkeys(("FullAC", "SelectiveAC"), "torchtitan.distributed.activation_checkpoint"),
+    "HuggingFaceTextDataLoader": "torchtitan.hf_datasets.text_datasets",
+    "decoder_vocab_size": "torchtitan.models.common.config_utils",
+    "Trainer": "torchtitan.trainer",
 }
+"""Name that modules use → module that it is imported from."""
 
 
 def stages(layers: tuple[int, ...]) -> list[list[str]]:
     """Module names (`tok_embeddings`, `layers.0`, ...) of every virtual stage, given the blocks of each."""
-    names, first = [], 0
-    for count in layers:
-        names.append([f"layers.{at}" for at in range(first, first + count)])
-        first += count
+    blocks = iter(range(sum(layers)))
+    names = [[f"layers.{block}" for block in islice(blocks, count)] for count in layers]
     names[0].insert(0, "tok_embeddings")
     names[-1] += ["norm", "lm_head"]
     return names
@@ -154,15 +138,12 @@ def _export(export: JobExport) -> None:
     _export_layout(export)
     job, training = export.job, export.job.training
     dtypes = {"bf16": "bfloat16", "fp32": "float32"}
-    export.choose(
-        "training.precision",
-        training.precision,
-        {
-            name: {"training.dtype": "float32", "training.mixed_precision_param": dtype}
-            for name, dtype in dtypes.items()
-        },
-        "it trains in bfloat16 or float32 unless its model is converted",
-    )
+    precisions = {
+        name: {"training.dtype": "float32", "training.mixed_precision_param": dtype}
+        for name, dtype in dtypes.items()
+    }
+    reason = "it trains in bfloat16 or float32 unless its model is converted"
+    export.choose("training.precision", training.precision, precisions, reason)
     if job.question.dropout:
         export.lacks("training.dropout", "its models drop nothing")
     if training.tokens is not None:
@@ -252,18 +233,16 @@ def _export_layout(export: JobExport) -> None:
 def _export_overlap(export: JobExport) -> None:
     """Tensor-parallel communication overlaps in compiled blocks only; all other overlap is always on."""
     layout, stack = export.job.layout, export.job.stack
-    overlap = layout.overlap
+    overlap, path = layout.overlap, "layout.overlap"
     ranks = {"pp": layout.pp, "dp": layout.data_ranks}
     always = [axis for axis in ranks if overlap is not None and ranks[axis] > 1 and axis not in overlap]
     tensor = stack.overlap_tensor_parallel > 0 if overlap is None else "tp" in overlap
     if always:
-        reason = f"its {' and '.join(always)} communication always runs behind compute"
-        export.lacks("layout.overlap", reason)
+        export.lacks(path, f"its {' and '.join(always)} communication always runs behind compute")
     elif tensor and not stack.compiled:
-        reason = "it overlaps tensor-parallel communication in compiled blocks only"
-        export.lacks("layout.overlap", reason)
+        export.lacks(path, "it overlaps tensor-parallel communication in compiled blocks only")
     elif tensor:
-        export.sets("layout.overlap", {"compile.enable_async_tensor_parallel": True})
+        export.sets(path, {"compile.enable_async_tensor_parallel": True})
 
 
 def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
@@ -271,10 +250,6 @@ def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
     family, flavour = fields.pop("model", ("llama3", "debugmodel"))
     policy = fields.pop("activation_checkpoint", None)
     model = py.call("model_registry", flavour, attn_backend=fields.pop("attention", "flex"))
-    imports = defaultdict(list, {source: list(names) for source, names in _IMPORTS.items()})
-    imports[f"torchtitan.models.{family}"].append("model_registry")
-    if policy is not None:
-        imports[_AC].append(policy)
     vocabulary = py.call("decoder_vocab_size", py.Code("model_spec"))
     values = {
         "loss": py.call("CrossEntropyLoss.Config", global_vocab_size=vocabulary),
@@ -289,7 +264,7 @@ def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
         *(py.assign(f"config.{path}", value) for path, value in values.items()),
     ]
     about = f"{name} for torchtitan {VERSION}, as `meshwright export --to torchtitan` wrote it."
-    return py.module(about, imports, body)
+    return py.module(about, {**_SOURCES, "model_registry": f"torchtitan.models.{family}"}, body)
 
 
 def _usage(job: Job, name: str) -> tuple[str, ...]:
