@@ -14,9 +14,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from cost_models.errors import InputError
+from planner.formats.python_values import OPERATIONS
 
 OPEN, CLOSE = "\ue000", "\ue001"
 """Marks around an expansion whose value is unknown."""
@@ -30,7 +32,7 @@ _MARK = re.compile(r"&&|\|\||;;|[<>;&|()\n\r]")
 _REDIRECTION = re.compile(r"[<>][<>&]*|&>[<>&]*")
 _DOCUMENT = re.compile(r"<<(?!<)(-?)[ \t]*((?:[^\s\\'\"<>;&|()]|\\.|'[^'\n]*'|\"[^\"\n]*\")+)")
 _PLAIN_TEXT = re.compile(rf"[^ \t\r\n;&|()<>'\"\\$`{OPEN}]+")
-_BEFORE_COUNT = ("if", "elif", "while", "until", "!", "{", "then", "do", "else")
+_BEFORE_COUNT = {"if", "elif", "while", "until", "!", "{", "then", "do", "else"}
 
 
 class Piece(NamedTuple):
@@ -128,11 +130,7 @@ class _Reader:
                 ends.append((re.sub(r"[\\'\"]", "", document[2]), bool(document[1])))
             elif self.take(_REDIRECTION):
                 dropped = True
-            elif (
-                not array
-                and self.text.startswith(COUNT, self.at)
-                and all(word.start in _BEFORE_COUNT for word in words)
-            ):
+            elif self.text.startswith(COUNT, self.at) and {one.start for one in words} <= _BEFORE_COUNT:
                 start = self.at
                 self.enclosed("(", ")", "))")
                 words.append(Word([Piece(COUNT, False), Piece(self.text[start + 2 : self.at - 2], True)]))
@@ -245,16 +243,15 @@ def plain(word: str) -> str:
 UNKNOWN = [f"{OPEN}{CLOSE}"]
 """Value of a variable that is assigned where only a shell knows whether."""
 _PARAMETER = re.compile(
-    r"(?P<count>#)?(?P<name>[A-Za-z_]\w*|[1-9])(?:\[(?P<at>[^\]]*)\])?(?P<how>,,|\^\^|:?[-=?+]|:|%%?|##?)?(?P<rest>.*)",
+    r"(?P<count>#)?(?P<name>[A-Za-z_]\w*|[1-9])(?:\[(?P<at>[^\]]*)\])?"
+    r"(?:(?P<how>,,|\^\^|:?[-=?+]|:|%%?|##?)(?P<rest>.*))?",
     re.ASCII | re.DOTALL,
 )
 _PIECES = re.compile(rf"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^\s{OPEN}])+")
 _PLAIN_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9])\}?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})", re.ASCII)
-_RUN_VARIABLES = re.compile(
-    "MASTER_|NODE_RANK|RANK|LOCAL_RANK|WANDB|NCCL_|HF_|CUDA_DEVICE_MAX_CONNECTIONS|OMP_"
-)
+_RUN_NAMES = re.compile("MASTER_|NODE_RANK|RANK|LOCAL_RANK|WANDB|NCCL_|HF_|CUDA_DEVICE_MAX_CONNECTIONS|OMP_")
 """Prefixes of variables for rendezvous and logging, which no price depends on."""
 _NO_ARGUMENTS = "the script is started without arguments of its own (`$@`)"
 _MOST_TEXT = 1_000_000
@@ -269,17 +266,9 @@ def _quotient(left: int, right: int) -> int:
 
 
 _OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    **OPERATIONS,
     ast.Div: _quotient,
     ast.Mod: lambda left, right: left - right * _quotient(left, right),
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
 }
 
 
@@ -342,18 +331,11 @@ class Values:
         if text.startswith("$((") and text.endswith("))"):
             number = self.number(text[3:-2], depth)
             return unknown if number is None else ([str(number)], False)
-        inner = text[2:-1] if text.startswith("${") and text.endswith("}") else text[1:]
-        parameter = _PARAMETER.fullmatch(inner)
-        if (
-            parameter is None
-            or text.startswith(("$(", "`"))
-            or not (parameter["how"] or not parameter["rest"])
-        ):
+        inner = text[2:-1] if text.startswith("${") and text.endswith("}") else text.removeprefix("$")
+        if (parameter := _PARAMETER.fullmatch(inner)) is None:
             return unknown
-        values, listed = (
-            self._elements(parameter["name"], parameter["at"], depth),
-            parameter["at"] in ("@", "*"),
-        )
+        listed = parameter["at"] in ("@", "*")
+        values = self._elements(parameter["name"], parameter["at"], depth)
         if not parameter["count"]:
             changed = self._changed(parameter, values, depth)
             return unknown if changed is None else (changed, listed)
@@ -379,7 +361,7 @@ class Values:
         if table is not None:
             return [table[key]] if key in table else []
         index = self.number(key, depth)
-        return UNKNOWN if index is None else values[index : index + 1] if index >= 0 else values[index:][:1]
+        return UNKNOWN if index is None else values[index:][:1]
 
     def _changed(self, parameter: re.Match[str], values: list[str] | None, depth: int) -> list[str] | None:
         """Values of a parameter after an operator such as `:-`, `,,` or `:0:2`; None if only the shell
@@ -388,11 +370,9 @@ class Values:
         if values == UNKNOWN or (values is None and how is None):
             return None
         is_set = values is not None and (bool("".join(values)) or not (how or "").startswith(":"))
+        if how is None or (is_set and how[-1] in "-=?"):
+            return values
         match how:
-            case None:
-                return values
-            case ":-" | "-" | ":=" | "=" | ":?" | "?" if is_set:
-                return values
             case ":-" | "-" | ":=" | "=":
                 default = self._fill(operand, depth)
                 if OPEN in default:
@@ -430,7 +410,7 @@ class Values:
     def _assume_unset(self, name: str, default: str) -> None:
         if name.isdecimal():
             self.assumptions[_NO_ARGUMENTS] = None
-        elif not _RUN_VARIABLES.match(name):
+        elif not _RUN_NAMES.match(name):
             consequence = f", so that it is `{default}`" if default else ""
             self.assumptions[f"`{name}` is not set{consequence}"] = None
 
@@ -439,10 +419,9 @@ class Values:
         filled = _NAME.sub(lambda name: self._operand(name[0]), self._fill(text, depth))
         if OPEN in filled or len(filled) > 1000:
             return None
-        plain = filled.replace("&&", " and ").replace("||", " or ")
-        plain = re.sub(r"!(?!=)", " not ", plain)
+        python = re.sub(r"!(?!=)", " not ", filled.replace("&&", " and ").replace("||", " or "))
         try:
-            return _computed(ast.parse(plain.strip(), mode="eval").body)
+            return _computed(ast.parse(python.strip(), mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             return None
 
@@ -477,9 +456,7 @@ def _computed(node: ast.expr) -> int:
             number = -_computed(operand)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             number = int(not _computed(operand))
-        case (
-            ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right])
-        ) if type(op) in _OPERATIONS:
+        case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]) if type(op) in _OPERATIONS:
             number = int(_OPERATIONS[type(op)](_computed(left), _computed(right)))
         case ast.BoolOp(op=op, values=values):
             operands = [bool(_computed(operand)) for operand in values]
@@ -523,13 +500,10 @@ def exit_status(words: Sequence[Word], values: Values) -> Truth:
     """Whether a bash command succeeds; None if its words do not decide that."""
     start = words[0].start
     if start == COUNT:
-        number = values.number(words[1].pieces[0].text) if len(words) == 2 else None
-        number = values.number(words[0].pieces[1].text) if len(words[0].pieces) == 2 else number
+        number = values.number(words[0].pieces[1].text)
         return None if number is None else number != 0
-    if start in ("true", ":"):
-        return True
-    if start == "false":
-        return False
+    if start in ("true", ":", "false"):
+        return start != "false"
     close = {"[": "]", TEST[0]: TEST[1], "test": ""}.get(start)
     if close is None or (close and words[-1].start != close) or len(words) > _MOST_WORDS:
         return None
@@ -548,11 +522,10 @@ class _Test:
         return truth if self.at == len(self.words) else None
 
     def _mark(self, *marks: str) -> bool:
-        word = self.words[self.at] if self.at < len(self.words) else None
-        if word is None or word.start not in marks or len(word.pieces) != 1:
-            return False
-        self.at += 1
-        return True
+        word = self.words[self.at] if self.at < len(self.words) else Word()
+        is_mark = word.start in marks and len(word.pieces) == 1
+        self.at += is_mark
+        return is_mark
 
     def _or(self) -> Truth:
         truth = self._and()
@@ -628,8 +601,7 @@ _DECLARE = ("export", "declare", "typeset", "local", "readonly")
 _DEEPEST_SCRIPT = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(NamedTuple):
     """One command of a script, with its expanded words and its environment."""
 
     words: tuple[str, ...]
@@ -656,6 +628,13 @@ class _Frame:
     value: str = ""
     outside: dict[str, list[str]] = field(default_factory=dict)
     """Variables before a subshell, which restores them."""
+
+    def enter(self, holds: Truth, *, tested: bool = True) -> None:
+        """Enter the next branch, which runs where its test `holds` and no earlier branch ran; without a test yet, what
+        decides about it runs wherever no earlier branch did."""
+        self.runs = all_of(self.outer, negation(self.ran_before))
+        if tested:
+            self.runs, self.ran_before = all_of(self.runs, holds), any_of(self.ran_before, holds)
 
 
 @dataclass(slots=True)
@@ -761,11 +740,7 @@ class Script:
             self._open("if", self.runs)
         elif word in ("then", "elif", "else") and frame.kind == "if":
             self.gate = True
-            if word == "then":
-                frame.runs = all_of(all_of(frame.outer, negation(frame.ran_before)), self.status)
-                frame.ran_before = any_of(frame.ran_before, self.status)
-            else:
-                frame.runs = all_of(frame.outer, negation(frame.ran_before))
+            frame.enter(self.status, tested=word == "then")
         elif word in ("fi", "done", "esac") and len(self.frames) > 1:
             self.frames.pop()
             self.status = None
@@ -774,14 +749,12 @@ class Script:
             self._open("loop", all_of(self.runs, None))
             if word in ("for", "select") and _NAME.fullmatch(name):
                 self.values.assign(name, UNKNOWN)
-            words.clear()
-            return False
+            del words[1:]
         elif word == "case" and len(words) > 2:
             frame = self._open("case", False)
             frame.subject = frame.value = self.values.text(words[1])
             frame.patterns = words[3:]
-            words.clear()
-            return False
+            del words[1:]
         elif word == "{":
             self._open("{", None if self.defines else self.runs)
             self.defines = False
@@ -789,8 +762,7 @@ class Script:
             self.frames.pop()
         elif word == "function":
             self.defines = True
-            words[:2] = []
-            return bool(words)
+            del words[1:2]
         elif word in ("do", "then", "time", "exec", *_DECLARE):
             self.declares = self.declares or word in _DECLARE
         elif word.startswith(("-", "+")) and words[0].start != "--" and len(word) < 4:
@@ -813,8 +785,7 @@ class Script:
             text = self.values.text(pattern)
             unknown = text != "*" and (OPEN in frame.value or OPEN in text)
             fits = any_of(fits, None if unknown else fnmatchcase(frame.value, text))
-        frame.runs = all_of(all_of(frame.outer, negation(frame.ran_before)), fits)
-        frame.ran_before = any_of(frame.ran_before, fits)
+        frame.enter(fits)
         frame.subject, frame.patterns = None, []
         self.gate = True
         return True
@@ -831,37 +802,29 @@ class Script:
             return exit_status(words, self.values)
         if self.declares:
             words[:] = [word for word in words if _ASSIGNMENT.fullmatch(word.start)]
-        first = next(
-            (at for at, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word.start)), len(words)
-        )
-        command_words = (
-            []
-            if runs is False
-            else [argument for word in words[first:] for argument in self.values.expand(word)]
-        )
+        assigning = [*takewhile(lambda word: _ASSIGNMENT.fullmatch(word.start), words)]
+        del words[: len(assigning)]
+        command_words = [] if runs is False else [*chain.from_iterable(map(self.values.expand, words))]
         known_before = dict(self.values.variables)
-        for word in words[:first]:
-            if assignment := _ASSIGNMENT.fullmatch(word.start):
-                self._assign(assignment[1], assignment[2] == "+", assignment[3], word)
-        del words[:first]
+        for word in assigning:
+            self._assign(word)
         if not command_words:
             return True
-        environment = self.environment
-        values = self.values
-        if first:  # `TP=4 command $TP`: the command's alone, and its words are as before
+        environment, values = self.environment, self.values
+        if assigning:  # `TP=4 command $TP`: the command's alone, and its words are as before
             values, self.values.variables = replace(self.values), known_before
         if command_words[0] in ("exit", "return"):
             self.ended = bool(runs)
         take_effect(command_words, runs, self.values)
-        self.commands.append(
-            Command(words=tuple(command_words), environment=environment, starter=self.starter)
-        )
+        self.commands.append(Command(tuple(command_words), environment, self.starter))
         for at, argument in enumerate(command_words) if command_words[0] not in BUILTINS else ():
             if re.search(r"\s", argument) and ".py" in argument:  # `sh -c "python .."`
                 self._inner(argument, nested, values, runs, (*self.starter, *command_words[:at]))
         return exit_status(words, self.values)
 
-    def _assign(self, name: str, appends: bool, start: str, word: Word) -> None:
+    def _assign(self, word: Word) -> None:
+        target, _, start = word.start.partition("=")
+        name, appends = target.removesuffix("+"), target.endswith("+")
         if self.runs is False:
             return
         if self.runs is None:
@@ -873,9 +836,8 @@ class Script:
                 self.values.tables[name] = self.values.tables.get(name, {}) | new if appends else new
                 return
             values = [one for each in word.array for one in self.values.expand(each)]
-            self.values.assign(
-                name, (self.values.variables.get(name, []) if appends else []) + values, appends=appends
-            )
+            before = self.values.variables.get(name, []) if appends else []
+            self.values.assign(name, before + values, appends=appends)
         else:
             text = self.values.text(Word([Piece(start, True), *word.pieces[1:]]))
             prefix = "".join(self.values.variables.get(name, [])[:1]) if appends else ""

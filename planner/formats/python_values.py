@@ -21,23 +21,25 @@ _NOTHING: Any = object()
 _MOST_TEXT = 1_000_000
 _MOST_STEPS = 100_000
 _DEEPEST = 20
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-}
-_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-    ast.Is: operator.eq,
-    ast.IsNot: operator.ne,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
+}
+"""Operations of two numbers that Python and a shell do alike."""
+_OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+    **OPERATIONS,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Is: operator.eq,
+    ast.IsNot: operator.ne,
     ast.In: lambda one, many: one in many if isinstance(many, list | tuple | dict) else _NOTHING,
 }
 
@@ -117,13 +119,9 @@ class Module:
                 self._set(target, self.value(value, names, depth), names, depth)
             case ast.AugAssign(target=target, op=op, value=value):
                 read = ast.parse(ast.unparse(target), mode="eval").body
-                new_value = _arithmetic(op, self.value(read, names, depth), self.value(value, names, depth))
-                self._set(
-                    target,
-                    Unknown(ast.unparse(line)[:60]) if new_value is _NOTHING else new_value,
-                    names,
-                    depth,
-                )
+                result = _operation(op, self.value(read, names, depth), self.value(value, names, depth))
+                new_value = Unknown(ast.unparse(line)[:60]) if result is _NOTHING else result
+                self._set(target, new_value, names, depth)
             case ast.FunctionDef(name=name):
                 self.functions.setdefault(name, line)
             case ast.ImportFrom() | ast.Import():
@@ -173,9 +171,7 @@ class Module:
             case ast.List(elts=elts) | ast.Tuple(elts=elts) | ast.Set(elts=elts):
                 return [self.value(item, names, depth) for item in elts]
             case ast.Dict(keys=keys, values=values):
-                items = [
-                    (key, self.value(item, names, depth)) for key, item in zip(keys, values, strict=True)
-                ]
+                items = zip(keys, [self.value(item, names, depth) for item in values], strict=True)
                 return {key.value: item for key, item in items if isinstance(key, ast.Constant)}
             case ast.Name(id=name):
                 return names.get(name, self.constants.get(name, _NOTHING))
@@ -188,16 +184,10 @@ class Module:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 item = self.value(operand, names, depth)
                 return _NOTHING if isinstance(item, Unknown | Call) else not item
-            case ast.BinOp(left=left, op=op, right=right):
-                return _arithmetic(op, self.value(left, names, depth), self.value(right, names, depth))
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                both = self.value(left, names, depth), self.value(right, names, depth)
-                return _comparison(op, *both)
+            case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
+                return _operation(op, self.value(left, names, depth), self.value(right, names, depth))
             case ast.BoolOp(op=op, values=values):
-                return _boolean_operand(
-                    isinstance(op, ast.Or),
-                    [self.value(item, names, depth) for item in values],
-                )
+                return _boolean_operand(op, [self.value(item, names, depth) for item in values])
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 condition = self.value(test, names, depth)
                 if isinstance(condition, Unknown | Call):
@@ -220,9 +210,8 @@ class Module:
                 keywords["**"] = Unknown(ast.unparse(keyword.value)[:60])
         if isinstance(node.func, ast.Name) and node.func.id in self.functions:
             places = [keyword.arg for keyword in self.functions[node.func.id].args.args]
-            return self.result(
-                node.func.id, depth + 1, {**dict(zip(places, arguments, strict=False)), **keywords}
-            )
+            given = dict(zip(places, arguments, strict=False)) | keywords
+            return self.result(node.func.id, depth + 1, given)
         return Call(ast.unparse(node.func)[:200], arguments, keywords)
 
 
@@ -230,30 +219,26 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) <= LARGEST
 
 
-def _arithmetic(op: ast.operator, left: Any, right: Any) -> Any:
-    if isinstance(left, list) and isinstance(right, list) and isinstance(op, ast.Add):
-        return [*left, *right] if len(left) + len(right) <= _MOST_STEPS else _NOTHING
-    return _apply(_ARITHMETIC, op, left, right) if _is_number(left) and _is_number(right) else _NOTHING
-
-
-def _comparison(op: ast.cmpop, left: Any, right: Any) -> Any:
-    is_unknown = isinstance(left, Unknown | Call) or isinstance(right, Unknown)
-    return _NOTHING if is_unknown else _apply(_COMPARISONS, op, left, right)
-
-
-def _apply(operations: Mapping[Any, Callable[[Any, Any], Any]], op: ast.AST, left: Any, right: Any) -> Any:
+def _operation(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
+    """Value of arithmetic or a comparison of two evaluated operands; `_NOTHING` if that is unknown."""
+    if isinstance(op, ast.cmpop):
+        is_known = not isinstance(left, Unknown | Call) and not isinstance(right, Unknown)
+    else:
+        is_known = _is_number(left) and _is_number(right)
+        if isinstance(left, list) and isinstance(right, list) and isinstance(op, ast.Add):
+            return [*left, *right] if len(left) + len(right) <= _MOST_STEPS else _NOTHING
     try:
-        return operations[type(op)](left, right)
+        return _OPERATIONS[type(op)](left, right) if is_known else _NOTHING
     except (KeyError, TypeError, ZeroDivisionError, OverflowError):
         return _NOTHING
 
 
-def _boolean_operand(is_or: bool, values: list[Any]) -> Any:
+def _boolean_operand(op: ast.boolop, values: list[Any]) -> Any:
     """Value of `and` or `or` over evaluated operands, which is the first operand that decides it."""
     for value in values:
         if isinstance(value, Unknown | Call):
             return _NOTHING
-        if bool(value) == is_or:
+        if bool(value) == isinstance(op, ast.Or):
             return value
     return values[-1]
 
