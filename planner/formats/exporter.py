@@ -19,12 +19,7 @@ from cost_models.specs.transformer import TransformerSpec
 Settings = Mapping[str, Any]
 """Name of a setting in the trainer's file → its value."""
 Verdict = Literal["expressed", "otherwise", "lacking"]
-PARTS: dict[str, type] = {
-    "layout": Layout,
-    "training": TrainingSpec,
-    "model": TransformerSpec,
-    "stack": StackSpec,
-}
+PARTS = {"layout": Layout, "training": TrainingSpec, "model": TransformerSpec, "stack": StackSpec}
 """Parts of a plan whose every field an exporter has to answer for."""
 _ABOUT_STACKS = """
     kind name family last_month source

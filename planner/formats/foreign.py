@@ -36,11 +36,10 @@ def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options:
     """Raise InputError if a file or a command belongs to a trainer that is not supported, with an equivalent
     `estimate` command. `options` are the user's `model`, `cluster` and `gpus`."""
     values = dict(by_path(document))
+    paths = [f"{path}." for path in values]
     for row in _trainers():
         keys = [each.split() for each in row["keys"].split("|") if each]
-        has = any(
-            all(any(f"{path}.".startswith(f"{key}.") for path in values) for key in each) for each in keys
-        )
+        has = any(all(any(path.startswith(f"{key}.") for path in paths) for key in each) for each in keys)
         if has or (text and re.search(row["command"], text)):
             raise InputError(
                 f"`{source}` seems to be of {row['trainer']}, whose files are not read",
@@ -50,26 +49,17 @@ def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options:
 
 def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """An `estimate` command equivalent to a foreign trainer's file, with capitals in place of missing sizes."""
-    values_by_name = {
-        name: next((values[path] for path in row[name].split() if path in values), None) for name in row
-    }
-    number = {
-        name: int(str(value))
-        for name, value in values_by_name.items()
-        if re.fullmatch(r"[1-9]\d{0,8}", str(value), re.ASCII)
-    }
+    settings = {name: next((values[one] for one in row[name].split() if one in values), None) for name in row}
+    is_number = re.compile(r"[1-9]\d{0,8}", re.ASCII).fullmatch
+    number = {name: int(str(value)) for name, value in settings.items() if is_number(str(value))}
     split = math.prod(number.get(axis, 1) for axis in _AXES[:3])
-    gpus = (
-        options.get("gpus") or number.get("gpus", 0) * number.get("nodes", 1) or split * number.get("dp", 0)
-    )
+    gpus = options.get("gpus") or number.get("gpus", 0) * number.get("nodes", 1)
+    gpus = gpus or split * number.get("dp", 0)
     if gpus and str(gpus).isdecimal():
         number.setdefault("dp", int(gpus) // split)
     if {"mbs", "dp"} <= number.keys():
         number.setdefault("batch", number["mbs"] * number.get("steps", 1) * number["dp"])
-    model, cluster = (
-        str(one)
-        for one in (options.get("model") or values_by_name["model"], options.get("cluster") or "CLUSTER")
-    )
+    model, cluster = str(options.get("model") or settings["model"]), str(options.get("cluster") or "CLUSTER")
     try:
         resolve_model(model)
     except (InputError, UnknownNameError, OSError):
@@ -77,6 +67,6 @@ def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mappin
     layout = " ".join(f"{axis}{number[axis]}" for axis in _AXES if axis in number)
     words = ["meshwright estimate", printable(model), cluster, f"--gpus {gpus or 'N'}"]
     words += [f"--global-batch {number.get('batch', 'B')}", f"--sequence {number.get('sequence', 'S')}"]
-    words += [f"--task {values_by_name['task']}"] if values_by_name["task"] in ("lora", "qlora") else []
+    words += [f"--task {settings['task']}"] if settings["task"] in ("lora", "qlora") else []
     words += [f"--stack {row['stack']}"] if row["stack"] else []
     return f'{" ".join(words)} --layout "{layout or "LAYOUT"}"'

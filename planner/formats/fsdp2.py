@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from cost_models.arrays import Bools
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import Rule
+from cost_models.axes.rule import Row, Rule, rules
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
@@ -22,32 +24,21 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.exporter import Job, JobExport
 from planner.formats.settings import Reading, ReadOptions, Settings
+from planner.formats.table import table_of
 from planner.formats.trainer import Trainer
 
 STACK, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
 """The software stack, and the same with a loss that never has all logits."""
 POLICIES: tuple[Recompute, ...] = ("none", "full")
 """Blocks are recomputed whole: all, or none."""
-WRAPS = "TRANSFORMER_BASED_WRAP"
 PRECISIONS = ("bf16", "fp16", "fp32")
 OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
 
 
-class Paths(NamedTuple):
-    """Names that a trainer over FSDP2 gives to each setting in its file, as dotted paths."""
-
-    version: str
-    reshard: str
-    strategy: str
-    offload: str
-    wrap: str
-    tp: str
-    cp: str
-    shard: str
-    replicate: str
-    recompute: str
-    ep: str = ""
-    """Empty: it has none."""
+def _copies(x: LayoutColumns) -> Bools:
+    """(N,) whether several replicas of a layout hold all weights each."""
+    copies: Bools = (x.zero == 0) & (x.replicas > 1)
+    return copies
 
 
 def streams_all_blocks(name: str) -> Rule:
@@ -55,14 +46,7 @@ def streams_all_blocks(name: str) -> Rule:
     only if they are sharded."""
     return Rule(
         "all blocks stream, with their states, or none",
-        lambda q, x: (
-            offloads(x)
-            & (
-                (x.offload_streamed < EVERY)
-                | (x.offload_activations > 0)
-                | ((x.zero == 0) & (x.replicas > 1))
-            )
-        ),
+        lambda q, x: offloads(x) & ((x.offload_streamed < EVERY) | (x.offload_activations > 0) | _copies(x)),
         f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else",
         "write `offload=streamed` with zero2 or zero3",
     )
@@ -70,46 +54,38 @@ def streams_all_blocks(name: str) -> Rule:
 
 def fsdp2_rules(name: str) -> tuple[Rule, ...]:
     """Rules that a layout must obey on a trainer over FSDP2 that is named `name`."""
-    return (
-        Rule(
-            "there are no pipelines",
+    table: Mapping[str, Row] = {
+        "there are no pipelines": (
             lambda q, x: x.pp > 1,
             f"{name} has no pipelines (`pp{{layout.pp}}`)",
             "use pp1",
         ),
-        Rule(
-            "weights and gradients are sharded with optimizer states, or nothing is",
+        "weights and gradients are sharded with optimizer states, or nothing is": (
             lambda q, x: x.zero == 1,
             f"{name} shards gradients with optimizer states, not as `zero1`",
             "write zero3 (reshard after forward) or zero2 (do not)",
         ),
-        Rule(
-            "replicas of split weights are sharded",
-            lambda q, x: (x.zero == 0) & (x.replicas > 1) & ((x.tp > 1) | (x.cp > 1)),
+        "replicas of split weights are sharded": (
+            lambda q, x: _copies(x) & ((x.tp > 1) | (x.cp > 1)),
             f"{name} shards weights over the replicas of `tp{{layout.tp}} cp{{layout.cp}}`",
             "write zero3 or zero2",
         ),
-        Rule(
-            "shard groups hold whole context groups",
-            lambda q, x: (
-                (x.zero > 0) & ((x.shard % x.cp != 0) | ((x.shard == x.cp) & (x.shard < x.replicas)))
-            ),
+        "shard groups hold whole context groups": (
+            lambda q, x: (x.zero > 0) & ((x.shard % x.cp > 0) | ((x.shard == x.cp) & (x.shard < x.replicas))),
             f"{name} shards over several whole context groups, not over `shard{{layout.shard}}` of cp{{layout.cp}}",
         ),
-        Rule(
-            "experts are split as the rest",
+        "experts are split as the rest": (
             lambda q, x: q.model.has_experts & ((x.ep > 1) | (x.etp != x.tp)),
             f"{name} holds experts as the rest, without `ep` or `etp`",
             "use ep1 and leave out `etp`",
         ),
-        Rule(
-            "tensor ranks have whole sequences",
+        "tensor ranks have whole sequences": (
             lambda q, x: x.sp == 1,
             f"{name} keeps the sequences of tensor ranks whole",
             "leave out `sp`; `cp` splits them",
         ),
-        streams_all_blocks(name),
-    )
+    }
+    return (*rules(table), streams_all_blocks(name))
 
 
 def is_sharded(job: Job) -> bool:
@@ -118,18 +94,19 @@ def is_sharded(job: Job) -> bool:
     return job.layout.zero > 0 or job.layout.tp > 1 or any(job.layout.offload)
 
 
-def sharding(job: Job, paths: Paths) -> dict[str, Any]:
-    """FSDP settings of a job (version, whether weights are resharded after forward, sizes of the mesh); empty
-    without FSDP."""
+def sharding(job: Job, table: str) -> dict[str, Any]:
+    """FSDP settings of a job (version, whether weights are resharded after forward, sizes of the mesh) by the
+    trainer's table of arguments; empty without FSDP."""
     if not is_sharded(job):
         return {}
     layout = job.layout
-    settings = {paths.version: 2, paths.reshard: layout.zero in (0, 3), paths.wrap: WRAPS}
+    settings = {"version": 2, "reshard": layout.zero in (0, 3), "wrap": "TRANSFORMER_BASED_WRAP"}
     shard = max(layout.shard_group // layout.cp, 1)
     replicas = layout.dp // shard
     if layout.tp * layout.cp * replicas > 1:
-        settings |= {paths.shard: shard, paths.replicate: replicas, paths.tp: layout.tp, paths.cp: layout.cp}
-    return settings
+        settings |= {"shard": shard, "replicate": replicas, "tp": layout.tp, "cp": layout.cp}
+    paths = table_of(table).spelled("role")
+    return {paths[role]: value for role, value in settings.items()}
 
 
 def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: str = "") -> None:
@@ -163,25 +140,25 @@ FACTS = "selective_drops"
 """Fact of the software stack that cannot matter: they recompute whole blocks."""
 
 
-def export_job(export: JobExport, paths: Paths) -> None:
-    """Set what all trainers over FSDP2 express alike, by their paths."""
+def export_job(export: JobExport, table: str) -> None:
+    """Set what all trainers over FSDP2 express alike, by the names in the trainer's table of arguments."""
+    paths = table_of(table).spelled("role")
     export_program(export, _LIMITS, "model's config")
-    export.sets("layout.zero", sharding(export.job, paths))
-    export_recompute(export, {paths.recompute: True})
+    export.sets("layout.zero", sharding(export.job, table))
+    export_recompute(export, {paths["recompute"]: True})
     if any(export.job.layout.offload):
-        export.sets("layout.offload", {paths.offload: True})
+        export.sets("layout.offload", {paths["offload"]: True})
 
 
 def read_sharded(
     settings: Settings,
-    paths: Paths,
     model: TransformerSpec,
     options: ReadOptions,
     job: Mapping[str, Any],
-    *,
     mbs: int,
     steps: int,
     context: Context,
+    *,
     fsdp: bool,
 ) -> Reading:
     """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh sizes.
@@ -192,30 +169,34 @@ def read_sharded(
     Raises:
         InputError: sizes that contradict one another, or are not said.
     """
-    assumed: list[str] = []
-    tp, cp, replicas = (settings.integer(path) for path in (paths.tp, paths.cp, paths.replicate))
-    ep = settings.integer(paths.ep) if paths.ep else 1
-    settings.read |= {paths.wrap, paths.version, paths.strategy, paths.reshard, paths.offload}
+    assumed, paths = list[str](), settings.table.spelled("role")
+    tp, cp, replicas = (settings.integer(paths[role]) for role in ("tp", "cp", "replicate"))
+    ep = settings.integer(paths["ep"]) if "ep" in paths else 1
+    settings.read |= {paths[role] for role in ("wrap", "version", "strategy", "reshard", "offload")}
     if not fsdp and tp * cp > 1:
         raise InputError(f"tp{tp} × cp{cp} of the file needs FSDP")
-    ranks, shard = tp * cp * ep * replicas, settings.integer(paths.shard, None)
+    ranks, shard = tp * cp * ep * replicas, settings.integer(paths["shard"], None)
     if (gpus := options.gpus or (shard and ranks * shard)) is None:
-        raise InputError(
-            "the file does not say all", problems=[Problem("--gpus", "missing")], hint="--gpus 8 says it"
-        )
+        missing = [Problem("--gpus", "missing")]
+        raise InputError("the file does not say all", problems=missing, hint="--gpus 8 says it")
     shard = shard or max(gpus // ranks, 1)
-    zero, shards_per_node = (0, "") if not fsdp else _zero_stage(settings, paths, assumed)
+    is_first = fsdp and int(settings.get(paths["version"])) == 1
+    strategy = paths["strategy" if is_first and paths["strategy"] in settings.values else "reshard"]
+    stage, _, scope = settings.plan_value(strategy).partition("/") if fsdp else ("0", "", "")
+    zero = int(stage)
+    if is_first:
+        pace = "takes as long, and as much memory, as"
+        assumed.append(f"FSDP 1 {pace} FSDP 2 with the same layout (zero{zero})")
     if fsdp and not zero and tp * cp > 1:
         raise InputError(f"tp{tp} × cp{cp} of the file needs FSDP that shards", hint="fsdp_version: 2")
-    if shards_per_node and not shard % options.node:
+    if scope and not shard % options.node:
         shard, replicas = options.node, replicas * (shard // options.node)
     if tp * cp * ep * replicas * shard != gpus:
         experts = f" × ep{ep}" if ep > 1 else ""
         raise InputError(f"{gpus} GPUs are not tp{tp} × cp{cp}{experts} × {replicas} × {shard} of the file")
     if ep > 1 and shard > 1:
-        assumed.append(
-            f"what is no expert is sharded over all {ep * shard} ranks; there over {shard}, in {ep} copies"
-        )
+        copies = f"there over {shard}, in {ep} copies"
+        assumed.append(f"what is no expert is sharded over all {ep * shard} ranks; {copies}")
     stack = load_stack(options.stack or STACK)
     layout = Layout(
         tp=tp,
@@ -226,26 +207,12 @@ def read_sharded(
         zero=zero,
         shard=shard * ep * cp if zero and replicas > 1 else None,
         context=None if cp == 1 or context == stack.context_parallel else context,
-        recompute=(settings.plan_value(paths.recompute),),
-        offload=Offload(streamed=EVERY) if settings.get(paths.offload) and fsdp else Offload(),
+        recompute=(settings.plan_value(paths["recompute"]),),
+        offload=Offload(streamed=EVERY) if settings.get(paths["offload"]) and fsdp else Offload(),
         layers=(model.num_layers,),
     )
     training = TrainingSpec.model_validate({"global_batch": mbs * steps * layout.dp, **job})
     return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=tuple(assumed))
-
-
-def _zero_stage(settings: Settings, paths: Paths, assumed: list[str]) -> tuple[int, str]:
-    """ZeRO stage of an FSDP file, and "node" if each node shards by itself (hybrid sharding). Raises
-    InputError."""
-    first = int(settings.get(paths.version)) == 1
-    zero, _, scope = settings.plan_value(
-        paths.strategy if first and paths.strategy in settings.values else paths.reshard
-    ).partition("/")
-    if first:
-        assumed.append(
-            f"FSDP 1 takes as long, and as much memory, as FSDP 2 with the same layout (zero{zero})"
-        )
-    return int(zero), scope
 
 
 def with_fused_loss(stack: StackSpec) -> StackSpec:

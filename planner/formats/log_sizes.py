@@ -24,28 +24,20 @@ def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
     job = Job(plan.question, plan.layout)
     rows = table_of(log.format.table).arguments if log.format.table else {}
     for setting in chain.from_iterable(values.values() for values in log.settings.values()):
-        field = (
-            setting.name
-            if setting.name.partition(".")[0] in (GPUS, *PARTS)
-            else log.format.fields.get(setting.name)
-        )
-        row = rows.get(setting.name)
+        name = setting.name
+        field = name if name.partition(".")[0] in (GPUS, *PARTS) else log.format.fields.get(name)
+        row = rows.get(name)
         if field is not None:
             expected = plan.layout.num_gpus if field == GPUS else job.value(field)
-        elif (
-            row is not None and row.written and not ("mixtures" in row.written and not job.model.has_experts)
-        ):
+        elif row is not None and row.written and ("mixtures" not in row.written or job.model.has_experts):
             expected = row.trainer_value(job.value(row.field.removeprefix("not ")))
         else:
             continue
         if not _agrees(setting.value, expected):
             text = setting.value.strip("'\"")
             is_count = text.isdecimal() and text.isascii() and len(text) < 20
-            printed = grouped(int(text)) if is_count else text
-            yield Problem(
-                f"{setting.place}  {setting.name}",
-                f"the log has {printed}, the plan {_words(expected)}",
-            )
+            message = f"the log has {grouped(int(text)) if is_count else text}, the plan {_words(expected)}"
+            yield Problem(f"{setting.place}  {name}", message)
 
 
 def _agrees(printed: str, expected: Any) -> bool:

@@ -17,25 +17,21 @@ _FOLDER = "run"
 _MINUTES = 30
 
 
-def _exporter(
-    name: str, text: Callable[[Job, str], str], usage: Callable[[Job], tuple[str, ...]]
-) -> Exporter:
+def _exporter(name: str, text: Callable[[Job, str], str], usage: Callable[[Job], str]) -> Exporter:
     def write(plan: Plan, plan_file: str, partly: bool) -> Exported:
         if plan.question.has_pools:
-            raise InputError(
-                f"{name} starts as many ranks on every node, and pools of several kinds may differ",
-                hint="`meshwright run` on each node, in the order of the pools, trains it",
-            )
+            message = f"{name} starts as many ranks on every node, and pools of several kinds may differ"
+            hint = "`meshwright run` on each node, in the order of the pools, trains it"
+            raise InputError(message, hint=hint)
         job = Job(plan.question, plan.layout)
         try:
             require_runnable(plan.question, plan.layout)
         except InputError as error:
             raise InfeasibleError(error.headline, problems=error.problems, hint=error.hint) from None
         fields = tuple(FieldExport(field=field, plan_value=str(job.value(field))) for field in field_paths())
-        prices = (
-            f"prices are of `{job.stack.name}`, and the executor works as `meshwright`: --stack meshwright"
-        )
-        remarks = usage(job) if job.stack.name in OWN_STACKS else (prices, *usage(job))
+        stack = job.stack.name
+        prices = f"prices are of `{stack}`, and the executor works as `meshwright`: --stack meshwright"
+        remarks = (usage(job),) if stack in OWN_STACKS else (prices, usage(job))
         return Exported(text=text(job, plan_file), remarks=remarks, fields=fields)
 
     return Exporter(write=write)
@@ -43,10 +39,9 @@ def _exporter(
 
 def _torchrun(job: Job, plan_file: str) -> str:
     command = ["-m", "meshwright", "run", plan_file, "-o", _FOLDER]
+    comment = f"{plan_file} on torchrun, as `meshwright export --to torchrun` wrote it; run it on every node"
     lines = [
-        *head(
-            f"{plan_file} on torchrun, as `meshwright export --to torchrun` wrote it; run it on every node"
-        ),
+        *head(comment),
         *torchrun_words(job),
         "export PYTHONSAFEPATH=1  # ranks import nothing from the current directory",
         f'exec torchrun "${{LAUNCH[@]}}" {shlex.join(command)} "$@"',
@@ -73,17 +68,7 @@ def _slurm(job: Job, plan_file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-TORCHRUN = _exporter(
-    "torchrun",
-    _torchrun,
-    lambda job: (
-        f"steps, data and checkpoints are options behind it: `bash run.sh --steps 20`{several_nodes(job)}",
-    ),
-)
-SLURM = _exporter(
-    "slurm",
-    _slurm,
-    lambda job: (
-        f"account, partition and time ({_MINUTES} minutes here) are yours: `sbatch --partition .. job.sh`",
-    ),
-)
+_OPTIONS = "steps, data and checkpoints are options behind it: `bash run.sh --steps 20`"
+_YOURS = f"account, partition and time ({_MINUTES} minutes here) are yours: `sbatch --partition .. job.sh`"
+TORCHRUN = _exporter("torchrun", _torchrun, lambda job: _OPTIONS + several_nodes(job))
+SLURM = _exporter("slurm", _slurm, lambda job: _YOURS)

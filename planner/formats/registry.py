@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import Any
 
 from cost_models.axes.layout import Layout
@@ -24,18 +23,11 @@ from planner.plan import Plan
 _TARGETS = {"megatron": "script", "torchtitan": "writer", "deepspeed": "config_file", "nemo": "recipe"}
 _TARGETS |= dict.fromkeys(("accelerate", "axolotl"), "config_file")
 """Folder of a trainer → module there that writes its files, imported on first use, as most plans need one."""
-EXPORTERS = {name: f"{name}.{module}:TARGET" for name, module in _TARGETS.items()} | {
-    "torchrun": "own_executor:TORCHRUN",
-    "slurm": "own_executor:SLURM",
-    "torchrec": "torchrec:EXPORTER",
-}
+_OTHER = {"torchrun": "own_executor:TORCHRUN", "slurm": "own_executor:SLURM", "torchrec": "torchrec:EXPORTER"}
+EXPORTERS = {name: f"{name}.{module}:TARGET" for name, module in _TARGETS.items()} | _OTHER
 """Name of an exporter → where in `planner.formats` it is (see `exporter_named`)."""
-_SUFFIXES = {
-    **dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), "megatron"),
-    **dict.fromkeys((".py", ".toml"), "torchtitan"),
-    **dict.fromkeys((".yaml", ".yml"), "nemo"),
-    ".json": "torchrec",
-}
+_SUFFIXES = {".py": "torchtitan", ".toml": "torchtitan", ".yaml": "nemo", ".yml": "nemo", ".json": "torchrec"}
+_SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), "megatron")
 _SEVERAL = (".json", ".py", ".yaml", ".yml")
 """Suffixes that several trainers use; the content tells their files apart."""
 
@@ -66,9 +58,7 @@ def exporter_of(plan: Plan) -> tuple[str, str]:
     return "", refused[0]
 
 
-def reader_of(
-    source: str, reader: str | None = None, options: Mapping[str, Any] = MappingProxyType({})
-) -> str:
+def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any] | None = None) -> str:
     """Name of the reader ("megatron", "torchtitan", ...) for a trainer's file or command line, as requested or
     else by file suffix and contents. `options` are the user's `model`, `cluster` and `gpus`.
 
@@ -83,6 +73,7 @@ def reader_of(
     from planner.formats.nemo import recipe as nemo
 
     known = ", ".join(READERS)
+    hint = f"--from says it: {known}"
     if reader is not None:
         if reader not in READERS:
             raise UnknownNameError("trainer to import from", reader, READERS, hint=f"there are {known}")
@@ -91,18 +82,16 @@ def reader_of(
         return "megatron"
     suffix = PurePath(source).suffix
     if suffix in _SEVERAL and is_pipe(source):
-        raise InputError(
-            f"`{source}` is a pipe, which is read once: its words cannot tell whose it is",
-            hint=f"--from says it: {known}",
-        )
+        message = f"`{source}` is a pipe, which is read once: its words cannot tell whose it is"
+        raise InputError(message, hint=hint)
     if suffix not in _SUFFIXES:
-        raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
+        raise InputError(f"`{source}` does not tell whose it is", hint=hint)
     text = ""
     with suppress(InputError):  # its reader says why
         text = read_text(source) if suffix in (".py", ".toml") else ""
     document = _document(source, text, suffix)
     is_bridge = suffix == ".py" and nemo.MARK in text
-    refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options)
+    refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options or {})
     # each file of these trainers has at least one of their keys
     yaml_marks = {"axolotl": axolotl.MARKS, "accelerate": accelerate.MARKS}
     marks = {".json": {"deepspeed": deepspeed.MARKS}, ".yaml": yaml_marks, ".yml": yaml_marks}
@@ -112,10 +101,8 @@ def reader_of(
     if is_bridge:
         return "nemo"
     if _SUFFIXES[suffix] == "nemo" and not document.keys() >= nemo_file.KEYS:
-        raise InputError(
-            f"`{source}` is of no trainer that is known here",
-            hint=f"read are those of {known}; `meshwright estimate` asks about any layout",
-        )
+        hint = f"read are those of {known}; `meshwright estimate` asks about any layout"
+        raise InputError(f"`{source}` is of no trainer that is known here", hint=hint)
     return _SUFFIXES[suffix]
 
 
@@ -148,4 +135,4 @@ def switch_words(old_question: Question, new_question: Question, layout: Layout)
     added = {name: value for name, value in new.items() if old.get(name) != value}
     dropped = {name: value for name, value in old.items() if name not in new}
     words = [target.spelled(added)] if added else []
-    return ", ".join([*words, *([f"without {target.spelled(dropped)}"] if dropped else [])])
+    return ", ".join(words + ([f"without {target.spelled(dropped)}"] if dropped else []))

@@ -173,13 +173,11 @@ def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
             noted.append(f"no effect of {setting_words}: {fate.reason}")
     if stops:
         hint = f"to price the run without: {' '.join(f'--ignore {key}' for key in stops)}"
-        raise InputError(
-            "settings that layout or memory depend on are not priced", problems=[*stops.values()], hint=hint
-        )
+        headline = "settings that layout or memory depend on are not priced"
+        raise InputError(headline, problems=[*stops.values()], hint=hint)
     if unknown:
-        noted.append(
-            f"no effect of {', '.join(unknown)}: not known here, so what it does to step and memory is unknown"
-        )
+        reason = "not known here, so what it does to step and memory is unknown"
+        noted.append(f"no effect of {', '.join(unknown)}: {reason}")
     return noted
 
 
@@ -203,10 +201,8 @@ def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") ->
 def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
     """Merge the documents of a run into one `Settings`, under current names; null and empty tables are dropped.
     Raises InputError as `renamed`."""
-    entries = (
-        (path, one) for path, one in chain.from_iterable(map(by_path, documents)) if one not in (None, {})
-    )
-    return Settings(renamed(entries, table), table)
+    entries = chain.from_iterable(map(by_path, documents))
+    return Settings(renamed((entry for entry in entries if entry[1] not in (None, {})), table), table)
 
 
 def renamed(entries: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:

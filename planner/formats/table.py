@@ -3,9 +3,10 @@
 Columns: name; kind (how its value is written); default of the release that the folder's readers name; unit; field of
 a plan that the argument sets; when an export writes the field from the table alone (`always`, `changed` from the
 default, of `mixtures`; empty: the folder's code translates it); values as `ours=theirs`, of several the one to write
-first; other spellings; why, of arguments that no price is made of. These are of three kinds: `ignored` changes neither
-time nor memory of a step, `noted` changes them a little and is named where it is set, `unpriced` changes them and stops
-a reader unless its value is the default or switches it off. A name that ends with `*` stands for all that begin so.
+first; other spellings; role in code that several trainers share (`planner.formats.fsdp2`); why, of arguments that no
+price is made of. These are of three kinds: `ignored` changes neither time nor memory of a step, `noted` changes them a
+little and is named where it is set, `unpriced` changes them and stops a reader unless its value is the default or
+switches it off. A name that ends with `*` stands for all that begin so.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Argument:
     reason: str
     """Why no price depends on it, though it is read: how long a job trains; else empty."""
     spellings: Mapping[str, str]
-    """Column of other spellings → the spelling there."""
+    """Column of other spellings, or of the role in what several trainers share → the word there."""
 
     def export(self, export: JobExport) -> None:
         """Express the argument's plan field as a setting of the trainer."""
@@ -112,12 +113,9 @@ class Table:
         return values
 
     def spelled(self, column: str) -> dict[str, str]:
-        """Map from each spelling in a column ("earlier", "nemo", ...) to the name of the argument."""
-        return {
-            spelling: name
-            for name, one in self.arguments.items()
-            for spelling in one.spellings.get(column, "").split()
-        }
+        """Map from each spelling in a column ("earlier", "role", ...) to the name of the argument."""
+        words = {name: one.spellings.get(column, "").split() for name, one in self.arguments.items()}
+        return {spelling: name for name, spellings in words.items() for spelling in spellings}
 
 
 @cache
@@ -131,17 +129,14 @@ def table_of(folder: str) -> Table:
             for column in row.keys() - {"kind", "why", "default"}:
                 fate = Fate(row["kind"], row.get("why", ""), row.get("default", ""))
                 fates.setdefault(column, {})[row[column]] = fate
-    return Table(
-        arguments={row["name"]: _argument(row) for row in rows if row["kind"] not in _FATES}, fates=fates
-    )
+    arguments = {row["name"]: _argument(row) for row in rows if row["kind"] not in _FATES}
+    return Table(arguments=arguments, fates=fates)
 
 
 def _argument(row: Mapping[str, str]) -> Argument:
     text, parse = row.get("default"), _PARSERS.get(row["kind"], str)
     default = {"switch": False, "off": True}.get(row["kind"])
-    pairs = [
-        (ours, theirs) for ours, _, theirs in (pair.partition("=") for pair in row.get("values", "").split())
-    ]
+    pairs = [pair.split("=", 1) for pair in row.get("values", "").split()]
     return Argument(
         name=row["name"],
         kind=row["kind"],
@@ -151,5 +146,5 @@ def _argument(row: Mapping[str, str]) -> Argument:
         values={ours: next(two for one, two in pairs if one == ours) for ours, _ in pairs},
         synonyms={theirs.lower(): ours for ours, theirs in pairs},
         reason=row.get("why", ""),
-        spellings={key: row[key] for key in ("flag", "earlier", "nemo", "bridge") if key in row},
+        spellings={key: row[key] for key in ("flag", "earlier", "nemo", "bridge", "role") if key in row},
     )

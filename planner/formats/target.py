@@ -53,45 +53,32 @@ class Target:
         """
         if plan.question.has_pools:
             pools = ", ".join(f"`{name}`" for name in plan.question.pool_names)
-            raise InputError(
-                f"{self.full_name} cannot train on several kinds of GPU, and the plan has {pools}",
-                hint="plan for one of them",
-            )
+            message = f"{self.full_name} cannot train on several kinds of GPU, and the plan has {pools}"
+            raise InputError(message, hint="plan for one of them")
         job = e.Job(plan.question, plan.layout)
-        self.require_allowed(job)
+        if refused := refusals(self.name, plan.question, plan.layout):
+            message = f"{self.full_name} does not start with `{plan.layout.brief}`"
+            problems, hint = (
+                [Problem("", words.what) for words in refused],
+                f"plan again with --for {self.name}",
+            )
+            raise InfeasibleError(message, problems=problems, hint=hint)
         fields = self.field_exports(job)
         lacking = [one for one in fields if one.lacking]
         if tasks := [one for one in lacking if one.field in _TASK]:
-            message = (
-                f"what is written for {self.full_name} would train every parameter to predict the next token"
-            )
+            task = "would train every parameter to predict the next token"
+            message = f"what is written for {self.full_name} {task}"
             raise InputError(message, problems=_problems(tasks), hint=_TASK_HINT)
         if lacking and not partly:
             things = "one thing" if len(lacking) == 1 else f"{len(lacking)} things"
             only_stack = all(one.field.startswith("stack.") for one in lacking)
-            raise InfeasibleError(
-                f"{self.full_name} cannot say {things} of `{name}`",
-                problems=_problems(lacking),
-                hint=f"plan again with --for {self.name}, or --partly writes the rest"
-                if only_stack
-                else "--partly writes the rest",
-            )
+            hint = f"plan again with --for {self.name}, or " * only_stack + "--partly writes the rest"
+            message = f"{self.full_name} cannot say {things} of `{name}`"
+            raise InfeasibleError(message, problems=_problems(lacking), hint=hint)
         remarks = [_remark(one) for one in fields if one.difference]
         remarks += [f"not written: {problem}" for problem in _problems(lacking)]
-        return e.Exported(
-            text=self.text(job, e.settings_of(fields), name),
-            remarks=(*remarks, *self.usage(job, name)),
-            fields=fields,
-        )
-
-    def require_allowed(self, job: e.Job) -> None:
-        """Raise InfeasibleError if the trainer cannot run the layout, by the rules of `--for`."""
-        if refused := refusals(self.name, job.question, job.layout):
-            raise InfeasibleError(
-                f"{self.full_name} does not start with `{job.layout.brief}`",
-                problems=[Problem("", words.what) for words in refused],
-                hint=f"plan again with --for {self.name}",
-            )
+        text = self.text(job, e.settings_of(fields), name)
+        return e.Exported(text=text, remarks=(*remarks, *self.usage(job, name)), fields=fields)
 
     def field_exports(self, job: e.Job) -> tuple[e.FieldExport, ...]:
         """Export every plan field of a job as this trainer's settings."""

@@ -79,11 +79,8 @@ def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
 def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
     """Reason why a trainer cannot express the layout's recompute policies; None if the trainer can. No `Rule`,
     since those do not see single stages."""
-    if (
-        trainer.counts_full
-        and layout.layers
-        and number_in_full(layout.layers, layout.stage_recompute) is not None
-    ):
+    counts = trainer.counts_full and layout.layers
+    if counts and number_in_full(layout.layers, layout.stage_recompute) is not None:
         return None
     if len(layout.recompute) > 1:
         message = f"{trainer.name} recomputes the same on every stage, not {', '.join(dict.fromkeys(layout.recompute))}"
@@ -96,6 +93,5 @@ def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
     if len(policies) == 1 or (trainer.counts_full and policies == {"full", "none"}):
         return None
     message = f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`"
-    return Words(
-        message, "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
-    )
+    hint = "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
+    return Words(message, hint)

@@ -21,21 +21,8 @@ from planner.formats.settings import Reading, ReadOptions, settings_of
 from planner.formats.table import table_of
 from planner.formats.target import Target
 
-VERSION = "1.15.0"
-_FSDP, _MESH = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
-PATHS = fsdp2.Paths(
-    version=f"{_FSDP}version",
-    reshard=f"{_FSDP}reshard_after_forward",
-    strategy=f"{_FSDP}sharding_strategy",
-    offload=f"{_FSDP}offload_params",
-    wrap=f"{_FSDP}auto_wrap_policy",
-    tp=f"{_MESH}tp_size",
-    cp=f"{_MESH}cp_size",
-    shard=f"{_MESH}dp_shard_size",
-    replicate=f"{_MESH}dp_replicate_size",
-    recompute=f"{_FSDP}activation_checkpointing",
-)
-STRATEGY = f"{_MESH}cp_comm_strategy"
+VERSION, _TABLE = "1.15.0", "accelerate"
+STRATEGY = "parallelism_config.parallelism_config_cp_comm_strategy"
 MBS, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 CHECKPOINTING = "gradient_checkpointing"
 """Arguments of programs over the Hugging Face Trainer."""
@@ -43,11 +30,11 @@ CHECKPOINTING = "gradient_checkpointing"
 
 def _export(export: JobExport) -> None:
     job, layout = export.job, export.job.layout
-    fsdp2.export_job(export, PATHS)
+    fsdp2.export_job(export, _TABLE)
     is_sharded, gpus, nodes = fsdp2.is_sharded(job), layout.num_gpus, job.question.cluster.nodes
     kind = "FSDP" if is_sharded else "MULTI_GPU" if gpus > 1 else "NO"
     started = {"distributed_type": kind, "num_processes": gpus, "num_machines": nodes}
-    export.sets("layout.zero", started | fsdp2.sharding(job, PATHS))
+    export.sets("layout.zero", started | fsdp2.sharding(job, _TABLE))
     export.choose(
         "layout.context",
         job.context,
@@ -96,7 +83,7 @@ TARGET = Target(
     name="accelerate",
     full_name=f"accelerate {VERSION}",
     stack=fsdp2.STACK,
-    table="accelerate",
+    table=_TABLE,
     export=_export,
     facts=fsdp2.FACTS,
     text=_text,
@@ -117,7 +104,7 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options
     Raises:
         InputError: settings contradict one another, or are not priced here.
     """
-    settings = settings_of(dict(document) | {_DEEPSPEED: None} | options.also, table=table_of("accelerate"))
+    settings = settings_of(dict(document) | {_DEEPSPEED: None} | options.also, table=table_of(_TABLE))
     kind, processes = settings.plan_value("distributed_type"), settings.integer("num_processes")
     gpus = options.gpus or processes or 1
     if processes and gpus != processes:
@@ -128,16 +115,12 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options
     precision = "bf16" if bf16 else "fp16" if fp16 else precision
     inner = dict(document.get(_DEEPSPEED) or {})
     inner |= {} if "zero_optimization" in inner else {"zero_stage": inner.get("zero_stage", _ZERO_STAGE)}
-    mbs, steps = (
-        settings.integer(MBS),
-        settings.integer(STEPS, None) or inner.pop(STEPS, None) or settings.default_of(STEPS),
-    )
-    assumed = [
-        f"`--{name} {size}`: --also says otherwise"
-        for name, size in ((MBS, mbs), (STEPS, steps))
-        if name not in settings.values
-    ]
-    recompute, optimizer = settings.plan_value(PATHS.recompute), settings.plan_value(OPTIMIZER)
+    steps = settings.integer(STEPS, None) or inner.pop(STEPS, None) or settings.default_of(STEPS)
+    mbs = settings.integer(MBS)
+    silent = {name: size for name, size in ((MBS, mbs), (STEPS, steps)) if name not in settings.values}
+    assumed = [f"`--{name} {size}`: --also says otherwise" for name, size in silent.items()]
+    recompute = settings.plan_value("fsdp_config.fsdp_activation_checkpointing")
+    optimizer = settings.plan_value(OPTIMIZER)
     fused = settings.get("use_liger_kernel")
     if kind != "FSDP":  # accelerate leaves it alone
         settings.read |= {path for path in settings.values if path.startswith("fsdp_config.")}
@@ -149,10 +132,8 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options
         run = read_deepspeed(inner, model, replace(options, also=program))
     else:
         job = {"sequence_length": options.sequence, "precision": precision, "optimizer": optimizer}
-        context, fsdp = settings.plan_value(STRATEGY), kind == "FSDP"
-        run = fsdp2.read_sharded(
-            settings, PATHS, model, options, job, mbs=mbs, steps=steps, context=context, fsdp=fsdp
-        )
+        context = settings.plan_value(STRATEGY)
+        run = fsdp2.read_sharded(settings, model, options, job, mbs, steps, context, fsdp=kind == "FSDP")
     stack = fsdp2.with_fused_loss(run.stack) if fused else run.stack
     unnamed = kind != "DEEPSPEED" and OPTIMIZER not in settings.values
     assumed += [*run.assumptions, *["AdamW: the file names no optimizer"] * unnamed]

@@ -28,24 +28,11 @@ from planner.formats.torchrun import torchrun_by_hand
 
 VERSION = "0.18.0"
 _RATE = 2e-5
-PATHS = fsdp2.Paths(
-    version="fsdp_version",
-    reshard="fsdp_config.reshard_after_forward",
-    strategy="fsdp_config.sharding_strategy",
-    offload="fsdp_config.offload_params",
-    wrap="fsdp_config.auto_wrap_policy",
-    tp="tensor_parallel_size",
-    cp="context_parallel_size",
-    shard="dp_shard_size",
-    replicate="dp_replicate_size",
-    recompute="gradient_checkpointing",
-    ep="expert_parallel_size",
-)
 
 
 def _export(export: JobExport) -> None:
     job, training = export.job, export.job.training
-    fsdp2.export_job(export, PATHS)
+    fsdp2.export_job(export, "axolotl")
     export.choose(
         "layout.context",
         job.context,
@@ -90,18 +77,18 @@ def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
         "learning_rate": _RATE,
         "num_epochs": 1,
     }
-    head = (
-        f"axolotl train axolotl.yaml --launcher torchrun -- {torchrun_by_hand(job).removeprefix('torchrun ')}"
-    )
-    return f"# {head}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
+    return f"# {_command(job)}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
 
 
 def _usage(job: Job, name: str) -> tuple[str, ...]:
-    words = torchrun_by_hand(job).removeprefix("torchrun ")
-    return (
-        "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data",
-        f"use it as axolotl train axolotl.yaml --launcher torchrun -- {words}",
-    )
+    yours = "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data"
+    return (yours, f"use it as {_command(job)}")
+
+
+def _command(job: Job) -> str:
+    """Command that trains by the YAML, for a person to complete."""
+    arguments = torchrun_by_hand(job).removeprefix("torchrun ")
+    return f"axolotl train axolotl.yaml --launcher torchrun -- {arguments}"
 
 
 TARGET = Target(
@@ -153,20 +140,19 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
             "gradient_accumulation_steps": steps,
             "bf16.enabled": precision == "bf16",
             "fp16.enabled": precision == "fp16",
-            "gradient_checkpointing": settings.plan_value(PATHS.recompute) == "full",
-            "tensor_parallel.autotp_size": settings.integer(PATHS.tp),
+            "gradient_checkpointing": settings.plan_value("gradient_checkpointing") == "full",
+            "tensor_parallel.autotp_size": settings.integer("tensor_parallel_size"),
             "optim": settings.get("optimizer"),
         }
-        if settings.integer(PATHS.cp) > 1:
-            raise InputError(f"`{PATHS.cp}` under DeepSpeed is not priced here", hint="under FSDP it is")
+        if settings.integer("context_parallel_size") > 1:
+            message = "`context_parallel_size` under DeepSpeed is not priced here"
+            raise InputError(message, hint="under FSDP it is")
         with_program = replace(options, also=program, sequence=settings.integer("sequence_len"))
         run = read_deepspeed(config, model, with_program)
         run = replace(run, training=run.training.model_copy(update={"tuning": job["tuning"]}))
     else:
         job["precision"] = precision
-        run = fsdp2.read_sharded(
-            settings, PATHS, model, options, job, mbs=mbs, steps=steps, context=context, fsdp=fsdp
-        )
+        run = fsdp2.read_sharded(settings, model, options, job, mbs, steps, context, fsdp=fsdp)
     stack = run.stack
     if settings.get("eager_attention") or attention == "eager":
         stack = stack.model_copy(update={"attention": "unfused"})
@@ -189,15 +175,14 @@ def _tuning_of(settings: Settings) -> TuningSpec | None:
         hint = "lora_target_linear or lora_target_modules does"
         raise InputError(f"`adapter: {adapter}` says no modules", hint=hint)
     targets = "all-linear" if linear else modules
-    return TuningSpec.model_validate(
-        {
-            "rank": rank,
-            "targets": (targets,) if isinstance(targets, str) else tuple(targets),
-            "base": next((base for base, is_set in bases.items() if is_set), None),
-            "dropout": dropout,
-            "alpha": None if alpha == rank else alpha,
-        }
-    )
+    fields = {
+        "rank": rank,
+        "targets": (targets,) if isinstance(targets, str) else tuple(targets),
+        "base": next((base for base, is_set in bases.items() if is_set), None),
+        "dropout": dropout,
+        "alpha": None if alpha == rank else alpha,
+    }
+    return TuningSpec.model_validate(fields)
 
 
 def _with_current_names(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,9 +37,9 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
 }
 """Fields of which DeepSpeed supports some values alone: the reason, and the values."""
-_OPTIMIZERS = {
-    name.lower(): {"optimizer.type": name, "optimizer.params.lr": _RATE} for name in ("AdamW", "SGD", "Lamb")
-}
+_IN_BF16 = ("master_weights_and_grads", "optimizer_states")
+_NAMES = ("AdamW", "SGD", "Lamb")
+_OPTIMIZERS = {name.lower(): {"optimizer.type": name, "optimizer.params.lr": _RATE} for name in _NAMES}
 FACTS = "gradient_dtype overlap_gradient_reduce collective_buffers update_group selective_drops drive"
 """Facts of the software stack that settings switch, with those of the job and the layout: what `gradient_dtype` is and
 what overlaps; it recomputes whole blocks."""
@@ -62,8 +62,7 @@ def _export(export: JobExport) -> None:
         reason = "it keeps all states in bf16 from zero1 on, beside bf16 weights"
         export.lacks("training.state_dtype", reason)
     elif training.state_dtype != "fp32":
-        states = ("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states")
-        export.sets("training.state_dtype", dict.fromkeys(states, True))
+        export.sets("training.state_dtype", {f"bf16.bf16_{one}": True for one in _IN_BF16})
     if training.moment_dtype not in (None, training.state_dtype):
         export.lacks("training.moment_dtype", "its moments have the type of its master weights")
     size, group = job.stack.collective_buffers, job.stack.update_group
@@ -115,10 +114,9 @@ def _export_layout(export: JobExport) -> None:
 
 def _export_offload(export: JobExport, layout: Layout) -> None:
     offload, place = layout.offload, f"{_ZERO}.offload_optimizer"
-    settings: dict[str, Any] = {f"{place}.device": "nvme" if offload.drive else "cpu"}
+    drive = {f"{place}.device": "nvme", f"{place}.nvme_path": _DRIVE}
+    settings: dict[str, Any] = drive if offload.drive else {f"{place}.device": "cpu"}
     difference = ""
-    if offload.drive:
-        settings[f"{place}.nvme_path"] = _DRIVE
     if offload.streamed:
         settings[f"{_ZERO}.offload_param.device"] = "cpu"
     elif offload.states < EVERY:
@@ -152,12 +150,10 @@ TARGET = Target(
 )
 
 
-STACK = "deepspeed"
 MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
 """Keys that identify its JSON: every file has at least one."""
 _REDUCES = f"{_ZERO}.reduce_bucket_size"
 _NARROW = ("bf16.enabled", "fp16.enabled")
-_RECOMPUTES = "gradient_checkpointing"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
@@ -169,7 +165,7 @@ def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options:
     """
     assumed: list[str] = []
     settings = _with_program_settings(document, options.also, model, assumed)
-    base = load_stack(options.stack or STACK)
+    base = load_stack(options.stack or "deepspeed")
     layout = _layout_of(settings, model, options.gpus, assumed)
     training = _training_of(settings, layout, options.sequence, base, assumed)
     stack = base.model_copy(update=_facts_of(settings, layout, base))
@@ -188,9 +184,8 @@ def _with_program_settings(
     """
     table, unfilled = table_of("deepspeed"), list[Problem]()
     spelled = table.spelled("earlier")
-    settings = settings_of(
-        {path: one for path, one in by_path(document) if one != "auto"}, program, table=table
-    )
+    filled = {path: one for path, one in by_path(document) if one != "auto"}
+    settings = settings_of(filled, program, table=table)
     auto = {spelled.get(path, path) for path, value in by_path(document) if value == "auto"}
     for path in sorted(auto - settings.values.keys()):
         if path == _REDUCES:
@@ -219,13 +214,9 @@ def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None, ass
     if gpus < 1 or gpus % (tp * pp * cp):
         raise InputError(f"{gpus} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the file")
     dp = gpus // (tp * pp * cp)
-    fields: dict[str, Any] = {
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "dp": dp,
-        "ep": ep,
-        "mbs": _batches(settings, dp)[1],
+    mbs = _batches(settings, dp)[1]
+    fields: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "mbs": mbs}
+    fields |= {
         "zero": settings.get(f"{_ZERO}.stage"),
         "recompute": ("full" if _recomputes_blocks(settings, pp, assumed) else "none",),
         "offload": _offload_of(settings, model.num_layers // pp),
@@ -248,27 +239,21 @@ def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
     mbs = mbs or max(1, batch // (steps * dp))
     batch = batch or mbs * steps * dp
     if batch != mbs * steps * dp:
-        words = ", ".join(
-            f"`{name}: {settings.get(name)}`" for name in _BATCHES if settings.get(name) is not None
-        )
-        raise InputError(
-            f"{words} contradict one another with dp{dp}", hint="the first is the product of all others"
-        )
+        written = {name: settings.get(name) for name in _BATCHES}
+        words = ", ".join(f"`{name}: {value}`" for name, value in written.items() if value is not None)
+        hint = "the first is the product of all others"
+        raise InputError(f"{words} contradict one another with dp{dp}", hint=hint)
     return batch, mbs, steps
 
 
 def _recomputes_blocks(settings: Settings, pp: int, assumed: list[str]) -> bool:
-    program, interval = (
-        settings.get(_RECOMPUTES, None),
-        settings.get("pipeline.activation_checkpoint_interval"),
-    )
+    program = settings.get("gradient_checkpointing", None)
+    interval = settings.get("pipeline.activation_checkpoint_interval")
     if pp > 1 or program is not None:
         return bool(interval if pp > 1 else program)
     mentioned = any(path.startswith("activation_checkpointing") for path in settings.values)
-    policy = "every block is recomputed" if mentioned else "nothing is recomputed"
-    assumed.append(
-        f"{policy}: the program decides, the file has {'an' if mentioned else 'no'} `activation_checkpointing`"
-    )
+    policy, some = ("every block is recomputed", "an") if mentioned else ("nothing is recomputed", "no")
+    assumed.append(f"{policy}: the program decides, the file has {some} `activation_checkpointing`")
     return mentioned
 
 
@@ -284,10 +269,8 @@ def _offload_of(settings: Settings, blocks: int) -> Offload:
     if weights == "nvme":
         raise InputError("weights on a drive are not priced here", hint="`offload_param` to cpu is")
     if weights and not optimizer:
-        raise InputError(
-            "weights on the host and states on the device are not priced here",
-            hint="`offload_optimizer` to cpu is",
-        )
+        message = "weights on the host and states on the device are not priced here"
+        raise InputError(message, hint="`offload_optimizer` to cpu is")
     drive = EVERY if optimizer == "nvme" else 0
     if weights or not optimizer:
         return Offload(streamed=EVERY if weights else 0, drive=drive)
@@ -310,16 +293,14 @@ def _training_of(
         assumed.append("fp32: neither `bf16` nor `fp16` is enabled")
     dtype = settings.get("data_types.grad_accum_dtype")
     gradients = None if dtype is None else "fp32" if dtype == "fp32" else "bf16"
-    narrow_states = settings.get("bf16.bf16_master_weights_and_grads") and settings.get(
-        "bf16.bf16_optimizer_states"
-    )
+    weights, states = (settings.get(f"bf16.bf16_{one}") for one in _IN_BF16)
     fields: dict[str, Any] = {
         "global_batch": _batches(settings, layout.dp)[0],
         "sequence_length": sequence,
         "precision": narrow[0] if narrow else "fp32",
         "optimizer": settings.plan_value(path),
         "gradient_dtype": None if gradients == stack.gradient_dtype else gradients,
-        "state_dtype": "bf16" if narrow_states else "fp32",
+        "state_dtype": "bf16" if weights and states else "fp32",
     }
     return TrainingSpec(**fields)
 
@@ -329,9 +310,8 @@ def _facts_of(settings: Settings, layout: Layout, stack: StackSpec) -> dict[str,
     (zero/config.py)."""
     if not layout.zero:
         return {}
-    facts: dict[str, Any] = {
-        "overlap_gradient_reduce": settings.get(f"{_ZERO}.overlap_comm", layout.zero == 3)
-    }
+    overlaps = settings.get(f"{_ZERO}.overlap_comm", layout.zero == 3)
+    facts: dict[str, Any] = {"overlap_gradient_reduce": overlaps}
     buckets = [f"{_ZERO}.{kind}_bucket_size" for kind in ("reduce", "allgather")]
     sizes = [settings.integer(bucket, None) or settings.default_of(bucket) for bucket in buckets]
     if any(settings.get(bucket, None) for bucket in buckets):

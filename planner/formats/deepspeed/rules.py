@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import Rule
+from cost_models.axes.rule import Row, rules
 from cost_models.axes.words import EVERY
 from cost_models.specs.choices import SCHEDULES
 from planner.formats.trainer import Trainer
@@ -23,48 +25,43 @@ def _offloads(x: LayoutColumns) -> Bools:
     return allowed
 
 
+_RULES: Mapping[str, Row] = {
+    "pipelines run 1F1B": (
+        lambda q, x: (x.pp > 1) & ((x.vpp > 1) | (x.schedule != SCHEDULES.index("1f1b"))),
+        "DeepSpeed's pipelines run 1f1b with one chunk a rank, not `schedule={layout.schedule}`",
+        "leave out `vpp` and `schedule`",
+    ),
+    "pipelines shard optimizer states at most": (
+        lambda q, x: (x.pp > 1) & (x.zero > 1),
+        "DeepSpeed's pipelines go with zero0 and zero1, not with `zero{layout.zero}`",
+        "write zero1, or use pp1",
+    ),
+    "tensor ranks have whole sequences": (
+        lambda q, x: x.sp == 1,
+        "DeepSpeed's tensor parallelism keeps sequences whole",
+        "leave out `sp`; `cp` splits them",
+    ),
+    "ZeRO shards over all ranks with the same weights": (
+        lambda q, x: (x.zero > 0) & (x.shard != x.replicas),
+        "DeepSpeed shards over all {layout.data_ranks} ranks with the same weights, not over {layout.shard_group}",
+        "leave out `shard`",
+    ),
+    "experts under ZeRO-3 have whole sequences": (
+        lambda q, x: q.model.has_experts & (x.zero == 3) & (x.cp > 1),
+        "DeepSpeed's experts go under zero3 only without context parallelism, not with `cp{layout.cp}`",
+        "use cp1, or zero2",
+    ),
+    "hosts keep weights of all blocks and states of a share of them under ZeRO-3 alone": (
+        lambda q, x: (x.offload_activations > 0) | (offloads(x) & ~_offloads(x)),
+        "DeepSpeed keeps on hosts all states (from zero1 on), a share of them (zero3) or all weights too (zero3)",
+        "write `offload=states` or `offload=streamed`",
+    ),
+}
 DEEPSPEED = Trainer(
     name="DeepSpeed",
     stack="deepspeed",
     other_stacks=("deepspeed-fused-loss", "deepspeed-v0.5", "xtuner", "megatron-deepspeed", "bigscience"),
-    rules=(
-        Rule(
-            "pipelines run 1F1B",
-            lambda q, x: (x.pp > 1) & ((x.vpp > 1) | (x.schedule != SCHEDULES.index("1f1b"))),
-            "DeepSpeed's pipelines run 1f1b with one chunk a rank, not `schedule={layout.schedule}`",
-            "leave out `vpp` and `schedule`",
-        ),
-        Rule(
-            "pipelines shard optimizer states at most",
-            lambda q, x: (x.pp > 1) & (x.zero > 1),
-            "DeepSpeed's pipelines go with zero0 and zero1, not with `zero{layout.zero}`",
-            "write zero1, or use pp1",
-        ),
-        Rule(
-            "tensor ranks have whole sequences",
-            lambda q, x: x.sp == 1,
-            "DeepSpeed's tensor parallelism keeps sequences whole",
-            "leave out `sp`; `cp` splits them",
-        ),
-        Rule(
-            "ZeRO shards over all ranks with the same weights",
-            lambda q, x: (x.zero > 0) & (x.shard != x.replicas),
-            "DeepSpeed shards over all {layout.data_ranks} ranks with the same weights, not over {layout.shard_group}",
-            "leave out `shard`",
-        ),
-        Rule(
-            "experts under ZeRO-3 have whole sequences",
-            lambda q, x: q.model.has_experts & (x.zero == 3) & (x.cp > 1),
-            "DeepSpeed's experts go under zero3 only without context parallelism, not with `cp{layout.cp}`",
-            "use cp1, or zero2",
-        ),
-        Rule(
-            "hosts keep weights of all blocks and states of a share of them under ZeRO-3 alone",
-            lambda q, x: (x.offload_activations > 0) | (offloads(x) & ~_offloads(x)),
-            "DeepSpeed keeps on hosts all states (from zero1 on), a share of them (zero3) or all weights too (zero3)",
-            "write `offload=states` or `offload=streamed`",
-        ),
-    ),
+    rules=rules(_RULES),
     policies=("none", "full"),
     counts_full=False,
     source=(
