@@ -56,13 +56,7 @@ class Target:
             message = f"{self.full_name} cannot train on several kinds of GPU, and the plan has {pools}"
             raise InputError(message, hint="plan for one of them")
         job = e.Job(plan.question, plan.layout)
-        if refused := refusals(self.name, plan.question, plan.layout):
-            message = f"{self.full_name} does not start with `{plan.layout.brief}`"
-            problems, hint = (
-                [Problem("", words.what) for words in refused],
-                f"plan again with --for {self.name}",
-            )
-            raise InfeasibleError(message, problems=problems, hint=hint)
+        self.require_allowed(job)
         fields = self.field_exports(job)
         lacking = [one for one in fields if one.lacking]
         if tasks := [one for one in lacking if one.field in _TASK]:
@@ -79,6 +73,12 @@ class Target:
         remarks += [f"not written: {problem}" for problem in _problems(lacking)]
         text = self.text(job, e.settings_of(fields), name)
         return e.Exported(text=text, remarks=(*remarks, *self.usage(job, name)), fields=fields)
+
+    def require_allowed(self, job: e.Job) -> None:
+        """Raise InfeasibleError if the trainer cannot run the layout, by the rules of `--for`."""
+        if problems := [Problem("", words.what) for words in refusals(self.name, job.question, job.layout)]:
+            message = f"{self.full_name} does not start with `{job.layout.brief}`"
+            raise InfeasibleError(message, problems=problems, hint=f"plan again with --for {self.name}")
 
     def field_exports(self, job: e.Job) -> tuple[e.FieldExport, ...]:
         """Export every plan field of a job as this trainer's settings."""
