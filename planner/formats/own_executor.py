@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from typing import Any
 
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError
@@ -49,22 +48,18 @@ def _torchrun(job: Job, plan_file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _directives(job: Job) -> list[str]:
-    cluster = job.question.cluster
-    options: dict[str, Any] = {"nodes": cluster.nodes, "ntasks-per-node": 1}
-    if cluster.gpu.kind != "cpu":
-        options["gpus-per-node"] = cluster.gpus_per_node
-    return [f"#SBATCH --{name}={value}" for name, value in {**options, "time": _MINUTES}.items()]
-
-
 def _slurm(job: Job, plan_file: str) -> str:
+    cluster = job.question.cluster
+    devices = {} if cluster.gpu.kind == "cpu" else {"gpus-per-node": cluster.gpus_per_node}
+    options = {"nodes": cluster.nodes, "ntasks-per-node": 1, **devices, "time": _MINUTES}
     first, *setup = head(f"{plan_file} under SLURM, as `meshwright export --to slurm` wrote it")
     words = shlex.join(["meshwright", "run", plan_file])
     nodes = ""
-    if job.question.cluster.nodes > 1:
+    if cluster.nodes > 1:
         setup.append('HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
         nodes = ' --nodes "$SLURM_NNODES" --rendezvous "$HEAD:${MASTER_PORT:-29500}"'
-    lines = [first, *_directives(job), *setup, f'exec srun {words} -o "{_FOLDER}-$SLURM_JOB_ID"{nodes} "$@"']
+    directives = [f"#SBATCH --{name}={value}" for name, value in options.items()]
+    lines = [first, *directives, *setup, f'exec srun {words} -o "{_FOLDER}-$SLURM_JOB_ID"{nodes} "$@"']
     return "\n".join(lines) + "\n"
 
 

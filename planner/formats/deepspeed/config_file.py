@@ -127,8 +127,8 @@ def _export_offload(export: JobExport, layout: Layout) -> None:
 
 def _usage(job: Job, name: str) -> tuple[str, ...]:
     layout = job.layout
-    tied = [f"tp{layout.tp}" if layout.tp > 1 else "", f"ep{layout.ep}" if layout.ep > 1 else ""]
-    split = " and ".join(filter(None, tied))
+    degrees = {"tp": layout.tp, "ep": layout.ep}
+    split = " and ".join(f"{axis}{degree}" for axis, degree in degrees.items() if degree > 1)
     how = f"; it splits a Hugging Face model for {split} by itself" if split else ""
     return (
         f"the model (`{job.model.name}`), its data and sequences of {job.training.sequence_length:,} are your "
