@@ -81,14 +81,11 @@ class Accesses:
         n = np.asarray(accesses, np.float64)[..., None]
         never = n * self.log_others
         of_step = self.rows * -np.expm1(never)
-        if hottest is None:
-            total: Array = of_step.sum(-1)
-            return total
-        inside = np.clip(
-            (np.asarray(hottest, np.float64)[..., None] - self.rows_up_to[:-1]) / self.rows, 0.0, 1.0
-        )
-        among: Array = (of_step * inside).sum(-1)
-        return among
+        if hottest is not None:
+            inside = np.asarray(hottest, np.float64)[..., None] - self.rows_up_to[:-1]
+            of_step = of_step * np.clip(inside / self.rows, 0.0, 1.0)
+        total: Array = of_step.sum(-1)
+        return total
 
 
 @lru_cache(maxsize=1024)
@@ -108,9 +105,8 @@ def zipf_accesses(rows: int, exponent: float) -> Accesses:
     head = np.arange(1.0, min(rows, HEAD) + 1)
     edges = rank_edges(rows)[len(head) :].astype(np.float64)
     tail = power_sums(edges[:-1], edges[1:], exponent)
-    return Accesses.of_steps(
-        np.concatenate((np.ones_like(head), np.diff(edges))), np.concatenate((head**-exponent, tail))
-    )
+    step_rows = np.append(np.ones_like(head), np.diff(edges))
+    return Accesses.of_steps(step_rows, np.append(head**-exponent, tail))
 
 
 def rank_edges(rows: int) -> Ints:

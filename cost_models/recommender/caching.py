@@ -94,13 +94,9 @@ class CachedTables:
     def distinct_cold_rows(self, ids: Array, cached: Array) -> Array:
         """(N, C) distinct rows that N batches of `ids` (N, C) look up in each table outside its `cached`
         hottest rows."""
-        return np.stack(
-            [
-                np.maximum(0.0, accesses.distinct(of) - accesses.distinct(of, rows))
-                for accesses, of, rows in zip(self.accesses, ids.T, cached, strict=True)
-            ],
-            axis=-1,
-        )
+        triples = zip(self.accesses, ids.T, cached, strict=True)
+        cold_rows = [table.distinct(of) - table.distinct(of, held) for table, of, held in triples]
+        return np.maximum(0.0, np.stack(cold_rows, axis=-1))
 
 
 def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy = "hottest") -> CachedTables:
@@ -130,20 +126,14 @@ def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
 def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
     """(N,) rows of one table that batches of `batch` ids fetch into a least-recently-used cache of `capacity`
     rows."""
-    distinct_ids = accesses.distinct(batch)
-    window = _window(accesses, capacity)
-    fetched = (
-        accesses.distinct(batch + window) - accesses.distinct(window) if np.isfinite(window) else 0.0 * batch
-    )
+    distinct, window = accesses.distinct, _window(accesses, capacity)
+    fetched = distinct(batch + window) - distinct(window) if np.isfinite(window) else 0.0 * batch
     chances = -np.expm1(batch[:, None] * accesses.log_others)
     of_step = accesses.rows * chances
     room = capacity - (np.cumsum(of_step, axis=-1) - of_step)
     resident_share = np.clip(room / np.maximum(of_step, 1e-300), 0.0, 1.0)
-    return np.where(
-        distinct_ids > capacity,
-        (of_step * (1.0 - resident_share * chances)).sum(-1),
-        np.maximum(fetched, 0.0),
-    )
+    absent = (of_step * (1.0 - resident_share * chances)).sum(-1)
+    return np.where(distinct(batch) > capacity, absent, np.maximum(fetched, 0.0))
 
 
 def _window(accesses: Accesses, capacity: float) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from cost_models.defaults import measured_cluster, resolve_stack
 from cost_models.errors import InputError
@@ -15,6 +16,8 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 
 DATASHEET = EmbeddingProfile()
+_SHARED = {"kernel_seconds", "gemm_efficiency", "link_efficiency", "network_efficiency", "collective_seconds"}
+"""Constants that both profiles of a GPU may state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +43,13 @@ class RecommenderQuestion:
         return self.training.global_batch / self.cluster.num_gpus
 
     @property
-    def kernel_seconds(self) -> float:
-        """Shortest time of a GPU kernel in seconds, by the embedding profile or else the hardware profile."""
-        own_seconds = self.embedding.kernel_seconds
-        return self.hardware.kernel_seconds if own_seconds is None else own_seconds
+    def profile(self) -> HardwareProfile:
+        """Hardware profile with the constants of the embedding profile in place of its own where that has them."""
+        return self.hardware.model_copy(update=self.embedding.model_dump(include=_SHARED, exclude_none=True))
+
+    def updated(self, part: str, **fields: Any) -> RecommenderQuestion:
+        """Copy of the question with some fields of one `part` (model, cluster, training, ...) replaced."""
+        return replace(self, **{part: getattr(self, part).model_copy(update=fields)})
 
     @property
     def facts(self) -> RecommenderStack:

@@ -8,7 +8,7 @@ hot rows f·R, hottest first, get the share h of the accesses; a copy is the opt
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ class OptionColumns:
 
     pairs: tuple[Pair, ...]
     form: npt.NDArray[np.str_]
-    rows: Array
     width: Array
     """Elements of a vector as a GPU holds it: D, of a column shard D/k."""
     whole_width: Array
@@ -79,10 +78,7 @@ class OptionColumns:
 def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> OptionColumns:
     """Columns of counts for the given (table class, sharding option) pairs."""
     classes = question.model.classes
-    accesses = {
-        class_index: accesses_of(classes[class_index])
-        for class_index in {class_index for class_index, _ in pairs}
-    }
+    accesses = {index: accesses_of(classes[index]) for index in {index for index, _ in pairs}}
     counts_of_key: dict[tuple[object, ...], dict[str, float]] = {}
     counts = []
     for class_index, option in pairs:  # how a table is cut does not change which rows are met
@@ -96,17 +92,16 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
     slices = np.array([option.shards for option in options], dtype=np.int64)
     whole_width = np.array([table.width for table in tables], dtype=np.float64)
     cluster = question.cluster
-    sharers = np.where(form == "node-row", cluster.gpus_per_node * slices, 1)
+    of_rows, of_nodes = form == "row", cluster.gpus_per_node * slices
+    conditions = [of_rows & (slices > 1), of_rows, form == "node-row"]
+    sharers = np.select(conditions, [slices, cluster.num_gpus, of_nodes], 1)
     return OptionColumns(
         pairs=tuple(pairs),
         form=form,
-        rows=np.array([table.rows for table in tables], dtype=np.float64),
         width=whole_width / np.where(form == "column", slices, 1),
         whole_width=whole_width,
         shards=np.where([option.placed for option in options], slices, 0),
-        sharers=np.select(
-            [(form == "row") & (slices > 1), form == "row"], [slices, cluster.num_gpus], sharers
-        ).astype(np.float64),
+        sharers=sharers.astype(np.float64),
         on_host=np.array([option.tier == "host" for option in options], dtype=np.bool_),
         hashed=np.array([table.hashed for table in tables], dtype=np.bool_),
         **{name: np.array([one[name] for one in counts], dtype=np.float64) for name in counts[0]},
@@ -174,7 +169,8 @@ def default_options(question: RecommenderQuestion, *, hot: bool = False) -> tupl
 
 def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> Iterator[Option]:
     cluster = question.cluster
-    bases = [Option("whole"), *_columns(table, cluster.num_gpus)]
+    slices = range(2, min(cluster.num_gpus, table.width // _LEAST_WIDTH) + 1)
+    bases = [Option("whole"), *(Option("column", count) for count in slices if table.width % count == 0)]
     if cluster.num_gpus > 1:
         bases.append(Option("row"))
     if cluster.nodes > 1 and cluster.gpus_per_node > 1:
@@ -185,24 +181,10 @@ def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> I
     hottest = tuple(_shares(table, _HOT)) if numbered else ()
     if cluster.num_gpus > 1:
         yield Option("copy")
-        yield from (Option(base.form, base.shards, hot=share) for base in bases for share in hottest)
+        yield from (replace(base, hot=share) for base in bases for share in hottest)
     if cluster.host_memory and question.facts.host_tables and not is_own_host(cluster):
-        yield from (Option(base.form, base.shards, tier="host") for base in bases)
-        yield from (
-            Option(base.form, base.shards, tier="host", cached=cached)
-            for base in bases
-            for cached in cached_shares
-        )
-
-
-def _columns(table: TableSpec, gpus: int) -> Iterator[Option]:
-    """Yield the column-sharding options of a table, for each number that divides the width into slices of at
-    least `_LEAST_WIDTH`."""
-    yield from (
-        Option("column", shards)
-        for shards in range(2, min(gpus, table.width // _LEAST_WIDTH) + 1)
-        if table.width % shards == 0
-    )
+        yield from (replace(base, tier="host") for base in bases)
+        yield from (replace(base, tier="host", cached=share) for base in bases for share in cached_shares)
 
 
 def _shares(table: TableSpec, shares: tuple[float, ...]) -> Iterator[float]:

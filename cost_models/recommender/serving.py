@@ -77,11 +77,9 @@ class ServingQuestion(Spec):
     @property
     def most_bytes(self) -> float:
         """Bytes of GPU memory left for the cache, beside the reserve and the dense network."""
-        gpu = self.cluster.gpu
-        reserve = (
-            WORKSPACE if self.cluster.memory_reserve is None else self.cluster.memory_reserve * gpu.memory
-        )
-        return gpu.memory - reserve - DenseNetwork(self.model).parameters * _DENSE_BYTES
+        memory, share = self.cluster.gpu.memory, self.cluster.memory_reserve
+        reserve = WORKSPACE if share is None else share * memory
+        return memory - reserve - DenseNetwork(self.model).parameters * _DENSE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

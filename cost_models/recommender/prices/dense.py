@@ -19,7 +19,6 @@ import numpy as np
 
 from cost_models.compute.gemm import Device, gemm_seconds, require_rate
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.recommender.model import RecommenderSpec
 
 _PADDED = 8
@@ -36,11 +35,8 @@ class DenseNetwork:
     @cached_property
     def bottom(self) -> tuple[tuple[int, int], ...]:
         """(inputs, outputs) of each layer of the bottom MLP."""
-        return (
-            tuple(pairwise((self.model.dense_features, *self.model.bottom_mlp)))
-            if self.model.dense_features
-            else ()
-        )
+        widths = (self.model.dense_features, *self.model.bottom_mlp)
+        return tuple(pairwise(widths)) if self.model.dense_features else ()
 
     @cached_property
     def vectors(self) -> float:
@@ -68,9 +64,7 @@ class DenseNetwork:
         if self.model.interaction.kind != "dot":
             return self.joined
         pairs = self.vectors * (self.vectors - 1) / 2
-        return int(pairs) + (
-            self.model.bottom_mlp[-1] if self.model.bottom_mlp else self.model.dense_features
-        )
+        return int(pairs) + (self.model.bottom_mlp or (self.model.dense_features,))[-1]
 
     @cached_property
     def top(self) -> tuple[tuple[int, int], ...]:
@@ -93,7 +87,9 @@ class DenseNetwork:
         """FLOPs of one sample, forward and backward, with three products a layer, less the gradient of the
         input features."""
         first = 2.0 * self.bottom[0][0] * self.bottom[0][1] if self.bottom else 0.0
-        return 3 * (sum(2.0 * i * o for i, o in self.layers) + self._dot_flops) - first
+        is_dot = self.model.interaction.kind == "dot"
+        dot = 2.0 * self.vectors**2 * self.model.tables[0].width if is_dot else 0.0
+        return 3 * (sum(2.0 * i * o for i, o in self.layers) + dot) - first
 
     @property
     def activations(self) -> float:
@@ -120,12 +116,6 @@ class DenseNetwork:
         forward_elements = bottom + self.joined + self.top_input
         return forward_elements + max(float(top), 2.0 * self.joined + self.vectors**2)
 
-    @property
-    def _dot_flops(self) -> float:
-        if self.model.interaction.kind != "dot":
-            return 0.0
-        return 2.0 * self.vectors**2 * self.model.tables[0].width
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSeconds:
@@ -147,12 +137,24 @@ class DenseSeconds:
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
     """Seconds of a step that each GPU spends on the dense network, by part."""
     network, device = DenseNetwork(question.model), dense_device(question)
-    samples, facts = question.samples, question.facts
-    bottom, cross, top = (
-        _layers_seconds(layers, samples, device, facts, first=layers is network.bottom)
-        for layers in (network.bottom, network.cross, network.top)
-    )
-    dot = _dot_seconds(network, samples, device)
+    samples, facts, dot = question.samples, question.facts, 0.0
+
+    def chain(layers: tuple[tuple[int, int], ...], *, first: bool = False) -> tuple[float, float, float]:
+        """Seconds of a chain of layers: forward pass, gradients of inputs, gradients of weights. The chain called
+        `first` needs no gradient of its input."""
+        forward = backward = weights = 0.0
+        for index, (inputs, out) in enumerate(layers):
+            forward += _product(samples, out, inputs, device)
+            forward += _stream(samples * out * facts.forward_passes, device)
+            weights += _product(inputs, out, samples, device, over_rows=True)
+            backward += _stream(samples * out * facts.backward_passes, device)
+            if not (first and index == 0):
+                backward += _product(samples, inputs, out, device)
+        return forward, backward, weights
+
+    bottom, cross, top = chain(network.bottom, first=True), chain(network.cross), chain(network.top)
+    if network.model.interaction.kind == "dot":  # pairwise products, forward and backward, bound by memory
+        dot = 3 * _stream(samples * network.joined, device) + 4 * _stream(samples * network.top_input, device)
     copies = _stream(facts.interaction_passes * samples * network.joined, device)
     states = dense_state_bytes(question)
     return DenseSeconds(
@@ -164,34 +166,6 @@ def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
         update=device.profile.kernel_seconds + 2 * states / device.optimizer_rate,
         forward=bottom[0] + cross[0] + top[0] + (copies + dot) / 3,
     )
-
-
-def _layers_seconds(
-    layers: tuple[tuple[int, int], ...],
-    samples: float,
-    device: Device,
-    facts: RecommenderStack,
-    *,
-    first: bool = False,
-) -> tuple[float, float, float]:
-    """Seconds of a chain of layers on `samples` samples: forward pass, gradients of inputs, gradients of weights. The
-    chain called `first` needs no gradient of its input."""
-    forward = backward = weights = 0.0
-    for index, (inputs, out) in enumerate(layers):
-        forward += _product(samples, out, inputs, device)
-        forward += _stream(samples * out * facts.forward_passes, device)
-        weights += _product(inputs, out, samples, device, over_rows=True)
-        backward += _stream(samples * out * facts.backward_passes, device)
-        if not (first and index == 0):
-            backward += _product(samples, inputs, out, device)
-    return forward, backward, weights
-
-
-def _dot_seconds(network: DenseNetwork, samples: float, device: Device) -> float:
-    """Seconds of the `dot` interaction's pairwise products, forward and backward, which are bound by memory."""
-    if network.model.interaction.kind != "dot":
-        return 0.0
-    return 3 * _stream(samples * network.joined, device) + 4 * _stream(samples * network.top_input, device)
 
 
 def _product(m: float, n: float, k: float, device: Device, *, over_rows: bool = False) -> float:
@@ -216,15 +190,9 @@ def dense_device(question: RecommenderQuestion) -> Device:
     Raises:
         InputError: it has no matrix rate in the training precision.
     """
-    gpu, training, embedding = question.cluster.gpu, question.training, question.embedding
+    gpu, training, profile = question.cluster.gpu, question.training, question.profile
     multiplies_tf32 = training.precision == "fp32" and question.facts.tf32 and "tf32" in gpu.peak
     require_rate(gpu, precision := "tf32" if multiplies_tf32 else training.precision)
-    profile = question.hardware.model_copy(
-        update={
-            "kernel_seconds": question.kernel_seconds,
-            "gemm_efficiency": embedding.gemm_efficiency or question.hardware.gemm_efficiency,
-        }
-    )
     return Device(
         profile=profile,
         peak=gpu.peak[precision],

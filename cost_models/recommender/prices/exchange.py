@@ -31,7 +31,6 @@ from cost_models.communication.collectives import (
 from cost_models.communication.topology import Groups, group_of
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
-from cost_models.specs.hardware import HardwareProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +58,11 @@ class Links:
     """All-to-all of the GPUs at one place of every node, a byte that one rank sends to all."""
 
 
-def link_profile(question: RecommenderQuestion) -> HardwareProfile:
-    """Hardware profile whose link efficiencies are those of embedding exchanges where the embedding profile
-    has them."""
-    embedding, start = question.embedding, question.embedding.collective_seconds
-    return question.hardware.model_copy(
-        update={
-            "link_efficiency": embedding.link_efficiency or question.hardware.link_efficiency,
-            "network_efficiency": embedding.network_efficiency or question.hardware.network_efficiency,
-            "collective_seconds": question.hardware.collective_seconds if start is None else start,
-        }
-    )
-
-
 def links_of(question: RecommenderQuestion) -> Links:
     """Linear costs of the collectives between the question's GPUs: the straight line through their seconds at two
     message sizes, the mean bytes of embedding vectors per GPU and step, and twice as many. Formulas are straight lines;
     measured curves have a start-up that large messages do not show."""
-    cluster, profile = question.cluster, link_profile(question)
+    cluster, profile = question.cluster, question.profile
     everyone = group_of(cluster, cluster.num_gpus)
     node = group_of(cluster, cluster.gpus_per_node)
     peers = group_of(cluster, cluster.nodes, cluster.gpus_per_node)
@@ -84,9 +70,8 @@ def links_of(question: RecommenderQuestion) -> Links:
     message_bytes = question.samples * vectors * question.training.exchange_bytes
 
     def rate(collective: Callable[..., Any], group: Groups, ranks: float = 1.0) -> Rate:
-        near, far = (
-            float(collective(size * ranks, group, profile)[0]) for size in (message_bytes, 2 * message_bytes)
-        )
+        sizes = (message_bytes, 2 * message_bytes)
+        near, far = (float(collective(size * ranks, group, profile)[0]) for size in sizes)
         seconds_per_byte = max(0.0, (far - near) / message_bytes)
         return Rate(start=max(0.0, near - seconds_per_byte * message_bytes), each_byte=seconds_per_byte)
 
@@ -111,16 +96,6 @@ def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links)
     return np.where(x.ids > 0, arriving * links.all_to_all.each_byte, 0.0)
 
 
-def forward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds a step in which a GPU that holds (part of) a shard sends embedding vectors."""
-    return _vectors_seconds(question, x, links, links.reduce_scatter, links.node_scatter)
-
-
-def backward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds a step in which a GPU that holds (part of) a shard receives gradients of embedding vectors."""
-    return _vectors_seconds(question, x, links, links.all_gather, links.node_gather)
-
-
 def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
     """(O,) seconds a step on every GPU to reduce the gradients of copied rows; all tables share one start-up."""
     element = question.training.exchange_bytes
@@ -133,9 +108,11 @@ def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) 
     return of[question.facts.copies_reduce] + np.where(x.hot_rows > 0, starts, 0.0)
 
 
-def _vectors_seconds(
+def vectors_seconds(
     question: RecommenderQuestion, x: OptionColumns, links: Links, scatter: Rate, node_scatter: Rate
 ) -> Array:
+    """(O,) seconds a step in which a GPU that holds (part of) a shard sends embedding vectors or, with the rates of
+    all-gathers, receives their gradients."""
     element = question.training.exchange_bytes
     exchanged = x.bags * x.width * element * links.all_to_all.each_byte
     sums = x.outputs * x.whole_width * element
@@ -143,9 +120,8 @@ def _vectors_seconds(
     if question.facts.rows_send == "vectors":
         vectors = x.exchanged / x.sharers * x.whole_width * element * links.all_to_all.each_byte
         rows = np.minimum(rows, vectors)
-    in_node = (
-        sums * node_scatter.each_byte + sums / question.cluster.gpus_per_node * links.between_nodes.each_byte
-    )
+    between_nodes = sums / question.cluster.gpus_per_node * links.between_nodes.each_byte
+    in_node = sums * node_scatter.each_byte + between_nodes
     conditions = [(x.form == "row") & (x.shards == 0), x.form == "node-row", x.form == "copy"]
     seconds: Array = np.select(conditions, [rows, in_node, np.zeros(len(x))], default=exchanged)
     return np.where(x.ids > 0, seconds, 0.0)

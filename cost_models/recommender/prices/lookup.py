@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from cost_models.arrays import Array, Ints
 from cost_models.recommender.question import RecommenderQuestion
@@ -29,27 +29,25 @@ from cost_models.units import FP32_BYTES
 ID_BYTES = 8.0
 
 
-def lookup_bytes(ids: npt.ArrayLike, row_bytes: npt.ArrayLike, written: npt.ArrayLike) -> Array:
+def lookup_bytes(ids: ArrayLike, row_bytes: ArrayLike, written: ArrayLike) -> Array:
     """Memory traffic in bytes of a lookup that reads `ids` and a row for each id, and writes vectors of
     `written` bytes."""
     return np.asarray(np.asarray(ids) * (np.asarray(row_bytes) + ID_BYTES) + np.asarray(written))
 
 
-def sum_bytes(
-    ids: npt.ArrayLike, gradient_bytes: npt.ArrayLike, distinct: npt.ArrayLike, width: npt.ArrayLike
-) -> Array:
+def sum_bytes(ids: ArrayLike, gradient_bytes: ArrayLike, distinct: ArrayLike, width: ArrayLike) -> Array:
     """Memory traffic in bytes of summing gradients, which reads each id with its gradient and writes a sum
     for each distinct row."""
     read = np.asarray(ids) * (np.asarray(gradient_bytes) + ID_BYTES)
     return np.asarray(read + np.asarray(distinct) * np.asarray(width) * FP32_BYTES)
 
 
-def change_bytes(distinct: npt.ArrayLike, kept_bytes: npt.ArrayLike) -> Array:
+def change_bytes(distinct: ArrayLike, kept_bytes: ArrayLike) -> Array:
     """Memory traffic in bytes of reading and writing distinct rows with their optimizer states."""
     return np.asarray(2 * np.asarray(distinct) * np.asarray(kept_bytes))
 
 
-def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: npt.ArrayLike = 1.0) -> Array:
+def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: ArrayLike = 1.0) -> Array:
     """Share of memory bandwidth at rows of `row_bytes`, interpolated between measured `points`; beyond them
     the nearest one's."""
     rows = np.array(sorted({one.row_bytes for one in points}))
@@ -63,7 +61,7 @@ def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: npt.Arra
     return np.asarray(np.exp(near * (1 - share) + far * share))
 
 
-def _bracket(logs: Array, values: npt.ArrayLike) -> tuple[Ints, Ints, Array]:
+def _bracket(logs: Array, values: ArrayLike) -> tuple[Ints, Ints, Array]:
     """(index of the upper point, of the lower point, share of the way) of each value on a measured axis."""
     clipped = np.clip(np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12)), logs[0], logs[-1])
     upper = np.clip(np.searchsorted(logs, clipped), 0, len(logs) - 1)
@@ -72,7 +70,7 @@ def _bracket(logs: Array, values: npt.ArrayLike) -> tuple[Ints, Ints, Array]:
     return upper, lower, np.asarray((clipped - logs[lower]) / gap * (upper > lower))
 
 
-def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
+def state_bytes(question: RecommenderQuestion, width: ArrayLike) -> Array:
     """Bytes of fp32 optimizer states of a row of `width` elements. There are none, one number, or one or two
     numbers an element."""
     elements = np.asarray(width, dtype=np.float64)
@@ -83,15 +81,12 @@ def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
 
 def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
     """(O,) lookup seconds a step on a GPU that holds (part of) a shard, and (O,) on every GPU for copied rows."""
-    gpus = question.cluster.num_gpus
+    gpus, all_rows = question.cluster.num_gpus, np.ones(len(x))
     ids, bags = x.ids / x.sharers, np.where(x.form == "row", x.outputs, x.bags)
-    shard = _read_seconds(
-        question, x.width, ids, bags * _sent_share(question, x), x.distinct / x.sharers, x.hit
-    )
-    copied = _read_seconds(
-        question, x.whole_width, x.hot_ids / gpus, x.hot_bags / gpus, x.local_hot_distinct, np.ones(len(x))
-    )
-    return shard, copied
+    vectors, distinct = bags * _sent_share(question, x), x.distinct / x.sharers
+    shard = _read_seconds(question, x.width, ids, vectors, distinct, x.hit)
+    hot = x.hot_ids / gpus, x.hot_bags / gpus, x.local_hot_distinct
+    return shard, _read_seconds(question, x.whole_width, *hot, all_rows)
 
 
 def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
@@ -129,7 +124,10 @@ def _read_seconds(
 ) -> Array:
     """(O,) seconds to read a row for each id and the ids, and to write vectors of samples."""
     gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
-    row_bytes, written = width * question.training.table_bytes, bags * width * _exchange(question)
+    row_bytes, written = (
+        width * question.training.table_bytes,
+        bags * width * question.training.exchange_bytes,
+    )
     distinct_met = np.minimum(distinct, ids)
     cached_share = np.minimum(1.0, (gpu.l2_cache or 0.0) / np.maximum(distinct_met * row_bytes, 1.0))
     repeated = cached_share * (ids - distinct_met)
@@ -156,7 +154,7 @@ def _sent_share(question: RecommenderQuestion, x: OptionColumns) -> Array:
 
 def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
     """(O,) seconds to sort ids and sum the gradients of each row."""
-    measured, gradient = question.hardware.tables, width * _exchange(question)
+    measured, gradient = question.hardware.tables, width * question.training.exchange_bytes
     if measured is not None:
         rate = question.cluster.gpu.memory_bandwidth * efficiency(measured.sums, width * FP32_BYTES)
         return sum_bytes(ids, gradient, distinct, width) / rate
@@ -173,9 +171,8 @@ def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: 
     row_bytes = width * question.training.table_bytes
     points = () if measured is None else measured.changes.get(question.training.optimizer, ())
     if points:
-        return change_bytes(distinct, state_row_bytes) / (
-            question.cluster.gpu.memory_bandwidth * efficiency(points, row_bytes)
-        )
+        rate = question.cluster.gpu.memory_bandwidth * efficiency(points, row_bytes)
+        return change_bytes(distinct, state_row_bytes) / rate
     return distinct * 2 * state_row_bytes / (_update_rate(question) * _share(question, row_bytes))
 
 
@@ -195,7 +192,3 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 def _share(question: RecommenderQuestion, row_bytes: Array) -> Array:
     """(O,) bandwidth reached by rows of `row_bytes`, relative to that of very long rows."""
     return row_bytes / (row_bytes + question.embedding.half_row_bytes)
-
-
-def _exchange(question: RecommenderQuestion) -> float:
-    return question.training.exchange_bytes

@@ -31,7 +31,6 @@ own, which are few, and left out of rows over all GPUs, where it is that of one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -56,12 +55,8 @@ def moments_of(question: RecommenderQuestion) -> tuple[str, ...]:
     return (FORWARD, *on_gpus) if is_own_host(question.cluster) else on_gpus
 
 
-class Filled(NamedTuple):
-    """Bytes (O,) that sharding options fill with ids, vectors and rows in update at one moment of a step."""
-
-    ids: Array
-    vectors: Array
-    update: Array
+Filled = tuple[Array, Array, Array]
+"""Bytes (O,) that sharding options fill with ids, vectors and rows in update at one moment of a step."""
 
 
 def filled(
@@ -72,39 +67,28 @@ def filled(
     has_ids, row_bytes = x.ids > 0, FP32_BYTES * x.width + buffers.touched_row_bytes
     lengths = question.facts.length_bytes * x.lengths
     received_ids = np.where(has_ids, x.ids / x.sharers * ID_BYTES + lengths, 0.0)
-    own_ids = ((x.ids + x.hot_ids) * ID_BYTES + lengths) / gpus
-    hot = np.where((x.hot_rows > 0) & (x.form != "copy"), (x.hot_ids * ID_BYTES + lengths) / gpus, 0.0)
+    sample_ids = ((x.ids + x.hot_ids) * ID_BYTES + lengths) / gpus
+    hot = (x.hot_rows > 0) & (x.form != "copy")
+    own_ids = sample_ids + np.where(hot, (x.hot_ids * ID_BYTES + lengths) / gpus, 0.0)
     vectors_made = np.where(has_ids, x.outputs * x.width, 0.0) * element_bytes * buffers.made
     own_vectors = x.outputs * x.whole_width / gpus
     message = np.where(has_ids & (gpus > 1), own_vectors * element_bytes * buffers.sent, 0.0)
-    vectors_and_gradients = own_vectors * (
-        buffers.received_bytes + (element_bytes if element_bytes < FP32_BYTES else 0.0)
-    )
+    cast_bytes = element_bytes if element_bytes < FP32_BYTES else 0.0
+    gradients_too = own_vectors * (buffers.received_bytes + cast_bytes)
     has_places = x.shards > 0
     sorting = np.where(has_places, buffers.sort_bytes * x.ids / x.sharers, 0.0)
     cast = np.where(has_places & has_ids, x.outputs * x.width * FP32_BYTES, 0.0)
     added = x.distinct / x.sharers * row_bytes
     spread = ((x.form == "row") & (x.shards == 0)) | (x.form == "node-row")
+    summed_twice = np.where(spread, 2 * vectors_made, 0.0)
     adding, summed = _copied(question, x, buffers)
     of = {
-        FORWARD: (
-            Filled(received_ids, np.where(spread, 2 * vectors_made, 0.0), zero),
-            Filled(own_ids + hot, own_vectors * element_bytes, zero),
-        ),
-        DENSE: (Filled(received_ids, zero, zero), Filled(own_ids + hot, own_vectors * FP32_BYTES, zero)),
-        BACKWARD: (
-            Filled(received_ids, vectors_made, zero),
-            Filled(own_ids + hot, vectors_and_gradients + message, zero),
-        ),
-        COPIES: (
-            Filled(received_ids, vectors_made, zero),
-            Filled(own_ids + hot, vectors_and_gradients, adding),
-        ),
-        UPDATE: (
-            Filled(received_ids + sorting, vectors_made + cast, added),
-            Filled(own_ids + hot, zero, summed),
-        ),
-        SUMS: (Filled(zero, zero, zero), Filled(own_ids, zero, zero)),
+        FORWARD: ((received_ids, summed_twice, zero), (own_ids, own_vectors * element_bytes, zero)),
+        DENSE: ((received_ids, zero, zero), (own_ids, own_vectors * FP32_BYTES, zero)),
+        BACKWARD: ((received_ids, vectors_made, zero), (own_ids, gradients_too + message, zero)),
+        COPIES: ((received_ids, vectors_made, zero), (own_ids, gradients_too, adding)),
+        UPDATE: ((received_ids + sorting, vectors_made + cast, added), (own_ids, zero, summed)),
+        SUMS: ((zero, zero, zero), (sample_ids, zero, zero)),
     }
     return {name: of[name] for name in moments_of(question)}
 
@@ -204,15 +188,15 @@ def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Fille
     facts, gpus = question.facts, question.cluster.num_gpus
     vectors = 2 * facts.output_buffers * question.training.exchange_bytes
     holders = 1.0 if facts.ids_everywhere else x.sharers
-    on_holders = Filled(
-        ids=x.ids / holders * ID_BYTES * facts.input_buffers,
-        vectors=np.where(x.ids > 0, x.outputs * x.width, 0.0) * vectors,
-        update=x.distinct / x.sharers * x.width * facts.gradient_row_bytes,
+    on_holders = (
+        x.ids / holders * ID_BYTES * facts.input_buffers,
+        np.where(x.ids > 0, x.outputs * x.width, 0.0) * vectors,
+        x.distinct / x.sharers * x.width * facts.gradient_row_bytes,
     )
-    everywhere = Filled(
-        ids=(x.ids + x.hot_ids) / gpus * ID_BYTES * facts.input_buffers,
-        vectors=x.outputs * x.whole_width / gpus * vectors,
-        update=x.hot_distinct * x.whole_width * facts.gradient_row_bytes,
+    everywhere = (
+        (x.ids + x.hot_ids) / gpus * ID_BYTES * facts.input_buffers,
+        x.outputs * x.whole_width / gpus * vectors,
+        x.hot_distinct * x.whole_width * facts.gradient_row_bytes,
     )
     return on_holders, everywhere
 

@@ -18,11 +18,10 @@ from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.prices.dense import DenseNetwork, dense_seconds
 from cost_models.recommender.prices.exchange import (
     Links,
-    backward_seconds,
     copy_seconds,
-    forward_seconds,
     index_seconds,
     links_of,
+    vectors_seconds,
 )
 from cost_models.recommender.prices.lookup import copy_sum_seconds, lookup_seconds, update_seconds
 from cost_models.recommender.prices.memory import fixed_bytes, option_bytes
@@ -132,24 +131,15 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
     lookup, lookup_copied = lookup_seconds(question, x)
     update, update_copied = update_seconds(question, x)
     copies = copy_sum_seconds(question, x) + copy_seconds(question, x, links)
-    shard_loads = np.stack(
-        [
-            index_seconds(question, x, links),
-            lookup,
-            forward_seconds(question, x, links),
-            zero,
-            backward_seconds(question, x, links),
-            update,
-        ],
-        axis=1,
-    )
+    ids = index_seconds(question, x, links)
+    forward = vectors_seconds(question, x, links, links.reduce_scatter, links.node_scatter)
+    backward = vectors_seconds(question, x, links, links.all_gather, links.node_gather)
+    shard_loads = np.stack([ids, lookup, forward, zero, backward, update], axis=1)
     copied = np.stack([zero, lookup_copied, zero, zero, copies, update_copied], axis=1)
     launches, launches_everywhere = launch_seconds(question, x)
-    shard_loads = shard_loads + launches
-    has_places = (x.shards > 0)[:, None]
-    return np.where(has_places, shard_loads, 0.0), copied + launches_everywhere + np.where(
-        has_places, 0.0, shard_loads
-    )
+    shard_loads, has_places = shard_loads + launches, (x.shards > 0)[:, None]
+    everywhere = copied + launches_everywhere + np.where(has_places, 0.0, shard_loads)
+    return np.where(has_places, shard_loads, 0.0), everywhere
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
@@ -158,7 +148,7 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
 
     A CPU's cores move the bytes of a reduction themselves, so there it hides behind nothing.
     """
-    facts, dense, kernel = question.facts, dense_seconds(question), question.kernel_seconds
+    facts, dense, kernel = question.facts, dense_seconds(question), question.profile.kernel_seconds
     start = links.all_to_all.start
     if facts.hierarchical and question.cluster.nodes > 1:
         start = links.node_scatter.start + links.between_nodes.start

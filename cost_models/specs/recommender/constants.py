@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -51,10 +52,8 @@ class TableRates(Spec):
     @model_validator(mode="after")
     def _full_grids(self) -> TableRates:
         for points in (self.lookup, self.sums, *self.changes.values()):
-            rows, poolings = ({getattr(one, name) for one in points} for name in ("row_bytes", "pooling"))
-            if len({(one.row_bytes, one.pooling) for one in points}) != len(points) or len(points) != len(
-                rows
-            ) * len(poolings):
+            rows, poolings = {one.row_bytes for one in points}, {one.pooling for one in points}
+            if sorted((one.row_bytes, one.pooling) for one in points) != sorted(product(rows, poolings)):
                 raise ValueError("rates of tables need a point for every row size and pooling, once")
         return self
 
