@@ -6,12 +6,13 @@ max_g Σ_k load_gk, is given beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.errors import InputError, Problem, first_few
+from cost_models.errors import InputError, Problem
 from cost_models.estimate import Breakdown
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import DenseNetwork, dense_device
@@ -20,7 +21,7 @@ from cost_models.recommender.prices.memory import PARTS, fixed_bytes, moments_of
 from cost_models.recommender.prices.pricing import fixed_seconds, stage_loads
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns
-from cost_models.specs.recommender.sharding import Sharding
+from cost_models.specs.recommender.sharding import Sharding, TablePlacement, require_none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,35 +151,24 @@ def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, 
 
 
 def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
-    tables, cluster = question.model.num_tables, question.cluster
-    if len(sharding.tables) != tables:
-        raise InputError(
-            f"the sharding has {len(sharding.tables)} tables, `{question.model.name}` has {tables}"
-        )
-    names = question.model.table_names
-    complaints = []
-    for number, placement in enumerate(sharding.tables):
-        name = f"table:{number} (`{names[number]}`)"
-        node = placement.option.form == "node-row"
-        limit = cluster.nodes if node else cluster.num_gpus
-        if invalid := [at for at in placement.at if at >= limit]:
-            places_word = "node" if node else "GPU"
-            complaints.append(
-                (name, f"lies on {places_word} {invalid[0]}, and there are {limit}, counted from 0")
-            )
-        if placement.option.tier == "host" and not question.facts.host_tables:
-            complaints.append(
-                (name, f"lies in host memory, where software stack `{question.stack.name}` keeps no tables")
-            )
-        width = question.model.classes[question.model.class_of_table[number]].width
-        if placement.option.form == "column" and width % placement.option.shards:
-            complaints.append(
-                (name, f"has {width} columns, which {placement.option.shards} slices do not divide")
-            )
-    if len(complaints) == 1:
-        raise InputError(" ".join(complaints[0]))
-    if complaints:
-        raise InputError(
-            f"{len(complaints)} tables cannot be held so",
-            problems=first_few([Problem(*one) for one in complaints]),
-        )
+    model, tables = question.model, len(sharding.tables)
+    if tables != model.num_tables:
+        raise InputError(f"the sharding has {tables} tables, `{model.name}` has {model.num_tables}")
+    problems = []
+    for number, (name, placement) in enumerate(zip(model.table_names, sharding.tables, strict=True)):
+        width = model.classes[model.class_of_table[number]].width
+        complaints = _complaints(question, placement, width)
+        problems += [Problem(f"table:{number} (`{name}`)", complaint) for complaint in complaints]
+    require_none(problems, "tables cannot be held so")
+
+
+def _complaints(question: RecommenderQuestion, placement: TablePlacement, width: int) -> Iterator[str]:
+    """What forbids to hold a table of `width` columns so, in words."""
+    option, cluster = placement.option, question.cluster
+    place, limit = ("node", cluster.nodes) if option.form == "node-row" else ("GPU", cluster.num_gpus)
+    if invalid := [at for at in placement.at if at >= limit]:
+        yield f"lies on {place} {invalid[0]}, and there are {limit}, counted from 0"
+    if option.tier == "host" and not question.facts.host_tables:
+        yield f"lies in host memory, where software stack `{question.stack.name}` keeps no tables"
+    if option.form == "column" and width % option.shards:
+        yield f"has {width} columns, which {option.shards} slices do not divide"

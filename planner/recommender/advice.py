@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import is_own_host
@@ -29,8 +31,7 @@ OTHER_SECONDS = 10.0
 _MORE_MEMORY = 1.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingChange:
+class ShardingChange(NamedTuple):
     """A proposed change of sharding option for some embedding tables, with predictions alone and after earlier
     changes."""
 
@@ -44,8 +45,7 @@ class ShardingChange:
     """Sharding with this and all earlier changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherSharding:
+class OtherSharding(NamedTuple):
     """The best sharding of a variant of the question, such as another precision, more GPUs or faster links."""
 
     words: str
@@ -54,7 +54,7 @@ class OtherSharding:
     proven: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ShardingAdvice:
     """Advice on a running sharding, with the changes that gain most, the best sharding found, and variants of
     the question."""
@@ -107,15 +107,9 @@ def advise_sharding(
     answer = best_sharding(question, budget, restrictions)
     if answer is None:
         raise budget.nothing_found()
-    other_questions = tuple(_other_shardings(question, restrictions, budget))
-    return ShardingAdvice(
-        question=question,
-        sharding=today,
-        today=running,
-        changes=tuple(_path(question, today, running, answer.sharding)),
-        answer=answer,
-        other_questions=other_questions,
-    )
+    others = tuple(_other_shardings(question, restrictions, budget))
+    changes = tuple(_path(question, today, running, answer.sharding))
+    return ShardingAdvice(question, today, running, changes, answer, others)
 
 
 def _path(
@@ -126,30 +120,18 @@ def _path(
         if placed != target:
             key = question.model.class_of_table[table], str(placed.option), str(target.option)
             groups.setdefault(key, {})[table] = target
-    separate = {key: estimate(question, _with(today, placements)) for key, placements in groups.items()}
-    remaining = {key: placements for key, placements in groups.items() if _gains(separate[key], running)}
+    separate = {key: estimate(question, _with(today, moved)) for key, moved in groups.items()}
+    remaining = {key: moved for key, moved in groups.items() if _gains(separate[key], running)}
     sharding, reached = today, running
     for _ in range(CHANGES):
-        priced = {
-            key: estimate(question, _with(sharding, placements)) for key, placements in remaining.items()
-        }
-        candidates = [key for key, priced_change in priced.items() if _gains(priced_change, reached)]
-        if not candidates:
+        priced = {key: estimate(question, _with(sharding, moved)) for key, moved in remaining.items()}
+        steps = {key: (not one.fits, one.step_seconds) for key, one in priced.items() if _gains(one, reached)}
+        if not steps:
             return
-        key = min(
-            candidates,
-            key=lambda priced_change: (not priced[priced_change].fits, priced[priced_change].step_seconds),
-        )
-        placements = remaining.pop(key)
-        sharding, reached = _with(sharding, placements), priced[key]
-        yield ShardingChange(
-            tables=tuple(placements),
-            today=key[1],
-            proposed=key[2],
-            by_itself=separate[key],
-            with_earlier=reached,
-            sharding=sharding,
-        )
+        key = min(steps, key=lambda group: steps[group])
+        moved = remaining.pop(key)
+        sharding, reached = _with(sharding, moved), priced[key]
+        yield ShardingChange(tuple(moved), *key[1:], separate[key], reached, sharding)
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
@@ -185,21 +167,14 @@ def _other_shardings(
             continue
         if answer is not None:
             priced = estimate(other_question, answer.sharding)
-            proven = answer.certificate.gap <= 0
-            yield OtherSharding(words=words, trouble=trouble, estimate=priced, proven=proven)
+            yield OtherSharding(words, trouble, priced, proven=answer.certificate.gap <= 0)
 
 
 def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, RecommenderQuestion]]:
     """Yield variants of the question as (change in words, kind of change, question), with other precision,
     GPUs, hosts, links or memory."""
     training, cluster, gpu = question.training, question.cluster, question.cluster.gpu
-
-    def trained(**fields: object) -> RecommenderQuestion:
-        return replace(question, training=training.model_copy(update=fields))
-
-    def clustered(**fields: object) -> RecommenderQuestion:
-        return replace(question, cluster=cluster.model_copy(update=fields))
-
+    trained, clustered = (partial(question.updated, part) for part in ("training", "cluster"))
     if training.precision in FULL and "bf16" in gpu.peak:
         yield "--precision bf16", "other numerics", trained(precision="bf16")
     elif training.exchange_bytes > 2:
@@ -214,14 +189,13 @@ def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, 
     if cluster.host_memory and not is_own_host(cluster):
         yield "twice the host memory", "other hosts", clustered(host_memory=2 * cluster.host_memory)
     if cluster.gpus_per_node > 1:
-        links = clustered(links=cluster.links.faster(intra_node=2.0))
-        yield "twice the bandwidth of a node", "other links", links
+        faster = cluster.links.faster(intra_node=2.0)
+        yield "twice the bandwidth of a node", "other links", clustered(links=faster)
     if cluster.nodes > 1:
-        links = clustered(links=cluster.links.faster(inter_node=2.0))
-        yield "twice the bandwidth of the network", "other links", links
-    for words, field, factor in (
-        (f"{100 * (_MORE_MEMORY - 1):.0f} % more device memory", "memory", _MORE_MEMORY),
-        ("twice the memory bandwidth", "memory_bandwidth", 2),
-    ):
-        larger = gpu.model_copy(update={field: factor * getattr(gpu, field)})
-        yield words, "other GPUs", clustered(gpu=larger)
+        faster = cluster.links.faster(inter_node=2.0)
+        yield "twice the bandwidth of the network", "other links", clustered(links=faster)
+    larger = gpu.model_copy(update={"memory": _MORE_MEMORY * gpu.memory})
+    words = f"{100 * (_MORE_MEMORY - 1):.0f} % more device memory"
+    yield words, "other GPUs", clustered(gpu=larger)
+    faster_gpu = gpu.model_copy(update={"memory_bandwidth": 2 * gpu.memory_bandwidth})
+    yield "twice the memory bandwidth", "other GPUs", clustered(gpu=faster_gpu)

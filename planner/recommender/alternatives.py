@@ -7,7 +7,6 @@ be more. Words of a user are read, places found, and refused by the rule that th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,11 +58,9 @@ class BindingStage:
     """Tables with the largest loads on this GPU, largest first."""
 
 
-def binding_stages(
-    priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding
-) -> tuple[BindingStage, ...]:
+def binding_stages(priced: PricedOptions, sharding: Sharding) -> tuple[BindingStage, ...]:
     """Busiest GPU and largest tables of every stage that tables load, in the order of the step."""
-    state, scale = _state(priced, rows, sharding)
+    state, scale = _state(priced, sharding)
     loads = state.use[:, state.loads] * scale
     repriced: dict[int, tuple[float, TablePlacement | None, float | None]] = {}
     stages = []
@@ -74,7 +71,7 @@ def binding_stages(
             continue
         bound_by_floor = longest < priced.stage_floors[stage]
         seconds = {}
-        for table, (row, placed) in enumerate(zip(rows, sharding.tables, strict=True)):
+        for table, (row, placed) in enumerate(zip(state.row.tolist(), sharding.tables, strict=True)):
             place = state.node_of_gpu[gpu] if placed.option.form == "node-row" else gpu
             shards = placed.at.count(int(place)) * priced.shard_seconds[row, stage]
             seconds[table] = float(priced.everywhere_seconds[row, stage] + shards)
@@ -98,10 +95,10 @@ def binding_stages(
     return tuple(stages)
 
 
-def _state(priced: PricedOptions, rows: Sequence[int], sharding: Sharding) -> tuple[State, float]:
+def _state(priced: PricedOptions, sharding: Sharding) -> tuple[State, float]:
     """State of local search with all tables as in a sharding, and its unit, the seconds of the sharding's step."""
     problem = every_option(replace(priced, host_memory=priced.host_memory or np.inf), "step")
-    placement = Placement(np.array(rows), tuple(placed.at for placed in sharding.tables))
+    placement = Placement(np.array(rows_of(priced, sharding)), tuple(placed.at for placed in sharding.tables))
     step = problem.value(problem.use(placement))
     state = State(problem.in_units_of(step), even=_EVEN)
     state.load(placement)
@@ -118,7 +115,7 @@ def _repriced(state: State, scale: float, table: int) -> tuple[float, TablePlace
     for row in problem.rows_of(int(state.class_of_unit[table])).tolist():
         if row == was[0] or problem.rows.shards[row] > problem.places[row]:
             continue
-        _, _, places = state.insertion(table, np.array([row]))
+        _, (_, places) = state.insertion(table, np.array([row]))
         state.add(table, row, places)
         seconds = problem.value(state.use) * scale
         if problem.fits(state.use) and (best[1] is None or seconds < best[1] * (1 - _EVEN)):
@@ -142,7 +139,7 @@ class Alternative:
     @property
     def tables(self) -> tuple[int, ...]:
         """Numbers of the tables that the user's change names."""
-        return tuple(table for word in self.words for table in range(word.first, word.last + 1))
+        return tuple(table for word in self.words for table in word.places)
 
 
 def alternative(
@@ -163,61 +160,51 @@ def alternative(
         raise InputError(error.headline, problems=error.problems, hint=hint) from None
     if not words:
         raise InputError("`--why-not` is empty", hint="write it like `table:5=row`")
-    words_by_table = {
-        table: (word, nth) for word in words for nth, table in enumerate(range(word.first, word.last + 1))
-    }
-    for table, (word, _) in words_by_table.items():
-        if reason := refusal(question, table, word.option):
+    changes = {table: (word.option, at) for word in words for table, at in word.places.items()}
+    for table, (option, _) in changes.items():
+        if reason := refusal(question, table, option):
             return Alternative(words=words, sharding=None, refused=reason)
     wider = replace(restrictions, fixed=(*restrictions.fixed, *words))
     priced = limited(covered_options(question, wider, sharding), restrictions)
     class_of_table, row_of = question.model.class_of_table, priced.row_of
-    state, _ = _state(priced, rows_of(priced, sharding), sharding)
-    for table in words_by_table:
+    state, _ = _state(priced, sharding)
+    for table in changes:
         state.remove(table)
     free = []
-    for table, (word, nth) in words_by_table.items():
-        row = row_of[class_of_table[table], word.option]
-        shards = word.option.shards if word.option.placed else 0
-        if shards and not word.at:
+    for table, (option, at) in changes.items():
+        row = row_of[class_of_table[table], option]
+        if option.placed and not at:
             free.append((table, row))
         else:
-            state.add(table, row, word.at[nth * shards : (nth + 1) * shards])
+            state.add(table, row, at)
     for table, row in free:
-        state.add(table, row, tuple(sorted(state.insertion(table, np.array([row])).places)))
+        _, (_, places) = state.insertion(table, np.array([row]))
+        state.add(table, row, tuple(sorted(places)))
     left_out = next((str(word.option) for word in words if not restrictions.allows(word.option)), "")
-    return Alternative(
-        words=words,
-        sharding=Sharding(
-            tuple(
-                TablePlacement(priced.options[row], places)
-                for row, places in zip(state.row.tolist(), state.places, strict=True)
-            )
-        ),
-        forbidden=f"the plan forbids `{left_out}`" if left_out else "",
-    )
+    forbidden = f"the plan forbids `{left_out}`" if left_out else ""
+    options = (priced.options[row] for row in state.row.tolist())
+    moved = Sharding(tuple(map(TablePlacement, options, state.places)))
+    return Alternative(words=words, sharding=moved, forbidden=forbidden)
 
 
 def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
     """Reason why a table cannot be sharded with this option; empty if legal."""
     model, cluster = question.model, question.cluster
-    width = model.classes[model.class_of_table[table]].width
-    name = model.table_names[table]
-    places = cluster.nodes if option.form == "node-row" else cluster.num_gpus
+    name, width = model.table_names[table], model.classes[model.class_of_table[table]].width
+    word, places = ("nodes", cluster.nodes) if option.form == "node-row" else ("GPUs", cluster.num_gpus)
     if option.form == "column" and width % option.shards:
-        divisors = [str(n) for n in range(2, width + 1) if width % n == 0 and n <= places]
-        verb = "does" if len(divisors) == 1 else "do"
-        suggestion = (
-            f"{', '.join(divisors)} {verb}" if divisors else f"no number of slices up to {places} does"
-        )
+        divisors = [str(n) for n in range(2, min(width, places) + 1) if width % n == 0]
+        numbers = ", ".join(divisors) or f"no number of slices up to {places}"
+        suggestion = f"{numbers} {'do' if len(divisors) > 1 else 'does'}"
         return f"{name} has {width} columns, which {option.shards} slices do not divide; {suggestion}"
     if option.placed and option.shards > places:
-        places_word = "nodes" if option.form == "node-row" else "GPUs"
-        return f"`{option}` has {option.shards} slices, and there are {places} {places_word}"
-    if option.tier == "host" and is_own_host(cluster):
+        return f"`{option}` has {option.shards} slices, and there are {places} {word}"
+    if option.tier == "device":
+        return ""
+    if is_own_host(cluster):
         return f"`{cluster.name}` has one memory, the host's: no table lies elsewhere"
-    if option.tier == "host" and not question.facts.host_tables:
+    if not question.facts.host_tables:
         return f"software stack `{question.stack.name}` keeps no tables in host memory"
-    if option.tier == "host" and not cluster.host_memory:
+    if not cluster.host_memory:
         return f"nobody says how much memory hosts of `{cluster.name}` have; plan with --host-memory"
     return ""

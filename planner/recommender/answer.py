@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from cost_models.base import Spec
@@ -91,19 +90,12 @@ class ShardingAnswer:
 
 def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple[int, ...]]:
     """Convert a placement of the search into a sharding, and the index of each table's option in the prices."""
-    rows = np.full(int(problem.priced.counts.sum()), -1, dtype=np.int64)
-    places: dict[int, tuple[int, ...]] = {}
-    for table, (row, at) in problem.preplaced.items():
-        rows[table], places[table] = row, at
+    held = dict(problem.preplaced)
     for unit, row, at in zip(problem.units, placement.row.tolist(), placement.places, strict=True):
-        for table, pick in zip(unit, problem.rows.picks[row], strict=True):
-            rows[table], places[table] = pick, at
-    chosen_rows = tuple(rows.tolist())
-    options = problem.priced.options
-    tables = tuple(
-        TablePlacement(options[row], tuple(sorted(places[table]))) for table, row in enumerate(chosen_rows)
-    )
-    return Sharding(tables), chosen_rows
+        held |= {table: (pick, at) for table, pick in zip(unit, problem.rows.picks[row], strict=True)}
+    in_order, options = [held[table] for table in range(len(held))], problem.priced.options
+    tables = tuple(TablePlacement(options[row], tuple(sorted(at))) for row, at in in_order)
+    return Sharding(tables), tuple(row for row, _ in in_order)
 
 
 if TYPE_CHECKING:
@@ -149,7 +141,6 @@ def plan_sharding(
     if interrupt.is_set() and not keep_on_interrupt:
         raise KeyboardInterrupt
     assert search.best is not None
-    sharding, rows = sharding_of(problem, search.best)
     certificate = ShardingCertificate(
         objective=objective,
         **certificate_fields(search),
@@ -161,12 +152,9 @@ def plan_sharding(
         undecided=search.left_open and search.gap > PROVEN,
         seconds=time.monotonic() - start,
     )
-    return ShardingAnswer(
-        sharding=sharding,
-        rows=rows,
-        certificate=certificate,
-        interrupted=interrupt.is_set(),
-    )
+    sharding, rows = sharding_of(problem, search.best)
+    ended = interrupt.is_set()
+    return ShardingAnswer(sharding=sharding, rows=rows, certificate=certificate, interrupted=ended)
 
 
 def certificate_fields(search: Search) -> dict[str, Any]:

@@ -68,9 +68,8 @@ def _words(texts: Iterable[str], vocabulary: tuple[str, ...]) -> frozenset[str]:
     """Words of a command-line flag, each checked against the vocabulary. Raises UnknownNameError for one that
     is not known."""
     words = [word for text in texts for word in text.replace(",", " ").split()]
-    for word in words:
-        if word not in vocabulary:
-            raise UnknownNameError("way to hold a table", word, vocabulary)
+    if unknown := [word for word in words if word not in vocabulary]:
+        raise UnknownNameError("way to hold a table", unknown[0], vocabulary)
     return frozenset(words)
 
 
@@ -99,11 +98,7 @@ def covered_options(
     """Prices of all sharding options that a search within these restrictions covers, and of the options of a
     given sharding."""
     class_of_table = question.model.class_of_table
-    required = [
-        (class_of_table[table], word.option)
-        for word in restrictions.fixed
-        for table in range(word.first, word.last + 1)
-    ]
+    required = [(class_of_table[table], word.option) for word in restrictions.fixed for table in word.places]
     if sharding is not None:
         required += [(class_of_table[table], placed.option) for table, placed in enumerate(sharding.tables)]
     pairs = dict.fromkeys([*default_options(question, hot="hot" in restrictions.allowed), *required])

@@ -32,6 +32,12 @@ class Filling:
     bound: float
     """Upper bound on the hits of any rows of this many bytes."""
 
+    @classmethod
+    def of(cls, tables: CachedTables, rows: Array, bound: float = 0.0) -> Filling:
+        """A cache of `rows` of each table; no rows of as many bytes hit more than `bound`, or than these."""
+        hits, size = tables.hits(rows), float(tables.counts @ (rows * tables.row_bytes))
+        return cls(rows=rows, bytes=size, hits=hits, bound=max(bound, hits))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillingOrder:
@@ -81,25 +87,18 @@ class FillingOrder:
         if step < len(self.step_class):
             rows[self.step_class[step]] += part
         rows = np.minimum(rows if tables.policy == "hottest" else np.floor(rows * (1 + 1e-12)), tables.rows)
-        hits = tables.hits(rows)
-        return Filling(
-            rows=rows,
-            bytes=float(tables.counts @ (rows * tables.row_bytes)),
-            hits=hits,
-            bound=max(bound, hits),
-        )
+        return Filling.of(tables, rows, bound)
 
 
 def filling_order(tables: CachedTables) -> FillingOrder:
     """Sort the rows of all tables by hits per byte, best first."""
-    classes = range(len(tables.counts))
-    lengths = [len(tables.curves[one].rows) for one in classes]
-    step_class = np.repeat(np.array(classes, np.int64), lengths)
-    rows = np.concatenate([tables.curves[one].rows for one in classes])
-    worth = np.concatenate([np.minimum.accumulate(tables.curves[one].share_of_row) for one in classes])
+    curves = tables.curves
+    step_class = np.repeat(np.arange(len(curves)), [len(curve.rows) for curve in curves])
+    rows = np.concatenate([curve.rows for curve in curves])
+    worth = np.concatenate([np.minimum.accumulate(curve.share_of_row) for curve in curves])
     worth = worth * (tables.lookups / tables.row_bytes)[step_class]
     order = np.argsort(-worth, kind="stable")
-    shares = np.concatenate([tables.curves[one].shares for one in classes])
+    shares = np.concatenate([curve.shares for curve in curves])
     filled = (rows * (tables.counts * tables.row_bytes)[step_class])[order]
     hits = (shares * tables.weights[step_class])[order]
     return FillingOrder(
@@ -115,6 +114,4 @@ def one_share(tables: CachedTables, capacity: float) -> Filling:
     """Cache that holds the same share of rows of every table, as with a single load factor; `bound` is its hit
     rate."""
     share = min(1.0, capacity / tables.cached_whole_bytes)
-    rows = np.floor(share * tables.rows)
-    hits = tables.hits(rows)
-    return Filling(rows=rows, bytes=float(tables.counts @ (rows * tables.row_bytes)), hits=hits, bound=hits)
+    return Filling.of(tables, np.floor(share * tables.rows))

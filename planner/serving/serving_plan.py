@@ -173,11 +173,8 @@ def serving_plan_in(document: Document) -> ServingPlan:
     check_kind(document, ServingPlan)
     require_ended(document)
     plan = validate(document, ServingPlan)
-    classes = plan.question.model.classes
-    if len(plan.cached_rows) != len(classes) or any(
-        not 0 <= held <= one.rows for held, one in zip(plan.cached_rows, classes, strict=False)
-    ):
-        raise InputError(
-            f"`cached_rows` of `{document.source}` are not rows of its tables", hint="plan again"
-        )
+    rows, most = plan.cached_rows, [table.rows for table in plan.question.model.classes]
+    if len(rows) != len(most) or any(not 0 <= held <= limit for held, limit in zip(rows, most, strict=True)):
+        words = f"`cached_rows` of `{document.source}` are not rows of its tables"
+        raise InputError(words, hint="plan again")
     return plan

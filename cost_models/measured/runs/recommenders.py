@@ -9,7 +9,7 @@ Wide & Deep    HugeCTR 2.2, whose vocabulary is that of every GPU, and OneFlow 0
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,9 @@ def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
             memory_bytes=(megabytes := _number(row, "peak_memory_mb")) and megabytes * 2**20,
             out_of_memory=row.get("oom") == "1",
         )
-    except KeyError as error:
-        raise InputError(f"{place}: {row['row_id']}: nothing is known of {error}") from None
-    except ValueError as error:
-        raise InputError(f"{place}: {row['row_id']}: {printable(str(error))}") from None
+    except (KeyError, ValueError) as error:
+        unknown = f"nothing is known of {error}" if isinstance(error, KeyError) else printable(str(error))
+        raise InputError(f"{place}: {row['row_id']}: {unknown}") from None
 
 
 def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
@@ -92,10 +91,11 @@ def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
 
 
 def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
-    precision = "fp16" if "amp" in row.get("precision", "") else "fp32"
-    question = _question(
-        row, "dlrm", _GPUS[row["gpu"]], 1, 8, "sok", precision=precision, exchange_dtype="fp32"
-    )
+    training = {
+        "precision": "fp16" if "amp" in row.get("precision", "") else "fp32",
+        "exchange_dtype": "fp32",
+    }
+    question = _question(row, "dlrm", _GPUS[row["gpu"]], 1, 8, "sok", **training)
     facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
     if "(custom interact op)" not in row["source_cite"]:
         facts["interaction_passes"] = question.facts.interaction_passes + _PLAIN_INTERACTION
@@ -110,40 +110,23 @@ def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     gpus, rows, hugectr = int(row["num_gpus"]), int(row["vocab_rows_total"]), "HugeCTR" in row["framework"]
     layers = int(row.get("mlp_hidden_layers") or (7 if rows >= 3_200_000 else 2))
     gpus_per_node = min(gpus, int(row["gpus_per_node"]))
-    question = _question(
-        row,
-        "wide-deep-2x1024",
-        "dgx-v100-16gb",
-        gpus // gpus_per_node,
-        gpus_per_node,
-        "hugectr-2020" if hugectr else "oneflow",
-        precision="fp32",
-        optimizer="adam",
-        dense_optimizer="adam",
-    )
-    all_rows = rows * gpus if hugectr else rows
-    width, model = int(row["embedding_dim"]), question.model
-    model = model.model_copy(
-        update={
-            "tables": tuple(
-                one.model_copy(update={"rows": all_rows, "width": width, "hashed": hugectr})
-                for one in model.tables
-            ),
-            "wide": tuple(one.model_copy(update={"rows": all_rows, "hashed": hugectr}) for one in model.wide),
-            "top_mlp": (1024,) * layers + (1,),
-        }
-    )
+    nodes, stack = gpus // gpus_per_node, "hugectr-2020" if hugectr else "oneflow"
+    facts = {"precision": "fp32", "optimizer": "adam", "dense_optimizer": "adam"}
+    question = _question(row, "wide-deep-2x1024", "dgx-v100-16gb", nodes, gpus_per_node, stack, **facts)
+    changed = {"rows": rows * gpus if hugectr else rows, "hashed": hugectr}
+    wide = tuple(table.model_copy(update=changed) for table in question.model.wide)
+    changed["width"] = int(row["embedding_dim"])
+    tables = tuple(table.model_copy(update=changed) for table in question.model.tables)
+    question = question.updated("model", tables=tables, wide=wide, top_mlp=(1024,) * layers + (1,))
     if not hugectr and "README" in row["source_cite"]:
         question = _with(question, _README_MEMORY)
     links = question.cluster.links  # one 100 Gb/s adapter a node, that all its GPUs share
     assert isinstance(links, Links)
     assert links.inter_node is not None
     network = links.inter_node.model_copy(update={"bandwidth": 12.5e9 / question.cluster.gpus_per_node})
-    cluster = question.cluster.model_copy(
-        update={"rails": 1, "links": links.model_copy(update={"inter_node": network})}
-    )
+    question = question.updated("cluster", rails=1, links=links.model_copy(update={"inter_node": network}))
     sharding = "table:0-1=row" if gpus > 1 else "table:0-1=whole@0,0"
-    return replace(question, model=model, cluster=cluster), sharding
+    return question, sharding
 
 
 _README_MEMORY = {"table_element_bytes": 4.0, "communicator_bytes": 0.95e9}
@@ -174,8 +157,7 @@ def _question(
 
 
 def _with(question: RecommenderQuestion, facts: dict[str, Any]) -> RecommenderQuestion:
-    stack = question.stack.model_copy(update={"recommender": question.facts.model_copy(update=facts)})
-    return replace(question, stack=stack)
+    return question.updated("stack", recommender=question.facts.model_copy(update=facts))
 
 
 def _number(row: Mapping[str, str], name: str) -> float | None:

@@ -125,20 +125,16 @@ class RecommenderSpec(Spec):
         classes = self.classes
         if self.num_tables > MAX_TABLES:
             raise ValueError(f"{self.num_tables} tables are more than {MAX_TABLES}")
-        of_classes = (one.name for one in classes if one.count > 1)
-        twice = [name for name, times in Counter((*self.table_names, *of_classes)).items() if times > 1]
-        if twice:
+        names = Counter((*self.table_names, *(one.name for one in classes if one.count > 1)))
+        if twice := [name for name, times in names.items() if times > 1]:
             raise ValueError(f"two tables are called `{twice[0]}`")
-        if self.interaction.kind == "dot":
-            widths = {one.width for one in self.tables} | set(self.bottom_mlp[-1:])
-            if len(widths) > 1:
-                raise ValueError(
-                    f"`dot` multiplies vectors of one width, and there are {sorted(widths)}; use `none`"
-                )
-            if any(one.combiner == "concat" and one.pooling % 1 for one in self.tables):
-                raise ValueError(
-                    "`dot` needs as many vectors of every sample: `concat` with a whole `pooling`"
-                )
+        if self.interaction.kind != "dot":
+            return self
+        widths = sorted({*(one.width for one in self.tables), *self.bottom_mlp[-1:]})
+        if len(widths) > 1:
+            raise ValueError(f"`dot` multiplies vectors of one width, and there are {widths}; use `none`")
+        if any(one.combiner == "concat" and one.pooling % 1 for one in self.tables):
+            raise ValueError("`dot` needs as many vectors of every sample: `concat` with a whole `pooling`")
         return self
 
     @property

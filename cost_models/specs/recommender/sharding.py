@@ -113,6 +113,7 @@ _OPTION = re.compile(
     rf"(?:hot\({_SHARE}\)\+)?(whole|column|node-row|row|copy)(\d{{1,5}})?(?:@(all|[\d,]+))?(?:/(host|cached\({_SHARE}\)))?",
     re.ASCII,
 )
+_WRONG = "things are wrong with the sharding"
 _WORD = re.compile(r"table:(\d{1,6})(?:-(\d{1,6}))?=(\S+)", re.ASCII)
 
 
@@ -125,6 +126,13 @@ class TableWord:
     option: Option
     at: tuple[int, ...] = ()
 
+    @property
+    def places(self) -> dict[int, tuple[int, ...]]:
+        """Table → places of its shards; () where the word names none."""
+        tables = range(self.first, self.last + 1)
+        shards = len(self.at) // len(tables)
+        return {table: self.at[nth * shards : (nth + 1) * shards] for nth, table in enumerate(tables)}
+
 
 def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
     """Parse the words of a sharding's text, or of a part of one.
@@ -132,31 +140,28 @@ def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
     Raises:
         InputError: invalid words, tables that do not exist, or numbers of places that do not fit; all at once.
     """
-    words, errors = _read_words(text, num_tables)
-    _require(errors)
-    return words
+    words, problems = _read_words(text, num_tables)
+    require_none(problems, _WRONG)
+    return tuple(words)
 
 
-def _read_words(text: str, num_tables: int) -> tuple[tuple[TableWord, ...], list[str]]:
-    """Parse the valid words of a sharding's text, with an error message for each invalid word."""
-    words, errors = [], []
+def _read_words(text: str, num_tables: int) -> tuple[list[TableWord], list[Problem]]:
+    """Parse the valid words of a sharding's text, with a problem for each invalid word."""
+    words, problems = list[TableWord](), list[Problem]()
     for word in text.split():
         try:
             words.append(_parse_word(word, num_tables))
         except ValueError as error:
-            errors.append(str(error))
-    return tuple(words), errors
+            problems.append(Problem("", str(error)))
+    return words, problems
 
 
-def _require(errors: Sequence[str]) -> None:
-    """Raise InputError with all error messages, if there are any."""
-    if len(errors) == 1:
-        raise InputError(errors[0])
-    if errors:
-        raise InputError(
-            f"{len(errors)} things are wrong with the sharding",
-            problems=first_few([Problem("", one) for one in errors]),
-        )
+def require_none(problems: Sequence[Problem], several: str) -> None:
+    """Raise InputError with all problems, if there are any; `several` are the words that follow their number."""
+    if len(problems) == 1:
+        raise InputError(f"{problems[0].where} {problems[0].what}".lstrip())
+    if problems:
+        raise InputError(f"{len(problems)} {several}", problems=first_few(problems))
 
 
 def parse_sharding(text: str, num_tables: int) -> Sharding:
@@ -165,27 +170,21 @@ def parse_sharding(text: str, num_tables: int) -> Sharding:
     Raises:
         InputError: as `parse_words`; or tables without a word, with two, or without a place; all at once.
     """
-    placements: dict[int, TablePlacement | None] = {}
-    words, errors = _read_words(text, num_tables)
-    unread = bool(errors)
+    words, problems = _read_words(text, num_tables)
+    placements: dict[int, tuple[Option, tuple[int, ...]]] = {}
+    complaints, all_read = [], not problems
     for word in words:
-        shards = word.option.shards if word.option.placed else 0
-        tables = range(word.first, word.last + 1)
-        if lost := shards and not word.at:
-            errors.append(f"table:{word.first} has no place; write it like `{word.option}@0`")
-        for nth, table in enumerate(tables):
+        if word.option.placed and not word.at:
+            complaints.append(f"table:{word.first} has no place; write it like `{word.option}@0`")
+        for table, at in word.places.items():
             if table in placements:
-                errors.append(f"table:{table} is said twice")
-            placements[table] = (
-                None if lost else TablePlacement(word.option, word.at[nth * shards : (nth + 1) * shards])
-            )
-    if (missing := [table for table in range(num_tables) if table not in placements]) and not unread:
+                complaints.append(f"table:{table} is said twice")
+            placements[table] = word.option, at
+    if (missing := [table for table in range(num_tables) if table not in placements]) and all_read:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        errors.append(f"nothing is said of table:{missing[0]}{others}")
-    _require(errors)
-    return Sharding(
-        tuple(placement for table in range(num_tables) if (placement := placements[table]) is not None)
-    )
+        complaints.append(f"nothing is said of table:{missing[0]}{others}")
+    require_none([*problems, *(Problem("", what) for what in complaints)], _WRONG)
+    return Sharding(tuple(TablePlacement(*placements[table]) for table in range(num_tables)))
 
 
 def parse_option(text: str) -> Option:
@@ -200,9 +199,8 @@ def parse_option(text: str) -> Option:
 def _parse_word(word: str, num_tables: int) -> TableWord:
     match = _WORD.fullmatch(word)
     if match is None:
-        raise ValueError(
-            f"`{printable(word)}` is no word of a sharding; write it like `table:5=row` or `table:0-3=whole@0,1,2,3`"
-        )
+        like = "`table:5=row` or `table:0-3=whole@0,1,2,3`"
+        raise ValueError(f"`{printable(word)}` is no word of a sharding; write it like {like}")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first or last >= num_tables:
         raise ValueError(f"`{printable(word)}` names tables beyond 0 to {num_tables - 1}")
@@ -216,10 +214,8 @@ def _parse_word(word: str, num_tables: int) -> TableWord:
 def _parse_option(text: str) -> tuple[Option, tuple[int, ...]]:
     match = _OPTION.fullmatch(text)
     if match is None:
-        forms = ", ".join(FORMS)
-        raise ValueError(
-            f"`{printable(text)}` is no way to split a table; there are {forms}, as `column2/host`"
-        )
+        forms = f"there are {', '.join(FORMS)}, as `column2/host`"
+        raise ValueError(f"`{printable(text)}` is no way to split a table; {forms}")
     hot, form, count, at, tier, cached = match.groups()
     if count and form not in _SLICED:
         raise ValueError(f"only {', '.join(_SLICED)} have a number of slices, not `{form}`")

@@ -22,7 +22,6 @@ from meshwright.render.tables import Table
 from meshwright.render.words import change, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.recommender.alternatives import BindingStage, binding_stages
-from planner.recommender.answer import rows_of
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.restrictions import covered_options
 from planner.recommender.search.problem import limited
@@ -115,7 +114,7 @@ def explain(plan: RecommenderPlan) -> ShardingExplained:
     return ShardingExplained(
         plan=plan,
         estimate=estimate(plan.question, plan.sharding),
-        stages=binding_stages(prices, rows_of(prices, plan.sharding), plan.sharding),
+        stages=binding_stages(prices, plan.sharding),
     )
 
 

@@ -14,7 +14,6 @@ The greedy start places units by size, largest first, each where it adds least (
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,14 +24,6 @@ OVERFULL = 10.0
 """Price of a memory filled twice over, in objectives: more than any placement that fits can save."""
 EVEN = 1e-3
 """Weight of evenness where the objective ties: far less than what the objective distinguishes."""
-
-
-class Insertion(NamedTuple):
-    """Option row and places for a unit (a table, or tables that share a GPU), with the resulting score."""
-
-    score: float
-    row: int
-    places: Places
 
 
 class State:
@@ -72,20 +63,17 @@ class State:
     @property
     def stage_seconds(self) -> Array:
         """(K,) length of each stage, in the problem's unit."""
-        lengths: Array = np.maximum(self.use[:, self.loads].max(axis=0), self.problem.stage_floors)
-        return lengths
+        return self.problem.stage_seconds(self.use)
 
     def over(self, use: Array) -> Array:
         """Share by which GPUs or their hosts exceed their memory at the fullest moment, (..., K + M + 1) → (...)."""
-        excess: Array = np.maximum(use[..., self.memories].max(axis=-1) - 1, 0)
-        return excess
+        return np.asarray(np.maximum(use[..., self.memories].max(axis=-1) - 1, 0))
 
     def _scores(self, use: Array) -> Array:
         """(n,) scores of n candidate assignments, given their resources (n, G, K + M + 1)."""
-        stages = np.maximum(use[..., self.loads].max(axis=-2), self.problem.stage_floors).sum(axis=-1)
+        stages = self.problem.stage_seconds(use).sum(axis=-1)
         even = np.square(use[..., :-1]).mean(axis=-2).sum(axis=-1)
-        scores: Array = stages + OVERFULL * self.over(use).sum(axis=-1) + self.even * even
-        return scores
+        return np.asarray(stages + OVERFULL * self.over(use).sum(axis=-1) + self.even * even)
 
     def add(self, unit: int, row: int, places: Places, sign: int = 1) -> None:
         """Place a unit in an option row at the given places, or with `sign` −1 remove it."""
@@ -99,9 +87,9 @@ class State:
         self.add(unit, *was, sign=-1)
         return was
 
-    def insertion(self, unit: int, only_rows: Ints | None = None) -> Insertion:
-        """Best option row and places for a unit not placed yet, with each shard in turn put where the cost
-        grows least."""
+    def insertion(self, unit: int, only_rows: Ints | None = None) -> tuple[float, tuple[int, Places]]:
+        """Best option row and places for a unit (a table, or tables that share a GPU) not placed yet, with each shard
+        in turn put where the cost grows least, after the resulting score."""
         options = self.problem.rows
         rows = self.rows[self.class_of_unit[unit]] if only_rows is None else only_rows
         use = self.use + options.everywhere[rows][:, None]
@@ -114,13 +102,13 @@ class State:
                     self._put(options.shard[rows[active]], active, use, places, nth, on_nodes=nodes)
         scores = self._scores(use)
         best = int(np.argmin(scores))
-        return Insertion(float(scores[best]), int(rows[best]), tuple(places[best, : shards[best]].tolist()))
+        return float(scores[best]), (int(rows[best]), tuple(places[best, : shards[best]].tolist()))
 
     def _put(self, shard: Array, active: Ints, use: Array, places: Ints, nth: int, *, on_nodes: bool) -> None:
         """Put the nth shard of several candidate option rows where the cost grows least; `use` and `places`
         change."""
         before, node = use[active], self.node_of_gpu
-        longest = np.maximum(before[..., self.loads].max(axis=1), self.problem.stage_floors)
+        longest = self.problem.stage_seconds(before)
         if on_nodes:
             first_gpus = np.arange(0, self.problem.gpus, self.problem.priced.gpus_per_node)
             before = np.maximum.reduceat(before, first_gpus, axis=1)
@@ -157,8 +145,8 @@ def place_units(problem: Problem, row_of_unit: Ints) -> Placement:
 def _placed(state: State, sizes: Array, row_of_unit: Ints | None = None) -> Placement:
     """Placement of units by size (U,), largest first."""
     for unit in np.argsort(-sizes, kind="stable").tolist():
-        best = state.insertion(unit, None if row_of_unit is None else row_of_unit[unit : unit + 1])
-        state.add(unit, best.row, best.places)
+        _, best = state.insertion(unit, None if row_of_unit is None else row_of_unit[unit : unit + 1])
+        state.add(unit, *best)
     return state.placement
 
 
@@ -216,12 +204,12 @@ def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
     units = _units_on_gpu(state, gpu)
     for unit in random.permutation(units)[:TRIED].tolist():
         score_before = state.score
-        row, places = state.remove(unit)
-        insertion = state.insertion(unit)
-        if insertion.score < score_before * (1 - BETTER):
-            state.add(unit, insertion.row, insertion.places)
+        before = state.remove(unit)
+        score, best = state.insertion(unit)
+        gains = score < score_before * (1 - BETTER)
+        state.add(unit, *(best if gains else before))
+        if gains:
             return True
-        state.add(unit, row, places)
     return bool(units) and repack(state, gpu, random)
 
 
@@ -248,8 +236,7 @@ def _kick(state: State, random: np.random.Generator) -> None:
     for unit in units:
         state.remove(unit)
     for unit in sorted(units, key=lambda member: (-sizes[member], member)):
-        insertion = state.insertion(unit)
-        state.add(unit, insertion.row, insertion.places)
+        state.add(unit, *state.insertion(unit)[1])
 
 
 WAYS = 512
@@ -277,26 +264,16 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
 
 
 def _repack_pair(
-    state: State,
-    gpu: int,
-    partner: int,
-    units_by_gpu: list[dict[int, list[int]]],
-    random: np.random.Generator,
+    state: State, gpu: int, partner: int, held: list[dict[int, list[int]]], random: np.random.Generator
 ) -> bool:
     def movable(here: int, there: int) -> dict[int, list[int]]:
         """Row → units with a shard here and none there, as slices of a table lie apart."""
-        others = units_by_gpu[there]
-        return {
-            row: [unit for unit in units if unit not in others.get(row, ())]
-            for row, units in units_by_gpu[here].items()
-        }
+        units = held[here].items()
+        return {row: [one for one in at if one not in held[there].get(row, ())] for row, at in units}
 
-    own_units, partner_units = movable(gpu, partner), movable(partner, gpu)
-    counts = [
-        (row, len(own_units.get(row, ())), len(partner_units.get(row, ())))
-        for row in own_units | partner_units
-    ]
-    counts = [count for count in counts if count[1] or count[2]]
+    own, others = movable(gpu, partner), movable(partner, gpu)
+    numbers = {row: (len(own.get(row, ())), len(others.get(row, ()))) for row in own | others}
+    counts = [(row, *both) for row, both in numbers.items() if any(both)]
     if not counts:
         return False
     rows, own_counts, partner_counts = np.array(counts, dtype=np.int64).T
@@ -313,7 +290,7 @@ def _repack_pair(
     if scores[best] >= scores[0] - BETTER * stages[0]:
         return False
     for row, number in zip(rows[free].tolist(), gains[best].tolist(), strict=True):
-        source, target, units = (partner, gpu, partner_units) if number > 0 else (gpu, partner, own_units)
+        source, target, units = (partner, gpu, others) if number > 0 else (gpu, partner, own)
         for unit in units.get(row, [])[: abs(number)]:
             _, places = state.remove(unit)
             state.add(unit, row, tuple(target if place == source else place for place in places))

@@ -80,9 +80,8 @@ class Rows(NamedTuple):
     def undominated(self) -> Rows:
         """Rows that no other row replaces. A row replaces another with as many shards (or none) and no more of any
         resource; of equal rows the first stays."""
-        less_everywhere = (self.everywhere[:, None] <= self.everywhere).all(
-            axis=2
-        )  # [a, b]: a needs no more than b
+        # [a, b]: a needs no more than b
+        less_everywhere = (self.everywhere[:, None] <= self.everywhere).all(axis=2)
         less_a_shard = (self.shard[:, None] <= self.shard).all(axis=2)
         same_shape = (self.shards[:, None] == self.shards) & (self.on_nodes[:, None] == self.on_nodes)
         replaces = less_everywhere & ((same_shape & less_a_shard) | (self.shards == 0)[:, None])
@@ -163,11 +162,9 @@ class Problem:
     @property
     def mean(self) -> Array:
         """Least resources that a unit in each option row takes of a GPU and its host in the mean, (R, K + M + 1)."""
-        share = self.rows.shards * self.span / self.gpus
-        mean = self.rows.everywhere + self.rows.shard * share[:, None]
-        mean[:, -1] = (
-            self.rows.everywhere[:, -1] + self.rows.shard[:, -1] * self.rows.shards / self.priced.nodes
-        )
+        rows = self.rows
+        mean = rows.everywhere + rows.shard * (rows.shards * self.span / self.gpus)[:, None]
+        mean[:, -1] = rows.everywhere[:, -1] + rows.shard[:, -1] * rows.shards / self.priced.nodes
         return mean
 
     def rows_of(self, class_index: int) -> Ints:
@@ -176,18 +173,16 @@ class Problem:
 
     def least_total(self, amounts: Array) -> Array:
         """Sum over units of the least amount among the option rows of each, (R, ...) → (...)."""
-        total = np.zeros(amounts.shape[1:])
-        for class_index, count in enumerate(self.counts.tolist()):
-            total = total + count * amounts[self.rows_of(class_index)].min(axis=0)
-        return total
+        counts = enumerate(self.counts.tolist())
+        least = (count * amounts[self.rows_of(class_index)].min(axis=0) for class_index, count in counts)
+        return sum(least, np.zeros(amounts.shape[1:]))
 
     @property
     def least_stages(self) -> Array:
         """Lower bound on the length of each stage, (K,), with all units in the option rows that load the stage
         least."""
         mean = self.base[:, self.loads].mean(axis=0) + self.least_total(self.mean[:, self.loads])
-        lengths: Array = np.maximum(mean, self.stage_floors)
-        return lengths
+        return np.asarray(np.maximum(mean, self.stage_floors))
 
     def with_rows(self, rows: Ints) -> Problem:
         """Copy of the problem with a subset of option rows; each class must keep at least one."""
@@ -197,14 +192,9 @@ class Problem:
         """The same problem with loads in units of `seconds`."""
         unit = np.ones(self.base.shape[1])
         unit[self.loads] = seconds
-        shard, everywhere = self.rows.shard / unit, self.rows.everywhere / unit
-        return replace(
-            self,
-            rows=self.rows._replace(shard=shard, everywhere=everywhere),
-            base=self.base / unit,
-            stage_floors=self.stage_floors / seconds,
-            fixed=self.fixed / seconds,
-        )
+        rows = self.rows._replace(shard=self.rows.shard / unit, everywhere=self.rows.everywhere / unit)
+        floors, fixed = self.stage_floors / seconds, self.fixed / seconds
+        return replace(self, rows=rows, base=self.base / unit, stage_floors=floors, fixed=fixed)
 
     def add_shards(self, use: Array, row: int, places: Sequence[int], times: int = 1) -> None:
         """Add the shards of a unit at `places` to the resources (G, K + M + 1) that are taken."""
@@ -227,10 +217,13 @@ class Problem:
         """Whether no memory is overfull."""
         return bool(use[:, self.memories].max() <= FULL)
 
+    def stage_seconds(self, use: Array) -> Array:
+        """Length of each stage for given loads, (..., G, K + M + 1) → (..., K)."""
+        return np.asarray(np.maximum(use[..., self.loads].max(axis=-2), self.stage_floors))
+
     def value(self, use: Array) -> float:
         """Objective in seconds for given loads."""
-        lengths = np.maximum(use[:, self.loads].max(axis=0), self.stage_floors)
-        return float(lengths.sum() + self.fixed)
+        return float(self.stage_seconds(use).sum() + self.fixed)
 
 
 class Placement(NamedTuple):
@@ -266,11 +259,8 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
         places.append(f"{format_bytes(float(host[best]))} of a host's {format_bytes(priced.host_memory)}")
 
     hints = []
-    on_device = {
-        option.form: float(of_gpu[row])
-        for row, option in zip(rows[::-1].tolist(), options[::-1], strict=True)
-        if option.tier == "device"
-    }
+    sizes = zip(options[::-1], device[::-1].tolist(), strict=True)
+    on_device = {option.form: size for option, size in sizes if option.tier == "device"}
     hosted = [at for at, option in enumerate(options) if option.tier == "host" and device[at] <= free]
     if hosted:
         hints.append(f"{format_bytes(float(host[hosted].min()))} of each node's host memory would do")
@@ -282,12 +272,7 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
     if "whole" in on_device and "column" not in on_device and free > 0:
         hints.append(f"`column{math.ceil(on_device['whole'] / free)}` where its width divides")
 
-    whole = [
-        row
-        for row in priced.rows_of_class(priced.table_class[rows[0]]).tolist()
-        if priced.options[row] == Option("whole")
-    ]
-    shown = (whole or rows.tolist())[0]
+    shown = priced.row_of.get((int(priced.table_class[rows[0]]), Option("whole")), int(rows[0]))
     table_bytes = float(of_gpu[shown] + priced.shard_host_bytes[shown])
     return DoesNotFitError(
         f"{priced.name_of(table)}, {format_bytes(table_bytes)}, does not fit, {how}",
@@ -300,12 +285,9 @@ def no_room_error(problem: Problem) -> DoesNotFitError:
     """The error for tables that fit one by one but not together, with the least memory that they need of all GPUs
     (where these have enough, of GPUs and hosts) and how many GPUs would do."""
     priced, gpus, nodes = problem.priced, problem.gpus, problem.priced.nodes
-    shares = problem.mean[:, problem.memories] * np.append(
-        np.full(problem.base.shape[1] - len(problem.stage_floors) - 1, gpus), nodes
-    )
-    device_shares = problem.base[:, problem.memories][:, :-1].sum(axis=0) + problem.least_total(
-        shares[:, :-1]
-    )
+    shares = problem.mean[:, problem.memories] * np.append(np.full(len(priced.fixed_bytes), gpus), nodes)
+    filled = problem.base[:, problem.memories][:, :-1].sum(axis=0)
+    device_shares = filled + problem.least_total(shares[:, :-1])
     moment = int(device_shares.argmax())
     fixed = float(priced.fixed_bytes[moment])
     free = priced.device_memory - fixed
@@ -363,14 +345,10 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
         built.append((units, fitting.undominated))
     is_whole = allowed & np.array([option.form == "whole" for option in priced.options])
     built += [([group], _group_rows(problem, group, is_whole)) for group in restrictions.together]
-    parts = [
-        part._replace(unit_class=np.full(len(part.picks), class_index))
-        for class_index, (_, part) in enumerate(built)
-    ]
+    members, of_class = tuple(tuple(units) for units, _ in built), enumerate(part for _, part in built)
+    parts = [part._replace(unit_class=np.full(len(part.picks), index)) for index, part in of_class]
     none = rows.select(np.zeros(0, dtype=np.int64))
-    return replace(
-        problem, members=tuple(tuple(units) for units, _ in built), rows=Rows.joined([none, *parts])
-    )
+    return replace(problem, members=members, rows=Rows.joined([none, *parts]))
 
 
 def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
@@ -421,9 +399,8 @@ def _fitting(problem: Problem, rows: Rows) -> Rows:
     """Option rows that fit in memory beside what is placed already, with as many places as shards."""
     filled = problem.base[:, problem.memories].min(axis=0)
     shards = np.repeat(np.minimum(rows.shards, 1)[:, None], len(filled), axis=1)
-    shards[:, -1] = -(
-        -rows.shards // problem.priced.nodes
-    )  # of the node that has most of them, spread evenly
+    # of the node that has most of them, spread evenly
+    shards[:, -1] = -(-rows.shards // problem.priced.nodes)
     on_shards = np.where(shards > 0, shards * rows.shard[:, problem.memories], 0.0)
     fits = (filled + rows.everywhere[:, problem.memories] + on_shards <= FULL).all(axis=1)
     places = np.where(rows.on_nodes, problem.priced.nodes, problem.gpus)
@@ -438,27 +415,20 @@ def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[in
     for word in restrictions.fixed:
         if not restrictions.allows(word.option):
             raise InputError(f"`{word.option}` is fixed for {priced.name_of(word.first)} and also forbidden")
-        for nth, table in enumerate(range(word.first, word.last + 1)):
-            name = priced.name_of(table)
+        place, places = ("node", priced.nodes) if word.option.form == "node-row" else ("GPU", priced.gpus)
+        for table, at in word.places.items():
+            name, pair = priced.name_of(table), (class_of_table[table], word.option)
             if table in fixed:
                 raise InputError(f"{name} is fixed twice")
-            if (row := row_of.get((class_of_table[table], word.option))) is None:
-                rows = priced.rows_of_class(class_of_table[table]).tolist()
-                options = ", ".join(str(priced.options[row]) for row in rows)
+            if pair not in row_of:
+                options = ", ".join(str(priced.options[row]) for row in priced.rows_of_class(pair[0]))
                 raise InputError(f"{name} cannot be held as `{word.option}`", hint=f"it can as {options}")
-            shards = int(priced.shards[row])
-            fixed[table] = row, word.at[nth * shards : (nth + 1) * shards]
-            places, places_word = (
-                (priced.nodes, "node") if word.option.form == "node-row" else (priced.gpus, "GPU")
-            )
-            if invalid := [place for place in fixed[table][1] if place >= places]:
-                raise InputError(
-                    f"{name} is fixed on {places_word} {invalid[0]}, and there are 0 to {places - 1}"
-                )
+            fixed[table] = row_of[pair], at
+            if invalid := [index for index in at if index >= places]:
+                raise InputError(f"{name} is fixed on {place} {invalid[0]}, and there are 0 to {places - 1}")
     if conflicting := [table for group in restrictions.together for table in group if table in fixed]:
-        raise InputError(
-            f"{priced.name_of(conflicting[0])} is fixed and also kept together with others: say one of the two"
-        )
+        name = priced.name_of(conflicting[0])
+        raise InputError(f"{name} is fixed and also kept together with others: say one of the two")
     return fixed
 
 
@@ -481,11 +451,8 @@ def _group_rows(problem: Problem, group: Unit, is_whole: Bools) -> Rows:
             pairs = alike or pairs[:MOST_ROWS]
         a, b = np.array(pairs).T
         picks = tuple(joined.picks[i] + own.picks[j] for i, j in pairs)
-        pair_rows = joined.select(a)._replace(
-            picks=picks,
-            shard=joined.shard[a] + own.shard[b],
-            everywhere=joined.everywhere[a] + own.everywhere[b],
-        )
+        shard, everywhere = joined.shard[a] + own.shard[b], joined.everywhere[a] + own.everywhere[b]
+        pair_rows = joined.select(a)._replace(picks=picks, shard=shard, everywhere=everywhere)
         joined = _fitting(problem, pair_rows).undominated
         if not len(joined.picks):
             raise InputError(f"{', '.join(map(priced.name_of, group))} do not fit on one GPU together")

@@ -39,25 +39,23 @@ def weighted(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExp
     return pulp.LpAffineExpression(coefficients)
 
 
-class ShardingProgram:
-    """Integer program that counts units per sharding option, of at most `limit` in the problem's unit; `integer=False`
-    relaxes it."""
+class OptionsProgram:
+    """Integer program over sharding options without places, of at most `limit` in the problem's unit, in which large
+    `shards` lengthen some GPU's stages; `integer=False` relaxes it."""
 
-    def __init__(self, problem: Problem, *, integer: bool, limit: float, shards: bool) -> None:
+    def __init__(
+        self, problem: Problem, *, integer: bool = True, limit: float = math.inf, shards: bool = True
+    ) -> None:
         self.of = problem
         self.problem = pulp.LpProblem("sharding", pulp.LpMinimize)
         self.category = pulp.LpInteger if integer else pulp.LpContinuous
         self.counts, self.rows = problem.counts, problem.rows
         self.shard, self.base = self.rows.shard[:, problem.loads], problem.base[:, problem.loads]
-        self.x = [
-            self.problem.add_variable(f"x_{row}", 0, int(count), self.category)
-            for row, count in enumerate(self.counts[self.rows.unit_class].tolist())
-        ]
-        self.T = [
-            self.problem.add_variable(f"T_{k}", lowBound=floor)
-            for k, floor in enumerate(problem.stage_floors.tolist())
-        ]
-        self.E = [self.problem.add_variable(f"E_{k}", lowBound=0) for k in range(len(self.T))]
+        self.most: list[int] = self.counts[self.rows.unit_class].tolist()
+        floors, variable = problem.stage_floors.tolist(), self.problem.add_variable
+        self.x = [variable(f"x_{row}", 0, most, self.category) for row, most in enumerate(self.most)]
+        self.T = [variable(f"T_{k}", lowBound=floor) for k, floor in enumerate(floors)]
+        self.E = [variable(f"E_{k}", lowBound=0) for k in range(len(floors))]
         self.problem += pulp.lpSum(self.T), "seconds"
         self.every_unit_is_held()
         self.stage_is_no_shorter_than_the_mean()
@@ -128,10 +126,8 @@ class ShardingProgram:
             ]
             for number, group in enumerate([most] if count == 1 and most else [[one] for one in most]):
                 for k in np.flatnonzero(large[[row for row, _, _ in group]].any(axis=0)).tolist():
-                    load = weighted(
-                        (most_x, times * float(self.shard[row, k])) for row, most_x, times in group
-                    )
-                    excess = load + self.E[k] - self.T[k]
+                    terms = ((most_x, times * float(self.shard[row, k])) for row, most_x, times in group)
+                    excess = weighted(terms) + self.E[k] - self.T[k]
                     self.problem += excess <= -float(base_load[k]), f"shard_{class_index}_{number}_{k}"
 
     def _most_on_a_gpu(self, row: int, count: int) -> pulp.LpVariable:
@@ -146,27 +142,17 @@ class ShardingProgram:
         return np.array([round(one.value() or 0.0) for one in self.x], dtype=np.int64)
 
 
-class OptionsProgram(ShardingProgram):
-    """Integer program over sharding options without places, in which large shards lengthen some GPU's stages."""
-
-    def __init__(self, problem: Problem, *, integer: bool = True, limit: float = math.inf) -> None:
-        super().__init__(problem, integer=integer, limit=limit, shards=True)
-
-
-class PlacesProgram(ShardingProgram):
+class PlacesProgram(OptionsProgram):
     """Integer program over sharding options and places (the program of record)."""
 
     def __init__(
         self, problem: Problem, *, ordered: bool = False, integer: bool = True, limit: float = math.inf
     ) -> None:
         super().__init__(problem, integer=integer, limit=limit, shards=not integer)
+        variable, placed = self.problem.add_variable, np.flatnonzero(self.rows.shards)
         self.y = {
-            row: [
-                self.problem.add_variable(f"y_{row}_{place}", 0, int(count), self.category)
-                for place in range(int(problem.places[row]))
-            ]
-            for row, count in enumerate(self.counts[self.rows.unit_class].tolist())
-            if self.rows.shards[row]
+            row: [variable(f"y_{row}_{at}", 0, self.most[row], self.category) for at in range(places)]
+            for row, places in zip(placed.tolist(), problem.places[placed].tolist(), strict=True)
         }
         self.every_shard_has_a_place()
         self.every_gpu_holds_its_shards()
@@ -226,11 +212,8 @@ class PlacesProgram(ShardingProgram):
         work = self.shard.sum(axis=1)
         rows = [row for row in self.y if not self.rows.on_nodes[row]]
         for first, second in pairwise(range(self.of.gpus)):
-            terms = [
-                (self.y[row][gpu], sign * float(work[row]))
-                for row in rows
-                for gpu, sign in ((first, 1), (second, -1))
-            ]
+            both = ((first, 1), (second, -1))
+            terms = [(self.y[row][gpu], sign * float(work[row])) for row in rows for gpu, sign in both]
             self.problem += weighted(terms) >= 0, f"order_{first}"
 
     def heaviest_lies_first(self) -> None:

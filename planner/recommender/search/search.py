@@ -22,7 +22,7 @@ from cost_models.errors import RunError
 from planner.exact.solvers import Solved, SolverName, bounds_with_variable, solve
 from planner.recommender.search.local_search import State, greedy, improve, place_units
 from planner.recommender.search.problem import Placement, Problem, no_room_error
-from planner.recommender.search.program import OptionsProgram, PlacesProgram, ShardingProgram
+from planner.recommender.search.program import OptionsProgram, PlacesProgram
 
 ROUNDED = 1e-7
 """Relative rounding error of a linear program's optimum, subtracted from bounds."""
@@ -156,7 +156,7 @@ class Search:
         """Seconds of a step whose stages, or their bound, sum to `lengths` in the problem's unit."""
         return lengths * self.scale + self.problem.fixed
 
-    def solve(self, program: ShardingProgram, *, seconds: float = math.inf, gap: float = 0.0) -> Solved:
+    def solve(self, program: OptionsProgram, *, seconds: float = math.inf, gap: float = 0.0) -> Solved:
         """Solve a program whose optimum bounds all shardings, and raise the lower bound. Where it is infeasible, the
         incumbent is the optimum.
 
@@ -265,7 +265,7 @@ def probed(search: Search, case: Case, *, has_places: bool) -> Case | None:
     limit = search.value * (1 + ROUNDED)
     while True:
         problem = search.unit.with_rows(case.rows)
-        program: ShardingProgram = OptionsProgram(problem, integer=False)
+        program = OptionsProgram(problem, integer=False)
         if has_places:
             program = PlacesProgram(problem, integer=False, limit=search.value / search.scale)
         seconds, stop = search.seconds_left, search.interrupt
@@ -298,13 +298,11 @@ def split(search: Search, case: Case) -> list[Case] | None:
     split_class = int(np.argmax(gains))
     if gains[split_class] < SPLIT * (search.value - case.bound):
         return None
-    others = problem.rows.unit_class != split_class
-    parts = [
-        Case(
-            case.rows[np.sort(np.append(np.flatnonzero(others), row))], case.row_bounds[row], case.row_bounds
-        )
+    others = np.flatnonzero(problem.rows.unit_class != split_class)
+    parts = (
+        Case(case.rows[np.sort(np.append(others, row))], case.row_bounds[row], case.row_bounds)
         for row in problem.rows_of(split_class).tolist()
-    ]
+    )
     return [one for part in parts if (one := probed(search, part, has_places=False)) is not None]
 
 
@@ -353,11 +351,8 @@ def _solve_case(search: Search, case: Case, other_bounds: float) -> tuple[float,
 
     It is left to a later turn once others hold the bound back by more than half of what is left to prove.
     """
-    program = PlacesProgram(
-        search.unit.with_rows(case.rows),
-        ordered=search.solver == "cbc",
-        limit=search.value / search.scale,
-    )
+    unit, ordered = search.unit.with_rows(case.rows), search.solver == "cbc"
+    program = PlacesProgram(unit, ordered=ordered, limit=search.value / search.scale)
     enough = (other_bounds + search.value) / 2 if other_bounds < math.inf else math.inf
 
     def watch(_: float, bound: float) -> bool:
@@ -367,14 +362,8 @@ def _solve_case(search: Search, case: Case, other_bounds: float) -> tuple[float,
         search.report("proving")
         return enough < proved < math.inf or search.seconds_left <= 0
 
-    solved = solve(
-        program.problem,
-        search.solver,
-        seconds=search.seconds_left,
-        gap=FLAT_GAP,
-        interrupt=search.interrupt,
-        watch=watch,
-    )
+    seconds, stop = search.seconds_left, search.interrupt
+    solved = solve(program.problem, search.solver, seconds=seconds, gap=FLAT_GAP, interrupt=stop, watch=watch)
     if solved.has_solution:
         placement = program.placement()
         search.offer(placement._replace(row=case.rows[placement.row]))

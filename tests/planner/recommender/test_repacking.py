@@ -51,8 +51,7 @@ def test_sums_are_those_of_the_placement_and_slices_lie_apart(objective: str) ->
         unscaled, problem = problem, problem.in_units_of(1e-3)
         state = State(problem)
         for unit in range(len(problem.units)):
-            best = state.insertion(unit)
-            state.add(unit, best.row, best.places)
+            state.add(unit, *state.insertion(unit)[1])
         before = state.score
         repack(state, 0, np.random.default_rng(seed))
         assert state.score <= before

@@ -72,7 +72,7 @@ def test_false_claims_are_found_out() -> None:
 
 def test_what_binds_is_the_busiest_gpu_and_what_a_change_costs() -> None:
     found = plan_sharding(PRICES)
-    stages = binding_stages(PRICES, found.rows, found.sharding)
+    stages = binding_stages(PRICES, found.sharding)
     places = [one.at for one in found.sharding.tables]
     assert stages
     for stage in stages:
