@@ -21,7 +21,7 @@ from planner.exact.solvers import SolverName, solve
 from planner.recommender.answer import ShardingCertificate, certificate_fields, rows_of
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.problem import Problem, limited, pose
-from planner.recommender.search.program import OptionsProgram, PlacesProgram, ShardingProgram
+from planner.recommender.search.program import OptionsProgram, PlacesProgram
 from planner.recommender.search.search import FLAT_CLASSES, Search
 from planner.serving.knapsack import filling_order
 from planner.serving.serving_plan import ServingPlan, require_host
@@ -128,7 +128,7 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
     if not problem.members or float(problem.least_stages.sum()) + problem.fixed >= target:
         return Check("bound", True, "the mean of GPUs takes as long")
     unit = problem.in_units_of(target)
-    programs: dict[str, ShardingProgram] = {"choice of options": OptionsProgram(unit, limit=1.0)}
+    programs: dict[str, OptionsProgram] = {"choice of options": OptionsProgram(unit, limit=1.0)}
     if len(problem.members) <= FLAT_CLASSES:
         programs["sharding"] = PlacesProgram(unit, ordered=True, limit=1.0)
     solution, strictest = [*programs.items()][-1]
