@@ -16,7 +16,6 @@ Shape legend: Z sizes, T numbers recomputed, S virtual stages, R ranks, C chunks
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
@@ -86,31 +85,19 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> I
     return -np.diff(upto_TCP, axis=-1, append=0)
 
 
-@lru_cache(maxsize=256)
-def _patterns(
-    num_layers: int, shape: tuple[str, int, int], allowed: tuple[bool, ...], smaller: int, per_chunk: bool
-) -> Ints:
-    """Every placement that the search covers for a `shape` of schedule, pp and vpp, (Z·T, S, P)."""
-    stage_of_CR, stages = schedule_named(shape[0]).stages_of_rank(*shape[1:]).T, shape[1] * shape[2]
-    sizes_ZS = chunk_sizes(num_layers, stages, smaller)
-    parts = []
-    for sizes_S in sizes_ZS:
-        ends_TP = policy_ends(np.array(allowed), sizes_S[stage_of_CR], per_chunk)
-        blocks_TSP = np.empty((len(ends_TP), stages, len(allowed)), dtype=np.int64)
-        for stage_of_C in stage_of_CR.T:
-            blocks_TSP[:, stage_of_C] = blocks_of_chunks(ends_TP, sizes_S[stage_of_C], per_chunk)
-        parts.append(np.unique(blocks_TSP, axis=0) if len(sizes_ZS) > 1 else blocks_TSP)
-    patterns = np.concatenate([np.empty((0, stages, len(allowed)), dtype=np.int64), *parts])
-    patterns.flags.writeable = False
-    return patterns
-
-
 def chunk_patterns(leaf: Leaf) -> Ints:
     """Every placement that the search covers for a leaf (layout to be placed) with several model chunks per
     rank, (Z·T, S, P). For replicas, any number of stages may be a block smaller."""
-    shape, smaller = (leaf.schedule, leaf.pp, leaf.vpp), leaf.pp if leaf.has_replicas else MOST_SMALLER
-    allowed = tuple(leaf.allowed.tolist())
-    patterns = _patterns(leaf.num_layers, shape, allowed, smaller, leaf.uses_full_counts)
+    stages, per_chunk = leaf.pp * leaf.vpp, leaf.uses_full_counts
+    stage_of_CR = schedule_named(leaf.schedule).stages_of_rank(leaf.pp, leaf.vpp).T
+    parts = [np.empty((0, stages, len(leaf.allowed)), dtype=np.int64)]
+    for sizes_S in chunk_sizes(leaf.num_layers, stages, leaf.pp if leaf.has_replicas else MOST_SMALLER):
+        ends_TP = policy_ends(leaf.allowed, sizes_S[stage_of_CR], per_chunk)
+        blocks_TSP = np.empty((len(ends_TP), *parts[0].shape[1:]), dtype=np.int64)
+        for stage_of_C in stage_of_CR.T:
+            blocks_TSP[:, stage_of_C] = blocks_of_chunks(ends_TP, sizes_S[stage_of_C], per_chunk)
+        parts.append(blocks_TSP)
+    patterns = np.concatenate(parts)
     if leaf.least_blocks:
         blocks_R = patterns.sum(axis=-1)[:, leaf.stage_of].sum(axis=1)
         has_least: Bools = (blocks_R >= leaf.least_blocks).all(axis=1)
