@@ -44,7 +44,7 @@ from cost_models.measured.logs import (  # noqa: E402
 from cost_models.measured.traces.events import TraceFile  # noqa: E402
 from cost_models.measured.traces.rank_trace import read_traces  # noqa: E402
 from cost_models.measured.traces.step_parts import AXES, KERNELS, KINDS, UNNAMED, Parts, Spans, step_of  # noqa: E402  # noqa: E402
-from cost_models.specs.hardware import Moved  # noqa: E402
+from cost_models.specs.hardware import FittedFactors  # noqa: E402
 from meshwright.families.transformer.measured import Measured, measure  # noqa: E402
 
 STRENGTHS = {
@@ -58,7 +58,7 @@ STRENGTHS = {
 WORTH = 0.01
 """Share of a step from which a fault is one."""
 LAYOUTS = ("pp4 dp2 mbs1 zero1", "tp2 pp2 dp2 mbs1 zero1", "pp2 dp8 mbs1 zero1")
-MACHINE = Moved(compute=1.2, host=1.6, collectives=1.5, optimizer=1.3)
+MACHINE = FittedFactors(compute=1.2, host=1.6, collectives=1.5, optimizer=1.3)
 TRACED = "tp2 pp2 dp4 mbs2 zero1"
 OTHERS = (
     "dp16 mbs2 zero1",

@@ -52,12 +52,12 @@ def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) 
     return np.where(column == UNSAID, default, column == 1)
 
 
-def is_scheduled(columns: LayoutColumns, some: Container[str]) -> Bools:
-    """(N,) whether the layout's pipeline schedule is among the names in `some`."""
-    return np.asarray(np.array([name in some for name in REGISTRY])[columns.schedule])
+def is_scheduled(columns: LayoutColumns, schedules: Container[str]) -> Bools:
+    """(N,) whether the layout's pipeline schedule is one of `schedules`."""
+    return np.asarray(np.array([name in schedules for name in REGISTRY])[columns.schedule])
 
 
-def seated_as(columns: LayoutColumns, orders: Iterable[int]) -> Bools:
+def places_ranks_as(columns: LayoutColumns, orders: Iterable[int]) -> Bools:
     """(N,) whether each layout places its ranks as one of several orders of mesh axes does. `orders` are
     indices into `ORDERS`."""
     mesh = columns.cp, columns.dp, columns.pp

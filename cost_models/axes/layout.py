@@ -69,7 +69,7 @@ class Offload(NamedTuple):
     drive: int = 0
 
     @property
-    def named(self) -> int:
+    def explicit_blocks(self) -> int:
         """Number of a rank's blocks offloaded by an explicit count in `states`, `parked` or `streamed`."""
         return sum(count for count in self[: len(RESIDENCIES)] if count < EVERY)
 
@@ -114,7 +114,7 @@ def same_seats(cp: Degree, dp: Degree, pp: Degree, order: Degree | slice = slice
     return np.asarray(_FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1), order])
 
 
-def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
+def canonical_order(order: Order, cp: int, dp: int, pp: int) -> Order:
     """First order in `ORDERS` that places ranks as a given order of mesh axes does, on a mesh of these
     degrees. It is the canonical order."""
     return ORDERS[int(same_seats(cp, dp, pp, ORDERS.index(order)))]
@@ -210,7 +210,7 @@ class Layout(CheckedSpec):
         canonical = {
             "etp": None if self.etp == self.tp else self.etp,
             "shard": None if self.shard == self.data_ranks else self.shard,
-            "order": first_same(self.order, self.cp, self.dp, self.pp),
+            "order": canonical_order(self.order, self.cp, self.dp, self.pp),
             "context": None if self.cp == 1 else self.context,
             "recompute": self.recompute[:1] if len(set(self.recompute)) == 1 else self.recompute,
             "ring": self.ring if self.offload.streamed else USUAL_RING,
@@ -277,7 +277,7 @@ class Layout(CheckedSpec):
         return self.pp * self.vpp
 
     @property
-    def says_pools(self) -> str:
+    def pools_field(self) -> str:
         """Name of the field (`replicas` or `pools`) that assigns the layout's ranks to pools. Empty if
         neither does."""
         return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
@@ -383,9 +383,9 @@ USUAL = "usual"
 """Word that comparisons show for an axis's default value."""
 
 
-def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
+def axes_that_differ(first: Layout, second: Layout) -> tuple[str, ...]:
     """Names of the axes whose values differ between two layouts, in the order of the layout notation."""
-    return tuple(name for name in COMPARED if axis_value(name, one) != axis_value(name, other))
+    return tuple(name for name in COMPARED if axis_value(name, first) != axis_value(name, second))
 
 
 def axis_value(name: str, layout: Layout) -> str:

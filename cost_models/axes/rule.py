@@ -86,7 +86,7 @@ def objections(rules: Iterable[Rule], question: Question, layout: Layout) -> lis
     return [rule.sentence(question, layout) for rule in rules if np.all(rule.broken(question, columns))]
 
 
-def dividing(axis: str, total: int, limit: int) -> str:
+def divisors_clause(axis: str, total: int, limit: int) -> str:
     """Clause for an error message that lists the degrees up to `limit` that divide `total`, such as "tp1, tp2
     or tp4 divide them"."""
     fitting = [f"{axis}{degree}" for degree in range(1, limit + 1) if gcd(total, limit) % degree == 0]

@@ -26,15 +26,15 @@ class Word:
     simplest: int = field(default=0, kw_only=True)
     """Number in the column of layouts that do not set the axis."""
 
-    def read(self, rest: str) -> Any:
+    def read(self, text: str) -> Any:
         """Parse the axis's value from a word's text after the axis name. None if the text is not of this kind
         of word.
 
         Raises:
             ValueError: the value cannot be parsed; the message says why.
         """
-        has_sign = rest.startswith(self.sign) and rest.isascii()
-        return self.parse(rest.removeprefix(self.sign)) if has_sign else None
+        has_sign = text.startswith(self.sign) and text.isascii()
+        return self.parse(text.removeprefix(self.sign)) if has_sign else None
 
     def parse(self, text: str) -> Any:
         """Parse the axis's value from a word's text after the sign. None if the text is not of this kind of
@@ -65,7 +65,7 @@ class Word:
         return numbers[0]
 
     @property
-    def every(self) -> range | None:
+    def number_range(self) -> range | None:
         """Range of the numbers that the axis's column may contain. None: any number from `simplest` up."""
         return None
 
@@ -86,7 +86,7 @@ class Number(Word):
         return int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else None
 
     @property
-    def every(self) -> range | None:
+    def number_range(self) -> range | None:
         return None if self.most is None else range(self.least, self.most + 1)
 
 
@@ -107,7 +107,7 @@ class Switch(Word):
         return bool(numbers[0])
 
     @property
-    def every(self) -> range:
+    def number_range(self) -> range:
         return range(self.simplest, 2)
 
 
@@ -128,7 +128,7 @@ class Choice(Word):
         return None if numbers[0] == UNSAID else self.names[numbers[0]]
 
     @property
-    def every(self) -> range:
+    def number_range(self) -> range:
         return range(len(self.names))
 
 

@@ -103,32 +103,32 @@ def data_seconds(
     groups: ReplicaGroups,
     module_parameters: Array,
     owners: Array | float = 1.0,
-    of: TrainedShare = ALL_TRAINED,
+    trained: TrainedShare = ALL_TRAINED,
 ) -> DataSeconds:
     """Seconds of data-parallel communication of a module with `module_parameters` (N,) parameters on each
-    rank. `of` is the share of these that is trained.
+    rank. `trained` is the share of these that is trained.
 
     If the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 if one rank owns
     tensors of several modules.
     """
     stack, profile = question.stack, question.hardware
     element = question.training.element_bytes
-    weights = module_parameters * of.share * element
-    gradients = module_parameters * of.share * STATE_BYTES[gradient_dtype(question)]
+    weights = module_parameters * trained.share * element
+    gradients = module_parameters * trained.share * STATE_BYTES[gradient_dtype(question)]
     zero = columns.zero
     scatter = reduce_scatter_seconds(gradients, groups.shard, profile)
     if (groups.copies.size > 1).any():
         scatter = scatter + all_reduce_seconds(gradients / groups.shard.size, groups.copies, profile)
     everywhere = (zero == 0) | ((zero == 1) & stack.scatters_by_all_reduce)
-    reduce = np.where(everywhere, all_reduce_seconds(gradients, groups.every, profile), scatter)
+    reduce = np.where(everywhere, all_reduce_seconds(gradients, groups.replicas, profile), scatter)
     gather = all_gather_seconds(weights, groups.shard, profile)
     pieces = stack.zero3_collectives_per_block
-    whole, pieced = module_parameters * (element * of.share + of.frozen), gather
-    if pieces != 1 or of is not ALL_TRAINED:
+    whole, pieced = module_parameters * (element * trained.share + trained.frozen), gather
+    if pieces != 1 or trained is not ALL_TRAINED:
         pieced = pieces * all_gather_seconds(whole / pieces, groups.shard, profile)
     updated = gather
-    if of is not ALL_TRAINED:  # frozen weights have no reduced gradients, and are only sent for compute
-        trains = np.asarray(of.share) > 0
+    if trained is not ALL_TRAINED:  # frozen weights have no reduced gradients, and are only sent for compute
+        trains = np.asarray(trained.share) > 0
         reduce, updated = reduce * trains, np.where(zero == 3, pieced, gather * trains)
     elif stack.updates_by_owner:
         # one after another each owner sends its part to all others
@@ -169,7 +169,7 @@ def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups
         return np.zeros(len(columns))
     tensors = question.model.num_layers / columns.pp * len(block_operators(question.model))
     message, experts = 2 * STATE_BYTES["fp32"] * tensors, question.model.has_experts
-    over_data = groups.data.every if experts else groups.data.shard
+    over_data = groups.data.replicas if experts else groups.data.shard
     seconds = all_reduce_seconds(message, over_data, question.hardware) * ((columns.zero >= 1) | experts)
     return seconds + all_reduce_seconds(message, groups.tp, question.hardware)
 
@@ -312,7 +312,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     message = tokens * model.hidden_size * question.training.element_bytes
     reduce = all_reduce_seconds(message, group, profile)
     gather = operand = all_gather_seconds(message, group, profile)
-    if question.stack.transformer_engine and question.training.narrow:
+    if question.stack.transformer_engine and question.training.casts_operands:
         cast = message * question.training.operand_bytes / question.training.element_bytes
         operand = all_gather_seconds(cast, group, profile)
     scatter = reduce_scatter_seconds(message, group, profile)

@@ -151,10 +151,10 @@ def _tree_seconds(groups: Groups) -> Array:
     return seconds + _hops_seconds(tree, [at.latency for at in across])
 
 
-def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:
+def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], hop_seconds: Sequence[Array | float]) -> Array:
     """Latency in seconds of all hops of a ring or tree. `leaving` counts the hops that leave a domain of each
-    level, `each` is a hop's seconds there."""
-    levels = zip(each, leaving, [*leaving, 0][1:], strict=True)
+    level, `hop_seconds` are a hop's seconds there."""
+    levels = zip(hop_seconds, leaving, [*leaving, 0][1:], strict=True)
     return sum(((hops - farther) * cost for cost, hops, farther in levels), start=np.zeros(1))
 
 
@@ -164,11 +164,11 @@ def _ring_transfer_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def _measured_or_formula_seconds(
-    operation: Operation, sent: npt.ArrayLike, formula: Array, groups: Groups, profile: HardwareProfile
+    operation: Operation, sent_bytes: npt.ArrayLike, formula: Array, groups: Groups, profile: HardwareProfile
 ) -> Array:
     """(N,) seconds of a collective, by a measured curve that matches the group, else by `formula` plus
     start-up. 0 for an empty message."""
-    message = _as_floats(sent)
+    message = _as_floats(sent_bytes)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes
     if operation == "p2p":  # a boundary has two ends, however many stages the pipeline has

@@ -59,7 +59,7 @@ class StoredTensor(NamedTuple):
 class ReshardBytes(NamedTuple):
     """Bytes that each of R ranks holds, needs, receives and sends when the layout changes, (R,) each."""
 
-    there: Array
+    held: Array
     """Bytes that the rank holds in the first layout."""
     needed: Array
     """Bytes that the rank must hold in the second layout."""
@@ -85,12 +85,12 @@ class ReshardBytes(NamedTuple):
 
 
 def reshard(
-    question: Question, first: Layout, second: Layout, kept: Sequence[StoredTensor], per_node: int
+    question: Question, first: Layout, second: Layout, tensors: Sequence[StoredTensor], per_node: int
 ) -> ReshardBytes:
     """Bytes that each rank moves when a model's stored tensors change from the `first` to the `second` placed
     layout. Both are on the same ranks, with `per_node` ranks a node."""
     total = np.zeros((len(ReshardBytes._fields), max(first.num_gpus, second.num_gpus)))
-    for bytes_each, from_stage in kept:
+    for bytes_each, from_stage in tensors:
         boxes = [_rank_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
         for parts, count, stages in _model_parts(question, first, second):
             pairs = [*zip(boxes, stages, strict=True)]

@@ -328,7 +328,7 @@ class Groups(NamedTuple):
 class ReplicaGroups(NamedTuple):
     """Groups of ranks with the same parameters, and their subgroups under hybrid sharding."""
 
-    every: Groups
+    replicas: Groups
     """Groups of all ranks with the same parameters, over which gradients are summed."""
     shard: Groups
     """Groups of ranks over which ZeRO shards."""
@@ -362,7 +362,7 @@ class AxisGroups(MeshGroups):
     @property
     def dp(self) -> Groups:
         """Groups of dp × cp ranks over which gradients are summed."""
-        return self.data.every
+        return self.data.replicas
 
 
 def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
@@ -386,9 +386,9 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
         ZeRO shards."""
         every = in_stage(size, stride)
         if (shard == size).all():
-            return ReplicaGroups(every=every, shard=every, copies=in_stage(ones, ones))
+            return ReplicaGroups(replicas=every, shard=every, copies=in_stage(ones, ones))
         copies = in_stage(size // shard, stride * shard)
-        return ReplicaGroups(every=every, shard=in_stage(shard, stride), copies=copies)
+        return ReplicaGroups(replicas=every, shard=in_stage(shard, stride), copies=copies)
 
     tp, data = in_stage(x.tp, ones), replicas(x.replicas, x.tp, x.shard)
     etp, experts = tp, data  # as the rest, unless there are degrees of their own
@@ -434,13 +434,13 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
     return Groups(size, ranks_per_node, nodes, tuple(reach))
 
 
-def _mesh_share(level: Level, held: Ints) -> Share:
+def _mesh_share(level: Level, members: Ints) -> Share:
     """Fraction of a level's bandwidth that groups get in a full mesh of links. They use only the links
-    between their members, of which one domain has `held`. Pipeline neighbours have one link."""
+    between their members, of which one domain has `members`. Pipeline neighbours have one link."""
     if not level.mesh or level.gpus is None:
         return FULL_SHARE
     links = max(1, level.gpus - 1)
-    among = np.maximum(1, held - 1) / links
+    among = np.maximum(1, members - 1) / links
     return Share(ring=among, exchange=among, pair=1.0 / links)
 
 

@@ -292,7 +292,7 @@ def _input_bytes(question: Question, operator: Operator) -> float:
         return 0.0
     if operator.drops_input:
         return training.element_bytes + MASK_BYTES
-    cast = question.stack.fp8_saves_inputs and training.narrow and not gemm.adapter
+    cast = question.stack.fp8_saves_inputs and training.casts_operands and not gemm.adapter
     if operator.shares_input and not (cast and operator.reads_core):
         return 0.0
     return training.operand_bytes if cast and operator.reads.place != "stream" else training.element_bytes
@@ -392,7 +392,7 @@ def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Ar
     """
     model, training = question.model, question.training
     element = training.element_bytes
-    cast = training.operand_bytes if question.stack.fp8_saves_inputs and training.narrow else element
+    cast = training.operand_bytes if question.stack.fp8_saves_inputs and training.casts_operands else element
     tokens = tokens_on_rank(question, columns, "whole")
     head = tokens * question.scored_share * (head_rows(model, columns.tp) / columns.tp)
     normed = tokens_on_rank(question, columns, "stream") * model.hidden_size

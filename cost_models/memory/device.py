@@ -43,10 +43,9 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
     return np.maximum(device - context_bytes(question, columns), 0.0) * share
 
 
-def used_device_bytes(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:
-    """(N,) bytes of device memory that the driver reports as used when the allocator has reserved `reserved`
-    bytes."""
-    return np.minimum(reserved + context_bytes(question, columns), question.cluster.gpu.memory)
+def used_device_bytes(question: Question, columns: LayoutColumns, reserved_bytes: Array | float) -> Array:
+    """(N,) bytes of device memory that the driver reports as used when the allocator has reserved `reserved_bytes`."""
+    return np.minimum(reserved_bytes + context_bytes(question, columns), question.cluster.gpu.memory)
 
 
 def fragmentation(question: Question) -> float:

@@ -132,11 +132,11 @@ def selective_saves_bytes(model: TransformerSpec, stack: StackSpec) -> bool:
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
 
-def _norm(model: TransformerSpec, name: str, half: Half, **more: Any) -> Operator:
+def _norm(model: TransformerSpec, name: str, half: Half, **opts: Any) -> Operator:
     """Operator for a norm over the residual stream."""
     stream = Tensor(model.hidden_size, "stream")
     weights: dict[Sharing, float] = {"whole": norm_weights(model)}
-    return Operator(name, "norm", half, stream, returns=stream, weights=weights, norm=model.norm, **more)
+    return Operator(name, "norm", half, stream, returns=stream, weights=weights, norm=model.norm, **opts)
 
 
 def norm_weights(model: TransformerSpec) -> int:
@@ -191,21 +191,21 @@ def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator
         yield _norm(model, f"{half} post-norm", half)
 
 
-def _product(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
+def _product(name: str, gemm: Gemm, reads: Place, **opts: Any) -> Operator:
     """Operator for a matrix product in the attention submodule, which the policy `block-attention`
     recomputes."""
-    return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _REDO_ATTENTION} | more)
+    return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _REDO_ATTENTION} | opts)
 
 
-def _operator(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
+def _operator(name: str, kind: Kind, over: Tensor, **opts: Any) -> Operator:
     """Operator other than a matrix product in the attention submodule, which the policy `block-attention`
     recomputes."""
-    return Operator(name, kind, "attention", over, **{"redone_by": _REDO_ATTENTION} | more)
+    return Operator(name, kind, "attention", over, **{"redone_by": _REDO_ATTENTION} | opts)
 
 
-def _inner_norm(name: str, width: int, place: Place, weights: dict[Sharing, float], **more: Any) -> Operator:
+def _inner_norm(name: str, width: int, place: Place, weights: dict[Sharing, float], **opts: Any) -> Operator:
     over = Tensor(width, place)
-    return _operator(name, "norm", over, returns=over, weights=weights, **{"norm": "rmsnorm"} | more)
+    return _operator(name, "norm", over, returns=over, weights=weights, **{"norm": "rmsnorm"} | opts)
 
 
 def attention_operators(model: TransformerSpec) -> Iterator[Operator]:

@@ -164,9 +164,9 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
     return tuple(operators)
 
 
-def part_of(one: Operator) -> UntrainedPart:
+def part_of(op: Operator) -> UntrainedPart:
     """Part of the model (block, vision tower or projector) to which an operator of a block belongs."""
-    return "tower" if one.name == TOWER_NORM else "projector" if one.name[:9] == "projector" else "block"
+    return "tower" if op.name == TOWER_NORM else "projector" if op.name[:9] == "projector" else "block"
 
 
 def target_names(tuning: TuningSpec) -> frozenset[str]:
@@ -282,18 +282,18 @@ def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) ->
     sharing among ranks to an amount."""
     operators = job_operators(model, tuning)
     trained = sum_amounts((one.share, one.weights) for one in operators if one.trained)
-    frozen = sum_amounts((one.share, _stored(one, element)) for one in operators if not one.trained)
+    frozen = sum_amounts((one.share, _frozen(one, element)) for one in operators if not one.trained)
     return trained, frozen
 
 
-def _stored(one: Operator, element: float) -> Weights:
+def _frozen(op: Operator, element: float) -> Weights:
     """Sharing among ranks → bytes of an operator's frozen parameters. A matrix may be stored in fewer bits,
     and a bias is not."""
-    gemm = one.gemm
+    gemm = op.gemm
     if gemm is None or gemm.stored_bytes is None:
-        return {sharing: element * count for sharing, count in one.weights.items()}
-    bias = one.biased * gemm.width
-    biases = sum(one.weights.values()) * bias / (gemm.elements + bias)
-    *_, last = one.weights  # which also holds the biases
-    stored = {sharing: gemm.stored_bytes * count for sharing, count in one.weights.items()}
+        return {sharing: element * count for sharing, count in op.weights.items()}
+    bias = op.biased * gemm.width
+    biases = sum(op.weights.values()) * bias / (gemm.elements + bias)
+    *_, last = op.weights  # which also holds the biases
+    stored = {sharing: gemm.stored_bytes * count for sharing, count in op.weights.items()}
     return stored | {last: stored[last] + (element - gemm.stored_bytes) * biases}

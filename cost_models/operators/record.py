@@ -154,7 +154,7 @@ class Operator:
 
 
 def multiply(
-    name: str, gemm: Gemm, *, half: Half, reads: Place, bias: bool = False, kept: int = 0, **more: Any
+    name: str, gemm: Gemm, *, half: Half, reads: Place, bias: bool = False, kept: int = 0, **opts: Any
 ) -> Operator:
     """Operator for a matrix product and its bias, with the parameters of all routed experts that have such
     matrices.
@@ -174,7 +174,7 @@ def multiply(
     taken, returned = Tensor(gemm.rows * gemm.inputs, reads), Tensor(gemm.rows * gemm.width, place)
     weights = {sharing: count for sharing, count in weights.items() if count}
     flops = 2.0 * gemm.passed * gemm.rows * gemm.elements
-    one = Operator(name, "gemm", half, taken, gemm=gemm, returns=returned, weights=weights, **more)
+    one = Operator(name, "gemm", half, taken, gemm=gemm, returns=returned, weights=weights, **opts)
     return replace(one, flops=flops, biased=bias, kept=Tensor(kept, place) if kept else None)
 
 

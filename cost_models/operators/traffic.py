@@ -80,22 +80,22 @@ def block_traffic(
     return Traffic(moved_bytes, kernels + (_STREAM_KERNELS if operators is None else np.zeros((2, 1))))
 
 
-def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
+def _pass_bytes(question: Question, op: Operator) -> _PassBytes:
     """Bytes that an operator moves per element, forward and backward, and kernels that it launches per pass.
     Elements are those that it reads, for a product with a bias those that it returns."""
     element, stack, mixer = question.training.element_bytes, question.stack, question.model.recurrence
     fused = stack.fused_elementwise
-    match one.kind:
-        case "gemm" if one.biased and stack.separate_biases:
+    match op.kind:
+        case "gemm" if op.biased and stack.separate_biases:
             # added in place, unless what follows does it: only queries, keys and values go on as they are
-            reads_unfused = one.half == "attention" and one.gemm is not None and one.gemm.split == "columns"
+            reads_unfused = op.half == "attention" and op.gemm is not None and op.gemm.split == "columns"
             return _PassBytes(2 * element * reads_unfused, element, 1.0 if reads_unfused else 0.5)
         case "core":  # copies of what the attention core reads and returns
             forward, backward = stack.attention_copies
-            assert one.returns is not None
-            passes = 2 * element * one.returns.width / one.reads.width
+            assert op.returns is not None
+            passes = 2 * element * op.returns.width / op.reads.width
             return _PassBytes(passes * forward, passes * backward, (forward + backward) / 2)
-        case "norm" if stack.fused_norms or one.norm == "layernorm":
+        case "norm" if stack.fused_norms or op.norm == "layernorm":
             # reads and writes once, and its backward pass reads two and writes one
             fused_bytes = _PassBytes(2 * element, 3 * element, 1)
             if not stack.casts_norm_inputs:
@@ -110,16 +110,16 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
             passes = _FUSED_ROTARY if fused else _EAGER_ROTARY
             kernels = min(passes * question.model.rotary_share, _FUSED_ROTARY) / 2
             return _PassBytes(passes * element, passes * element, kernels)
-        case "activation" if one.inputs == 1:
+        case "activation" if op.inputs == 1:
             return _PassBytes(2 * element, 3 * element, 1)
         case "activation":
             return _gated_traffic(element, in_one_kernel=fused)
         case "residual":  # reads all its terms and writes their sum, forward and for gradients
-            return _PassBytes((one.inputs + 1) * element, (one.inputs + 1) * element)
+            return _PassBytes((op.inputs + 1) * element, (op.inputs + 1) * element)
         case "dropout" if question.dropout:
             # fused forward into the operator before it where the stack fuses, except for the mask
             return _PassBytes((0.0 if fused else 2 * element) + MASK_BYTES, 2 * element + MASK_BYTES)
-        case "adapter" if one.inputs:
+        case "adapter" if op.inputs:
             # scales what B returns and adds it to the matrix's; backward scales its gradient
             return _PassBytes(5 * element, 2 * element, 2)
         case "adapter":  # two gradients meet at an input
@@ -127,10 +127,10 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
         case "modulation" if fused:
             # a product reads and writes once, as a gate does with the addition behind it; its backward pass reads two
             # and writes one
-            is_gate = one.inputs == 1
+            is_gate = op.inputs == 1
             return _PassBytes((0 if is_gate else 2) * element, (3 - is_gate) * element, 1 - is_gate)
         case "modulation":  # product and sum do so each, and gradients of vectors are summed from a copy
-            return _PassBytes(2 * one.inputs * element, (5 + one.inputs) * element, one.inputs)
+            return _PassBytes(2 * op.inputs * element, (5 + op.inputs) * element, op.inputs)
         case "convolution":
             # a kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone; before
             # states that decay it runs again in the backward pass (mamba-ssm 2.2, `MambaSplitConv1dScanCombinedFn`)
@@ -139,12 +139,12 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
         case "gating":
             # norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an
             # activation; beside a short convolution alone two tensors are multiplied
-            of_scan = one.name == "gated norm"
+            of_scan = op.name == "gated norm"
             if mixer is not None and mixer.step_rank and of_scan:  # Mamba-1 gates in its scan
                 return _PassBytes(0.0, 0.0)
             if stack.transformer_engine and mixer is not None and not mixer.delta:
                 return _PassBytes(2 * element, 3 * element, 1)
-            return _gated_traffic(element, in_one_kernel=of_scan or one.inputs == 2 or fused)
+            return _gated_traffic(element, in_one_kernel=of_scan or op.inputs == 2 or fused)
     return _PassBytes(0.0, 0.0)
 
 
@@ -188,7 +188,7 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     # need whole multiples of them (`Fp8Padding`; Megatron Core, moe/experts.py); a dispatcher that sends tokens writes
     # them padded
     padded = question.stack.transformer_engine and question.stack.expert_dispatch == "copies"
-    passes = passes + (4.0 if padded and question.training.narrow else 0.0) * copies
+    passes = passes + (4.0 if padded and question.training.casts_operands else 0.0) * copies
     scores = _ROUTER_PASSES * FP32_BYTES * tokens * model.num_experts
     moved_bytes = model.moe_share * (element * model.hidden_size * passes + scores)
     biases = np.array(_bias_bytes(question))[:, None] * (model.moe_share * model.hidden_size * copies)

@@ -154,7 +154,7 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     Raises:
         InputError: the ranks do not fill the pools.
     """
-    if layout.says_pools or not question.has_pools:
+    if layout.pools_field or not question.has_pools:
         return layout
     size = layout.tp * layout.data_ranks
     ranks = _pool_names(question, parts_in(question, size))

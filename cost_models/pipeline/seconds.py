@@ -323,7 +323,7 @@ def _links_of(pieces: Pieces) -> Links:
     block = seconds(counts.block, matrices, "block")
     if question.model.moe_share:  # experts have fewer replicas than the rest
         of = trained_share(question, columns, "experts")
-        routed = data_seconds(question, columns, groups.experts, counts.experts, of=of)
+        routed = data_seconds(question, columns, groups.experts, counts.experts, trained=of)
         block = DataSeconds(*map(np.add, block, routed))
     ends = seconds(counts.embedding, 1.0, "embedding"), seconds(head, 1.0, "head")
     return Links(mesh, block, *ends, norms_seconds(question, columns, groups))

@@ -78,7 +78,7 @@ def narrow_copies(question: Question) -> float:
     """
     training = question.training
     quantised = training.tuning is not None and training.tuning.base is not None
-    if quantised or not training.narrow:
+    if quantised or not training.casts_operands:
         return 0.0
     return _NARROW_COPIES * question.stack.transformer_engine * training.operand_bytes
 
@@ -158,7 +158,7 @@ def working_bytes(pieces: Pieces) -> Array:
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp or adapts else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
-    if training.narrow and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:
+    if training.casts_operands and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:
         in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
     recomputed: Array = kept.block[:, :1] - kept.block
     # attention is recomputed after the MLP

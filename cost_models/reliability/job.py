@@ -153,7 +153,7 @@ def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]
     model, groups = question.model, axis_groups(question.cluster, LayoutColumns.of([layout]))
     routed = model.num_layers * float(parameters(model, np.array([1])).experts[0]) / total_parameters(model)
     for share, holders in ((1 - routed, groups.data), (routed, groups.experts)):
-        yield share, holders.every if layout.zero == 0 else holders.copies
+        yield share, holders.replicas if layout.zero == 0 else holders.copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ def _seconds_at_lengths(points: Sequence[CurvePoint], lengths: Array) -> Array:
 _FittedFactor = Field(gt=0, default=1.0, allow_inf_nan=False)
 
 
-class Moved(Spec):
+class FittedFactors(Spec):
     """Factors between hardware constants fitted to timed runs and constants measured by microbenchmarks. 1
     means equal."""
 
@@ -332,7 +332,7 @@ class HardwareProfile(Spec):
     """Relative slowdown for each doubling of the number of nodes, by stragglers and network noise."""
     contention: float = Field(ge=0, default=0.0, allow_inf_nan=False)
     """Relative slowdown of CPU processes by other work on their cores during the runs."""
-    moved: Moved | None = None
+    moved: FittedFactors | None = None
     """Factors between constants fitted to runs and constants of microbenchmarks. None: constants are as
     measured."""
     collectives: tuple[CollectiveCurve, ...] = ()

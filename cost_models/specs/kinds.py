@@ -134,7 +134,7 @@ class Kinds:
         return tuple(self.of_block.count(kind) for kind in range(self.number))
 
     @cached_property
-    def before(self) -> Ints:
+    def blocks_before(self) -> Ints:
         """(K, L + 1) number of blocks of each kind before every position. Position i is directly before block
         i."""
         is_kind = np.array(self.of_block) == np.arange(self.number)[:, None]
@@ -211,7 +211,7 @@ class Kinds:
         sizes = blocks_SP.sum(axis=-1)
         begin = np.cumsum(sizes, axis=-1) - sizes if start is None else start
         end_SP = begin[..., None] + np.cumsum(blocks_SP[..., ::-1], axis=-1)[..., ::-1]
-        last, before = len(self.of_block), self.before
+        last, before = len(self.of_block), self.blocks_before
         sorts = before[:, np.minimum(end_SP, last)] - before[:, np.minimum(end_SP - blocks_SP, last)]
         return np.moveaxis(sorts, 0, -2).reshape(*end_SP.shape[:-1], -1)
 

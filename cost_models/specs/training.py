@@ -374,10 +374,10 @@ class TrainingSpec(Spec):
     def wide_precision(self) -> Precision:
         """Precision of the parts that fp8 or fp4 training keeps in 16 bits (attention, router, output matrix
         and element-wise operators). In other training it is the training precision."""
-        return "bf16" if self.narrow else self.precision
+        return "bf16" if self.casts_operands else self.precision
 
     @property
-    def narrow(self) -> bool:
+    def casts_operands(self) -> bool:
         """Whether training casts the operands of a block's products to fewer bits (fp8, fp4) than weights and
         activations have."""
         return self.precision in NARROW

@@ -700,10 +700,10 @@ class TransformerSpec(CheckedSpec):
         encoder-decoder."""
         return self.stacks.source_share if self.stacks else 0.0
 
-    def _mean_over_blocks(self, full: float, windowed: float) -> float:
-        """Mean over the blocks of a value that differs with and without an attention window. It is `windowed`
-        in blocks with a window, `full` in the others."""
-        return self.windowed_share * windowed + (1 - self.windowed_share) * full
+    def _mean_over_blocks(self, full_value: float, window_value: float) -> float:
+        """Mean over the blocks of a value that differs with and without an attention window. It is `window_value`
+        in blocks with a window, `full_value` in the others."""
+        return self.windowed_share * window_value + (1 - self.windowed_share) * full_value
 
     @property
     def windowed_share(self) -> float:

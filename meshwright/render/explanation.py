@@ -154,7 +154,7 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
 
 
 def _does_not_fit(name: str, plan: Estimate, other: Estimate) -> str:
-    limit = other.memory_limit if other.layout.says_pools else plan.memory_limit
+    limit = other.memory_limit if other.layout.pools_field else plan.memory_limit
     excess = other.peak_bytes - limit
     unit = size_unit(other.peak_bytes)
     parts = sorted(other.rank_memory[other.fullest_rank].items(), key=lambda part: -part[1])[:_MAX_PARTS]

@@ -12,7 +12,7 @@ unpriced.
 A box holds layouts that differ in counts (`planner.space.axes.Boxes`). Bytes of every coefficient are concave in the
 counts, so least at a corner: with offload they are sums over a rank's blocks, affine, plus the ring and the
 parked states in use, min(buffers, count). Forward and backward seconds do not depend on counts; offload itself
-bounds the update (`least_update`). Late rules may refuse all layouts of a box.
+bounds the update (`update_lower_bound`). Late rules may refuse all layouts of a box.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints, least_allowed
 from cost_models.axes.columns import LayoutColumns, first_of_each
-from cost_models.axes.offload.price import least_update
+from cost_models.axes.offload.price import update_lower_bound
 from cost_models.axes.offload.residency import host_bytes, offloads
 from cost_models.axes.rule import objections, unbroken
 from cost_models.axes.stages import policy_mask
@@ -352,7 +352,7 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
         sized = [stage_costs(question, corner, memory_terms) for corner in corners]
         update = -boxes.room * costs.layer_optimizer
         if not scenarios_of(question):
-            update = least_update(question, corners)
+            update = update_lower_bound(question, corners)
         values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in BYTES}
         values["rank_optimizer"] = np.where(boxes.is_single, costs.rank_optimizer, update)
         kinds = tuple(

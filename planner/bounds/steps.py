@@ -425,7 +425,7 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
         first = rank * fewest_blocks
         begin = np.arange(first, max(first, last - (pp - 1 - rank) * fewest_blocks - size) + 1)
         begin = begin[:1] if rank == 0 else begin[-1:] if rank == pp - 1 else begin
-        runs_KJ = kinds.before[:, np.minimum(begin + size, last)] - kinds.before[:, begin]
+        runs_KJ = kinds.blocks_before[:, np.minimum(begin + size, last)] - kinds.blocks_before[:, begin]
         runs.append(np.array(sorted({*map(tuple, runs_KJ.T.tolist())})))
     every_J = np.arange(max(map(len, runs)))
     table = np.stack([counts[every_J % len(counts)].T for counts in runs], axis=1)

@@ -475,7 +475,7 @@ def ties_and_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[list
 
 def exceeds_memory(estimate: Estimate, other: Estimate) -> bool:
     """Whether the layout of `other` needs more memory than the devices of `estimate` may use."""
-    if not estimate.layout.says_pools:
+    if not estimate.layout.pools_field:
         return other.peak_bytes > estimate.memory_limit
     limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
     limits = limits or dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))

@@ -17,7 +17,16 @@ from cost_models.axes.columns import LayoutColumns, exchanges_by, is_scheduled
 from cost_models.axes.layout import USUAL_RING, Layout
 from cost_models.axes.offload.residency import drive_bytes, host_bytes, offloads
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
-from cost_models.axes.rule import Row, Rule, Words, dividing, objections, raise_problems, rules, unbroken
+from cost_models.axes.rule import (
+    Row,
+    Rule,
+    Words,
+    divisors_clause,
+    objections,
+    raise_problems,
+    rules,
+    unbroken,
+)
 from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks
 from cost_models.axes.words import EVERY
 from cost_models.memory.device import usable_drive, usable_host_memory
@@ -49,7 +58,7 @@ def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, 
 
     def sentence(question: Question, layout: Layout) -> Words:
         total = int(count(question.model))
-        hint = dividing("tp", total, question.cluster.gpus_per_node)
+        hint = divisors_clause("tp", total, question.cluster.gpus_per_node)
         return Words(f"`tp{layout.tp}` splits {total:,} {noun}", hint)
 
     return {f"tp divides the {noun}": (lambda q, x: count(q.model) % x.tp != 0, sentence)}
@@ -99,7 +108,7 @@ def _kv_heads_words(question: Question, layout: Layout) -> Words:
 
 def _experts_words(question: Question, layout: Layout) -> Words:
     count = question.model.num_experts
-    return Words(f"`ep{layout.ep}` shares {counted(count, 'expert')}", dividing("ep", count, count))
+    return Words(f"`ep{layout.ep}` shares {counted(count, 'expert')}", divisors_clause("ep", count, count))
 
 
 def _expert_group_words(question: Question, layout: Layout) -> Words:
@@ -154,7 +163,7 @@ def _cpu_updates(columns: LayoutColumns) -> Bools:
 
 
 def _offloaded_blocks_words(question: Question, layout: Layout) -> Words:
-    blocks, has = counted(layout.offload.named, "block"), question.model.num_layers // layout.pp
+    blocks, has = counted(layout.offload.explicit_blocks, "block"), question.model.num_layers // layout.pp
     text = f"`offload` moves {blocks} of every rank; `pp{layout.pp}` gives a rank {has}"
     return Words(text, "name fewer, or leave out the count: every block")
 
@@ -454,7 +463,7 @@ def _objections_without_columns(question: Question, layout: Layout) -> Iterator[
     yield from pool_objections(question, layout)
     if not layout.layers:
         return
-    named = layout.offload.named
+    named = layout.offload.explicit_blocks
     rank_of = schedule_named(layout.schedule).rank_of_stage(layout.pp, layout.vpp)
     fewest_blocks = int(np.bincount(rank_of, weights=layout.layers).min())
     if blocks != num_layers:

@@ -49,7 +49,7 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
     """Sentences on broken rules about the pools of GPUs to which a layout assigns its pipeline ranks or
     replicas."""
     if not question.has_pools:
-        word = layout.says_pools
+        word = layout.pools_field
         text = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
         return [Words(text, "leave it out")] if word else []
     part, axes, size = "pipeline rank", "tp x cp x dp", layout.tp * layout.data_ranks

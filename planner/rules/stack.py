@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints, indivisible
-from cost_models.axes.columns import LayoutColumns, context_ways, is_scheduled, seated_as
+from cost_models.axes.columns import LayoutColumns, context_ways, is_scheduled, places_ranks_as
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import Row, Rule, Words, objections, raise_problems, rules
@@ -349,7 +349,7 @@ _STACK_RULES: dict[str, Row] = {
         "it has {stack.context_kinds:context=*}; `--stack` names another",
     ),
     "the stack has this order": (
-        lambda q, x: ~seated_as(x, map(ORDERS.index, q.stack.axis_orders)),
+        lambda q, x: ~places_ranks_as(x, map(ORDERS.index, q.stack.axis_orders)),
         "software stack `{stack.name}` cannot seat its ranks in `order={layout.order}`",
         "it has {stack.axis_orders:order=*}; `--stack` names another",
     ),

@@ -224,7 +224,7 @@ def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColu
 def orders_of(question: Question, layout: Layout) -> list[Layout]:
     """Copies of the layout with its pipeline ranks in every order of the pools; unchanged for a single pool, or
     if the layout names pools."""
-    if layout.says_pools or not question.has_pools:
+    if layout.pools_field or not question.has_pools:
         return [layout]
     pools = zip(question.pool_names, parts_in(question, layout.tp * layout.data_ranks), strict=True)
     orders = [tuple(name for name, ranks in order for _ in range(ranks)) for order in permutations(pools)]

@@ -133,7 +133,7 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
     shapes = [(vpp, index) for index, vpp in pairs if schedule_named(SCHEDULES[index]).runs_chunks(vpp)]
     # values of restricted columns, and of others
     simple = {
-        name: (word.every or (word.simplest, word.simplest + 1), [word.simplest])
+        name: (word.number_range or (word.simplest, word.simplest + 1), [word.simplest])
         for name, word in COLUMNS.items()
         if name not in (*_MESH, *_SHAPE)
     }

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
-from cost_models.axes.columns import COLUMNS, LayoutColumns, context_ways, seated_as
+from cost_models.axes.columns import COLUMNS, LayoutColumns, context_ways, places_ranks_as
 from cost_models.axes.layout import AXES as LAYOUT_AXES
 from cost_models.axes.layout import RESOLVED_AS, Layout
 from cost_models.axes.words import Choice, Number, Switch
@@ -69,7 +69,7 @@ class Restrictions:
         for axis in self.named_axes:
             values = getattr(columns, axis)
             if axis == "order":
-                allowed &= seated_as(columns, self.permitted(axis, range(len(ORDERS))))
+                allowed &= places_ranks_as(columns, self.permitted(axis, range(len(ORDERS))))
             else:
                 allowed &= self.permits(axis, values) | ((axis == "context") & (columns.cp == 1))
             if axis in self.unused and axis in RESOLVED_AS:
@@ -363,7 +363,7 @@ def _leaves_something(limits: Restrictions, axis: str) -> bool:
         return len(limits.forbidden_recompute) < len(RECOMPUTE_POLICIES)
     if axis == "context" and axis not in limits.only and limits.permitted("cp", [1]):
         return True  # no choice is needed where the degree is one
-    values = COLUMNS[axis].every or limits.unbounded(axis, COLUMNS[axis].simplest)
+    values = COLUMNS[axis].number_range or limits.unbounded(axis, COLUMNS[axis].simplest)
     return bool(limits.permitted(axis, [*values, *limits.only.get(axis, ())]))
 
 

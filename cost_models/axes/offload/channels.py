@@ -386,20 +386,20 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     )
 
 
-def smallest_ring(forward: float, transfer: float, streamed: int, before: int) -> int | None:
+def smallest_ring(forward: float, transfer: float, streamed: int, blocks_before: int) -> int | None:
     """Smallest number of weight buffers, at least two, with which no forward pass waits for a streamed
     block's weights. None if no number suffices. The last `streamed` blocks are streamed; a pass takes
     `forward` seconds, a copy `transfer` seconds.
 
-    The first block is copied while `before` other blocks run; without such blocks it is there when its pass
-    begins.
+    The first block is copied while `blocks_before` other blocks run. Without such blocks it is there when its
+    pass begins.
     """
     for ring in range(2, max(2, streamed) + 1):
-        ends = [before * forward]
+        ends = [blocks_before * forward]
         ready = 0.0
         for block in range(streamed):
             begins = 0.0 if block < ring else ends[block - ring + 1]
-            ready = 0.0 if block == 0 and not before else max(ready, begins) + transfer
+            ready = 0.0 if block == 0 and not blocks_before else max(ready, begins) + transfer
             if ready > ends[-1] * (1 + 1e-9):
                 break
             ends.append(ends[-1] + forward)

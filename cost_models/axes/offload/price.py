@@ -33,9 +33,9 @@ from cost_models.axes.offload.residency import (
     drive_bytes,
     host_bytes,
     offloads,
+    offloads_rest,
     over_residencies,
     reference_bytes,
-    rest_is,
     states_on_device,
 )
 from cost_models.memory.activations import activation_bytes
@@ -83,7 +83,7 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     ring, own_host = np.minimum(columns.ring, streamed), is_own_host(question.cluster)
     separate_buffers = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # separate gradient buffers
     made_at_once = np.minimum(1 if own_host else _GRADIENT_BUFFERS, streamed)
-    away = rest_is(columns, "activations")[:, None]
+    away = offloads_rest(columns, "activations")[:, None]
     working = terms["working"]["working"] + np.where(away, 2 * kept, 0.0)
     gradients = np.where(separate_buffers, made_at_once * resident.gradients, 0.0)[:, None]
     rank_static["weights"] += ring * resident.weights
@@ -134,7 +134,7 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
         waits = {"offload": exposed, "offload_hidden": 2 * copy_seconds - exposed}
         changed["layer_backward"] = terms["layer_backward"] | waits
     if question.stack.offloads_ends:
-        by_cpu = rest_is(columns, "states") | rest_is(columns, "streamed")
+        by_cpu = offloads_rest(columns, "states") | offloads_rest(columns, "streamed")
         for name in ("embedding_optimizer", "head_optimizer"):
             changed[name] = terms[name] | {"optimizer": np.where(by_cpu, 0.0, terms[name]["optimizer"])}
     return changed
@@ -148,7 +148,7 @@ def _device_update(columns: LayoutColumns, block: Array) -> Affine:
     return over_residencies(columns, values)
 
 
-def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
+def update_lower_bound(question: Question, corners: Sequence[LayoutColumns]) -> Array:
     """(N,) lower bound in seconds on a rank's optimizer update, for layouts that differ only in their numbers
     of offloaded blocks. It bounds the coefficient `rank_optimizer` of all layouts between `corners`. Device
     and channels each have their minimum over the corners."""

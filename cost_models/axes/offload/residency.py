@@ -82,7 +82,7 @@ def offloads(columns: LayoutColumns) -> Bools:
 def counted_blocks(columns: LayoutColumns, residency: Residency) -> Ints:
     """(N,) number of blocks per rank that a layout offloads in the way `residency` by an explicit count. 0 if
     it offloads none, or all, in that way."""
-    return np.where(rest_is(columns, residency), 0, getattr(columns, f"offload_{residency}"))
+    return np.where(offloads_rest(columns, residency), 0, getattr(columns, f"offload_{residency}"))
 
 
 def named_blocks(columns: LayoutColumns) -> Ints:
@@ -90,7 +90,7 @@ def named_blocks(columns: LayoutColumns) -> Ints:
     return np.asarray(np.sum([counted_blocks(columns, residency) for residency in RESIDENCIES], axis=0))
 
 
-def rest_is(columns: LayoutColumns, kind: str) -> Bools:
+def offloads_rest(columns: LayoutColumns, kind: str) -> Bools:
     """(N,) whether a layout offloads all blocks without an explicit count in the way `kind`. `activations`
     stands for every block's activations."""
     return np.asarray(getattr(columns, f"offload_{kind}") >= EVERY)
@@ -99,7 +99,7 @@ def rest_is(columns: LayoutColumns, kind: str) -> Bools:
 def blocks_with(question: Question, columns: LayoutColumns, residency: Residency) -> Array:
     """(N,) number of blocks with a given residency, on a rank with an even share of the blocks."""
     rest = question.model.num_layers / columns.pp - named_blocks(columns)
-    return np.where(rest_is(columns, residency), rest, counted_blocks(columns, residency))
+    return np.where(offloads_rest(columns, residency), rest, counted_blocks(columns, residency))
 
 
 # ---------------------------------------------------------------- sums over blocks
@@ -117,7 +117,7 @@ def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) 
     states. Each block has the residency that its layout gives."""
     layer = values["resident"]
     for residency in RESIDENCIES:
-        layer = np.where(rest_is(columns, residency), values[residency], layer)
+        layer = np.where(offloads_rest(columns, residency), values[residency], layer)
     others = [counted_blocks(columns, residency) * (values[residency] - layer) for residency in RESIDENCIES]
     return Affine(layer, sum(others, start=np.zeros(len(columns))))
 
@@ -145,7 +145,7 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Ar
     blocks = np.array([blocks_with(question, columns, residency) for residency in RESIDENCIES])
     sizes = {part: blocks * size for part, size in block_parameters(question, columns).items()}
     if question.stack.offloads_ends:
-        ends_too = np.array([rest_is(columns, residency) for residency in RESIDENCIES])
+        ends_too = np.array([offloads_rest(columns, residency) for residency in RESIDENCIES])
         sizes["block"] += ends_too * end_parameters(question, columns)
     return sizes
 
@@ -233,7 +233,7 @@ def host_bytes(question: Question, columns: LayoutColumns, recompute: Sequence[s
         return blocks_kept * reference_bytes(question, columns) * ranks_here
     rank = _fullest_rank(question, columns, _bytes_off_device) * question.stack.host_buffers
     rank = rank + drive_buffer_bytes(question, columns) + _staging_bytes(question, columns)
-    if (away := rest_is(columns, "activations")).any():
+    if (away := offloads_rest(columns, "activations")).any():
         live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
         used = [RECOMPUTE_POLICIES.index(policy) for policy in recompute or question.training.recompute]
         block_bytes = activation_bytes(question, columns).block[:, used]
@@ -371,7 +371,7 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
     """
     counts: dict[Residency, int] = {"resident": 0, **dict(zip(RESIDENCIES, layout.offload, strict=False))}
     rest: Residency = next((residency for residency, count in counts.items() if count >= EVERY), "resident")
-    counts[rest] = max(0, blocks - layout.offload.named)
+    counts[rest] = max(0, blocks - layout.offload.explicit_blocks)
     lives = [residency for residency, count in counts.items() for _ in range(count)]
     return lives[len(lives) - blocks :]
 
@@ -388,7 +388,7 @@ def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Resi
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
 
 
-class Use(NamedTuple):
+class BlockPass(NamedTuple):
     """One forward (`F`) or backward (`B`) pass of one microbatch through one block."""
 
     kind: str
@@ -409,7 +409,7 @@ class Move(NamedTuple):
 class Turn(NamedTuple):
     """One pass of a microbatch through a block, with the moves of blocks' data before and after it."""
 
-    use: Use
+    use: BlockPass
     before: tuple[Move, ...]
     after: tuple[Move, ...]
 
@@ -427,10 +427,10 @@ def turns_of_rank(
     lives, blocks = residency_of_blocks(layout, stages), blocks_of_stages(layout, stages)
     pipeline = (layout.schedule, layout.pp, layout.vpp) if layout.pp > 1 else ("1f1b", 1, 1)
     table = build(*pipeline, microbatches)
-    uses: list[Use] = []
+    uses: list[BlockPass] = []
     for kind, stage, microbatch in table.actions(int(table.rank_of_stage[stages[0]])):
         assert kind in ("F", "B"), "split backward passes do not go with offload"
-        uses += [Use(kind, block, microbatch) for block in blocks[stage][:: 1 if kind == "F" else -1]]
+        uses += [BlockPass(kind, block, microbatch) for block in blocks[stage][:: 1 if kind == "F" else -1]]
     last = {use.block: at for at, use in enumerate(uses) if use.kind == "B"}
     next_blocks: list[list[int]] = [[]]  # next `ring` different streamed blocks, at each pass and at the end
     for use in reversed(uses):

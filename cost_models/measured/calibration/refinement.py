@@ -2,8 +2,8 @@
 
 Microbenchmarks time operators one by one. They cannot see how operators do inside a training step; a run sees just
 that, but of one layout, and with the machine's noise. So the fit is over factors on seconds, one for each kind
-(`Moved`), which start at 1 and are held there the more firmly the better their kind was measured. A quantity of a run
-pulls the less, the more it varied from step to step and the more others disturbed it.
+(`FittedFactors`), which start at 1 and are held there the more firmly the better their kind was measured. A
+quantity of a run pulls the less, the more it varied from step to step and the more others disturbed it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cost_models.measured.calibration.least_squares import Interval, intervals, 
 from cost_models.measured.calibration.scaled_profile import PROVENANCE_MARK, before_runs, scale_seconds
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
-from cost_models.specs.hardware import HardwareProfile, Moved
+from cost_models.specs.hardware import FittedFactors, HardwareProfile
 
 _COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
 QUANTITIES: dict[str, tuple[str, ...]] = {
@@ -97,7 +97,7 @@ class Refinement:
     estimates: tuple[Estimate, ...]
     """Estimate of each run under the refined profile."""
     factors: dict[str, Interval]
-    """Factor by kind of `Moved`; `contention` stands for 1 + contention."""
+    """Factor by kind of `FittedFactors`; `contention` stands for 1 + contention."""
 
 
 def refine(
@@ -187,7 +187,7 @@ def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfil
     """Profile with seconds scaled by the factors that have (C,) `logarithms`, in the order of `_PULLS`."""
     factors = {kind: float(f"{factor:.4g}") for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
     contention = round(factors.pop("contention") - 1.0, 4)
-    by = Moved(**factors)
+    by = FittedFactors(**factors)
     return scale_seconds(start, by).model_copy(update={"moved": by, "contention": contention})
 
 

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from cost_models.specs.hardware import AttentionCurve, CurvePoint, HardwareProfile, Moved, OperatorCurve
+from cost_models.specs.hardware import (
+    AttentionCurve,
+    CurvePoint,
+    FittedFactors,
+    HardwareProfile,
+    OperatorCurve,
+)
 
 Curve = TypeVar("Curve", OperatorCurve, AttentionCurve)
 PROVENANCE_MARK = "; moved by "
@@ -33,10 +39,10 @@ _SECONDS = {
     "sharded_host_seconds": "sharded_host",
     "step_seconds": "step",
 }
-"""Constant in seconds → the factor of `Moved` that multiplies it."""
+"""Constant in seconds → the factor of `FittedFactors` that multiplies it."""
 
 
-def scale_seconds(profile: HardwareProfile, factors: Moved) -> HardwareProfile:
+def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareProfile:
     """Copy of `profile` with the seconds of each kind (compute, host, ...) multiplied by the factor of that kind."""
     # factors by which a measured peak and bandwidth rise so that no fitted rate exceeds them
     rise = bandwidth_rise = 1.0
@@ -82,7 +88,7 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
     """Profile as microbenchmarks measured it, with the effect of runs undone; a peak that a run raised stays."""
     if profile.moved is None:
         return profile
-    back = Moved(**{kind: 1.0 / factor for kind, factor in profile.moved})
+    back = FittedFactors(**{kind: 1.0 / factor for kind, factor in profile.moved})
     source = profile.source.partition(PROVENANCE_MARK)[0]
     return scale_seconds(profile, back).model_copy(
         update={"moved": None, "contention": 0.0, "source": source}

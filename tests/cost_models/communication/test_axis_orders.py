@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout, first_same, same_seats
+from cost_models.axes.layout import Layout, canonical_order, same_seats
 from cost_models.communication.topology import Groups, axis_groups
 from cost_models.specs.choices import ORDERS
 
@@ -65,10 +65,10 @@ def spread(groups: Listed, gpus_per_node: int) -> tuple[int, int, bool]:
 def priced(layout: Layout, axis: str, gpus_per_node: int) -> Groups:
     found = axis_groups(cluster(nodes=64, gpus_per_node=gpus_per_node), LayoutColumns.of([layout]))
     return {
-        "every": found.data.every,
+        "every": found.data.replicas,
         "shard": found.data.shard,
         "copies": found.data.copies,
-        "experts": found.experts.every,
+        "experts": found.experts.replicas,
         "expert shard": found.experts.shard,
         "expert copies": found.experts.copies,
     }.get(axis) or getattr(found, axis)
@@ -126,7 +126,7 @@ def test_gradients_of_ranks_on_either_side_of_a_pipeline_are_counted_together() 
     """tp1 cp2 pp2 dp8 on nodes of 8: a node holds two context ranks and two data ranks of each stage."""
     groups = axis_groups(
         cluster(nodes=4), LayoutColumns.of([Layout(cp=2, pp=2, dp=8, order="tp-cp-pp-dp")])
-    ).data.every
+    ).data.replicas
     assert (groups.size[0], groups.ranks_per_node[0], groups.nodes[0]) == (16, 4, 4)
 
 
@@ -145,7 +145,7 @@ def test_orders_that_seat_ranks_alike_are_one_order(cp: int, dp: int, pp: int) -
         seated = ranks.transpose([axes.index(axis) for axis in ("pp", "dp", "cp", "tp")])
         assert seated.tobytes() == seats[order]
     assert len(set(seats.values())) == len(set(same_seats(cp, dp, pp)))
-    first = [ORDERS.index(first_same(order, cp, dp, pp)) for order in ORDERS]
+    first = [ORDERS.index(canonical_order(order, cp, dp, pp)) for order in ORDERS]
     columns = same_seats(*(np.array([degree]) for degree in (cp, dp, pp)))
     assert columns[0].tolist() == first
 

@@ -51,7 +51,7 @@ def test_each_zero_stage_sends_what_its_collectives_take(all_reduces: bool) -> N
     found = data_seconds(asked, columns, groups, number)
     scattered = reduce_scatter_seconds(4 * number, groups.shard, profile)
     scattered = scattered + all_reduce_seconds(4 * number / 8, groups.copies, profile)
-    everywhere = all_reduce_seconds(4 * number, groups.every, profile)
+    everywhere = all_reduce_seconds(4 * number, groups.replicas, profile)
     assert scattered[1] > reduce_scatter_seconds(4 * number, groups.shard, profile)[1]
     reduced = np.where(columns.zero <= all_reduces, everywhere, scattered)
     np.testing.assert_allclose(found.backward_reduce + found.step_reduce, reduced)

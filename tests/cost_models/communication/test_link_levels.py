@@ -69,10 +69,10 @@ def clusters() -> st.SearchStrategy[ClusterSpec]:
 def of_axis(layout: Layout, axis: str, of: ClusterSpec) -> Groups:
     found = axis_groups(of, LayoutColumns.of([layout]))
     return {
-        "every": found.data.every,
+        "every": found.data.replicas,
         "shard": found.data.shard,
         "copies": found.data.copies,
-        "experts": found.experts.every,
+        "experts": found.experts.replicas,
         "expert shard": found.experts.shard,
         "expert copies": found.experts.copies,
     }.get(axis) or getattr(found, axis)

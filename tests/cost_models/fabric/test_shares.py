@@ -51,10 +51,10 @@ def prices(of: ClusterSpec, columns: LayoutColumns) -> np.ndarray[tuple[int, ...
         found.cp,
         found.pp,
         found.ep,
-        found.data.every,
+        found.data.replicas,
         found.data.shard,
         found.data.copies,
-        found.experts.every,
+        found.experts.replicas,
     )
     rows = [price(1e8, groups, hardware) for groups in axes for price in PRICES]
     return np.array([*rows, collectives.fan_out_seconds(1e8, 2e7, found.ep, hardware)])

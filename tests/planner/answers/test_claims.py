@@ -105,7 +105,7 @@ def require_nothing_fits(rng: np.random.Generator, question: Question, limits: R
         layers = even_layers(question.model.num_layers, layout.num_stages)
         for policy in {*limits.recompute(question)} & {*allowed_recompute(layout.schedule)}:
             placed = layout.model_copy(update={"layers": layers, "recompute": (policy,)})
-            if min(layers) >= layout.offload.named:
+            if min(layers) >= layout.offload.explicit_blocks:
                 assert not estimate(question, placed).fits, str(placed)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small import every_axis, small_question
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout, first_same, parse_layout
+from cost_models.axes.layout import Layout, canonical_order, parse_layout
 from cost_models.errors import InputError
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from planner.rules.legality import check
@@ -79,7 +79,7 @@ def written(wish: Wish) -> str:
 def meets(layout: Layout, axis: str, comparison: str, value: int | str) -> bool:
     """One comparison, read off one layout."""
     if axis == "order":
-        return first_same(str(value), layout.cp, layout.dp, layout.pp) == layout.order  # type: ignore[arg-type]
+        return canonical_order(str(value), layout.cp, layout.dp, layout.pp) == layout.order  # type: ignore[arg-type]
     if axis == "context":
         return layout.cp == 1 or (layout.context or QUESTION.stack.context_parallel) == value
     own = {"etp": layout.expert_tp, "shard": layout.shard_group}.get(axis, getattr(layout, axis, None))

@@ -22,7 +22,7 @@ from cost_models.measured.calibration.refinement import (
     refine,
 )
 from cost_models.measured.calibration.scaled_profile import before_runs, scale_seconds
-from cost_models.specs.hardware import CurvePoint, HardwareProfile, Moved, OperatorCurve
+from cost_models.specs.hardware import CurvePoint, FittedFactors, HardwareProfile, OperatorCurve
 from cost_models.specs.training import TrainingSpec
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=256, precision="fp32")
@@ -69,7 +69,7 @@ def observed(
 
 
 def planted(**factors: float) -> HardwareProfile:
-    return scale_seconds(measured_apart(), Moved(**factors))
+    return scale_seconds(measured_apart(), FittedFactors(**factors))
 
 
 def error(refinement: Refinement, truth: HardwareProfile, layout: str, quantity: str) -> float:
@@ -136,7 +136,7 @@ def test_time_that_others_took_is_contention_and_not_compute() -> None:
 @pytest.mark.parametrize("factor", [0.5, 0.8, 1.7])
 def test_moving_back_gives_what_was_measured_apart(factor: float) -> None:
     start = measured_apart()
-    by = Moved(compute=factor, host=2 * factor, optimizer=factor)
+    by = FittedFactors(compute=factor, host=2 * factor, optimizer=factor)
     back = before_runs(scale_seconds(start, by).model_copy(update={"moved": by, "contention": 0.3}))
     run = observed("tp2 mbs2", start)
     assert quantities(priced(run, back)) == pytest.approx(quantities(priced(run, start)), rel=1e-3)
@@ -153,7 +153,7 @@ def test_a_second_calibration_starts_where_the_first_did() -> None:
 
 @pytest.mark.parametrize("factor", [0.1, 0.5, 0.95])
 def test_no_share_of_a_peak_exceeds_it_however_fast_a_run_was(factor: float) -> None:
-    fast = scale_seconds(measured_apart(), Moved(compute=factor, optimizer=factor))
+    fast = scale_seconds(measured_apart(), FittedFactors(compute=factor, optimizer=factor))
     shares = {name: value for name, value in fast if name.endswith("efficiency") and value is not None}
     assert max(shares.values()) <= 1.0
     rate = fast.measured_peak * fast.gemm_efficiency
