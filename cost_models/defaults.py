@@ -1,5 +1,5 @@
-"""Defaults for what a user leaves out, which are the software stack and the hardware profile (measured
-constants) of a cluster."""
+"""Defaults of the software stack and the hardware profile (measured constants) of a cluster, if the user
+gives none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
 (`torch.compile`)."""
 OWN_STACKS = (OWN_STACK, OWN_COMPILED)
 WITHOUT_PROFILE = "leave out --profile for the catalogue's nearest"
-"""Hint where a hardware profile that the user names is of another GPU."""
+"""Hint to the user who names a hardware profile of another GPU."""
 
 
 DIES: dict[str, tuple[str, ...]] = {
@@ -145,8 +145,8 @@ def _peak_distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 def nearest_profile(
     gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None, *, family: str | None = None
 ) -> HardwareProfile:
-    """Choose the hardware profile that best predicts a GPU under a stack, from `known` or, if None, the
-    catalogue.
+    """Choose the hardware profile that best predicts a GPU under a stack, from the profiles `known` or, if
+    None, the catalogue.
 
     In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any
     stack, its die with any stack, this stack on another GPU (shares are shares of what a GPU sustains) or its

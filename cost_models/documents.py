@@ -28,14 +28,15 @@ class Document:
     lines: Mapping[Key, int] = field(default_factory=dict)
     """Line number, from 1, of each key and list item by path; empty where lines are unknown (JSON)."""
     flags: Mapping[Key, str] = field(default_factory=dict)
-    """Path to a value → the command-line flag, or other key, that set it, for values that do not come from
+    """Path to a value → command-line flag, or other key, that set the value, for values from elsewhere than
     this place in the file."""
     problems: Mapping[Key, Problem] = field(default_factory=dict)
-    """Path to a value → its problem found while parsing; validation reports these together with its own."""
+    """Path to a value → problem found while parsing, which validation reports together with its own
+    problems."""
 
     ended: bool = True
-    """Whether the file has its end mark, and so is not truncated. JSON always has one; YAML has one if it
-    ends with `...`."""
+    """Whether the file has the end mark that shows that it is not truncated. JSON always has one; YAML has
+    one if it ends with `...`."""
 
     def where(self, key: Key) -> str:
         """Location of the value at path `key` for error messages, as `file:line field.path`. The line is that
@@ -54,7 +55,7 @@ class Document:
 
 
 NO_FILE = Document(source="", value=None)
-"""Document in place of a file for values that were made in Python, whose places have no lines."""
+"""Document in place of a file, without lines, for values that were made in Python."""
 
 
 def show_key(key: Key) -> str:
@@ -74,16 +75,16 @@ def printable(text: str, limit: int | None = 300) -> str:
 def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
     """Convert pydantic's validation errors for a spec made in Python, not read from a file, to one
     InputError. Given the spec's type, misspelt names get suggestions."""
-    sentences, _ = spec_problems(error, spec_type, most=None)
+    sentences, _ = spec_problems(error, spec_type, limit=None)
     problems = [Problem(show_key(key), what) for key, what in sentences.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
 
 
 def spec_problems(
-    error: ValidationError, spec: type[BaseModel], file: Document = NO_FILE, most: int | None = MOST_PROBLEMS
+    error: ValidationError, spec: type[BaseModel], file: Document = NO_FILE, limit: int | None = MOST_PROBLEMS
 ) -> tuple[dict[Key, str], int]:
     """Convert validation errors of a spec to (field path → sentence, number of further errors), for the first
-    `most` paths, in the order of their lines in the `file`.
+    `limit` paths in the order of lines in `file`.
 
     Places that the file's `problems` name, or that lie within such a place, are left out.
     """
@@ -95,7 +96,7 @@ def spec_problems(
         follows |= details["type"] == "default_factory_not_called"
         if not follows and not any(one in file.problems or one in errors for one in (key[:1], key)):
             errors[key] = details
-    first = sorted(errors, key=file.line)[:most]
+    first = sorted(errors, key=file.line)[:limit]
     sentences = {key: printable(_sentence(spec, key, errors[key])) for key in first}
     return sentences, len(errors) - len(sentences)
 

@@ -28,7 +28,7 @@ WARNING = "warning: "
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in the user's input, with its location `where` (`file:line field.path`, or a flag) and the
+    """One problem in the user's input, with its location `where` (`file:line field.path`, or a flag) and a
     sentence `what` without a full stop."""
 
     where: str
@@ -72,8 +72,8 @@ class UnknownNameError(InputError):
     """A name is in no catalogue; `like` is the part of the name that is compared with known names for a
     suggestion."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, like: str = "", hint: str = "") -> None:
-        guess = did_you_mean(like or name, similar_names(like or name, known))
+    def __init__(self, kind: str, name: str, names: Iterable[str], *, like: str = "", hint: str = "") -> None:
+        guess = did_you_mean(like or name, similar_names(like or name, names))
         super().__init__(f"unknown {kind} `{name}`{guess}", hint=hint)
 
 
@@ -156,31 +156,31 @@ class StoppedError(RunError):
 
 
 def first_few(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """The first `MOST_PROBLEMS` problems, then, if there are more, a problem that says how many are left
-    out."""
-    more = len(problems) - MOST_PROBLEMS
-    return tuple(problems) if more <= 1 else (*problems[:MOST_PROBLEMS], *_unlisted_problems(more))
+    """Cut a list of problems to the first `MOST_PROBLEMS` and, if there are more, a problem that says how
+    many are left out."""
+    unlisted = len(problems) - MOST_PROBLEMS
+    return tuple(problems) if unlisted <= 1 else (*problems[:MOST_PROBLEMS], *_unlisted_problems(unlisted))
 
 
 def _unlisted_problems(number: int) -> tuple[Problem, ...]:
     return (Problem("", f"and {number:,} more"),) if number > 0 else ()
 
 
-def closest_name(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, names: Iterable[str]) -> str | None:
     """Known name with the spelling most similar to `name`; None if none is similar."""
-    spellings = {one.lower(): one for one in known}
+    spellings = {one.lower(): one for one in names}
     close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
     return spellings[close[0]] if close else None
 
 
-def similar_names(name: str, known: Iterable[str]) -> list[str]:
-    """Known names of which `name` may be a misspelling, excluding those that name another model, GPU, cluster
-    or stack.
+def similar_names(name: str, names: Iterable[str]) -> list[str]:
+    """Known names of which `name` may be a misspelling, without names of another model, GPU, cluster or
+    stack.
 
     Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
     only that family's names count. If there are none, all names that begin with the given one.
     """
-    listed, (first, letters, numbers, plain) = list(known), _name_parts(name)
+    listed, (first, letters, numbers, plain) = list(names), _name_parts(name)
 
     def is_slip(word: str) -> bool:
         return sorted(word) == sorted(letters) or difflib.SequenceMatcher(None, letters, word).ratio() > 0.7
@@ -199,10 +199,10 @@ def _name_parts(name: str) -> tuple[str, str, list[str], str]:
     return re.split(r"[^a-z]", low, maxsplit=1)[0], re.sub(r"\d", "", plain), numbers, plain
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Suggestion "; did you mean `x`?" with the known name most similar to `name`; empty text if none is
     similar."""
-    guess = closest_name(name, known)
+    guess = closest_name(name, names)
     return "" if guess is None else f"; did you mean `{guess}`?"
 
 
@@ -211,8 +211,8 @@ def either(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def require_installed(what: str, **requirements: str) -> None:
-    """Raise HostError if a package that the feature `what` needs is not installed, as in
+def require_installed(feature: str, **requirements: str) -> None:
+    """Raise HostError if a package that the feature `feature` needs is not installed, as in
     `require_installed("`run`", torch="torch>=2")`.
 
     The hint has all of them, as packages of one extra come together.
@@ -221,4 +221,4 @@ def require_installed(what: str, **requirements: str) -> None:
     if missing:
         verb, packages = "is" if len(missing) == 1 else "are", (f"'{one}'" for one in requirements.values())
         hint = f"pip install {' '.join(packages)}"
-        raise HostError(f"{what} needs {' and '.join(missing)}, which {verb} not installed", hint=hint)
+        raise HostError(f"{feature} needs {' and '.join(missing)}, which {verb} not installed", hint=hint)

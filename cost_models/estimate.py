@@ -165,8 +165,8 @@ class Estimate:
 
     @property
     def compared_seconds(self) -> float:
-        """Step seconds by which layouts are compared, the mean over scenarios if the question has a risk,
-        else the prediction."""
+        """Step seconds by which layouts are compared, which are the mean over scenarios if the question has a
+        risk, else the prediction."""
         return self.step_seconds if self.weighed_seconds is None else self.weighed_seconds
 
     @property
@@ -187,7 +187,7 @@ class Estimate:
 
     def within(self, limit: float | None) -> Estimate:
         """Copy of the estimate with every device's memory limit lowered to at most `limit` bytes; unchanged
-        for None."""
+        if `limit` is None."""
         if limit is None:
             return self
         limits = tuple(min(own, limit) for own in self.rank_limits)
@@ -274,7 +274,7 @@ class Estimate:
 
 
 class Breakdown(dict[str, float]):
-    """Named parts of a total (seconds or bytes), in order of importance."""
+    """Breakdown of a total (seconds or bytes) into named parts, in order of importance."""
 
     @property
     def total(self) -> float:
@@ -298,10 +298,10 @@ def pair_error_of(question: Question) -> float:
     return question.hardware.pair_error or USUAL_PAIR_ERROR
 
 
-def deviation(one: Layout, other: Layout, pair_error: float) -> float:
+def deviation(first: Layout, second: Layout, pair_error: float) -> float:
     """Standard deviation of ln(predicted ratio of the two layouts' step times), for a profile's
     `pair_error`."""
-    return deviation_on(max(1, len(axes_that_differ(one, other))), pair_error)
+    return deviation_on(max(1, len(axes_that_differ(first, second))), pair_error)
 
 
 def deviation_on(axes: int, pair_error: float) -> float:
@@ -309,16 +309,16 @@ def deviation_on(axes: int, pair_error: float) -> float:
     return pair_error / _MEDIAN * math.sqrt(axes)
 
 
-def error_between(one: Layout, other: Layout, question: Question) -> float:
+def error_between(first: Layout, second: Layout, question: Question) -> float:
     """Median relative error of the predicted ratio of two layouts' step times; smaller predicted differences
     are not significant."""
-    return pair_error_of(question) * math.sqrt(max(1, len(axes_that_differ(one, other))))
+    return pair_error_of(question) * math.sqrt(max(1, len(axes_that_differ(first, second))))
 
 
-def chance_of_gain(log_ratio: float, one: Layout, other: Layout, pair_error: float) -> float:
+def chance_of_gain(log_ratio: float, first: Layout, second: Layout, pair_error: float) -> float:
     """Probability that the true ratio of two layouts' step times is above one, if the predicted ratio is
     exp(`log_ratio`)."""
-    return _NORMAL.cdf(log_ratio / deviation(one, other, pair_error))
+    return _NORMAL.cdf(log_ratio / deviation(first, second, pair_error))
 
 
 def half_width(share: float) -> float:

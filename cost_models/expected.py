@@ -105,9 +105,10 @@ def row_of(question: Question, layout: Layout, spread: float) -> Rows:
     return rows_of([{**features_of(question, layout), **labels_of(question), "source": "", "spread": spread}])
 
 
-def agree(one: Rows, other: Rows, name: str) -> Bools:
-    """Whether each row of `one` and each row of `other` have the same text in the column `name`, (N, M)."""
-    return np.asarray(one[name][:, None] == other[name][None])
+def agree(first: Rows, second: Rows, column: str) -> Bools:
+    """Whether each row of one table and each row of another have the same text in the column `column`,
+    (N, M)."""
+    return np.asarray(first[column][:, None] == second[column][None])
 
 
 @cache
@@ -180,35 +181,35 @@ class Kernel:
         logarithm = of_model + self.sharded * rows["sharded"]
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
-    def similarity(self, one: Rows, other: Rows) -> Array:
-        """Similarity s · e^{−d} of the rows of `one` to the rows of `other`, (N, M). It is 1 for the same
+    def similarity(self, first: Rows, second: Rows) -> Array:
+        """Similarity s · e^{−d} of the rows of one table to the rows of another, (N, M). It is 1 for the same
         question, and falls with distance and with another GPU, stack or kind of model."""
 
-        def factor(name: str, of_others: float) -> Array:
-            return np.where(agree(one, other, name), 1.0, of_others)
+        def factor(name: str, factor_between: float) -> Array:
+            return np.where(agree(first, second, name), 1.0, factor_between)
 
         of_gpus = factor("gpu", self.other_gpu) * factor("die", self.other_die)
         of_stacks = factor("stack", self.other_stack) * factor("family", self.other_family)
         shares = of_gpus * of_stacks * factor("experts", self.other_kind)
-        return np.asarray(shares * np.exp(-self.distance(one, other)))
+        return np.asarray(shares * np.exp(-self.distance(first, second)))
 
-    def covariance(self, one: Rows, other: Rows) -> Array:
-        """Prior covariance of the prediction errors of each row of `one` and each row of `other`, (N, M),
+    def covariance(self, first: Rows, second: Rows) -> Array:
+        """Prior covariance of the prediction errors of each row of one table and each row of another, (N, M),
         without the noise of single runs."""
-        source = agree(one, other, "source") & (one["source"] != "")[:, None]
-        x, y = self.amplitudes(one)[:, None], self.amplitudes(other)[None]
+        source = agree(first, second, "source") & (first["source"] != "")[:, None]
+        x, y = self.amplitudes(first)[:, None], self.amplitudes(second)[None]
         g2_x, g2_y = (np.minimum(1.0, self.same**2 / amplitudes**2) for amplitudes in (x, y))
         of_question, of_source = np.sqrt(1 - g2_x) * np.sqrt(1 - g2_y), np.sqrt(g2_x) * np.sqrt(g2_y)
-        decay = np.exp(-self.sharpness * self.distance(one, other))
+        decay = np.exp(-self.sharpness * self.distance(first, second))
         deviations = of_question * decay + of_source * source
-        return np.asarray(x * y * self.similarity(one, other) * deviations + self.publisher**2 * source)
+        return np.asarray(x * y * self.similarity(first, second) * deviations + self.publisher**2 * source)
 
-    def distance(self, one: Rows, other: Rows) -> Array:
-        """Distance between the features of each row of `one` and each row of `other`, (N, M), in length
+    def distance(self, first: Rows, second: Rows) -> Array:
+        """Distance between the features of each row of one table and each row of another, (N, M), in length
         scales."""
         lengths = [self.shape] * len(SHAPE) + [self.split] * len(SPLIT) + [self.switches] * len(SWITCHES)
         scales = np.where(np.isin(FEATURES, _HALF_SHAPE), 0.5**0.5, 1.0) / np.array(lengths)
-        x, y = (np.stack([rows[name] for name in FEATURES], axis=1) * scales for rows in (one, other))
+        x, y = (np.stack([rows[name] for name in FEATURES], axis=1) * scales for rows in (first, second))
         total: Array = (x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * x @ y.T
         return np.sqrt(np.maximum(total, 0.0))
 
@@ -270,7 +271,7 @@ differ by this."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearRuns:
-    """Timed runs nearest to a question, all of the same question as each other."""
+    """Timed runs of the one question that is nearest to a given question."""
 
     source: str
     model: str
@@ -303,7 +304,7 @@ class ExpectedStep:
     nearest: NearRuns | None = None
     """Timed runs most similar to the question; None if the profile is not one shipped with the package."""
     borrowed: bool = False
-    """Whether no GPU of this die was timed, so that the profile's constants are those of another GPU."""
+    """Whether the profile's constants come from another GPU, as no GPU of this die was timed."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -394,10 +395,10 @@ _WORDS |= {"gpus": "number of GPUs", "microbatches": "batch"}
 _WORDS |= {"sharded": "zero", "recomputed": "recompute", "bits": "precision"}
 
 
-def _differences(one: np.void, other: np.void) -> tuple[str, ...]:
+def _differences(first: np.void, second: np.void) -> tuple[str, ...]:
     """Names, in words for the user, of the features in which two rows differ; empty if both have the same
     question."""
-    words = [word for name, word in (("gpu", "GPU"), ("family", "stack")) if one[name] != other[name]]
+    words = [word for name, word in (("gpu", "GPU"), ("family", "stack")) if first[name] != second[name]]
     tolerances = dict.fromkeys(FEATURES, 1e-3) | dict.fromkeys(SHAPE, _SIZE_TOLERANCE)
-    apart = (name for name, size in tolerances.items() if abs(one[name] - other[name]) > size)
+    apart = (name for name, size in tolerances.items() if abs(first[name] - second[name]) > size)
     return tuple(dict.fromkeys([*words, *(_WORDS.get(name, name) for name in apart)]))

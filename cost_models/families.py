@@ -1,5 +1,5 @@
 """Registry of model families (transformers, recommenders), with the classes that plan, price, show and train
-each of them.
+models of each.
 
 Every verb, every reader of a file and the executor take the family from here. Its parts are named like entry
 points, `module:name`, and imported on first use, so that this package does not import those above it.

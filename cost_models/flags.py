@@ -57,8 +57,8 @@ class Flag:
     """Whether the flag changes the question to answer; else only how to search, for how long, or what to
     print."""
     only_with: str = ""
-    """Name, without `--`, of the flag that this flag needs; `--help` shows this flag only together with that
-    one. Empty: none."""
+    """Name, without `--`, of another flag without which this flag has no use; `--help` shows this flag only
+    together with the other. Empty: none."""
     command_default: Any = AS_FIELD
     """Default on the command line, where the field's own default does not apply; `...` marks a required
     flag."""
@@ -73,9 +73,9 @@ def flag(
     return field(default=default, metadata=metadata, kw_only=MISSING if kw_only is None else kw_only)
 
 
-def switch(help: str, **rest: Any) -> Any:
+def switch(help: str, **extra: Any) -> Any:
     """Declare a boolean dataclass field that is true if its command-line flag is given."""
-    return flag("", help, default=False, kind=bool, **rest)
+    return flag("", help, default=False, kind=bool, **extra)
 
 
 def output_flag(help: str, metavar: str = "FILE") -> Any:
@@ -84,10 +84,10 @@ def output_flag(help: str, metavar: str = "FILE") -> Any:
     return flag(metavar, help, kind=Path, names=("-o", "--out"), panel="output")
 
 
-def argument(metavar: str, help: str, *, kind: Any = str, **rest: Any) -> Mapping[str, Flag]:
+def argument(metavar: str, help: str, *, kind: Any = str, **extra: Any) -> Mapping[str, Flag]:
     """Metadata that makes a dataclass field a positional command-line argument, optional if the field has a
     default."""
-    return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **rest)}
+    return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **extra)}
 
 
 def plan_file(help: str = "Plan file written by `meshwright plan -o`.") -> Mapping[str, Flag]:
@@ -133,12 +133,12 @@ def given_flags(options: Any) -> tuple[str, ...]:
     return tuple(name for name in shared if getattr(options, name) not in (*empty, defaults[name]))
 
 
-def part_of(options: Any, kind: type[O], **more: Any) -> O:
+def part_of(options: Any, kind: type[O], **extra: Any) -> O:
     """Create options of class `kind` from the fields that it shares with `options`, and from the values in
-    `more`."""
+    `extra`."""
     names = {one.name for one in fields(options)}
     shared = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
-    return kind(**(shared | more))
+    return kind(**(shared | extra))
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
@@ -150,8 +150,8 @@ def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callabl
 
     def of_fields(answer: Callable[[O], R]) -> Callable[P, R]:
         @wraps(answer)
-        def call(*positional: P.args, **named: P.kwargs) -> R:
-            return answer(options(*positional, **named))
+        def call(*positional: P.args, **keywords: P.kwargs) -> R:
+            return answer(options(*positional, **keywords))
 
         signature = inspect.signature(options)
         returned = inspect.signature(answer).return_annotation

@@ -88,8 +88,8 @@ def fits_probability(peak: float, limit: float, error: float) -> float:
 
 
 def least_chance(confidence: float) -> float:
-    """Minimum probability of fitting for a layout to count as fitting; the required `confidence`, but at
-    least that of a peak equal to the limit."""
+    """Minimum probability at which a layout counts as fitting in memory, the required `confidence` or, if
+    higher, the probability of a peak equal to the limit."""
     return max(confidence, peak_errors().p_below(0.0, 1.0))  # without room the error does not matter
 
 
@@ -112,7 +112,7 @@ _MOST_ROOM, _BISECTIONS = 12.0, 60
 Risk = Literal["none", "neutral", "averse"]
 RISKS: tuple[Risk, ...] = get_args(Risk)
 SLOWEST_DIVISOR = 4
-"""Number k such that risk `averse` counts only the slowest of every k scenarios (a quarter of them)."""
+"""Divisor k of the number of scenarios, of which risk `averse` counts only the slowest 1/k (a quarter)."""
 
 
 def num_weighed(scenarios: int, risk: Risk) -> int:

@@ -73,8 +73,8 @@ def parse_count(text: object) -> float:
 
 
 def _writer(units: dict[str, float], preferred: str) -> PlainSerializer:
-    """Pydantic serializer of a quantity to the shortest readable text that parses to exactly the same value.
-    The unit is one of the `preferred`, or else the base unit."""
+    """Create a pydantic serializer of a quantity to the shortest readable text that parses to exactly the
+    same value. The unit is one of the `preferred`, or else the base unit."""
     base = next(unit for unit, factor in units.items() if factor == 1)
 
     def exact(value: float) -> str:
@@ -98,22 +98,22 @@ FlopRate = Annotated[float, BeforeValidator(parse_flop_rate), _writer(_FLOP_RATE
 """Field type of a compute rate in FLOP/s; written "312 TFLOP/s"."""
 
 
-def value_range(parse: Parser, least: str, most: str) -> AfterValidator:
-    """Pydantic validator that limits a parsed quantity to the range from `least` to `most`, as in
+def value_range(parse: Parser, minimum: str, maximum: str) -> AfterValidator:
+    """Create a pydantic validator that limits a parsed quantity to the range from `minimum` to `maximum`, as in
     `Annotated[Bytes, value_range(parse_bytes, "1 MiB", "1 PB")]`."""
-    smallest, largest = parse(least), parse(most)
+    smallest, largest = parse(minimum), parse(maximum)
 
     def check(value: float) -> float:
         if not smallest <= value <= largest:
-            raise ValueError(f"must be between {least} and {most}")
+            raise ValueError(f"must be between {minimum} and {maximum}")
         return value
 
     return AfterValidator(check)
 
 
 def _in_largest_unit(value: float, names: str, units: dict[str, float]) -> tuple[float, str]:
-    """(value in a unit, name of the unit), of the units in `names`, largest first, of which the value is at least
-    one. The name is empty if it is less than all of them, and the value unchanged."""
+    """Convert a value to the largest of the units `names` in which it is at least one, as (value in the unit,
+    name of the unit). The name is empty if it is less than all of them, and the value unchanged."""
     sizes = ((name, units[name]) for name in names.split())
     return next(((value / size, name) for name, size in sizes if abs(value) >= size), (value, ""))
 
@@ -151,7 +151,7 @@ def grouped(number: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Convert a number and its noun to text, such as "1 layout" for 1, "3,911 layouts" for 3911, "2
+    """Convert a number and a noun to text, such as "1 layout" for 1, "3,911 layouts" for 3911, "2
     microbatches" for 2."""
     plural = "es" if noun.endswith(("ch", "ss")) else "s"
     return f"{grouped(number)} {noun}{plural * (number != 1)}"

@@ -40,11 +40,11 @@ class BlockSeconds(NamedTuple):
 
     forward: Array
     backward: Array
-    """Backward pass without recomputation."""
+    """Seconds of the backward pass without recomputation."""
     weight: Array
     """Part of `backward` that computes weight gradients: products and gradient accumulation."""
     recomputed: Array
-    """(N, P) part of `forward` that the backward pass repeats under each of P recompute policies."""
+    """Part of `forward` that the backward pass repeats under each of P recompute policies, (N, P)."""
     core_forward: Array
     """Part of `forward` in the attention core, behind which context-parallel communication can hide."""
     core_backward: Array
@@ -58,7 +58,7 @@ class BlockSeconds(NamedTuple):
 def block_seconds(
     question: Question, columns: LayoutColumns, device: Device, *, data_parallel: bool = True
 ) -> BlockSeconds:
-    """Seconds of one block for one microbatch on one rank, a sum over operators, each by a roofline model.
+    """Seconds of one block for one microbatch on one rank, summed over operators, each by a roofline model.
     With `data_parallel` it includes the copies around data-parallel collectives."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
@@ -69,7 +69,7 @@ def block_seconds(
 
 
 def _block_seconds(question: Question, columns: LayoutColumns, device: Device, copies: bool) -> BlockSeconds:
-    wide, measured = device_of(question, wide=True), has_measured_operators(question)
+    wide, measured = device_of(question, uncast=True), has_measured_operators(question)
     matrix_forward, matrix_backward, matrix_weight, column_weight = matrix_seconds(question, columns, device)
     attention, scan = _attention_seconds(question, columns, wide), scan_seconds(question, columns, wide)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
@@ -99,7 +99,7 @@ def _block_seconds(question: Question, columns: LayoutColumns, device: Device, c
 def _recomputed_seconds(
     question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
-    """(N, P) seconds that the backward pass repeats under each of P recompute policies. They are zero for
+    """Seconds that the backward pass repeats under each of P recompute policies, (N, P). They are zero for
     none, for selective the attention core (or the stack's other selective drops), for full the block.
 
     A stack that stops early omits the last GEMM of the recomputed part (in a mixture of the dense blocks
@@ -137,9 +137,9 @@ def _recomputed_seconds(
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of attention scores and weighted values, forward and backward, mean over blocks with and
-    without attention. They are those of a flash kernel, or of batched products that keep the s × s scores in
-    memory."""
+    """Seconds of attention scores and weighted values, forward and backward, mean over blocks with and
+    without attention, (2, N). They are those of a flash kernel, or of batched products that keep the s × s
+    scores in memory."""
     model, length = question.model, question.training.sequence_length
     if not model.attention_share:
         return np.zeros((2, len(columns)))
@@ -157,7 +157,7 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
 
 
 def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of attention with stored scores, forward and backward. They are those of two batched
+    """Seconds of attention with stored scores, forward and backward, (2, N). They are those of two batched
     products forward and four backward, one batch entry a head, and passes over the scores."""
     model, sequence = question.model, np.asarray(float(question.training.sequence_length))
     width, heads = np.asarray(float(model.head_dim)), columns.mbs * model.num_heads / columns.tp
@@ -171,6 +171,6 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
 
 
 def traffic_seconds(traffic: Traffic, device: Device) -> Array:
-    """(2, N) seconds of memory-bound kernels, forward and backward, a start-up per kernel plus the time to
-    move the bytes."""
+    """Seconds of memory-bound kernels, forward and backward, a start-up per kernel plus the time to move the
+    bytes, (2, N)."""
     return traffic.kernels * device.profile.kernel_seconds + traffic.moved / device.memory_rate

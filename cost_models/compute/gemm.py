@@ -85,15 +85,15 @@ class Device:
     optimizer_rate: float
     """Bytes/s that the optimizer step reaches."""
     attention_shares: Array = field(default_factory=lambda: np.ones((2, 1)))
-    """(2, 1) shares of peak that the stack's attention kernel reaches, forward and backward; (2, N) for profiles
-    of scenarios."""
+    """Shares of peak that the stack's attention kernel reaches, forward and backward, (2, 1); (2, N) for
+    profiles of scenarios."""
     sm_count: int
     element_bytes: float
     """Bytes of one activation or weight."""
     operand_bytes: float
     """Bytes per element of a product's operands; below `element_bytes`, operands are cast."""
     launches_ahead: bool
-    """Whether the host launches kernels ahead of the device (GPU), which hides its time; on a CPU the times
+    """Whether the host launches kernels ahead of the device (GPU), which hides host time; on a CPU the times
     add up."""
     casts_apart: bool = False
     """Whether every fp8 product casts both its operands, even those that another product has cast."""
@@ -111,15 +111,15 @@ def require_rate(gpu: GpuSpec, precision: Precision) -> None:
         raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=hint)
 
 
-def device_of(question: Question, *, wide: bool = False) -> Device:
-    """Rates of a question's accelerator in the training precision, or with `wide` in the precision of the
+def device_of(question: Question, *, uncast: bool = False) -> Device:
+    """Rates of a question's accelerator in the training precision or, with `uncast`, in the precision of the
     parts that fp8 training does not cast.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
     """
     gpu, training, profile = question.cluster.gpu, question.training, question.hardware
-    precision = training.wide_precision if wide else training.precision
+    precision = training.wide_precision if uncast else training.precision
     require_rate(gpu, precision)
     in_fp8 = profile.fp8_gemm_efficiency if precision in NARROW else None
     narrow = 1.0 if in_fp8 is None else in_fp8 / profile.gemm_efficiency
@@ -136,7 +136,7 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
         attention_shares=np.vstack(np.broadcast_arrays(forward, backward)),
         sm_count=gpu.sm_count,
         element_bytes=training.element_bytes,
-        operand_bytes=training.element_bytes if wide else training.operand_bytes,
+        operand_bytes=training.element_bytes if uncast else training.operand_bytes,
         casts_apart=question.stack.fp8_casts_apart,
         fuses=question.stack.fused_elementwise,
         launches_ahead=gpu.kind != "cpu" and not question.stack.launches_block,
@@ -146,8 +146,7 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
 def gemm_seconds(
     m: Array, n: Array, k: Array, device: Device, batch: Array | float = 1.0, *, over_rows: bool = False
 ) -> Array:
-    """Seconds of `batch` matrix products (m, k) × (k, n) in one kernel; all arguments broadcast against one
-    another.
+    """Seconds of `batch` matrix products (m, k) × (k, n) in one kernel; all arguments broadcast.
 
     `over_rows`: the product is a weight's gradient, of (k, m) transposed and (k, n), so that k counts rows.
     """
@@ -182,10 +181,11 @@ def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) 
 
 _WHOLE_ROW = 128
 _ALIGNED = {_WHOLE_ROW: 1.0, 64: 0.9, 32: 0.8, 16: 0.68}
-"""Largest power of two, up to 128, that divides a row's bytes → share of the matrix rate that remains."""
+"""Largest power of two (up to 128) that divides the bytes of a row → share of the matrix rate that
+remains."""
 _MISALIGNED = 0.15
-"""Share of the matrix rate that remains for rows that are no multiple of 16 bytes, as tensor cores then load
-them in pieces.
+"""Share of the matrix rate that remains for rows that are no multiple of 16 bytes, which tensor cores load in
+pieces.
 
 The kind of these shares follows NVIDIA's guide, their size BigScience's 2022 chronicles: widths of 14400
 against 13824 on eight ranks, heads of 108 against 144.
@@ -209,8 +209,8 @@ fp8."""
 
 
 def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: bool) -> Array | float:
-    """(N,) seconds to cast the operands of a matrix product forward, or of its two products backward. Results
-    of the backward products are also scaled.
+    """Seconds to cast the operands of a matrix product forward, or of its two products backward, (N,).
+    Results of the backward products are also scaled.
 
     With `precast` a norm has already cast the input.
     """
@@ -252,8 +252,8 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
 ) -> list[tuple[Operator, Gemm]]:
-    """Operators of a block that are matrix products, each with its product. `joined` merges a parallel block's
-    products if possible.
+    """Operators of a block that are matrix products, each with the shape of its product. `joined` merges a
+    parallel block's products if possible.
 
     A mixture, latent attention and matrices with adapters are not merged, nor are inputs from two norms.
     """
@@ -267,26 +267,27 @@ def product_operators(
     return [*read, _joined_product(*out_of, *down)]
 
 
-def _joined_product(first: Operator, gemm: Gemm, second: Operator, beside: Gemm) -> tuple[Operator, Gemm]:
-    """Operator that merges two matrix products into one, and its product. Outputs are side by side if ranks
-    split the outputs; inner dimensions are end to end if ranks split the inputs."""
+def _joined_product(first: Operator, gemm: Gemm, second: Operator, partner: Gemm) -> tuple[Operator, Gemm]:
+    """Merge two matrix products into one; return the joined operator and its product. Outputs are side by
+    side if ranks split the outputs; inner dimensions are end to end if ranks split the inputs."""
     if gemm.split == "columns":
-        both = replace(gemm, outputs=gemm.outputs + beside.outputs)
+        joined = replace(gemm, outputs=gemm.outputs + partner.outputs)
     else:
-        both = replace(gemm, inputs=gemm.inputs + beside.inputs, last=gemm.last or beside.last)
+        joined = replace(gemm, inputs=gemm.inputs + partner.inputs, last=gemm.last or partner.last)
     name, flops = f"{first.name}, {second.name}", first.flops + second.flops
-    return replace(first, name=name, gemm=both, flops=flops), both
+    return replace(first, name=name, gemm=joined, flops=flops), joined
 
 
 _EXPERT_ROWS = 64.0
-"""Number of rows to a multiple of which grouped GEMM kernels pad the rows of each expert."""
+"""Multiple to which grouped GEMM kernels pad the number of rows of each expert."""
 _EXPERT_BANDWIDTH = 0.9
 """Share of memory bandwidth at which products of experts read weights and update their gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalGemm:
-    """Shape of a matrix product on one rank for one microbatch, `batch` times (rows, inputs) × (inputs, outputs)."""
+    """Shape of a matrix product on one rank for one microbatch, (rows, inputs) × (inputs, outputs), repeated
+    `batch` times."""
 
     rows: Array
     inputs: Array
@@ -299,8 +300,8 @@ class LocalGemm:
 
 
 def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
-    """Four (N,) arrays of seconds of a block's matrix products, for the forward pass, the backward pass,
-    weight gradients (part of backward), and weight gradients of column-parallel matrices.
+    """Seconds of a block's matrix products for the forward pass, the backward pass, weight gradients (part of
+    backward) and weight gradients of column-parallel matrices, (N,) each.
 
     Backward runs each GEMM twice, as dgrad and as wgrad. A mixture is averaged with the model's dense blocks.
     """
@@ -310,7 +311,7 @@ def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -
 
 def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
     forward, backward, weight, column_weight = np.zeros((4, len(columns)))
-    wide_rates, stack = device_of(question, wide=True), question.stack
+    wide_rates, stack = device_of(question, uncast=True), question.stack
     tuning = question.training.tuning
     products = product_operators(question.model, joined=stack.joins_parallel_products, tuning=tuning)
     for op, gemm in products:
@@ -334,8 +335,8 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
 
 
 def _exposed_weight_seconds(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds each to read weights and to accumulate weight gradients that expert GEMMs cannot hide
-    behind compute.
+    """Seconds to read weights and seconds to accumulate weight gradients that expert GEMMs cannot hide behind
+    compute, (N,) each.
 
     Each expert's product is a separate kernel over few rows: it waits for the first of its weights, and at
     its end reads, updates and writes a block of the gradient. Transformer Engine's grouped products on B200
@@ -365,16 +366,16 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
 
 
 def forward_seconds(local: LocalGemm, device: Device, *, precast: bool = False) -> Array:
-    """(N,) forward seconds of a matrix product, including casts of operands. With `precast` a norm has
+    """Forward seconds of a matrix product, including casts of operands, (N,). With `precast` a norm has
     already cast the input."""
     casts = _cast_seconds(local, device, backward=False, precast=precast)
     return product_seconds(local, device) + casts + _widening_seconds(local, device)
 
 
 def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
-    """(N,) seconds to widen frozen matrices from their stored type to the type of products, 0 where both are
-    the same. A kernel for each matrix does so before each product (bitsandbytes 0.50, autograd/_functions.py,
-    `MatMul4Bit`)."""
+    """Seconds to widen frozen matrices from their stored type to the type of products, 0 where both are the
+    same, (N,). A kernel for each matrix does so before each product (bitsandbytes 0.50,
+    autograd/_functions.py, `MatMul4Bit`)."""
     if local.stored_bytes is None:
         return 0.0
     moved_bytes = local.outputs * local.inputs * local.batch * (local.stored_bytes + device.element_bytes)
@@ -382,13 +383,13 @@ def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
 
 
 def product_seconds(local: LocalGemm, device: Device) -> Array:
-    """(N,) forward seconds of a matrix product, without casts of its operands."""
+    """Forward seconds of a matrix product, without casts of its operands, (N,)."""
     return gemm_seconds(local.rows, local.outputs, local.inputs, device, local.batch)
 
 
 def backward_products(local: LocalGemm, device: Device, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds of a matrix product's dgrad and of its wgrad (0 for a frozen matrix), without casts of
-    operands."""
+    """Seconds of a matrix product's dgrad and of its wgrad (0 for a frozen matrix), without casts of
+    operands, (N,)."""
     rows, inner, out, batch = local.rows, local.inputs, local.outputs, local.batch
     weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True) if trained else np.zeros(len(rows))
     return gemm_seconds(rows, inner, out, device, batch), weight

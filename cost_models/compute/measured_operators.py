@@ -28,7 +28,7 @@ from cost_models.specs.hardware import (
 )
 
 _Calls = tuple[ElementwiseOperator, Array, float]
-"""An operator, the (N,) elements of a call, and the number of calls."""
+"""Name of an operator, elements of a call, (N,), and number of calls."""
 
 _TP_COPIES, _SP_COPIES = 2, 4
 """Number of copies of a block's activations in one pass, without and with sequence parallelism. An all-reduce
@@ -42,8 +42,8 @@ def has_measured_operators(question: Question) -> bool:
 
 
 def measured_block(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds from measured curves, forward and backward, of norms, residual additions, activation,
-    rotary, dropout and bias gradients of one block and microbatch.
+    """Seconds from measured curves, forward and backward, of norms, residual additions, activation, rotary,
+    dropout and bias gradients of one block and microbatch, (2, N).
 
     Over tensor ranks it includes the copies before or after their collectives. Leaves out GEMMs, the
     attention core, and operations on weights and their gradients.
@@ -100,8 +100,8 @@ def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
 
 
 def attention_core(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds of the attention kernel over a rank's heads, from the profile's measured attention
-    curves; the profile must have them."""
+    """Seconds of the attention kernel over a rank's heads, from the profile's measured attention curves,
+    (2, N); the profile must have them."""
     model = question.model
     sequence = np.full(len(columns), float(question.training.sequence_length))
     heads = columns.mbs * model.num_heads / (columns.tp * columns.cp)  # a c-th of each head's work
@@ -109,16 +109,16 @@ def attention_core(question: Question, columns: LayoutColumns) -> Array:
 
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """(N,) seconds per microbatch to add gradients of `parameters` (N,) to those of earlier microbatches,
-    mean over a step. They are measured as sums of activations with equally many bytes."""
+    """Seconds per microbatch to add gradients of `parameters` (N,) to those of earlier microbatches, mean
+    over a step, (N,). They are measured as sums of activations with equally many bytes."""
     relative_bytes = addition_bytes(question) / (3 * question.training.element_bytes)
     seconds = _curve_seconds(question.hardware, [("add", relative_bytes * parameters, 1.0)])
     return seconds * added_share(question, columns)
 
 
 def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """(2, N) seconds, forward and backward, of the copies that `fully_shard` makes of `parameters` (N,)
-    weights. Copied are the shard into the send buffer, all received shards into the weights, and once a step
+    """Seconds, forward and backward, of the copies that `fully_shard` makes of `parameters` (N,) weights,
+    (2, N). Copied are the shard into the send buffer, all received shards into the weights, and once a step
     the gradients into the scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
@@ -129,7 +129,7 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
 
 
 def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds of the embedding, forward and backward. Forward it is a gather; backward a scatter and,
+    """Seconds of the embedding, forward and backward, (2, N). Forward it is a gather; backward a scatter and,
     over the entire table, a zero fill and an addition."""
     model, profile = question.model, question.hardware
     hidden = columns.tokens(question.training.sequence_length) * model.hidden_size
@@ -140,8 +140,8 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
 
 
 def head_operators(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds, forward and backward, of the final norm and of cross-entropy over a rank's share of the
-    vocabulary."""
+    """Seconds, forward and backward, of the final norm and of cross-entropy over a rank's share of the
+    vocabulary, (2, N)."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
@@ -152,15 +152,15 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
 def _both_passes(
     profile: HardwareProfile, paired: list[_Calls], once: Sequence[_Calls] = (), back: Sequence[_Calls] = ()
 ) -> Array:
-    """(2, N) seconds of operator calls, forward and backward, from measured curves. Calls in `paired` run in
+    """Seconds of operator calls, forward and backward, from measured curves, (2, N). Calls in `paired` run in
     both passes, those in `once` in the forward pass only, those in `back` in the backward pass only."""
     backward = _curve_seconds(profile, paired, backward=True) + _curve_seconds(profile, back)
     return np.array([_curve_seconds(profile, [*paired, *once]), backward])
 
 
 def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool = False) -> Array:
-    """(N,) seconds of operator calls from measured curves. An operator without a curve counts as 0, as it was
-    not worth measuring."""
+    """Seconds of operator calls from measured curves, (N,). An operator without a curve counts as 0, as it
+    was not worth measuring."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)
     for operator, elements, count in calls:

@@ -66,7 +66,7 @@ FlashAttention-2)."""
 
 
 def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of a flash attention kernel, forward and backward, for one block and microbatch."""
+    """Seconds of a flash attention kernel, forward and backward, for one block and microbatch, (2, N)."""
     sequence, latent = question.training.sequence_length, question.model.latent_attention
     widths = (question.model.query_size + question.model.attended_size) / columns.tp
     if index_width(question.model, sequence) and latent:
@@ -85,8 +85,8 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def index_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of the scores of a sparse-attention indexer, forward and backward, on every tensor rank.
-    They are 0 without an indexer."""
+    """Seconds of the scores of a sparse-attention indexer, forward and backward, on every tensor rank,
+    (2, N). They are 0 without an indexer."""
     sequence, picked = question.training.sequence_length, float(question.model.attention_window or 0)
     width, tokens = index_width(question.model, sequence), columns.tokens(sequence)
     scores = tokens * sequence / 2 * (width > 0)
@@ -96,7 +96,8 @@ def index_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds to merge the attention results of the steps of a context-parallel ring, forward and backward."""
+    """Seconds to merge the attention results of the steps of a context-parallel ring, forward and backward,
+    (2, N)."""
     steps = np.where(attends_in_steps(question, columns), columns.cp, 0)
     width = device.element_bytes
     local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate
@@ -120,7 +121,7 @@ def _merging_seconds(question: Question, columns: LayoutColumns, device: Device)
 
 
 _SCAN_PRODUCTS = np.array([[1.0], [3.0]])
-"""(2, 1) products that the forward and the backward pass of a scan compute, per forward product."""
+"""Products that the forward and the backward pass of a scan compute, per forward product, (2, 1)."""
 _SCAN_PASSES = {
     "decays": ((3, 4, 0, 4, 2, 5), (9, 13, 0, 10, 6, 12)),
     "delta": ((6, 9, 2, 2, 4, 8), (15, 18, 5, 4, 2, 12)),
@@ -142,8 +143,8 @@ them: the gate is read and the output written twice; backward, gradients of both
 
 
 def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of a recurrence's scan kernels, forward and backward, for one block and microbatch, mean
-    over blocks with and without states."""
+    """Seconds of a recurrence's scan kernels, forward and backward, for one block and microbatch, mean over
+    blocks with and without states, (2, N)."""
     mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
     if mixer is None or not (share and mixer.scans):
         return np.zeros((2, len(columns)))
@@ -154,16 +155,16 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     if question.stack.transformer_engine and not delta and not selective:
         values = values + _GATE_PASSES
     rows = values * mixer.value_size + keys * mixer.key_size + head_keys * mixer.heads * mixer.state_dim
-    moved = element * rows + (element if delta else FP32_BYTES) * states * state_elements(mixer)
-    moved = moved + FP32_BYTES * squares * mixer.chunk * (mixer.heads if delta else mixer.groups)
+    bytes_moved = element * rows + (element if delta else FP32_BYTES) * states * state_elements(mixer)
+    bytes_moved = bytes_moved + FP32_BYTES * squares * mixer.chunk * (mixer.heads if delta else mixer.groups)
     launches = kernels * device.profile.kernel_seconds
     if selective:
         tokens, rate = share * tokens, question.cluster.gpu.peak.get("fp32", device.peak)
         flops = _MAMBA1_FLOPS * (mixer.value_size * mixer.state_dim) / rate
-        roof = tokens * np.maximum(flops, moved / device.memory_rate)
+        roof = tokens * np.maximum(flops, bytes_moved / device.memory_rate)
         return np.asarray(np.maximum(roof, (tokens > 0) * launches))
     rates = device.peak * (device.attention_shares / _SCAN_PRODUCTS)
-    roof = np.maximum(tokens * scan_flops(mixer) / rates, tokens * moved / device.memory_rate)
+    roof = np.maximum(tokens * scan_flops(mixer) / rates, tokens * bytes_moved / device.memory_rate)
     return np.asarray(share * np.maximum(roof, launches))
 
 

@@ -113,7 +113,7 @@ class RankMemory:
         return np.asarray(self._live_RKC.max(axis=(1, 2)))
 
     def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
-        """Peak bytes of each rank during the passes, (..., R), excluding the activations that blocks keep for
+        """Peak bytes of each rank during the passes, (..., R), without the activations that blocks keep for
         the backward pass. `layers_R` are blocks per rank, `policies` the recompute policies in use; for
         schedules with one chunk a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
@@ -163,7 +163,7 @@ class Pipeline:
     schedule: Schedule
     microbatches: int
     any_engine: bool = False
-    """Whether engines other than PyTorch's may run the schedule, as in `schedules.registry.build`."""
+    """Whether other engines than PyTorch's may run the schedule, as in `schedules.registry.build`."""
     scenario_axes: int = 0
     """Number of axes of placements between rows of `costs` and recompute policies, if rows are scenarios of
     hardware constants that all ranks share; 0: rows are ranks."""
@@ -259,8 +259,8 @@ class Pipeline:
         return self._step_seconds(self._durations(blocks_SP), self.by_rank("p2p")[..., 0])
 
     def step_of(self, blocks_SP: Ints) -> tuple[float, float, Array]:
-        """Step seconds of one placement, step seconds if transfers between ranks took no time, and busy
-        seconds of each rank, (R,)."""
+        """Step seconds of one placement, with and without transfers between ranks, and busy seconds of each
+        rank, (R,)."""
         delays, durations = np.array([self.cost("p2p"), 0.0]), self._durations(blocks_SP)
         step_seconds = np.broadcast_to(self._step_seconds(durations, delays), delays.shape)
         forward_S, first_S, second_S, sync_R, optimizer_R = durations

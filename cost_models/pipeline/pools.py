@@ -88,14 +88,14 @@ class PoolTerms:
     costs: tuple[StageCosts, ...]
     """Coefficients of `priced` in each pool, each summed over its parts."""
     transfers: Array
-    """(K, K, N) seconds to send a stage's output from a rank in one pool to the next rank in another pool, or
-    in the same."""
+    """Seconds to send a stage's output from a rank in one pool to the next rank in another pool, or in the
+    same, (K, K, N)."""
     tied: Array
-    """(K, K, N) seconds to add the gradients of tied embedding and output matrix between two pools."""
+    """Seconds to add the gradients of tied embedding and output matrix between two pools, (K, K, N)."""
     slowdown: Array
-    """(K, N) relative slowdown by stragglers in each pool, as `seconds.jitter_share` computes."""
+    """Relative slowdown by stragglers in each pool, as `seconds.jitter_share` computes, (K, N)."""
     blocking: Bools
-    """(N,) whether a pipeline rank waits until its transfer to the next rank ends."""
+    """Whether a pipeline rank waits until its transfer to the next rank ends, (N,)."""
 
 
 def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
@@ -117,7 +117,7 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
 
 
 def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
-    """Number of pipeline ranks or replicas, of `size` GPUs each, that each pool has room for."""
+    """Number of pipeline ranks or replicas, of `size` GPUs each, for which each pool has room."""
     return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
 
@@ -140,16 +140,16 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[Terms]:
 
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
-    """Stage costs of one layout: one row for all pipeline ranks, or in several pools one row for each
-    rank."""
+    """Stage costs of one layout, in one row for all pipeline ranks or, in several pools of GPUs, one row for
+    each rank."""
     if not question.has_pools:
         return stage_costs(question, LayoutColumns.of([layout]))
     return costs_of(terms_of_each(question, [layout])[0])
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
-    """Return the layout with a pool for each pipeline rank; unless it names them, ranks fill the pools in the
-    cluster's order.
+    """Assign a pool of GPUs to each pipeline rank of a layout; unless the layout names pools, ranks fill them
+    in the cluster's order.
 
     Raises:
         InputError: the ranks do not fill the pools.
@@ -164,13 +164,13 @@ def with_pools(question: Question, layout: Layout) -> Layout:
 
 
 def _pool_names(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
-    """Names of the pools, each repeated as often as `counts` gives for it, in one tuple."""
+    """Names of the pools, each repeated `counts` times, in one tuple."""
     return tuple(name for name, count in zip(question.pool_names, counts, strict=True) for _ in range(count))
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> Terms:
-    """Cost coefficients of the R pipeline ranks of each of n layouts, the layouts `rows` of `terms`, where
-    rank r lies in pool `pool_R[r]`. The result has n · R rows, the ranks of a layout next to each other."""
+    """Cost coefficients of the R pipeline ranks of the n layouts `rows`, where rank r lies in pool number
+    `pool_R[r]`. The result has n · R rows, the ranks of a layout next to each other."""
     pools, on_ranks = terms.priced, partial(_on_ranks, rows=rows, pool_R=pool_R)
     ranks = {name: join_terms([pool[name] for pool in pools], on_ranks) for name in pools[0]}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
@@ -181,8 +181,8 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> Terms:
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
-    """Stage costs of the R pipeline ranks of each of n layouts, n · R rows: the coefficients of `rank_terms`
-    summed over their parts."""
+    """Stage costs of the R pipeline ranks of each of n layouts, in n · R rows. They are the coefficients of
+    `rank_terms` summed over their parts."""
     columns = {name: _on_ranks([getattr(one, name) for one in terms.costs], rows, pool_R) for name in COLUMNS}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         columns[name] = columns[name] + (seconds_Rn * (1 + slowdown_Rn)).T.reshape(-1)
@@ -190,13 +190,13 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
-    """Coefficient name → seconds of each rank's transfers and their relative slowdown by stragglers, (R, n)
-    each."""
+    """Name of a cost coefficient → seconds of each rank's transfers and the transfers' relative slowdown by
+    stragglers, (R, n) each."""
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
-    def between_pools(seconds: Array, here: Ints, there: Ints) -> tuple[Array, Array]:
-        slower = np.maximum(terms.slowdown[here[:, None], rows], terms.slowdown[there[:, None], rows])
-        return seconds[here[:, None], there[:, None], rows], slower
+    def between_pools(seconds: Array, sender: Ints, receiver: Ints) -> tuple[Array, Array]:
+        slower = np.maximum(terms.slowdown[sender[:, None], rows], terms.slowdown[receiver[:, None], rows])
+        return seconds[sender[:, None], receiver[:, None], rows], slower
 
     delay_Bn, slower_Bn = between_pools(terms.transfers, pool_R[:-1], pool_R[1:])
     tied = between_pools(terms.tied, pool_R[:1].repeat(ranks), pool_R[-1:].repeat(ranks))
@@ -215,8 +215,8 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
 
 
 def _as_large_as_all(pool: Question, question: Question) -> Question:
-    """Enlarge the question about one pool to as many nodes as all pools have in total, so that the layout's
-    degrees fit.
+    """Enlarge the question about one pool to the number of nodes in all pools, so that the layout's degrees
+    fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
@@ -247,8 +247,8 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
 
 
 def _transfers(question: Question, enlarged: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
-    """Seconds to send a stage's output between two pools, and to add the gradients of tied embedding and
-    output matrix between them, (K, K, N) each."""
+    """Seconds to send a stage's output, and to add the gradients of tied embedding and output matrix, between
+    every two pools, (K, K, N) each."""
     count = len(enlarged)
     boundary, tied = np.zeros((2, count, count, len(columns)))
     ranks = parts_in(question, columns.tp * columns.replicas)
@@ -268,17 +268,18 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
 
 
 def _on_ranks(values: list[Array], rows: Ints, pool_R: Ints) -> Array:
-    """Values of one coefficient for R ranks of the n layouts `rows`, n · R rows, from its values in each pool,
-    (N,) or (N, P)."""
+    """Values of one cost coefficient on R ranks of the n layouts `rows`, in n · R rows, from the values in
+    each pool, (N,) or (N, P)."""
     value_nR = np.stack([value[rows] for value in values], axis=1)[:, pool_R]
     return value_nR.reshape(-1, *value_nR.shape[2:])
 
 
 Finish = Callable[[int], float]
-"""Function from a replica's number of microbatches to the seconds until they are done; it never decreases."""
+"""Function from a replica's number of microbatches to the seconds until the last is done, which never
+decreases."""
 
 ONCE_A_STEP = tuple(name for name in SECONDS if name.endswith(("_sync", "_optimizer", "_overhead")))
-"""Coefficients of work once a step, which all replicas do together or wait for."""
+"""Names of the cost coefficients of work once a step, which all replicas do together or wait for."""
 
 
 def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
@@ -294,8 +295,8 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
 
 
 def in_pools(question: Question, layout: Layout) -> Layout:
-    """Return the layout with the maximum number of replicas (`dp`) for which the pools have room, and the
-    pool of each; replicas fill the pools in the cluster's order."""
+    """Set a layout's number of replicas (`dp`) to the maximum for which the pools have room, and the pool of
+    each replica. Replicas fill the pools in the cluster's order."""
     pools = _pool_names(question, parts_in(question, layout.tp * layout.cp * layout.pp))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
@@ -316,9 +317,9 @@ def require_full_pools(question: Question, layout: Layout) -> None:
     capacity = parts_in(question, layout.tp * layout.cp * layout.pp)
     if replicas != capacity:
         raise InputError(f"`{layout}` has {replicas} replicas in pools {names}; their GPUs hold {capacity}")
-    microbatches, rest = divmod(question.training.global_batch, layout.mbs)
+    microbatches, remainder = divmod(question.training.global_batch, layout.mbs)
     minimum = fewest_microbatches(layout)
-    if rest or microbatches < minimum * layout.dp:
+    if remainder or microbatches < minimum * layout.dp:
         raise InputError(
             f"`{layout}` has {microbatches} microbatches of {question.training.global_batch} sequences for {layout.dp}"
             f" replicas, each of which takes {minimum} or more"
@@ -331,8 +332,8 @@ def counted_replicas(question: Question, layout: Layout) -> tuple[int, ...]:
 
 
 def among_replicas(pool: Question, question: Question) -> Question:
-    """The question about one pool, enlarged to the GPUs of all pools, where the others' lie behind the link
-    between pools.
+    """Enlarge the question about one pool to the GPUs of all pools, with the other pools' GPUs behind the
+    link between pools.
 
     Collectives measured between its nodes are not used for that link.
     """
@@ -356,7 +357,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
 
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
-    """The question with the global batch at which every replica of the layout runs `microbatches`."""
+    """Copy of the question with the global batch at which every replica of the layout runs `microbatches`."""
     return question.updated("training", global_batch=microbatches * layout.mbs * layout.dp)
 
 
@@ -366,20 +367,20 @@ def replica_memory(question: Question, pool: int, layout: Layout, microbatches: 
     return memory_terms(with_microbatches(inside, layout, microbatches), LayoutColumns.of([layout]))
 
 
-def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
-    """The link `between` pools, with its bandwidth capped by that of a pool's `inside` network."""
-    return between.model_copy(update={"bandwidth": min(between.bandwidth, inside.bandwidth)})
+def _slower(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
+    """Copy of the link `pool_link` pools, with bandwidth no higher than a pool's `pool_network` network."""
+    return pool_link.model_copy(update={"bandwidth": min(pool_link.bandwidth, pool_network.bandwidth)})
 
 
 def _longest(terms: Sequence[Term]) -> Term:
-    """For each of N layouts, select the term with the most seconds among the terms of K pools."""
+    """Select the longest of K pools' cost terms for each of N layouts."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     return join_terms(terms, lambda values: np.choose(which_N, values))
 
 
 def shares(question: Question, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints) -> Shares:
-    """Microbatches of each replica in each pool, divided so that the slowest replica ends as early as
-    possible."""
+    """Number of microbatches of each replica in each pool, divided so that the slowest replica ends as early
+    as possible."""
 
     def finish(pipeline: Pipeline, microbatches: int) -> float:
         return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
@@ -389,24 +390,24 @@ def shares(question: Question, layout: Layout, pipelines: Sequence[Pipeline], bl
     return shared(ends, counted_replicas(question, layout), total_microbatches, fewest_microbatches(layout))
 
 
-def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1) -> Shares:
-    """Divide `microbatches` among the replicas of each pool, at least `least` each, so that the slowest
+def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int = 1) -> Shares:
+    """Divide `microbatches` among the replicas of each pool, at least `minimum` each, so that the slowest
     replica ends as early as possible.
 
     `finish` and the numbers of `replicas` are given for each pool; of equal finishes the first pool's goes
     first.
     """
-    assert microbatches >= least * sum(replicas), "every replica takes some"
+    assert microbatches >= minimum * sum(replicas), "every replica takes some"
     ends = [cache(own) for own in finish]
-    counts = _guess(ends, replicas, microbatches, least)
+    counts = _guess(ends, replicas, microbatches, minimum)
     pools = range(len(replicas))
 
-    def end(pool: int, more: int = 0) -> tuple[float, int]:
-        return ends[pool](counts[pool] + more), pool
+    def end(pool: int, added: int = 0) -> tuple[float, int]:
+        return ends[pool](counts[pool] + added), pool
 
     while True:
         spare = sum(each * count for each, count in zip(counts, replicas, strict=True)) - microbatches
-        reducible = [pool for pool in pools if counts[pool] > least]
+        reducible = [pool for pool in pools if counts[pool] > minimum]
         slowest = max(reducible, key=end, default=None)
         soonest = min(pools, key=lambda pool: end(pool, 1))
         late = slowest is not None and soonest != slowest and end(slowest) > end(soonest, 1)
@@ -421,14 +422,14 @@ def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int,
     return tuple((most,) * (number - less) + (most - 1,) * less for most, number, less in each)
 
 
-def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int) -> list[int]:
-    """Initial guess of the microbatches of a replica in each pool, as if every microbatch took as long as the
-    last of the mean number."""
-    mean = max(least, microbatches // sum(replicas))
+def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int) -> list[int]:
+    """Guess the number of microbatches of a replica in each pool, as if every microbatch added as many
+    seconds as one beyond the mean number."""
+    mean = max(minimum, microbatches // sum(replicas))
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]
     total_rate = sum(count * rate for count, rate in zip(replicas, rates, strict=True))
     before = sum(n * rate * start for n, rate, start in zip(replicas, rates, starts, strict=True))
     moment = (microbatches + before) / total_rate
     guesses = [int((moment - start) * rate) for start, rate in zip(starts, rates, strict=True)]
-    return [min(max(least, own), microbatches) for own in guesses]
+    return [min(max(minimum, own), microbatches) for own in guesses]

@@ -97,8 +97,8 @@ class PlacedLayout:
 
     layout: Layout
     blocks: Ints
-    """(S, P) number of blocks of each virtual stage under each recompute policy. If the model has K > 1 kinds
-    of blocks, (S, K·P): under each kind and policy."""
+    """Number of blocks of each virtual stage under each recompute policy, (S, P). If the model has K > 1
+    kinds of blocks, (S, K·P): under each kind and policy."""
     table: ActionTable
     any_engine: bool
 
@@ -367,8 +367,8 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
 
 
 def trust_of(question: Question) -> Trust:
-    """Known error of predictions with the question's hardware profile, from runs that it was compared
-    with."""
+    """Reliability of predictions with the question's hardware profile, from the profile's errors against
+    measured runs."""
     hardware, stack = question.hardware, question.stack
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
     differs = [name for name, here in pairs if name not in here | {"any"}]
@@ -486,19 +486,19 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     counted_KN = weighed_mask(work_KN, question.risk)
     count = max(1, int(counted_KN[:, :1].sum()))
 
-    def mean(of_each: Sequence[Array]) -> Array:
+    def mean(by_scenario_K: Sequence[Array]) -> Array:
         """Mean of one column, (N,) or (N, P), over the scenarios that the question's risk setting counts."""
-        total = np.zeros_like(of_each[0])
-        for value, counted in zip(of_each, counted_KN, strict=True):
+        total = np.zeros_like(by_scenario_K[0])
+        for value, counted in zip(by_scenario_K, counted_KN, strict=True):
             total += value * (counted if value.ndim == 1 else counted[:, None])
         return total / count
 
-    def means(each: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    def means(columns_K: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
         """Mean of every column in seconds, from the columns in each scenario."""
-        return {name: mean([own[name] for own in each]) for name in each[0] if name in SECONDS}
+        return {name: mean([own[name] for own in columns_K]) for name in columns_K[0] if name in SECONDS}
 
     base, by_scenario = stage_costs(question, rows), [own.kinds for own in costs_by_scenario]
-    kinds = tuple(own | means(each) for own, *each in zip(base.kinds, *by_scenario, strict=True))
+    kinds = tuple(own | means(columns_K) for own, *columns_K in zip(base.kinds, *by_scenario, strict=True))
     return replace(base, **means([vars(own) for own in costs_by_scenario]), kinds=kinds)
 
 
@@ -526,12 +526,12 @@ class LossPart:
 
 
 def loss_part(question: Question, layout: Layout) -> LossPart | None:
-    """Seconds and bytes of output layer and loss on the last stage; None on a cluster of several pools of
-    GPUs."""
+    """Price output layer and loss on the last stage in seconds and bytes; None on a cluster of several pools
+    of GPUs."""
     if question.has_pools:
         return None
     columns = LayoutColumns.of([layout])
-    ends = end_seconds(question, columns, device_of(question, wide=True))
+    ends = end_seconds(question, columns, device_of(question, uncast=True))
     kept = activation_bytes(question, columns)
     size = float(kept.log_probabilities[0] + kept.loss_gradients[0] + kept.released_logits[0])
     seconds = float(ends.head_forward[0] + ends.head_backward[0])

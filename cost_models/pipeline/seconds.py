@@ -85,7 +85,7 @@ Terms = dict[str, Term]
 """Coefficient name of `StageCosts` → part name → seconds or bytes, (N,) or, by recompute policy, (N, P)."""
 
 LINK_AXES = ("tp", "cp", "ep", "pp", "dp")
-"""Parallel axes whose groups of ranks communicate."""
+"""Names of the parallel axes whose groups of ranks communicate."""
 _OF_PASSES = ("compute", "recompute", *(f"{axis}_comm" for axis in LINK_AXES))
 _OF_A_STEP = ("offload", "host", "jitter")
 TIME_PARTS = (*_OF_PASSES, "optimizer", *_OF_A_STEP)
@@ -96,8 +96,8 @@ FRAGMENTATION = "fragmentation"
 """Name of the memory part for bytes that the allocator reserves but no tensor uses."""
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
 _ADDED = (*_OF_PASSES, *MEMORY_PARTS, *_OF_A_STEP, "limit")
-"""Parts of time and of memory in the fixed order in which they are added, and the one part of a memory
-limit."""
+"""Names of the parts of time and memory in the fixed order in which they are added, and the name of a memory
+limit's only part."""
 
 
 def sum_of_parts(term: Term) -> Array:
@@ -105,19 +105,19 @@ def sum_of_parts(term: Term) -> Array:
     return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
 
 
-def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
-    """Add `times` times each of the `others` to the first term, part by part; a missing part counts as
+def sum_terms(first: Term, *further_terms: Term, times: int = 1) -> Term:
+    """Add a multiple (`times`) of each further term to the first term, part by part; a missing part counts as
     zero."""
-    summed = dict(own)
-    for other in others:
-        for part, value in other.items():
+    summed = dict(first)
+    for term in further_terms:
+        for part, value in term.items():
             summed[part] = summed.get(part, np.zeros(1)) + times * value
     return summed
 
 
 def jitter_share(question: Question, columns: LayoutColumns) -> Array:
-    """Relative slowdown by stragglers and noise, (N,): `jitter_per_doubling * log2(nodes)`, where a layout
-    runs on `nodes` nodes.
+    """Relative slowdown by stragglers and noise, (N,), `jitter_per_doubling * log2(nodes)` for a layout on
+    `nodes` nodes.
 
     On a CPU also by other work on its cores, and by the turns that more processes than cores take. Rates are
     measured in a process's own time, which does not pass while another has its core.
@@ -135,7 +135,7 @@ def jitter_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def with_jitter(term: Term, slowdown: Array) -> Term:
-    """Add a part `jitter` to a term for stragglers and noise: the relative `slowdown` times the term's
+    """Add a part `jitter` to a term for stragglers and noise, the relative `slowdown` times the term's
     total."""
     seconds = sum_of_parts(term)
     return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
@@ -162,8 +162,8 @@ class Pieces:
     question: Question
     columns: LayoutColumns
     data_parallel: bool = True
-    """Whether to price communication between data-parallel replicas; if False, as if each layout had one
-    replica."""
+    """Whether communication between data-parallel replicas is priced; else layouts are priced as if each had
+    one replica."""
 
     @cached_property
     def launches(self) -> Array:
@@ -208,7 +208,7 @@ class Pieces:
     @cached_property
     def ends(self) -> EndSeconds:
         """Compute seconds of embedding and output head for one microbatch."""
-        return end_seconds(self.question, self.columns, device_of(self.question, wide=True))
+        return end_seconds(self.question, self.columns, device_of(self.question, uncast=True))
 
     @cached_property
     def tensor(self) -> TensorSeconds:
@@ -276,15 +276,15 @@ class Pieces:
 
     @cached_property
     def exposed_regather(self) -> Array:
-        """Exposed seconds of gathering a block's inputs again in the backward pass, (N,); the matrix products
-        for input gradients hide the rest."""
+        """Exposed seconds of gathering a block's inputs again in the backward pass, (N,), beyond the matrix
+        products for input gradients."""
         half = self.block.matrices_backward / 2
         return exposed_seconds(self.tensor.block_regather, half, self.question.hardware)
 
     @cached_property
     def exposed_sums(self) -> Array:
-        """Exposed seconds of summing a block's input gradients over tensor ranks, (N,); the matrix products
-        for weight gradients hide the rest."""
+        """Exposed seconds of summing a block's input gradients over tensor ranks, (N,), beyond the matrix
+        products for weight gradients."""
         return exposed_seconds(self.tensor.block_summed, self.block.column_weight, self.question.hardware)
 
     @cached_property
@@ -338,7 +338,7 @@ def head_parameters(question: Question, columns: LayoutColumns, counts: Paramete
 
 _SPLIT_LAUNCHES = (1.1, 2.0)
 """Launch time of input and of weight gradients in PyTorch's split backward pass, relative to an unsplit
-backward pass: Python walks the graph and calls each weight's product separately."""
+backward pass, as Python walks the graph and calls each weight's product separately."""
 _ROUTING_HOST_SECONDS = 1.0e-3
 """Additional host seconds to launch router, permutations and exchange of a block with experts in one pass, if
 Megatron Core's host loops over the experts: some 32 kernels (moe/router.py, token_dispatcher.py) at 30 us
@@ -359,9 +359,9 @@ MOST_PASSES = 2.0
 by full recompute."""
 
 
-def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array:
-    """Exposed seconds of tensor-parallel communication that takes `sent` seconds, in the shape of `sent`;
-    matrix products of `window` seconds hide the rest.
+def _exposed_tensor_seconds(pieces: Pieces, comm: Array, window: Array) -> Array:
+    """Exposed seconds of tensor-parallel communication of `comm` seconds, in the shape of `comm`, behind
+    matrix products of `window` seconds.
 
     Kernels send while they multiply only within one node, as user buffers and symmetric memory reach no further.
     Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many
@@ -371,16 +371,16 @@ def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
 
     def like_sent(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return values.reshape(-1, *[1] * (sent.ndim - 1))
+        return values.reshape(-1, *[1] * (comm.ndim - 1))
 
     supported = question.training.precision in USER_BUFFERS or not stack.transformer_engine
     hides = like_sent(supported & (pieces.links.groups.tp.nodes == 1))
-    always = np.where(hides, 1.0 - stack.overlap_tensor_parallel, 1.0) * sent
+    always = np.where(hides, 1.0 - stack.overlap_tensor_parallel, 1.0) * comm
     named = names_overlap(columns)
     if not named.any():
         return always
-    chunked = np.maximum(exposed_seconds(sent, window, question.hardware), sent / like_sent(columns.tp))
-    asked = np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, sent)
+    chunked = np.maximum(exposed_seconds(comm, window, question.hardware), comm / like_sent(columns.tp))
+    asked = np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, comm)
     return np.where(like_sent(named), asked, always)
 
 
@@ -427,8 +427,8 @@ def layer_backward(pieces: Pieces) -> Term:
     exchanged = pieces.exposed_experts[:, None] * exchanges
     device_seconds = block.backward[:, None] + data_shown + recompute + tensor_exposed
     device_seconds = device_seconds + context_exposed + exchanged
-    sent = tensor.block_backward + tensor.block_regather + tensor.block_summed
-    hidden = sent[:, None] + repeated - tensor_exposed
+    tensor_comm = tensor.block_backward + tensor.block_regather + tensor.block_summed
+    hidden = tensor_comm[:, None] + repeated - tensor_exposed
     # backward launches about as much as forward; full recompute adds a forward
     passes = np.array([1.0, 1.0, MOST_PASSES])
     attended = block.core_backward[:, None] + block.core_forward[:, None] * attends_again
@@ -490,14 +490,14 @@ def _expert_host_seconds(question: Question) -> float:
 
 
 def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
-    """Exposed host seconds to launch a block's kernels: on a CPU all `launches`, on a GPU the excess over the
+    """Exposed host seconds to launch a block's kernels, on a CPU all `launches`, on a GPU the excess over the
     device's work."""
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
 def at_least_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
-    """Seconds of compute that can hide communication, (N,): `window`, or if longer the host's seconds to
-    launch so many `passes`.
+    """Seconds of compute that can hide communication, (N,), the `window` or, if longer, the host's seconds to
+    launch the kernels of `passes`.
 
     Stages differ in what they recompute, so of backward passes the one with most launches counts: with a
     shorter window a device that outpaces its host would expose more the faster it is.
@@ -509,14 +509,14 @@ _TOKEN_BYTES, _SIZE_BYTES = 8, 40
 """Bytes of a token id, and of the five sizes that Megatron-LM broadcasts before a batch
 (core/tensor_parallel/data.py)."""
 _MASK_BYTES = 17
-"""Bytes read and written per pair of positions to build a causal mask: ones and their lower triangle in fp32,
-compared (megatron/utils.py)."""
+"""Bytes read and written per pair of positions to build a causal mask, from ones and their lower triangle in
+fp32, compared (megatron/utils.py)."""
 _MASK_KERNELS = 3
 
 
 def action_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds of each pipeline action in addition to its blocks, by pass: blocking sends, host work, and
-    broadcast of the batch. Sends that do not block are the coefficient `p2p`."""
+    """Seconds of each pipeline action besides its blocks, for blocking sends, host work, and broadcast of the
+    batch. Sends that do not block are the coefficient `p2p`."""
     question, columns = pieces.question, pieces.columns
     action_seconds, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
@@ -557,8 +557,8 @@ def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
     backward pass, (N, P) each."""
     data, policies = pieces.links.block, len(RECOMPUTE_POLICIES)
     if pieces.question.stack.zero3_reuse_elements is None:
-        alike = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
-        by_policy = [alike] * policies
+        every_policy = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
+        by_policy = [every_policy] * policies
     else:
         by_policy = list(map(_MatrixGathers(pieces).backward, range(policies)))
     exposed, hidden = (np.stack(some, axis=-1) for some in zip(*by_policy, strict=True))
@@ -583,8 +583,8 @@ class _MatrixGathers:
         self._slice_N = np.where(pieces.links.block.gather > 0, SLICE_SECONDS * columns.shard, 0.0)
 
     def forward(self) -> _Exposed:
-        """Exposed and hidden gather seconds of a forward pass, (N,) each; a matrix waits for the gather of
-        the next one."""
+        """Exposed and hidden gather seconds of a forward pass, (N,) each. Each matrix waits for the gather of
+        the next matrix."""
         gather_UN = self._pieces.links.block.gather * np.roll(self._share_UN, -1, axis=0)
         return self._run_by_run(list(zip(gather_UN, gather_UN, self._seconds(backward=False), strict=True)))
 
@@ -627,8 +627,9 @@ class _MatrixGathers:
         return self._run_by_run(behind)
 
     def _run_by_run(self, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
-        """Exposed and hidden seconds of a sequence of matrices, each given as seconds of (gather, all
-        communication, compute), (N,). Only under ZeRO-3 does each matrix wait for its own communication."""
+        """Exposed and hidden communication seconds of a sequence of matrices, each given as seconds of
+        (gather, all communication, compute), (N,). Only under ZeRO-3 does each matrix wait for its own
+        communication."""
         gathers, communication, seconds = (np.stack(some) for some in zip(*runs, strict=True))
         late = self._slice_N * (gathers > 0).sum(axis=0)
         waited = [_exposed_behind(self._pieces, *run) for run in zip(communication, seconds, strict=True)]
@@ -662,8 +663,8 @@ def _ordered_sum(arrays: Iterable[Array]) -> Array:
 
 
 def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exposed:
-    """Exposed and hidden seconds of `communication` seconds that overlap `window` seconds of compute, (N,)
-    each."""
+    """Split `communication` seconds that overlap `window` seconds of compute into exposed and hidden seconds,
+    (N,) each."""
     streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
     exposed = exposed_seconds(communication, window, pieces.question.hardware, overlapped=streams)
     return exposed, communication - exposed
@@ -725,21 +726,21 @@ def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
 
 
 def exposed_update_gather(pieces: Pieces, gather: Array, window: Array) -> Array:
-    """Exposed seconds of gathering updated weights (ZeRO-1/2), (N,): the gather takes `gather` seconds and
+    """Exposed seconds of gathering updated weights (ZeRO-1/2), (N,), if the gather takes `gather` seconds and
     may overlap `window` seconds of compute."""
     hides = is_overlapped(pieces.columns, "dp", default=pieces.question.stack.overlap_parameter_gather)
     return exposed_seconds(gather, window, pieces.question.hardware, overlapped=hides)
 
 
 def forward_window(pieces: Pieces) -> Array:
-    """Seconds of a block's forward pass that can hide the gather of updated weights, kernel launches
-    included, (N,)."""
+    """Seconds of a block's forward pass, kernel launches included, that can hide the gather of updated
+    weights, (N,)."""
     return at_least_launches(pieces, pieces.forward_window, passes=1.0)
 
 
 def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds of updating the rank's share of the optimizer states, then of gathering updated weights
-    (ZeRO-1/2), by module.
+    """Seconds by module of updating the rank's share of the optimizer states and then gathering updated
+    weights (ZeRO-1/2).
 
     On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and
     writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
@@ -777,8 +778,8 @@ def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _update_seconds(pieces: Pieces, part: Part) -> Array:
-    """Seconds to update one parameter of a `part` of the model on the device, (N,): bytes read and written
-    over memory bandwidth."""
+    """Seconds to update one parameter of a `part` of the model on the device, (N,), which are bytes read and
+    written over memory bandwidth."""
     question, columns = pieces.question, pieces.columns
     experts, states = part == "experts", pieces.states[part]
     share = trained_share(question, columns, part).share
@@ -796,8 +797,8 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
-    """Seconds to add the gradients of a tied embedding and output matrix, on first and last stage, (N,): one
-    transfer over links of the groups `boundary`.
+    """Seconds to add the gradients of a tied embedding and output matrix on first and last stage, (N,), in
+    one transfer over links of the groups `boundary`.
 
     In a V both are on one rank.
     """

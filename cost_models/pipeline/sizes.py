@@ -91,8 +91,8 @@ def _persistent_bytes(states: StateBytes, parameters: Array, gathered: Array | f
 
 
 _QUEUED = 1024.0
-"""Number of launches queued on the device at which the next launch blocks the host (CUDA; widely observed,
-not documented)."""
+"""Maximum number of launches queued on the device before a launch blocks the host (CUDA; widely observed, not
+documented)."""
 _OF_A_COLLECTIVE = 5.0
 """Launch-queue entries per collective: its kernel, and an event recorded and awaited on each of two streams
 (torch, `ProcessGroupNCCL::collective`)."""
@@ -202,7 +202,7 @@ output and input, and of a masked copy. Equally many exist when the scores are m
 
 def _mixing_bytes(pieces: Pieces) -> Array:
     """Temporary bytes of the backward pass of unfused attention scores or an unfused recurrent scan, (N, 1),
-    less the MLP's activations, which are free by then."""
+    minus the MLP's activations, which are freed earlier."""
     question, columns = pieces.question, pieces.columns
     model, training = question.model, question.training
     tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)

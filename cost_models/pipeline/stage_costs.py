@@ -139,11 +139,11 @@ def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
     return _heads(pieces, terms, added | {"moment": (terms["head_moment"],)}, ("static", "update"))
 
 
-def _heads(pieces: Pieces, terms: Terms, own: Mapping[str, Sequence[Term]], of_rank: Sequence[str]) -> Terms:
-    """Coefficients of the model head under multi-token prediction, for each further token: the head gains the
-    terms in `own`, and for each name in `of_rank` a block, and the embedding if it is on another rank."""
+def _heads(pieces: Pieces, terms: Terms, gain: Mapping[str, Sequence[Term]], of_rank: Sequence[str]) -> Terms:
+    """Coefficients of the model head under multi-token prediction. For each further token the head gains the
+    terms in `gain`, and for each name in `of_rank` a block, and the embedding if it is on another rank."""
     times, pipelined = pieces.question.model.further_tokens, pieces.columns.pp > 1
-    heads = {f"head_{key}": sum_terms(terms[f"head_{key}"], *each, times=times) for key, each in own.items()}
+    heads = {f"head_{key}": sum_terms(terms[f"head_{key}"], *each, times=times) for key, each in gain.items()}
     for kind in of_rank:
         head = sum_terms(terms[f"head_{kind}"], terms[f"layer_{kind}"], times=times)
         embedding = terms[f"embedding_{kind}"].items()
@@ -251,9 +251,9 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
-    """Memory term of the loss's peak (`moment`), less the weights of embedding and head if these are freed
-    during the loss. Their backward pass gathers them again, through a buffer (counted once if it is a stream's
-    own), in addition to the gradients of logits in the weights' type."""
+    """Memory term of the loss's peak, from `moment` minus the weights of embedding and head if these are
+    freed during the loss. Their backward pass gathers them again, through a buffer (counted once if it is a
+    stream's own), in addition to the gradients of logits in the weights' type."""
     question, columns = pieces.question, pieces.columns
     frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
     here = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
@@ -265,8 +265,8 @@ def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
 
 
 def _stream_pools(pieces: Pieces, terms: Terms) -> dict[str, Array]:
-    """Coefficient name → bytes of `fully_shard` that only one CUDA stream may reuse, as the allocator has
-    separate pools for each stream.
+    """Name of a cost coefficient → bytes of `fully_shard` that only one CUDA stream may reuse, as the
+    allocator has separate pools for each stream.
 
     Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from
     which weights are copied out. The reduction's stream makes the shards of gradients: from the second step
@@ -329,8 +329,8 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
             begins[name] = begins[name] | {"buffers": common[name]["buffers"]}
         common = common | begins
 
-    def where_counted(both: list[Array]) -> Array:
-        return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
+    def where_counted(pair: list[Array]) -> Array:
+        return np.where(counted if pair[0].ndim == 1 else counted[:, None], pair[1], pair[0])
 
     own_names = [name for name in OF_BLOCKS if name in common]
     means = {name: mean(name) for name in own_names if counted.any()}
@@ -339,25 +339,25 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
     return [common | {name: terms[name] for name in own_names} for terms in by_kind]
 
 
-def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Layout columns for blocks of one kind, `own`. In a vision tower every image is a sequence, which no
-    rank splits."""
-    if own.model.tower is None or own.model.tower.part != "tower":
+def _tower_batch_columns(question: Question, kind: Question, columns: LayoutColumns) -> LayoutColumns:
+    """Copy of the layout columns as blocks of one kind see them, with a vision tower's images as sequences.
+    In a vision tower every image is a sequence, which no rank splits."""
+    if kind.model.tower is None or kind.model.tower.part != "tower":
         return columns
     return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
 
 
-def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
-    """Set the coefficients of backward passes that training skips to zero for blocks of one kind, `own`.
-    Blocks run forward only if nothing before them is trained; a decoder's first block behind a tower includes
-    the token embedding, which is on its rank."""
+def _zero_frozen_terms(kind: Question, terms: Terms) -> Terms:
+    """Set the coefficients of backward passes that training skips to zero, for blocks of one kind. Blocks run
+    forward only if nothing before them is trained; a decoder's first block behind a tower includes the token
+    embedding, which is on its rank."""
     terms = dict(terms)
-    if own.training.runs_forward_only:
+    if kind.training.runs_forward_only:
         for name in terms.keys() & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
             terms[name] = {part: np.zeros_like(value) for part, value in terms[name].items()}
         for name in terms.keys() & {"working"}:
             terms[name] = {part: value[:, :1] + np.zeros_like(value) for part, value in terms[name].items()}
-    if own.model.tower is not None and own.model.tower.part == "joint":
+    if kind.model.tower is not None and kind.model.tower.part == "joint":
         for name in [name for name in terms if name.startswith("embedding_")]:
             block = dict(terms[name.replace("embedding", "layer")])
             policies = max(value.ndim for value in block.values()) > 1
@@ -368,12 +368,12 @@ def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
     return terms
 
 
-def terms_by_sort(each: Sequence[Terms]) -> Terms:
+def terms_by_sort(by_kind: Sequence[Terms]) -> Terms:
     """Join the cost coefficients of each kind of block. If there are several kinds, those of blocks are by
     sort (kind and recompute policy), with an axis T in place of P."""
-    if len(each) == 1:
-        return each[0]
-    return each[0] | {name: join_terms([terms[name] for terms in each], by_sort) for name in OF_BLOCKS}
+    if len(by_kind) == 1:
+        return by_kind[0]
+    return by_kind[0] | {name: join_terms([terms[name] for terms in by_kind], by_sort) for name in OF_BLOCKS}
 
 
 def by_sort(values: Sequence[Array]) -> Array:
@@ -398,7 +398,7 @@ class StageCosts:
 
     layer_forward: Array
     layer_backward: Array
-    """(N, P) seconds of a block's backward pass, with recomputation and exposed communication."""
+    """Seconds of a block's backward pass, with recomputation and exposed communication, (N, P)."""
     embedding_forward: Array
     embedding_backward: Array
     head_forward: Array
@@ -409,7 +409,7 @@ class StageCosts:
     """Seconds of `layer_backward` for weight gradients, without recomputation."""
     head_weight: Array
     stage_weight: Array
-    """Seconds by which a pass is longer in two actions than in one."""
+    """Additional seconds of a backward pass that runs as two actions."""
     p2p: Array
     """Seconds between the end of an action and the start of its successor on another rank."""
     layer_sync: Array
@@ -425,13 +425,13 @@ class StageCosts:
     static: Array
     layer_static: Array
     layer_activation: Array
-    """(N, P) bytes kept for the backward pass for each block and live microbatch."""
+    """Bytes kept for the backward pass for each block and live microbatch, (N, P)."""
     layer_pending: Array
     """Bytes of gradients kept for weight products, for each block and microbatch between the halves of its
     backward pass."""
     layer_update: Array
     rank_update: Array
-    """Bytes of a rank's temporary memory in the optimizer step, whatever its blocks."""
+    """Bytes of a rank's temporary memory in the optimizer step, without regard to its blocks."""
     embedding_static: Array
     embedding_activation: Array
     embedding_update: Array
@@ -440,8 +440,8 @@ class StageCosts:
     head_pending: Array
     head_update: Array
     working: Array
-    """(N, P) bytes of the largest temporary set of one block (recomputed activations, gathered weights,
-    gradients)."""
+    """Bytes of the largest temporary set of one block (recomputed activations, gathered weights, gradients),
+    (N, P)."""
     head_moment: Array
     """Bytes held at once while the loss of a microbatch runs forward and backward, when no block runs."""
     memory_limit: Array
@@ -453,13 +453,13 @@ class StageCosts:
         return len(self.layer_forward)
 
     def rows(self, index: Ints | slice) -> StageCosts:
-        """Costs of only the layouts in the rows `index`."""
+        """Select the costs of the layouts in the rows `index`."""
         rows: StageCosts = take_rows(self, index)
         return rows
 
     def within(self, limit: float | None) -> StageCosts:
-        """Costs with the memory limit of each device lowered to at most `limit` bytes; unchanged if `limit`
-        is None."""
+        """Copy of the costs with the memory limit of each device lowered to at most `limit` bytes; unchanged
+        if `limit` is None."""
         return self if limit is None else replace(self, memory_limit=np.minimum(self.memory_limit, limit))
 
     @property
@@ -488,16 +488,16 @@ class StageCosts:
 
 COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
 SECONDS = COLUMNS[: COLUMNS.index("static")]
-"""Columns of `StageCosts` in seconds."""
+"""Names of the columns of `StageCosts` in seconds."""
 BYTES = COLUMNS[len(SECONDS) : COLUMNS.index("memory_limit")]
-"""Columns of `StageCosts` in bytes."""
+"""Names of the columns of `StageCosts` in bytes."""
 OF_BLOCKS = tuple(name for name in COLUMNS if name.startswith("layer_") or name == "working")
-"""Columns whose values may differ between kinds of blocks."""
+"""Names of the columns whose values may differ between kinds of blocks."""
 
 
 def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> StageCosts:
-    """Stage costs of N layouts, computed once for layouts with equal costs; columns that `price` does not
-    return are zero.
+    """Stage costs of N layouts by the function `price`, computed once for layouts with equal costs; columns
+    that `price` does not return are zero.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -538,7 +538,7 @@ def add_up(terms: Terms) -> dict[str, Array]:
 
 
 def costs_of(terms: Terms) -> StageCosts:
-    """Stage costs from `terms`, each coefficient summed over its parts."""
+    """Sum the parts of each coefficient in `terms`, and return the stage costs."""
     return StageCosts(**add_up(terms), kinds=())
 
 

@@ -48,7 +48,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 FORWARD, BACKWARD, INPUT, WEIGHT = range(len(KINDS))
 """Index of each kind of action in `KINDS`, as tables store it."""
 IDLE = len(KINDS)
-"""Kind of the entries after a rank's last action, which fill its row of the table."""
+"""Kind of the entries after a rank's last action, which fill the rank's row of the table."""
 
 
 class Action(NamedTuple):
@@ -70,17 +70,17 @@ class ActionTable:
     vpp: int
     microbatches: int
     kind: Ints
-    """(R, A) kind of each action, as an index into `KINDS`, or `IDLE`."""
+    """Kind of each action, as an index into `KINDS`, or `IDLE`, (R, A)."""
     stage: Ints
-    """(R, A) virtual stage of each action; 0 for an idle entry."""
+    """Virtual stage of each action, (R, A); 0 for an idle entry."""
     microbatch: Ints
-    """(R, A) microbatch number of each action; 0 for an idle entry."""
+    """Microbatch number of each action, (R, A); 0 for an idle entry."""
     overlapped: Bools
-    """(R, A) whether this forward and the backward after it are one step of the engine, which sends both
-    results at its end."""
+    """Whether this forward and the backward after it are one step of the engine, which sends both results at
+    its end, (R, A)."""
     left_out: int = 0
-    """Number of microbatches of the step omitted from the steady middle of the table; they take as long as
-    the rounds around them."""
+    """Number of microbatches omitted from the steady middle of the table, which take as long as the rounds
+    around them."""
 
     @property
     def num_stages(self) -> int:
@@ -101,7 +101,7 @@ class ActionTable:
 
     @property
     def chunk(self) -> Ints:
-        """(R, A) index of the rank's model chunk (virtual stage on the rank) of each action."""
+        """Index of the rank's model chunk (virtual stage on the rank) of each action, (R, A)."""
         return self.stage // self.pp
 
     @property
@@ -132,8 +132,8 @@ def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: in
     warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
     def with_weight_halves(backward_RU: Ints) -> Ints:
-        """Number of actions in `backward_RU` backward passes, including weight halves that run among them if
-        backward is split."""
+        """Number of actions in `backward_RU` backward passes, including the weight halves between them if
+        backward passes are split."""
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
@@ -154,7 +154,7 @@ def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: in
 
 
 Entry = tuple[int, int, int]
-"""Kind, chunk and microbatch of an action in the first round of a repeated phase."""
+"""Action in the first round of a repeated phase, as (kind, chunk, microbatch)."""
 KIND, CHUNK, MICROBATCH, OVERLAPPED = range(4)
 
 
@@ -168,8 +168,8 @@ def repeat(rounds: int, *entries: Entry) -> Ints:
 
 
 def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
-    """Mark the rows at `places` of every `period` rows as overlapped with the next action, in place, and
-    return all rows."""
+    """Mark actions as overlapped with the next action, those at `places` of every `period` rows; return all
+    rows, changed in place."""
     rows_A4[np.isin(np.arange(len(rows_A4)) % period, places), OVERLAPPED] = 1
     return rows_A4
 
@@ -191,14 +191,14 @@ def actions_of_phases(pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]
 
 
 _CHANGES = np.array([(1, 0), (-1, 0), (0, 1), (-1, -1), (0, 0)])
-"""Kind of action → change in the number of live microbatches, and of live microbatches between the two halves
-of their backward pass. The last row is for an idle entry."""
+"""Kind of action → change in the number of live microbatches (forward pass done, backward pass not yet), and
+in the number between the two halves of their backward pass. The last row is for an idle entry."""
 
 
 @lru_cache(maxsize=CACHED_TABLES)
 def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
-    """Numbers of live microbatches of each chunk at the moments at which a rank's memory can peak, then
-    numbers of those between the two halves of their backward pass.
+    """Number of live microbatches of each chunk, and of live microbatches between the halves of their
+    backward pass, at each moment at which a rank's memory can peak.
 
     Returns for each rank an array (K, V) of live microbatches: the distinct Pareto-maximal vectors of forwarded
     microbatches per chunk whose backward pass has not ended, over the rank's own order. Memory rises with every

@@ -46,16 +46,16 @@ run, or None."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSchedule:
-    """One pipeline schedule, defined by `warm_up` if stages go round the ranks in a ring, or by `phases` if
-    they go down the ranks and up again (a V)."""
+    """One pipeline schedule, defined by `warm_up` if virtual stages go round the ranks in a ring, or by
+    `phases` if they go down the ranks and up again (a V)."""
 
     name: str
     """Name of the schedule in the notation of layouts."""
     engine: str
     """Name of the class in `torch.distributed.pipelining` that runs the schedule."""
     warm_up: Callable[[Count, Count, Count, Count], Count] | None = None
-    """Function of (pp, vpp, microbatches, rank), elementwise → number of forward passes of a rank before it
-    alternates forward and backward passes."""
+    """Function of (pp, vpp, microbatches, rank), elementwise → number of a rank's forward passes before
+    forward and backward passes alternate."""
     round_sizes: Callable[[Count, Count], Count] = field(default=round_sizes)
     """Function of (pp, microbatches), elementwise → number of microbatches that pass through a rank's chunk
     before its next chunk begins."""
@@ -108,7 +108,7 @@ class PipelineSchedule:
         return np.argsort(self.rank_of_stage(pp, vpp), kind="stable").reshape(pp, vpp)
 
     def refused(self, pp: int, vpp: int, microbatches: int, *, any_engine: bool = True) -> str | None:
-        """Sentence that says why no engine, or unless `any_engine` why PyTorch's engine, can run the schedule
+        """Sentence that says why PyTorch's engine (with `any_engine`, any engine) cannot run the schedule
         with these sizes; None if it can."""
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
@@ -136,8 +136,8 @@ class PipelineSchedule:
         return ActionTable(self, pp, vpp, microbatches, kind, stage, microbatch, overlapped == 1)
 
     def live_of_chunk(self, pp: Count, vpp: Count, microbatches: Count, rank: Count, chunk: Count) -> Ints:
-        """Number of live microbatches of one chunk at the moment for which bounds compute a rank's memory,
-        the same for all its chunks.
+        """Number of live microbatches of one chunk at the moment for which lower bounds compute a rank's
+        memory, one moment for all its chunks.
 
         A rank's peak is at least its memory at that moment, and equal to it with one chunk a rank, so bounds
         need no table. Any shapes that broadcast. In rounds it is when the rank has run `live_of_rank`
@@ -324,18 +324,18 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
 
 
 LEAST_STEADY, LEAST_STEADY_ROUNDS = 128, 16
-"""Minimum microbatches and minimum rounds of a shortened table: twice the warm-up and cool-down of any
+"""Minimum number of microbatches and of rounds in a shortened table: twice the warm-up and cool-down of any
 schedule, so that its middle half is steady."""
 
 
 @lru_cache(maxsize=CACHED_TABLES)
 def shortened_table(
-    schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, least: int = 0
+    schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, minimum: int = 0
 ) -> ActionTable:
-    """Action table of a step with `microbatches`, without some complete rounds of the steady state if there
-    are many. A shortened table has fewer microbatches, `least` or more, and counts the omitted ones in
+    """Build the action table of a step, without complete rounds of the steady state if there are many
+    microbatches. A shortened table has fewer microbatches, `minimum` or more, and counts the omitted ones in
     `ActionTable.left_out`. Raises as `build` does."""
-    few = max(least, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
+    few = max(minimum, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
     if microbatches < 4 * few:
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
     if wrong := legal(schedule, pp, vpp, microbatches):

@@ -31,17 +31,18 @@ from cost_models.schedules.registry import shortened_table
 Seconds = npt.ArrayLike
 """Durations in seconds, as numbers or arrays that broadcast."""
 _STEP_START = 0
-"""Row of the evaluation that ends at time zero, the predecessor of each rank's first action."""
+"""Row of end times that is zero, the predecessor of each rank's first action."""
 _NEVER = 1
-"""Row of the evaluation that ends at minus infinity, the sender to actions that receive nothing."""
+"""Row of end times that is minus infinity, the sender to actions that receive nothing."""
 _BEFORE = 2
-"""Number of rows of the evaluation before the first action's row."""
+"""Number of rows of end times before the first action's row."""
 _NARROW = 16
-"""Minimum number of actions in a level, times placements, for which numpy is faster than a Python loop."""
+"""Minimum number of actions × placements in a level (actions evaluated together) for which numpy is faster
+than a Python loop."""
 _AS_LONG = 1e-9
-"""Relative tolerance within which two rounds count as equally long, for rounding errors in sums."""
+"""Relative difference below which two rounds count as equally long, despite rounding errors in sums."""
 _LENGTHENED = 4
-"""Factor by which a table's microbatches grow if its steady rounds did not take equally long."""
+"""Factor by which a table's number of microbatches grows if its steady rounds did not take equally long."""
 _MOST_ACTIONS = 1_000_000
 """Maximum number of actions in a shortened table. If two ranks are so nearly equally busy that its rounds
 still differ in length, the price is an upper estimate: no later round is longer than the longest of them."""
@@ -60,11 +61,11 @@ class CriticalPath:
     """
 
     forward_counts: Ints
-    """(S,) number of forward passes of each virtual stage on the path."""
+    """Number of forward passes of each virtual stage on the path, (S,)."""
     backward_counts: Ints
-    """(S,) number of complete backward passes and input halves of each virtual stage on the path."""
+    """Number of complete backward passes and input halves of each virtual stage on the path, (S,)."""
     weight_counts: Ints
-    """(S,) number of complete backward passes and weight halves of each virtual stage on the path."""
+    """Number of complete backward passes and weight halves of each virtual stage on the path, (S,)."""
     p2p_count: int
     rank: int
 
@@ -79,20 +80,20 @@ class Timeline:
         order_E = np.argsort(level_RA, axis=None, kind="stable")
         bounds = np.flatnonzero(np.diff(level_RA.ravel()[order_E], prepend=-1, append=-1)).tolist()
         self.levels = [slice(start, stop) for start, stop in pairwise(bounds)]
-        """Range of action numbers (0 to E − 1) in each level."""
+        """Range of action numbers (0 to E − 1) in each level, a set of actions evaluated together."""
         # the sender -1 (none) finds the last entry
         place = np.concatenate([np.empty_like(order_E), [_NEVER]])
         place[order_E] = _BEFORE + np.arange(len(order_E))
         self.receives = place[sender_RA.ravel()[order_E]]
-        """(E,) row of the evaluation with the action on another rank whose result this action receives."""
+        """Row in the end times of the action on another rank whose result each action receives, (E,)."""
         self.row_of: Ints = place[:-1].reshape(level_RA.shape)
-        """(R, A) row of the evaluation with the end time of each action in the table."""
+        """Row in the end times of each action in the table, (R, A)."""
         follows_RA = np.full_like(self.row_of, _STEP_START)
         follows_RA[:, 1:] = self.row_of[:, :-1]
         self.follows = follows_RA.ravel()[order_E]
-        """(E,) row of the evaluation with the previous action of the same rank."""
+        """Row in the end times of each action's predecessor on the same rank, (E,)."""
         self.duration_of = (table.stage + table.num_stages * table.kind).ravel()[order_E]
-        """(E,) index of each action's duration in the columns of `_flat_durations`."""
+        """Index of each action's duration in the columns of `_flat_durations`, (E,)."""
         kind_A, stage_A, microbatch_A = table.kind[0], table.stage[0], table.microbatch[0]
         middle = actions // 2
         again_A = (kind_A == kind_A[middle]) & (stage_A == stage_A[middle])
@@ -101,8 +102,8 @@ class Timeline:
         """Number of actions of a rank in one round of microbatches, after which the steady state repeats."""
         waits_RA = np.where(sender_RA < 0, 0, np.arange(actions) - sender_RA % actions)
         self.reach = int(waits_RA[:, actions // 4 : 3 * actions // 4].max(initial=1))
-        """Maximum difference in position (column of the table) between an action and an action that it waits
-        for."""
+        """Maximum difference in position (column of the table) between an action and an action on which it
+        waits."""
 
     def rank_ends(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
@@ -138,7 +139,7 @@ class Timeline:
         return ends_BR
 
     def _pace(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Ints]:
-        """Seconds per additional microbatch by which each rank ends later, (B, R or 1), and number of
+        """Seconds by which each additional microbatch delays the end of each rank, (B, R or 1), and number of
         microbatches by which to lengthen the table for an exact value, (B,).
 
         It is exact for a group of rounds that repeatedly takes equally long, if the omitted microbatches are
@@ -168,13 +169,13 @@ class Timeline:
         return pace_B[:, None], missing_B
 
     def _longer_timeline(self, missing: int) -> Timeline | None:
-        """Timeline of a table with `missing` more microbatches of the same step; None if such a table has too
+        """Timeline of a table with `missing` more of the step's microbatches; None if such a table has too
         many actions."""
         table, least = self.table, self.table.microbatches + missing
         if least * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
         whole = (table.schedule.name, table.pp, table.vpp, table.step_microbatches)
-        return compile_timeline(shortened_table(*whole, least=least))
+        return compile_timeline(shortened_table(*whole, minimum=least))
 
     def spans(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds, weight_S: Seconds
@@ -190,8 +191,8 @@ class Timeline:
     def critical_path(
         self, forward_S: Seconds, backward_S: Seconds, p2p: float, tail_R: Seconds, weight_S: Seconds
     ) -> CriticalPath:
-        """Critical path to the last action of the rank whose end plus `tail_R` (seconds of its work after
-        that) is latest.
+        """Critical path to the last action of the rank that ends latest, counting the seconds `tail_R` of
+        each rank's work after its last action.
 
         If the table omits rounds, the part of the path that repeats after a few rounds is repeated for them.
         """
@@ -269,7 +270,8 @@ class Timeline:
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
     def _ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """End of each row of the evaluation in seconds, (2 + E, batch), or (2 + E,) for a batch of one."""
+        """End times of all actions after the two fixed rows, seconds (2 + E, batch), or (2 + E,) for a batch
+        of one."""
         if len(delay_B) * len(self.duration_of) < _NARROW * len(self.levels):
             ends = [self._ends_one_by_one(*one) for one in zip(duration_BS, delay_B.tolist(), strict=True)]
             return np.array(ends[0] if len(ends) == 1 else ends).T
@@ -288,8 +290,8 @@ class Timeline:
         return end
 
     def _ends_one_by_one(self, duration_S: Array, delay: float) -> list[float]:
-        """End of all 2 + E rows of the evaluation in seconds for one placement, by a Python loop, which is
-        faster than numpy if levels have few actions."""
+        """End times of all actions after the two fixed rows for one placement, seconds (2 + E,), by a Python
+        loop. It is faster than numpy if levels have few actions."""
         end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
         for own, before, sender in zip(duration, self.follows.tolist(), self.receives.tolist(), strict=True):
             ready, arrived = end[before], end[sender] + delay
@@ -304,8 +306,8 @@ def compile_timeline(table: ActionTable) -> Timeline:
 
 
 def _senders(table: ActionTable) -> Ints:
-    """(R, A) index, in the flattened table, of the action on another rank whose result each action needs, or
-    -1."""
+    """Index in the flattened table of the action on another rank whose result each action needs, or -1,
+    (R, A)."""
     stages, rank_S = table.num_stages, table.rank_of_stage
     forward_RA = table.kind == FORWARD
     sends_RA = forward_RA | (table.kind == BACKWARD) | (table.kind == INPUT)
@@ -322,7 +324,7 @@ def _senders(table: ActionTable) -> Ints:
 
 
 def _earliest_levels(sender_RA: Ints) -> Ints:
-    """(R, A) earliest time at which each action can run if every action takes one unit of time."""
+    """Earliest time at which each action can run if every action takes one unit of time, (R, A)."""
     ranks, actions = sender_RA.shape
     sender, unknown = sender_RA.ravel().tolist(), ranks * actions
     # the last for the sender -1 (none)

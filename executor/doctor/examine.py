@@ -86,7 +86,7 @@ def assumptions_of(plan: Plan) -> Assumptions:
         return Assumptions(seconds={}, bytes_needed=needed, known=False)
     sizes, device = (
         sizes_of("cpu" if question.cluster.gpu.kind == "cpu" else "cuda"),
-        device_of(question, wide=True),
+        device_of(question, uncast=True),
     )
     side = np.array([float(sizes.side)])
     seconds = {

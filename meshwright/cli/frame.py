@@ -153,7 +153,7 @@ def _refused_value(error: Any) -> str:
 
     if not isinstance(error.__cause__, ValidationError):
         return ""
-    told, _ = spec_problems(error.__cause__, BaseModel, most=1)
+    told, _ = spec_problems(error.__cause__, BaseModel, limit=1)
     what = _lowered(next(iter(told.values())))
     given, _, known = what.partition(" is not one of ")
     return f"{error.param.opts[0]}: {what}{did_you_mean(given, re.findall('`(.+?)`', known))}"

@@ -415,14 +415,14 @@ class Remedies:
         memory, the smallest first."""
         question, cluster, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
         offered = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
-        clusters = {one.gpu.name: one for one in reversed(offered)}.values()  # the first of each GPU
+        clusters = {offer.gpu.name: offer for offer in reversed(offered)}.values()  # the first of each GPU
         least_memory = max(cluster.gpu.memory, self.state_bytes / gpus)
-        for one in sorted(clusters, key=lambda one: one.gpu.memory):
-            same_class = _machine_class(one) == _machine_class(cluster)
-            same_class &= question.training.precision in one.gpu.peak
-            if same_class and one.gpu.memory > least_memory and possible(gpus, one):
-                completed = resized(self._complete_question(one, question.stack), gpus)
-                yield Change(f"{one.name} --gpus {gpus}", completed, self.limits)
+        for offer in sorted(clusters, key=lambda offer: offer.gpu.memory):
+            same_class = _machine_class(offer) == _machine_class(cluster)
+            same_class &= question.training.precision in offer.gpu.peak
+            if same_class and offer.gpu.memory > least_memory and possible(gpus, offer):
+                completed = resized(self._complete_question(offer, question.stack), gpus)
+                yield Change(f"{offer.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
         """Yield the plan for the largest number of blocks that fits, by bisection, on at most one node, as

@@ -106,7 +106,7 @@ def scaling_frame(
     return pd.DataFrame(rows).fillna(0.0)  # parts that some layouts lack
 
 
-def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budget: Budget) -> pd.DataFrame:
+def heatmap_frame(question: Question, layout: Layout, limits: Restrictions, budget: Budget) -> pd.DataFrame:
     """Data frame of the best layout for each pair of `tp` and `pp`, a row per pair. Columns are `layout`,
     `mfu`, `step_seconds`, `peak_bytes` and `gap`, NaN if there is none.
 
@@ -119,32 +119,32 @@ def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budg
     """
     import pandas as pd
 
-    limits, plan = limits.without(("tp", "pp")), (chosen.tp, chosen.pp)
+    limits, plan = limits.without(("tp", "pp")), (layout.tp, layout.pp)
     per_node, degrees = question.cluster.gpus_per_node, divisors(question.cluster.num_gpus)
     of_a_node = [degree for degree in degrees if degree > per_node or per_node % degree == 0]
-    tps = _heatmap_degrees(of_a_node, per_node, chosen.tp)
-    pps = _heatmap_degrees(degrees, question.model.num_layers, chosen.pp)
+    tps = _heatmap_degrees(of_a_node, per_node, layout.tp)
+    pps = _heatmap_degrees(degrees, question.model.num_layers, layout.pp)
     pairs = list(product(tps, pps))  # if time runs out, those far from the plan are missing
-    pairs.sort(key=lambda pair: abs(log(pair[0] / chosen.tp)) + abs(log(pair[1] / chosen.pp)))
+    pairs.sort(key=lambda pair: abs(log(pair[0] / layout.tp)) + abs(log(pair[1] / layout.pp)))
     rows: list[Row] = []
     with budget.spaces.shared():
         legal_space(limits.apply_confidence(question), limits)
     for tp, pp in pairs:
         budget.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
-        untried = "" if tp == chosen.tp else next(iter(left_out(question, limits, Layout(tp=tp))), "")
+        untried = "" if tp == layout.tp else next(iter(left_out(question, limits, Layout(tp=tp))), "")
         row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, untried, budget)}
         rows.append({**row, "chosen": (tp, pp) == plan})
     return pd.DataFrame(rows).sort_values(["tp", "pp"], ignore_index=True)
 
 
-def _heatmap_degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
-    """Parallel degrees to show in a heat map, up to the first degree above `most`, and the degree of the
+def _heatmap_degrees(degrees: Sequence[int], limit: int, plan_degree: int) -> Sequence[int]:
+    """Parallel degrees to show in a heat map, up to the first degree above `limit`, and the degree of the
     plan."""
-    first_beyond = [degree for degree in degrees if degree > most][:1]
-    small = [degree for degree in degrees if degree <= most]
+    first_beyond = [degree for degree in degrees if degree > limit][:1]
+    small = [degree for degree in degrees if degree <= limit]
     if len(small) > MAX_DEGREES:
-        small = [degree for degree in small if degree & (degree - 1) == 0 or degree == plan]
-    return sorted({*small, *first_beyond, plan})
+        small = [degree for degree in small if degree & (degree - 1) == 0 or degree == plan_degree]
+    return sorted({*small, *first_beyond, plan_degree})
 
 
 def _cell(question: Question, tp: int, pp: int, limits: Restrictions, untried: str, budget: Budget) -> Row:
@@ -441,7 +441,7 @@ def _walk_down(descent: MemoryDescent, fastest: SearchResult, points: int | None
     limits that fall in equal ratios; there are none if all points are wanted.
     """
     point, last, levels, complete = _point(descent.question, fastest), None, list[float](), True
-    smallest = None if points is None else descent.least_memory(_MEMORY, known=fastest)
+    smallest = None if points is None else descent.least_memory(_MEMORY, fastest=fastest)
     if points is not None and smallest is not None:
         last, steps, high = _point(descent.question, smallest[0]), max(points - 1, 1), fastest.best.peak_bytes
         ratio = last.estimate.peak_bytes / high
@@ -508,13 +508,13 @@ def pareto_frame(frontier: Frontier) -> pd.DataFrame:
 
 def frontier_frame(
     question: Question,
-    chosen: Estimate,
+    plan: Estimate,
     limits: Restrictions,
     budget: Budget,
     *,
     exact: bool = False,
     points: int | None = POINTS,
-    most_named: int | None = None,
+    max_named: int | None = None,
 ) -> pd.DataFrame:
     """Data frame of layouts at quick prices (blocks spread evenly) under every recompute policy, and of the
     Pareto frontier of memory and time.
@@ -524,7 +524,7 @@ def frontier_frame(
     `proven` (no layout at all is), `chosen`. Blocks are spread evenly, except in the chosen plan. With
     `exact` the frontier starts from the exact one over all placements, with at most `points` points (None:
     all). Rows whose cheap price beats the frontier are priced in full, and join it or fall below; none is
-    left above. In a cloud of more than `most_named` rows (None: any number) only rows priced in full have a
+    left above. In a cloud of more than `max_named` rows (None: any number) only rows priced in full have a
     name, as writing the others takes longer than pricing them.
 
     Raises:
@@ -532,16 +532,16 @@ def frontier_frame(
     """
     import pandas as pd
 
-    columns, limit, walked = cloud(question, limits, chosen.layout), chosen.memory_limit, tuple[Point, ...]()
+    columns, limit, walked = cloud(question, limits, plan.layout), plan.memory_limit, tuple[Point, ...]()
     if exact:
         both = (_MEMORY, Objective(name="time"))
         walked = exact_frontier(question, both, points=points, restrictions=limits, budget=budget).points
-    line = [one.estimate for one in walked if one.estimate.layout != chosen.layout] + [chosen]
+    line = [one.estimate for one in walked if one.estimate.layout != plan.layout] + [plan]
     proven = {one.estimate.layout for one in walked if one.gap <= 0}
     prices = balanced_prices(question, columns)
     open_rows, priced = _price_near_frontier(question, columns, prices, line, budget)
     line = priced + line  # the chosen plan stays last
-    cheap = pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named))
+    cheap = pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, max_named))
     frame = pd.concat([cheap, pd.DataFrame([_row(one, *_PRICES) for one in line])], ignore_index=True)
     peaks, seconds = (frame[name].to_numpy()[len(cheap) :] for name in ("peak_bytes", "step_seconds"))
     pareto = len(cheap) + pareto_rows(peaks, seconds, limit)
@@ -591,13 +591,13 @@ def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layo
 
 
 def _cheap_rows(
-    question: Question, x: LayoutColumns, prices: BalancedPrices, is_shown: Bools, most_named: int | None
+    question: Question, x: LayoutColumns, prices: BalancedPrices, shown_mask: Bools, max_named: int | None
 ) -> dict[str, object]:
-    """Columns of the data frame for layouts at quick prices, selected by the mask `is_shown` from flattened
+    """Columns of the data frame for layouts at quick prices, selected by the mask `shown_mask` from flattened
     prices (layouts, policies)."""
-    row, policy = np.nonzero(is_shown.reshape(prices.step_seconds.shape))
+    row, policy = np.nonzero(shown_mask.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
-    named_rows = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]
+    named_rows = np.unique(row) if max_named is None or len(row) <= max_named else row[:0]
     names = {number: str(x.layout(number)) for number in named_rows.tolist()}
     words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
     pairs = zip(row.tolist(), policy.tolist(), strict=True)

@@ -284,7 +284,7 @@ def _add_counts(certificates: Sequence[Certificate]) -> Certificate:
 
 def _certificate(
     objective: Objective,
-    chosen: _Attempt,
+    attempt: _Attempt,
     attempts: Sequence[_Attempt],
     limits: Restrictions,
     gap: float,
@@ -292,7 +292,7 @@ def _certificate(
 ) -> Certificate:
     """Certificate of the chosen answer, with the counts of layouts of all attempts added up, and the
     objective's gap over all attempts."""
-    certificate = chosen.certificate
+    certificate = attempt.certificate
     assert certificate is not None
     if objective.name == "memory" and gap > PROVEN:
         certificate = certificate.model_copy(update={"gap": 1.0, "bound": 0.0, "settled": None})
@@ -303,7 +303,7 @@ def _certificate(
             counts = {"layouts": layouts, "undecided" if one.is_unfinished else "infeasible": layouts}
             if layouts or one.is_unfinished:
                 certificates.append(certificate.model_copy(update=dict.fromkeys(_COUNTS, 0) | counts))
-        elif one is not chosen:
+        elif one is not attempt:
             certificates.append(one.certificate)
     if len(certificates) == 1:
         return certificate
@@ -313,7 +313,7 @@ def _certificate(
     space = f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {merged.space}"
     changed: dict[str, object] = {"seconds": budget.seconds_spent, "space": space}
     if objective.name not in ("memory", "gpus"):
-        changed |= {"gap": gap, "bound": chosen.estimates[0].compared_seconds * (1 - gap)}
+        changed |= {"gap": gap, "bound": attempt.estimates[0].compared_seconds * (1 - gap)}
     return merged.model_copy(update=changed)
 
 
@@ -379,18 +379,18 @@ class MemoryDescent:
     budget: Budget
 
     def least_memory(
-        self, objective: Objective, *, top: int = 1, known: SearchResult | None = None
+        self, objective: Objective, *, top: int = 1, fastest: SearchResult | None = None
     ) -> tuple[SearchResult, float] | None:
         """Fastest plans with the least peak memory that meet the deadline, and a proven lower bound on peak
         memory, bytes. The bound is within a billionth of the least peak if that is proven. None if no plan
         was found in time.
 
-        `known` is the result of the search for the fastest.
+        `fastest` is the result of the search for the fastest.
 
         Raises:
             InfeasibleError: nothing fits, or nothing that fits meets the deadline.
         """
-        best = known or self.budget.search(self.question, self.limits, top=top)
+        best = fastest or self.budget.search(self.question, self.limits, top=top)
         if best is None:
             return None
         if not objective.meets_deadline(self.question, best.best.step_seconds):

@@ -404,11 +404,11 @@ def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) ->
     return limits.trainer is not None and bool(refusals(limits.trainer, question, estimate.layout))
 
 
-def chance_faster(question: Question, one: Estimate, other: Estimate) -> float:
-    """Probability that the estimate `other` is truly faster than the estimate `one`, given their predicted
+def chance_faster(question: Question, reference: Estimate, rival: Estimate) -> float:
+    """Probability that the estimate `rival` is truly faster than the estimate `reference`, given their predicted
     steps."""
-    gain = math.log(one.compared_seconds / other.compared_seconds)
-    return chance_of_gain(gain, one.layout, other.layout, pair_error_of(question))
+    gain = math.log(reference.compared_seconds / rival.compared_seconds)
+    return chance_of_gain(gain, reference.layout, rival.layout, pair_error_of(question))
 
 
 def _slowest_competitive(question: Question, reference: Estimate) -> float:
@@ -417,9 +417,9 @@ def _slowest_competitive(question: Question, reference: Estimate) -> float:
     return reference.compared_seconds * math.exp(clear) * (1 + TIE_TOLERANCE)
 
 
-def _compare_with(question: Question, best: Estimate, other: Estimate) -> Alternative:
-    chance = chance_faster(question, best, other)
-    return Alternative(other, axes_that_differ(best.layout, other.layout), chance)
+def _compare_with(question: Question, best: Estimate, rival: Estimate) -> Alternative:
+    chance = chance_faster(question, best, rival)
+    return Alternative(rival, axes_that_differ(best.layout, rival.layout), chance)
 
 
 def max_slowdown(question: Question) -> float | None:

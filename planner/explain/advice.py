@@ -415,22 +415,22 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
     yield from along("etp", divisors(layout.tp) if model.has_experts else ())
 
 
-def changed_words(before: Layout, after: Layout) -> str:
-    """Words of layout notation in which `after` differs from `before`, such as "tp4 dp4", "mbs2", "no sp" or
+def changed_words(first: Layout, second: Layout) -> str:
+    """Words of layout notation in which `second` differs from `first`, such as "tp4 dp4", "mbs2", "no sp" or
     "usual overlap". Placement is ignored."""
     words = []
     for name, word in AXES.items():
-        old, new = before.resolve(name), after.resolve(name)
-        follows = name in RESOLVED_AS and getattr(before, name) is getattr(after, name) is None
-        silent = name == "context" and after.cp == 1
-        implied = name == "schedule" and new == usual_schedule(after.vpp) and before.vpp != after.vpp
+        old, new = first.resolve(name), second.resolve(name)
+        follows = name in RESOLVED_AS and getattr(first, name) is getattr(second, name) is None
+        silent = name == "context" and second.cp == 1
+        implied = name == "schedule" and new == usual_schedule(second.vpp) and first.vpp != second.vpp
         if name not in PLACING and old != new and not (follows or silent or implied):
             words.append(word.compare(name, new))
     return " ".join(words)
 
 
-def trouble_between(before: Layout, after: Layout) -> Trouble:
+def trouble_between(first: Layout, second: Layout) -> Trouble:
     """Effort of changing one layout into another, "re-sharding" if ranks then hold other parameters, else "a
     flag"."""
-    reshards = any(before.resolve(axis) != after.resolve(axis) for axis in _SHARDING)
+    reshards = any(first.resolve(axis) != second.resolve(axis) for axis in _SHARDING)
     return "re-sharding" if reshards else "a flag"

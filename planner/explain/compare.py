@@ -55,11 +55,11 @@ def same_model(questions: Sequence[Question]) -> bool:
     return len({model_flops(question.model, questions[0].training) for question in questions}) == 1
 
 
-def _names_or_fields(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Pair the label `what` with the names of the specs or, if all names are equal, the label of each field
+def _names_or_fields(label: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
+    """Pair the label `label` with the names of the specs or, if all names are equal, the label of each field
     with its values."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
-    return [(what, names)] if len({*names}) > 1 else _field_values(f"{what} ", specs)
+    return [(label, names)] if len({*names}) > 1 else _field_values(f"{label} ", specs)
 
 
 def _field_values(prefix: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
@@ -139,10 +139,10 @@ def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[L
     return [Line(group, part, unit, values[part]) for part in names if any(values[part])]
 
 
-def difference(before: Breakdown, after: Breakdown) -> Breakdown:
-    """Change of each part from `before` to `after`, the largest first; all changes add up to the change of
+def difference(first: Breakdown, second: Breakdown) -> Breakdown:
+    """Change of each part from `first` to `second`, the largest first; all changes add up to the change of
     the totals."""
-    changes = {part: after.get(part, 0.0) - before.get(part, 0.0) for part in before | after}
+    changes = {part: second.get(part, 0.0) - first.get(part, 0.0) for part in first | second}
     return Breakdown(sorted(changes.items(), key=lambda change: -abs(change[1])))
 
 

@@ -69,7 +69,7 @@ def draw_frontier(
             spending,
             exact=what.exact,
             points=what.points,
-            most_named=None if what.exact and what.named else _MOST_NAMED,
+            max_named=None if what.exact and what.named else _MOST_NAMED,
         )
         return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, subject_of(question)))
     from meshwright.plots.curves.pareto import pareto

@@ -41,7 +41,7 @@ def test_only_products_of_the_blocks_are_faster() -> None:
     assert slow.matrices_backward / 2 < quick.matrices_backward < 0.8 * slow.matrices_backward
     rest = slow.forward - matrix_seconds(wide, ONE, device_of(wide))[0]
     np.testing.assert_allclose(quick.forward - matrix_seconds(fp8, ONE, device_of(fp8))[0], rest)
-    ends = [end_seconds(question, ONE, device_of(question, wide=True)) for question in (wide, fp8)]
+    ends = [end_seconds(question, ONE, device_of(question, uncast=True)) for question in (wide, fp8)]
     np.testing.assert_allclose(ends[0].head_forward, ends[1].head_forward)
 
 

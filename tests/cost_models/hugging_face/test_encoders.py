@@ -159,7 +159,7 @@ def test_attention_both_ways_is_twice_the_work() -> None:
     model = resolve_model("bert-base").spec
     training = TrainingSpec(global_batch=8, sequence_length=4096)
     question = complete_question(model, resolve_cluster("dgx-a100-80gb", 8), training)
-    one, device = LayoutColumns.of([Layout(mbs=8)]), device_of(question, wide=True)
+    one, device = LayoutColumns.of([Layout(mbs=8)]), device_of(question, uncast=True)
     causal = replace(question, model=model.model_copy(update={"encoder": None}))
     both, half = (flash_seconds(which, one, device)[0][0] for which in (question, causal))
     assert both / half == pytest.approx(2 / (1 + 600 / 4096))
