@@ -13,19 +13,21 @@ from typing import Any, NamedTuple
 
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, either
-from cost_models.hugging_face.families import Family, Noted, data_of, families, unread, without_price
-from cost_models.hugging_face.readers import Config, in_turns, old_rotary_keys, unscaled
+from cost_models.hugging_face.families import (
+    Family,
+    Noted,
+    active_phrases,
+    data_of,
+    families,
+    unread,
+    without_price,
+)
+from cost_models.hugging_face.readers import ACTIVATIONS, Config, in_turns, old_rotary_keys, unscaled
 from cost_models.hugging_face.towers import tower_fields
 from cost_models.specs.transformer import Rotary
 
-_DROPOUT_KEYS = (
-    "resid_pdrop",
-    "hidden_dropout_prob",
-    "hidden_dropout",
-    "residual_dropout",
-    "resid_dropout",
-    "dropout",
-)
+_DROPOUT_KEYS: tuple[str, ...] = ("resid_pdrop", "hidden_dropout_prob", "hidden_dropout")
+_DROPOUT_KEYS += ("residual_dropout", "resid_dropout", "dropout")
 """Keys of GPT-2, GPT-J, Phi and MPT; BERT and its kin; Falcon, BLOOM, GPT-NeoX and StableLM; StarCoder 2; GPT-Neo;
 OPT."""
 
@@ -49,24 +51,8 @@ def dropout_of(config: Config) -> Dropout | None:
     return None
 
 
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu-tanh",
-    "gelu_fast": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "silu": "silu",
-    "swish": "silu",
-    "relu": "relu",
-    "relu2": "squared-relu",
-    "quick_gelu": "quick-gelu",
-}
-_EXPERT_KEYS = (
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-    "num_experts_per_tok",
-)
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
+"""Keys of a number of experts."""
 _LATER = {"num_experts": "num_local_experts"}
 """Key of a size → what `transformers` 5 may write in its place."""
 _SIZED_NAME = re.compile(r"[a-z].*\d|\d.*[a-z]", re.IGNORECASE)
@@ -89,20 +75,17 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     config = _as_named_today(config, family, class_values)
     missing = [f"`{key}`" for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
-        raise InputError(
-            f"{name} (model_type `{model_type}`) does not say {either(missing)}",
-            hint="add them, or use a catalogue model: meshwright catalog models",
-        )
-    if reason := family.refuse(config):
+        hint = "add them, or use a catalogue model: meshwright catalog models"
+        raise InputError(f"{name} (model_type `{model_type}`) does not say {either(missing)}", hint=hint)
+    for reason in active_phrases(family.refusals, config):
         raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
-    fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
+    fields = {field: config[key] for field, key in family.sizes.items()} | dict(family.facts)
     keys = dict(family.sizes)
     facts = ", ".join(_phrase(spec_field, value) for spec_field, value in family.facts.items())
     assumed = [f"{facts} (model_type {model_type})"] if facts else []
     assumed += [f"{key} {value} (model_type {model_type})" for key, value in class_values.items()]
     if prefix:
         assumed.insert(0, f"{_TEXT_ALONE} ({prefix.rstrip('.')})")
-    fields |= family.facts
     for spec_field, (key, default) in family.optional.items():
         keys[spec_field] = key
         if config.get(key) is not None:
@@ -116,19 +99,17 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         fields[spec_field], keys[spec_field] = value, key
         if key not in config:
             assumed.append(f"{_phrase(spec_field, value)} (no {key})")
-    fields["left_out"] = (*family.left_out(config), *unscaled(config))
+    fields["left_out"] = (*active_phrases(family.omissions, config), *unscaled(config))
     fields["activation"] = _activation(name, family, config, assumed)
     if family.simplification:
         assumed.append(family.simplification)
     if passed := unread(config, family.redundant):
         assumed.append(f"nothing of {passed}: not read")
-    if tower := tower_fields(document.value, fields, ACTIVATIONS):
+    if tower := tower_fields(document.value, fields):
         fields |= tower[0]
         assumed = [tower[1], *(one for one in assumed if not one.startswith(_TEXT_ALONE))]
-    fields |= {
-        "name": _model_name(document, fields),
-        "source": f"Hugging Face config, model_type {model_type}",
-    }
+    fields["name"] = _model_name(document, fields)
+    fields["source"] = f"Hugging Face config, model_type {model_type}"
     places: dict[Key, str] = {(spec_field,): f"{name}  {prefix}{key}" for spec_field, key in keys.items()}
     return Document(source=name, value=fields, flags=places), tuple(assumed)
 
@@ -164,16 +145,13 @@ _DERIVED = {
     "ffn_hidden_size": "MLP four times as wide as the model",
     "max_positions": "sequences of up to 2048 tokens",
 }
+_PARTS = {"attention_bias": "attention biases", "attention_output_bias": "bias on the attention's output"}
+_PARTS |= {"mlp_bias": "MLP biases", "qk_norm": "norms over queries and keys"}
+"""Spec field → what a model has where the field is true."""
 _PHRASES: dict[str, dict[Any, str]] = {
+    **{name: {True: part, False: f"no {part}"} for name, part in _PARTS.items()},
     "gated_mlp": {True: "gated MLP", False: "plain MLP"},
     "tied_embeddings": {True: "tied embeddings", False: "untied embeddings"},
-    "attention_bias": {True: "attention biases", False: "no attention biases"},
-    "attention_output_bias": {
-        True: "bias on the attention's output",
-        False: "no bias on the attention's output",
-    },
-    "mlp_bias": {True: "MLP biases", False: "no MLP biases"},
-    "qk_norm": {True: "norms over queries and keys", False: "no norms over queries and keys"},
     "qk_norm_over": {"all": "over all heads at once"},
     "norm_placement": {
         "after": "norms after attention and MLP",
@@ -227,18 +205,14 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
     """Look up the family (reading rules) of a config's `model_type`; raises InputError where the model cannot be
     represented."""
     if not isinstance(model_type, str):
-        raise InputError(
-            f"{name} does not say its `model_type`",
-            hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
-        )
+        hint = "it is neither a Hugging Face config nor, with `kind: transformer`, one of ours"
+        raise InputError(f"{name} does not say its `model_type`", hint=hint)
     title, known, problem = f"{name} (model_type `{printable(model_type)}`)", families(), ""
     if model_type not in known and (has := without_price(model_type, config)):
         features = f"{', '.join(has[:-1])} and {has[-1]}, which have" if has[1:] else f"{has[0]}, which has"
-        raise InputError(
-            f"{title} cannot be represented: it has {features} no price here",
-            hint="describe a model near it in YAML with `kind: transformer`",
-        )
-    experts = [count for key in _EXPERT_KEYS if isinstance(count := config.get(key), int)]
+        hint = "describe a model near it in YAML with `kind: transformer`"
+        raise InputError(f"{title} cannot be represented: it has {features} no price here", hint=hint)
+    experts = [count for key in _EXPERTS if isinstance(count := config.get(key), int)]
     mixtures = data_of("families.yaml")["mixtures"]
     if max(experts, default=2 * ("moe" in model_type.lower())) > 1 and model_type not in mixtures:
         known = {one: known[one] for one in mixtures}

@@ -60,16 +60,8 @@ class Family:
                 fields |= getattr(readers, name)(config, **arguments)
         return fields
 
-    def refuse(self, config: Config) -> str | None:
-        """Reason why a config cannot be represented as a `TransformerSpec`; None where it can."""
-        return next(_active_phrases(self.refusals, config), None)
 
-    def left_out(self, config: Config) -> tuple[str, ...]:
-        """Phrases for computations of the model that the spec's blocks lack, which are neither priced nor trained."""
-        return tuple(_active_phrases(self.omissions, config))
-
-
-def _active_phrases(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
+def active_phrases(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
     """Yield the phrases whose condition a config fulfils. A key that is absent has its class's value, and 0,
     false and null turn nothing on."""
     for condition in conditions:
@@ -103,7 +95,7 @@ def without_price(model_type: str, config: Config) -> list[str]:
     """Phrases for operations without a price in the blocks of a model type that is not in the table of families."""
     table = data_of("families.yaml")
     always = table["other_blocks"].get(model_type, table["features"])
-    return [always] if isinstance(always, str) else list(_active_phrases(always, config))
+    return [always] if isinstance(always, str) else list(active_phrases(always, config))
 
 
 def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:

@@ -24,6 +24,10 @@ Config = Mapping[str, Any]
 Derived = dict[str, tuple[str, Any]]
 """Our field → the key that it mostly follows from, and its value."""
 
+ACTIVATIONS = {"gelu": "gelu"} | dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh")
+ACTIVATIONS |= dict.fromkeys(("silu", "swish"), "silu")
+ACTIVATIONS |= {"relu": "relu", "relu2": "squared-relu", "quick_gelu": "quick-gelu"}
+"""Activation of a config → ours."""
 _KINDS = {"full_attention": "full", "indexed_attention": "full"}
 _KINDS |= {"sliding_attention": "window", "chunked_attention": "window"}
 """Word of `layer_types` → what a block's queries see."""
@@ -111,15 +115,9 @@ def in_turns(kinds: Sequence[str]) -> str:
 
 
 _USUAL_BASE = Rotary().base
-SCALED = {
-    "linear": {"factor": "factor"},
-    "llama3": {
-        "factor": "factor",
-        "first_positions": "original_max_position_embeddings",
-        "low_turns": "low_freq_factor",
-        "high_turns": "high_freq_factor",
-    },
-}
+SCALED = {"linear": {"factor": "factor"}}
+SCALED["llama3"] = {"factor": "factor", "first_positions": "original_max_position_embeddings"}
+SCALED["llama3"] |= {"low_turns": "low_freq_factor", "high_turns": "high_freq_factor"}
 """Kind of scaling → our field → the config's key."""
 _PLAIN = ("default", "mrope")
 """Kinds of scaling that change nothing for text."""
@@ -244,9 +242,8 @@ def smollm3(config: Config) -> Derived:
     window."""
     turned = turned_blocks(config)
     pattern = ["full" if one else "window" for one in turned]
-    return rotary(config, base=2e6, pattern=turned) | windows(
-        config, pattern=pattern, switch="use_sliding_window"
-    )
+    fields = rotary(config, base=2e6, pattern=turned)
+    return fields | windows(config, pattern=pattern, switch="use_sliding_window")
 
 
 def multiplied(config: Config) -> Derived:
@@ -425,12 +422,9 @@ def deepseek(config: Config) -> Derived:
     everything comes out of latents."""
     position = whole_number(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") != "deepseek_v2"
-    latent: dict[str, Any] = {
-        "kv_rank": config.get("kv_lora_rank"),
-        "query_rank": config.get("q_lora_rank"),
-        "position_dim": config.get("qk_rope_head_dim"),
-        "value_dim": config.get("v_head_dim"),
-    }
+    names = ("kv_rank", "query_rank", "position_dim", "value_dim")
+    keys = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")
+    latent: dict[str, Any] = dict(zip(names, map(config.get, keys), strict=True))
     picked: Derived = {}
     if (kept_tokens := config.get("index_topk")) is not None:
         latent["indexer"] = {"heads": config.get("index_n_heads"), "head_dim": config.get("index_head_dim")}
@@ -583,10 +577,8 @@ def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> De
     key, words = listed(config)
     kinds = [_MIXERS[word] for word in words]
     if not kinds and attention_at:
-        key, attention_layers = attention_at, config.get(attention_at) or []
-        kinds = [
-            "attention" if layer in attention_layers else "recurrence" for layer in range(blocks(config))
-        ]
+        key, attends = attention_at, config.get(attention_at) or []
+        kinds = ["attention" if layer in attends else "recurrence" for layer in range(blocks(config))]
     if not kinds:
         key = "full_attention_interval"
         interval = min(max(1, whole_number(config, key, full_every)), MAX_LAYERS)
@@ -602,9 +594,7 @@ def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[A
 
     Of mamba1 `heads` says how many times as many channels as the model's width there are.
     """
-    fields = {
-        name: default if config.get(key) is None else config[key] for name, (key, default) in keys.items()
-    }
+    fields = {name: usual if config.get(key) is None else config[key] for name, (key, usual) in keys.items()}
     hidden = whole_number(config, "hidden_size", 0)
     if kind == "mamba1":
         fields["heads"] = int(fields["heads"] * hidden) if isinstance(fields["heads"], int | float) else None
@@ -635,7 +625,7 @@ def nemotron_h(config: Config) -> Derived:
     width = "moe_shared_expert_intermediate_size"
     shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
     fields |= after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
-    fields |= {
+    return fields | {
         "num_experts": ("n_routed_experts", config.get("n_routed_experts")),
         "experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok")),
         "moe_ffn_hidden_size": ("moe_intermediate_size", config.get("moe_intermediate_size")),
@@ -643,7 +633,6 @@ def nemotron_h(config: Config) -> Derived:
         "routing_bias": (key, True),
         "shared_expert_ffn_hidden_size": (width, shared),
     }
-    return fields
 
 
 def nemotron_refusal(config: Config) -> Iterator[str]:
@@ -699,10 +688,9 @@ def lfm2(config: Config) -> Derived:
     if config.get("layer_types") or config.get("full_attn_idxs"):
         fields = mixers(config, attention_at="full_attn_idxs")
     if "recurrence" in fields.get("mixers", ("", ()))[1]:
-        convolution: dict[str, Any] = {"kind": "convolution", "heads": config.get("hidden_size")}
-        convolution |= {"conv_width": config.get("conv_L_cache", 3)}
-        convolution |= dict.fromkeys(("conv_bias", "bias"), config.get("conv_bias", False))
-        fields["recurrence"] = ("conv_L_cache", convolution)
+        shape = {"heads": config.get("hidden_size"), "conv_width": config.get("conv_L_cache", 3)}
+        shape |= dict.fromkeys(("conv_bias", "bias"), config.get("conv_bias", False))
+        fields["recurrence"] = ("conv_L_cache", {"kind": "convolution", **shape})
     if config.get("model_type") != "lfm2":
         return fields
     width = whole_number(config, "block_ff_dim", whole_number(config, "intermediate_size", 12_288))

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.hugging_face.families import data_of
-from cost_models.hugging_face.readers import Config
+from cost_models.hugging_face.readers import ACTIVATIONS, Config
 
 
-def tower_fields(
-    config: Config, decoder: Mapping[str, Any], activations: Mapping[str, str]
-) -> tuple[dict[str, Any], str] | None:
+def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
     """Spec fields of a model with its vision tower, added to the decoder's fields, and the assumption made; None
     where the tower is not known.
 
@@ -30,13 +28,12 @@ def tower_fields(
         tower[field] = default if vision.get(key) is None else vision[key]
     numbers = [one for one in tower.values() if not isinstance(one, str)]
     layers, width = tower["layers"], tower["hidden_size"]
-    if not all(isinstance(one, int | float) for one in numbers) or not isinstance(
-        decoder.get("num_layers"), int
-    ):
+    sized = all(isinstance(one, int | float) for one in numbers)
+    if not sized or not isinstance(decoder.get("num_layers"), int):
         return None
     if "ffn_hidden_size" not in tower:
         tower["ffn_hidden_size"] = int(width * vision.get("mlp_ratio", 4))
-    tower["activation"] = activations.get(vision.get("hidden_act", entry["activation"]))
+    tower["activation"] = ACTIVATIONS.get(vision.get("hidden_act", entry["activation"]))
     tower["norm_after"] = joined["normed"]
     behind = 0 if joined["normed"] else -1 - config.get("vision_feature_layer", -2)
     if tower["activation"] is None or not isinstance(behind, int) or not 0 <= behind < layers:
@@ -46,14 +43,12 @@ def tower_fields(
     if joined["matrices"] == 2:
         inner = merged if tower.get("merge") else decoder["hidden_size"]
         tower["projector_hidden_size"] = inner
-        tower["projector_activation"] = activations.get(config.get("projector_hidden_act", "gelu"), "gelu")
+        tower["projector_activation"] = ACTIVATIONS.get(config.get("projector_hidden_act", "gelu"), "gelu")
     tower["projector_bias"] = bool(config.get("multimodal_projector_bias", True))
     assumption = f"a vision tower of {tower['layers']} blocks before its decoder"
     if not joined["normed"]:
         assumption += f", without the {behind} behind it and their norm, which the decoder does not read"
     omissions = (joined["left_out"],) if "left_out" in joined else ()
-    return {
-        "num_layers": decoder["num_layers"] + tower["layers"],
-        "tower": tower,
-        "left_out": (*decoder.get("left_out", ()), *omissions),
-    }, assumption
+    left_out = (*decoder.get("left_out", ()), *omissions)
+    num_layers = decoder["num_layers"] + tower["layers"]
+    return {"num_layers": num_layers, "tower": tower, "left_out": left_out}, assumption

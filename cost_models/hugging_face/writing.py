@@ -7,9 +7,9 @@ from typing import Any
 
 from cost_models.documents import Document
 from cost_models.errors import InputError
-from cost_models.hugging_face.config import ACTIVATIONS, read_config
+from cost_models.hugging_face.config import read_config
 from cost_models.hugging_face.families import Family, families
-from cost_models.hugging_face.readers import SCALED
+from cost_models.hugging_face.readers import ACTIVATIONS, SCALED
 from cost_models.specs.transformer import Encoder, Rotary, TransformerSpec
 
 _FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"})
@@ -62,17 +62,14 @@ def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
     if model.positions == "rotary":
         config["rope_theta"] = rotary.base
     if rotary.scaling is not None:
-        fields = SCALED[rotary.scaling.kind]
-        config["rope_scaling"] = {"rope_type": rotary.scaling.kind} | {
-            theirs: getattr(rotary.scaling, ours) for ours, theirs in fields.items()
-        }
+        kind, scaling = rotary.scaling.kind, rotary.scaling
+        values = {theirs: getattr(scaling, ours) for ours, theirs in SCALED[kind].items()}
+        config["rope_scaling"] = {"rope_type": kind} | values
     if model.positions == "rotary" or model.attention_window is not None:
         config["sliding_window"] = model.attention_window
     if model.encoder is not None:
-        config |= {
-            "type_vocab_size": model.encoder.token_types,
-            "pad_token_id": max(0, model.encoder.first_position - 1),
-        }
+        config["type_vocab_size"] = model.encoder.token_types
+        config["pad_token_id"] = max(0, model.encoder.first_position - 1)
     if model.stacks is not None:
         gated = [word for word, ours in family.priced_as.items() if ours == model.activation]
         config |= {
