@@ -55,34 +55,20 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
         cluster.refuse([f"it has {len(gpus):,} GPUs; {MOST_DEVICES:,} are the most"], _NAMES)
     seen: dict[tuple[frozenset[str], float], Link] = {}
     firsts = [(link, seen.setdefault((frozenset(link[:2]), link.bandwidth), link)) for link in links]
-    cluster.refuse(
-        [
-            Problem(link.where, f"`{link.one}` -- `{link.other}` is said twice, first at {first.where}")
-            for link, first in firsts
-            if first is not link
-        ],
-        "parallel cables are one line with their number (`x2`, or a column `count`)",
-    )
+    twice = [(link, f"is said twice, first at {first.where}") for link, first in firsts if first is not link]
+    problems = [Problem(link.where, f"`{link.one}` -- `{link.other}` {what}") for link, what in twice]
+    cluster.refuse(problems, "parallel cables are one line with their number (`x2`, or a column `count`)")
     usual = most_common(gpus_of_node.values())
-    cluster.refuse(
-        [
-            f"{node} has {counted(count, 'GPU')}, other nodes have {usual}"
-            for node, count in gpus_of_node.items()
-            if count != usual
-        ],
-        "every node of a cluster has as many GPUs; leave the others out",
-    )
+    odd = {node: counted(count, "GPU") for node, count in gpus_of_node.items() if count != usual}
+    unequal = [f"{node} has {count}, other nodes have {usual}" for node, count in odd.items()]
+    cluster.refuse(unequal, "every node of a cluster has as many GPUs; leave the others out")
     cables = [link for link in links if not within_node(link)]
     levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]
     adapters = {name for link in cables for name in link[:2] if device_kind(name) == "nic"}
     strangers = sum(node_of(name) not in gpus_of_node for name in adapters)
-    return Fabric(
-        nodes=tuple(gpus_of_node),
-        gpus=tuple(gpus),
-        levels=tuple(levels),
-        odd=tuple(odd_links(links, levels, cluster.nodes)),
-        notes=(f"{counted(strangers, 'adapter')} of hosts without GPUs left out",) if strangers else (),
-    )
+    odd_words = tuple(odd_links(links, levels, cluster.nodes))
+    notes = (f"{counted(strangers, 'adapter')} of hosts without GPUs left out",) if strangers else ()
+    return Fabric(tuple(gpus_of_node), tuple(gpus), tuple(levels), odd=odd_words, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,21 +107,17 @@ class _Cluster:
         levels: list[FabricLevel] = []
         for kinds in _INSIDE:
             links = [link for link in self.links if link.kind in kinds and within_node(link)]
-            tiers = {
-                "node" if (np.array(tier.domain) == first_gpu).all() else f"group{at or ''}": tier
-                for at, tier in enumerate(
-                    tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
-                )
-            }
-            levels += self._levels(tiers, links, self.gpus, themselves, inner)
+            tiers = tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
+            whole = [bool((tier.domain == first_gpu).all()) for tier in tiers]
+            names = ["node" if joined else f"group{at or ''}" for at, joined in enumerate(whole)]
+            named = dict(zip(names, tiers, strict=True))
+            levels += self._levels(named, links, self.gpus, themselves, inner)
             inner = levels[-1].domain if levels else inner
             if levels and levels[-1].name == "node":
                 return levels
         incomplete = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
-        self.refuse(
-            [f"{one} has GPUs that are not connected inside it" for one in incomplete],
-            "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`",
-        )
+        apart = [f"{one} has GPUs that are not connected inside it" for one in incomplete]
+        self.refuse(apart, "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`")
         return levels
 
     def _single_gpu_level(self, gpus: Ints) -> FabricLevel:
@@ -160,23 +142,17 @@ class _Cluster:
             elif device_kind(name) == "switch":
                 switches.add(name)
         lonely = [node for node, names in by_node.items() if not names]
-        self.refuse(
-            [f"{node} has no cable to a switch or another node" for node in lonely],
-            "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`",
-        )
+        apart = [f"{node} has no cable to a switch or another node" for node in lonely]
+        self.refuse(apart, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
         inside = graph_of(filter(within_node, self.links))
         end_of_gpu, arriving, replacement = nearest(inside, self.gpus, by_node)
-        cables = [
-            link._replace(
-                one=replacement.get(link.one, link.one), other=replacement.get(link.other, link.other)
-            )
-            for link in cables
-        ]
+        end_beside = {name: name for link in cables for name in link[:2]} | replacement
+        cables = [link._replace(one=end_beside[link.one], other=end_beside[link.other]) for link in cables]
         number = {name: at for at, name in enumerate(arriving)}
         end = np.array([number[name] for name in end_of_gpu])
         units = [[name for name in by_node[node] if name in arriving] for node in self.nodes]
         tiers = tiers_of(graph_of(cables).subgraph({*arriving, *switches}), units, arriving)
-        parts = sorted(set(tiers[-1].domain if tiers else range(len(self.nodes))))
+        parts = np.unique(tiers[-1].domain if tiers else range(len(self.nodes)))
         if len(parts) > 1:
             first = " and ".join(f"`{self.nodes[at]}`" for at in parts[:8])
             message = f"{self.nodes[parts[-1]]} is not connected with all others: {len(parts)} parts, those of {first}"
@@ -200,7 +176,7 @@ class _Cluster:
         ways = np.bincount(inner, minlength=len(inner))
         sharers = most_common(np.unique(end, return_counts=True)[1].tolist()) if network else 1
         for name, tier in tiers.items():
-            domain_of_gpu = np.array(tier.domain)[unit]
+            domain_of_gpu = tier.domain[unit]
             domains, nested = len(np.unique(inner)), len(_pairs(inner, domain_of_gpu)[0])
             if not nested == domains > len(np.unique(domain_of_gpu)):
                 continue  # it joins nothing that another medium has not
@@ -209,7 +185,7 @@ class _Cluster:
             bundle = np.array([number[tier.bundles[one]] for one in ends], dtype=np.int64)
             capacity = np.array([one.capacity for one in bundles])
             seconds = 2 * np.array([tier.seconds[one] for one in ends])
-            inside, lower = _pairs(inner, np.array(tier.inner)[unit])
+            inside, lower = _pairs(inner, tier.inner[unit])
             out = np.bincount(inside, [tier.cuts[one] for one in lower.tolist()], len(inner))
             inside, passed = _pairs(inner, bundle[end])
             carried = np.bincount(inside, np.append(capacity, 0.0)[passed], len(inner))

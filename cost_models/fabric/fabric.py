@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -80,7 +80,7 @@ class FabricLevel:
         return bool(slow or (np.abs(self.capacity - rates) > CLOSE * self.capacity).any())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fabric:
     """Links of a cluster as levels, from inside the nodes to between them, with deviations from a regular network."""
 
@@ -106,21 +106,16 @@ class Fabric:
 def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Sequence[str]) -> Iterator[str]:
     """Yield a sentence (no full stop) per cable, switch, node or level that differs from comparable ones in the
     cluster."""
-    links_of_pair: dict[frozenset[str], list[Link]] = defaultdict(list)
+    wires: dict[frozenset[str], list[Link]] = defaultdict(list)
     for link in links:
-        links_of_pair[frozenset(link[:2])].append(link)
+        wires[frozenset(link[:2])].append(link)
     for level in levels:
-        bundles = [
-            [(pair, link) for pair in cables for link in links_of_pair[frozenset(pair)]]
-            for cables in level.cables
-        ]
-        yield from _odd_cables(level, bundles)
+        yield from _odd_cables(level, wires)
         if level.network and len(level.sizes) > 1:
             counts = Counter(Counter(level.domain.tolist()).values())
             per = len(level.domain) // len(nodes)
-            sizes = ", ".join(
-                f"{counted(n, 'domain')} of {size // per}" for size, n in sorted(counts.items(), reverse=True)
-            )
+            largest_first = sorted(counts.items(), reverse=True)
+            sizes = ", ".join(f"{counted(n, 'domain')} of {size // per}" for size, n in largest_first)
             yield f"the {level.name} level joins unequal numbers of nodes: {sizes}"
     if network := next((level for level in levels if level.network), None):
         ends = network.end.reshape(len(nodes), -1)
@@ -130,11 +125,10 @@ def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Seque
                 yield f"{name} has {counted(count, 'adapter')} where others have {most_common(adapters)}"
 
 
-def _odd_cables(
-    level: FabricLevel, bundles: Sequence[Sequence[tuple[tuple[str, str], Link]]]
-) -> Iterator[str]:
+def _odd_cables(level: FabricLevel, wires: Mapping[frozenset[str], Sequence[Link]]) -> Iterator[str]:
     """Yield a sentence per cable with an unusual rate, and per bundle with an unusual number of cables, compared
-    with most of the level."""
+    with most of the level. `wires` are the links between two devices."""
+    bundles = [[(pair, link) for pair in pairs for link in wires[frozenset(pair)]] for pairs in level.cables]
     if not (all_links := [link for bundle in bundles for _, link in bundle]):
         return
     rate = most_common(link.bandwidth for link in all_links for _ in range(link.cables))

@@ -67,12 +67,11 @@ def _listed_links(text: str, name: str) -> LinkFile:
     return file
 
 
-def _unknown(names: Iterable[str], place: str, noun: str) -> list[Problem]:
-    unknown = [name for name in names if name not in COLUMNS]
-    return [
-        Problem(place, f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}")
-        for name in unknown
-    ]
+def _unknown(names: Iterable[str], place: str, noun: str) -> Iterator[Problem]:
+    for name in names:
+        if name not in COLUMNS:
+            message = f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}"
+            yield Problem(place, message)
 
 
 def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
@@ -163,14 +162,10 @@ def _links(fabric: Fabric) -> dict[str, Any]:
     """Cluster file fields for a fabric's levels, as `intra_node`, `inter_node` and `rails`, or as a list of more
     levels."""
     levels = fabric.levels
-    links: list[dict[str, Any]] = [
-        {
-            "kind": level.kind,
-            "bandwidth": exact_rate(level.bandwidth, level.kind),
-            "latency": f"{level.latency * 1e6:.9g} us",
-        }
-        for level in levels
-    ]
+    links: list[dict[str, Any]] = []
+    for level in levels:
+        rate, latency = exact_rate(level.bandwidth, level.kind), f"{level.latency * 1e6:.9g} us"
+        links.append({"kind": level.kind, "bandwidth": rate, "latency": latency})
     if levels[0].name == "node" and len(levels) <= 2:
         rails = {"rails": fabric.gpus_per_node // levels[1].sharers} if levels[1:] else {}
         return {"links": dict(zip(("intra_node", "inter_node"), links, strict=False))} | rails

@@ -121,10 +121,9 @@ def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
         end = np.arange(len(level.end)) // opening.sharers
         bundle = end if level.opens else level.inner
         capacity: Array = np.bincount(bundle) * np.float64(level.bandwidth)
-        of_end, inner, node_inside = (
-            column[:: opening.sharers] for column in (bundle, level.inner, opening.inner)
-        )
-        typical = _View(end, of_end, capacity, inner, node_inside, np.ones(len(inner)))
+        first = slice(None, None, opening.sharers)  # GPU of each end
+        places = level.inner[first], opening.inner[first]
+        typical = _View(end, bundle[first], capacity, *places, np.ones(len(places[0])))
         fabric.cache[at] = _View(level.end, level.bundle, level.capacity, domain, node, rate), typical
     views: tuple[_View, _View] = fabric.cache[at]
     return views
@@ -153,9 +152,8 @@ class _Flows:
         for view in views:
             rings.append(min(self._ring(view, group, rank), np.inf if rings else slowed))
             exchanges.append(_fullest(view, view.end[rank], farther_members))
-            pairs.append(
-                min(_fullest(view, view.end[ranks[over]], np.ones(over.sum())) for ranks in (first, second))
-            )
+            sides = (_fullest(view, view.end[ranks[over]], np.ones(over.sum())) for ranks in (first, second))
+            pairs.append(min(sides))
         mean = np.bincount(group, level.seconds[level.end[rank]]) / np.maximum(1, np.bincount(group))
         delay = _ratio(mean.max(), level.latency)
         return Share(_ratio(*rings), _ratio(*exchanges), _ratio(*pairs), delay), rings[0]
@@ -220,9 +218,8 @@ def _fullest(view: _View, end: Ints, load: Array) -> float:
     bundle = view.bundle[end]
     carried = bundle >= 0
     total = np.bincount(bundle[carried], load[carried], len(view.capacity))
-    return float(
-        np.divide(view.capacity, total, out=np.full(len(total), np.inf), where=total > 0).min(initial=np.inf)
-    )
+    unused = np.full(len(total), np.inf)
+    return float(np.divide(view.capacity, total, out=unused, where=total > 0).min(initial=np.inf))
 
 
 def _ratio(actual: float, typical: float) -> float:

@@ -18,6 +18,10 @@ from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from cost_models.arrays import Ints
+
 if TYPE_CHECKING:
     import networkx
     from networkx.utils import UnionFind
@@ -55,9 +59,9 @@ class Bundle:
 class Tier(NamedTuple):
     """One level of a link graph, at which smaller domains merge into larger ones."""
 
-    inner: Sequence[int]
+    inner: Ints
     """For each unit the domain that is left."""
-    domain: Sequence[int]
+    domain: Ints
     """For each unit the domain that is reached."""
     bundles: Mapping[str, Bundle | None]
     """For each end the cables on its way out; None where it is there already."""
@@ -85,9 +89,8 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
             break
         cuts, bundles = climb.cuts(joint), climb.rise(joint)
         if len(set(climb.inner)) < len(set(inner)):
-            tiers.append(
-                Tier(inner, climb.inner, bundles, dict(climb.seconds), cuts, switches=tuple(joint.absorbed))
-            )
+            domains = np.array(inner), np.array(climb.inner)
+            tiers.append(Tier(*domains, bundles, dict(climb.seconds), cuts, tuple(joint.absorbed)))
     return tiers
 
 
@@ -154,22 +157,18 @@ class _Climb:
             is_small = len(part) <= _MOST_CUTS
             tree = networkx.gomory_hu_tree(part) if is_small else networkx.minimum_spanning_tree(part)
             smallest_cut = 0.0
-            for first, second, cut in sorted(
-                tree.edges(data="weight", default=1.0), key=lambda edge: -edge[2]
-            ):
+            edges = tree.edges(data="weight", default=1.0)
+            for first, second, cut in sorted(edges, key=lambda edge: -edge[2]):
                 if cut < smallest_cut * (1 - 1e-9):
                     break
                 union.union(first, second)
-                members = [
-                    vertex for vertex in part if isinstance(vertex, int) and union[vertex] == union[first]
-                ]
-                smallest_cut = smallest_cut or cut * (len(members) > 1)
+                members = sum(isinstance(one, int) and union[one] == union[first] for one in part)
+                smallest_cut = smallest_cut or cut * (members > 1)
         joined = _first_members(union, dict.fromkeys(self.inner))
         target = {union[domain]: member for domain, member in joined.items()}
         free = (vertex for vertex in quotient if isinstance(vertex, str))
-        return Joint(
-            joined, {switch: target[union[switch]] for switch in free if union[switch] in target}, direct=True
-        )
+        absorbed = {switch: target[union[switch]] for switch in free if union[switch] in target}
+        return Joint(joined, absorbed, direct=True)
 
     def cuts(self, joint: Joint) -> dict[int, float]:
         """Map each domain to the minimum cut in bytes/s between it and the switches that absorb it, an equal part of
@@ -180,10 +179,8 @@ class _Climb:
         outside: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
         outside |= {switch: ("switches", target) for switch, target in joint.absorbed.items()}
         contracted = _contracted(self.graph, outside | self.domain)
-        capacities = {
-            one: sum(edge["capacity"] for edge in contracted[one].values()) if one in contracted else 0.0
-            for one in joint.joined
-        }
+        contracted.add_nodes_from(joint.joined)
+        capacities = {one: sum(edge["capacity"] for edge in contracted[one].values()) for one in joint.joined}
         alike: dict[tuple[int, float], list[int]] = defaultdict(list)
         for domain, target in joint.joined.items():
             alike[target, capacities[domain]].append(domain)
@@ -229,14 +226,14 @@ class _Climb:
         return bundles
 
     def _bundle(
-        self, source: frozenset[str], domain: int, new_domain: Mapping[str, int], *, direct: bool
+        self, source: frozenset[str], domain: int, joined: Mapping[str, int], *, direct: bool
     ) -> Bundle | None:
         """Cables from the devices `source` out of their domain; None where there are none."""
         cables, latency, total = [], 0.0, 0.0
         number, rate = Counter[str](), defaultdict[str, float](lambda: inf)
         for vertex in sorted(source):
             for neighbour, edge in self.graph[vertex].items():
-                if self.domain.get(neighbour) != domain and new_domain.get(neighbour) == new_domain[vertex]:
+                if self.domain.get(neighbour) != domain and joined.get(neighbour) == joined[vertex]:
                     number[vertex] += edge["cables"]
                     rate[vertex] = min(rate[vertex], edge["rate"])
                     total += edge["capacity"]

@@ -54,9 +54,8 @@ class UserStatement:
 
 def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
     """Error that lists the problems in a file of links."""
-    return InputError(
-        f"{counted(len(problems), 'problem')} in {source}", problems=first_few(problems), hint=hint
-    )
+    headline = f"{counted(len(problems), 'problem')} in {source}"
+    return InputError(headline, problems=first_few(problems), hint=hint)
 
 
 def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
@@ -119,10 +118,8 @@ def _stated_rates(text: str, source: str, problems: list[Problem]) -> dict[str, 
 def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield (device, device, matrix cell) for every link of a node."""
     cells = {(one, other): topology.path(one, other) for one, other in combinations(gpus, 2)}
-    if (
-        len(set(cells.values())) == 1
-        and sum(topology.nvlinks(gpus[0], other) for other in gpus[1:]) > MOST_NVLINKS
-    ):
+    nvlinks = sum(topology.nvlinks(*pair) for pair in cells if gpus[0] in pair)
+    if len(set(cells.values())) == 1 and nvlinks > MOST_NVLINKS:
         yield from ((gpu, "nvswitch", topology.path(*gpus[:2])) for gpu in gpus)
     else:
         yield from ((one, other, cell) for (one, other), cell in cells.items() if cell.startswith("NV"))
@@ -172,9 +169,8 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     if statement.intra_node is None:
         problems.append(Problem(source, "a network does not show the links between GPUs of a node"))
     if problems or statement.intra_node is None:
-        raise unreadable(
-            source, problems, "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
-        )
+        hint = "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
+        raise unreadable(source, problems, hint)
     others = _other_hosts(hosts, statement.hosts)
     if len(others) == len(hosts):
         message = f"no host is called `{statement.hosts}`, they are {', '.join(others[:5])}"
@@ -188,9 +184,8 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     hosts = {host: guids for host, guids in hosts.items() if host not in others}
     count = most_common(map(len, hosts.values()))
     if small := [host for host, guids in hosts.items() if 2 * len(guids) <= count and count > 1]:
-        file.notes.append(
-            f"{counted(len(small), 'host')} with half the adapters or fewer left out: {', '.join(small[:5])}"
-        )
+        hosts_left_out = f"{counted(len(small), 'host')} with half the adapters or fewer left out"
+        file.notes.append(f"{hosts_left_out}: {', '.join(small[:5])}")
     hosts = {host: guids for host, guids in hosts.items() if host not in small}
     name_of_guid = _known_names(devices, hosts)
     if statement.gpus is None:
@@ -225,12 +220,15 @@ def _other_hosts(hosts: Iterable[str], pattern: str | None) -> list[str]:
     return [host for host in hosts if host not in gpu_nodes]
 
 
-def _devices_and_cables(
-    text: str, source: str
-) -> tuple[dict[str, tuple[str, str]], dict[tuple[str, str, float], int], list[Problem]]:
-    """Parse `ibnetdiscover` output: GUID → kind (Switch, Ca or Rt) and description of a device; number of cables by
-    both GUIDs and rate; a problem for each line that cannot be read."""
-    devices: dict[str, tuple[str, str]] = {}
+Devices = dict[str, tuple[str, str]]
+"""GUID → kind (Switch, Ca or Rt) and description of a device."""
+Cables = dict[tuple[str, str, float], int]
+"""GUIDs of both ends, and Gb/s → number of cables."""
+
+
+def _devices_and_cables(text: str, source: str) -> tuple[Devices, Cables, list[Problem]]:
+    """Parse `ibnetdiscover` output into its devices, cables, and a problem for each line that cannot be read."""
+    devices: Devices = {}
     ends: dict[tuple[str, int], tuple[str, int, float]] = {}
     problems: list[Problem] = []
     guid = ""
@@ -246,35 +244,30 @@ def _devices_and_cables(
                 problems.append(Problem(f"{source}:{number}", message))
             else:
                 ends[guid, int(port[1])] = port[2], int(port[3]), int(port[4]) * lane
-    cables: dict[tuple[str, str, float], int] = defaultdict(int)
+    cables: Cables = defaultdict(int)
     for near, (far_guid, far_port, rate) in ends.items():
         far = far_guid, far_port
-        if far_guid in devices and (
-            near < far or far not in ends
-        ):  # each cable once, also one that one end reports
+        # each cable once, also one that one end reports
+        if far_guid in devices and (near < far or far not in ends):
             first, second = sorted((near[0], far_guid), key=lambda end: devices[end][0] == "Switch")
             cables[first, second, rate] += 1
     return devices, cables, problems
 
 
-def _known_names(
-    devices: Mapping[str, tuple[str, str]], hosts: Mapping[str, Sequence[str]]
-) -> dict[str, str]:
+def _known_names(devices: Devices, hosts: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Map each GUID to a device name, `host.nic0` in order of descriptions or the description of a switch."""
 
-    def in_order(guids: Iterable[str]) -> list[str]:
+    def ordered(guids: Iterable[str]) -> list[str]:
         return sorted(guids, key=lambda guid: (natural(devices[guid][1]), guid))
 
-    name_of_guid = {
-        guid: f"{host}.nic{at}" for host, guids in hosts.items() for at, guid in enumerate(in_order(guids))
-    }
+    names = {guid: f"{host}.nic{at}" for host, nics in hosts.items() for at, guid in enumerate(ordered(nics))}
     uses = Counter[str]()
-    for guid in in_order(guid for guid, (kind, _) in devices.items() if kind != "Ca"):
+    for guid in ordered(guid for guid, (kind, _) in devices.items() if kind != "Ca"):
         name = _safe(devices[guid][1].removeprefix("MF0;").partition(":")[0]).replace(".", "-")
         name = name if re.search("switch|leaf|spine|core|tor|sw", name.lower()) else f"switch-{name}"
         uses[name] += 1
-        name_of_guid[guid] = name if uses[name] == 1 else f"{name}-{uses[name]}"
-    return name_of_guid
+        names[guid] = name if uses[name] == 1 else f"{name}-{uses[name]}"
+    return names
 
 
 def _safe(text: str) -> str:

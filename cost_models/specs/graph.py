@@ -90,25 +90,22 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
 def expand(text: str) -> list[str]:
     """Expand a text with number ranges into device names, the first range slowest. "n[0-1].gpu[0-3]" → eight
     names. Raises ValueError for a text that is no name, or stands for too many."""
+    name = printable(text, 60)
     if not _NAME.fullmatch(text):
-        raise ValueError(
-            f"`{printable(text, 60)}` is not a name; write it like `node0.gpu3` or `node[0-31].gpu[0-7]`"
-        )
+        raise ValueError(f"`{name}` is not a name; write it like `node0.gpu3` or `node[0-31].gpu[0-7]`")
     parts = _RANGE.split(text)
     if len(parts) == 1:
         return [text]
-    spans = [[_span(one) for one in part.split(",")] for part in parts[1::2]]
-    if (size := prod(sum(last - first + 1 for first, last, _ in span) for span in spans)) > MOST_DEVICES:
-        raise ValueError(
-            f"`{printable(text, 60)}` stands for {size:,} devices; {MOST_DEVICES:,} are the most"
-        )
-    lists = [
-        [f"{at:0{wide}}" for first, last, wide in span for at in range(first, last + 1)] for span in spans
-    ]
-    return [
-        "".join(part for pair in zip(parts[::2], (*numbers, ""), strict=True) for part in pair)
-        for numbers in product(*lists)
-    ]
+    runs = [[_span(one) for one in part.split(",")] for part in parts[1::2]]
+    if (size := prod(sum(last - first + 1 for first, last, _ in run) for run in runs)) > MOST_DEVICES:
+        raise ValueError(f"`{name}` stands for {size:,} devices; {MOST_DEVICES:,} are the most")
+    lists = [[f"{at:0{wide}}" for first, last, wide in run for at in range(first, last + 1)] for run in runs]
+    return [_filled(parts[::2], numbers) for numbers in product(*lists)]
+
+
+def _filled(words: Sequence[str], numbers: Iterable[str]) -> str:
+    """Name from the words around its numbers, and the numbers."""
+    return "".join(part for pair in zip(words, (*numbers, ""), strict=True) for part in pair)
 
 
 def _span(text: str) -> tuple[int, int, int]:
@@ -138,9 +135,8 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
 
     ones, others = (parsed(expand, name) or [] for name in (one, other.removeprefix("*")))
     if not bandwidth:
-        refuse(
-            f"`{printable(one, 60)}` -- `{printable(other, 60)}` has no bandwidth; write it like `400 Gb/s`"
-        )
+        ends = f"`{printable(one, 60)}` -- `{printable(other, 60)}`"
+        refuse(f"{ends} has no bandwidth; write it like `400 Gb/s`")
     rate = parsed(parse_bandwidth, bandwidth) if bandwidth else None
     seconds = parsed(parse_seconds, latency) if latency else None
     if seconds is not None and seconds > _LONGEST:
@@ -153,14 +149,11 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
         refuse(f"`{printable(kind, 30)}` is no kind of link{known}")
     for name in (*ones[:1], *others[:1]):
         if device_kind(name) is None:
-            refuse(
-                f"unknown device `{name}`: the last part of its name says what it is, like `gpu0`, `nic0`, `nvswitch`, "
-                "`pcie0`, `leaf0`, `spine0`, `switch0`"
-            )
+            known = "`gpu0`, `nic0`, `nvswitch`, `pcie0`, `leaf0`, `spine0`, `switch0`"
+            refuse(f"unknown device `{name}`: the last part of its name says what it is, like {known}")
         elif device_kind(name) != "switch" and not node_of(name):
-            refuse(
-                f"`{name}` is in no node; the node stands before the last dot of its name, like `node0.gpu0`"
-            )
+            where = "the node stands before the last dot of its name, like `node0.gpu0`"
+            refuse(f"`{name}` is in no node; {where}")
     star = other.startswith("*")
     if ones and len(ones) * (len(others) if star else 1) > MOST_LINKS:
         refuse(f"these are more than {MOST_LINKS:,} links")
@@ -196,10 +189,8 @@ def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], 
         if match := _LINE.fullmatch(line.strip()):
             links += read_link(match.groupdict(), place, problems)
         else:
-            text = printable(line, 80)
-            problems.append(
-                Problem(place, f"`{text}` is no link; write it like `node0.nic0 -- leaf0 400 Gb/s 2.5 us`")
-            )
+            example = "`node0.nic0 -- leaf0 400 Gb/s 2.5 us`"
+            problems.append(Problem(place, f"`{printable(line, 80)}` is no link; write it like {example}"))
         if len(links) > MOST_LINKS:
             return [], [*problems, Problem(place, f"these are more than {MOST_LINKS:,} links")]
     return links, problems
@@ -267,7 +258,7 @@ def fold(names: Iterable[str]) -> str:
         return ""
     columns = [list(dict.fromkeys(column)) for column in zip(*(part[1::2] for part in parts), strict=True)]
     texts = [column[0] if len(column) == 1 else f"[{_runs(column)}]" for column in columns]
-    text = "".join(part for pair in zip(parts[0][::2], (*texts, ""), strict=True) for part in pair)
+    text = _filled(parts[0][::2], texts)
     return text if prod(map(len, columns)) == len(listed) and expand(text) == listed else ""
 
 
