@@ -186,10 +186,8 @@ class _Survey:
         yield from dict.fromkeys(self.machine.unsaid)
         slurm_gpus = job_gpus(self.machine)
         if slurm_gpus and slurm_gpus != len(self.gpus):
-            yield (
-                f"SLURM gives this job {slurm_gpus} GPUs of this node, the driver shows {len(self.gpus)}:"
-                " the file has these"
-            )
+            given = f"SLURM gives this job {slurm_gpus} GPUs of this node"
+            yield f"{given}, the driver shows {len(self.gpus)}: the file has these"
         if self.inside.order:
             order = ",".join(map(str, self.inside.order))
             yield f"bridges do not join neighbours; number GPUs by them: CUDA_VISIBLE_DEVICES={order}"
@@ -198,10 +196,8 @@ class _Survey:
             same_gpu = [one for one in of_gpu if one.gpu.name == self.gpu_spec.name]
             if same_gpu and min(one.gpus_per_node for one in same_gpu) > len(self.gpus):
                 racks = ", ".join(one.name for one in same_gpu)
-                yield (
-                    f"NVLink of {self.gpu_spec.name} joins nodes of a rack, which one does not show;"
-                    f" the catalogue has whole racks: {racks}"
-                )
+                joins = f"NVLink of {self.gpu_spec.name} joins nodes of a rack, which one does not show"
+                yield f"{joins}; the catalogue has whole racks: {racks}"
         if _INTER not in self.links:
             yield f"no link between nodes is known ({self.network.why_open}); several need one: --link {EXAMPLE}"
         if self.host.numa_nodes > 1:
@@ -209,10 +205,8 @@ class _Survey:
         if self.host.drives:
             size = format_bytes(sum(size for _, size in self.host.drives))
             models = ", ".join(dict.fromkeys(model for model, _ in self.host.drives))
-            yield (
-                f"{counted(len(self.host.drives), 'drive')} of {size} ({models}): to use them write"
-                f" `drive: {{capacity: {size}, read: ..., write: ...}}` with rates you measured"
-            )
+            example = f"`drive: {{capacity: {size}, read: ..., write: ...}}` with rates you measured"
+            yield f"{counted(len(self.host.drives), 'drive')} of {size} ({models}): to use them write {example}"
         yield "not known without an administrator: `host_memory_bandwidth`, which counts where a plan offloads"
 
 

@@ -46,24 +46,20 @@ def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
     of several kinds."""
     rows = _rows(machine)
     if not rows:
-        raise HostError(
-            "no GPU on this machine",
-            problems=[Problem("", what) for what in machine.unsaid],
-            hint="ask on a node that has some (`srun meshwright cluster --discover`); this CPU is cluster `local`",
+        hint = (
+            "ask on a node that has some (`srun meshwright cluster --discover`); this CPU is cluster `local`"
         )
+        problems = [Problem("", what) for what in machine.unsaid]
+        raise HostError("no GPU on this machine", problems=problems, hint=hint)
     if any(row[-1] == "Enabled" for row in rows):
-        raise HostError(
-            "the GPUs are split into MIG slices, between which there are no links to train over",
-            hint="`nvidia-smi -mig 0` makes them whole again (needs an administrator)",
-        )
+        sliced = "the GPUs are split into MIG slices, between which there are no links to train over"
+        raise HostError(sliced, hint="`nvidia-smi -mig 0` makes them whole again (needs an administrator)")
     links = _nvlinks(machine)
     gpus = tuple(_gpu(row, links) for row in _visible(machine, rows))
     if len(kinds := list(dict.fromkeys(gpu.name for gpu in gpus))) > 1:
         indices = ",".join(str(gpu.index) for gpu in gpus if gpu.name == kinds[0])
-        raise HostError(
-            f"a node has one kind of GPU, this one {len(kinds)}: {', '.join(kinds)}",
-            hint=f"choose with {_VISIBLE}: `{_VISIBLE}={indices} meshwright cluster --discover`",
-        )
+        hint = f"choose with {_VISIBLE}: `{_VISIBLE}={indices} meshwright cluster --discover`"
+        raise HostError(f"a node has one kind of GPU, this one {len(kinds)}: {', '.join(kinds)}", hint=hint)
     return gpus
 
 
@@ -93,9 +89,8 @@ def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
         return rows
     if set(indices) <= set(by_index):
         return [by_index[index] for index in indices]
-    machine.unsaid.append(
-        f"{_VISIBLE}=`{printable(','.join(indices), limit=60)}` does not number GPUs: all {len(rows)} count"
-    )
+    given = printable(",".join(indices), limit=60)
+    machine.unsaid.append(f"{_VISIBLE}=`{given}` does not number GPUs: all {len(rows)} count")
     return rows
 
 

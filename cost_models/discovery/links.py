@@ -37,11 +37,9 @@ class Topology:
         match = _NVLINKS.fullmatch(self.path(first, second))
         return int(match[1]) if match else 0
 
-    def near(self, device: str) -> set[str]:
+    def near(self, name: str) -> set[str]:
         """Devices connected to a given device through PCIe switches only."""
-        return {
-            pair[1 - pair.index(device)] for pair, way in self.ways.items() if device in pair and way in NEAR
-        }
+        return {pair[1 - pair.index(name)] for pair, way in self.ways.items() if name in pair and way in NEAR}
 
 
 def groups_of(devices: Sequence[str], linked: Iterable[tuple[str, str]]) -> list[list[str]]:
@@ -80,16 +78,8 @@ def parse_topology(output: str) -> Topology:
 
 UNKNOWN = "unknown"
 """Value of a field that the user must state: `plan` refuses it and names the field."""
-USUAL_LATENCY = {
-    "nvswitch": "3 us",
-    "nvlink": "3 us",
-    "xgmi": "3 us",
-    "pcie": "8 us",
-    "infiniband": "5 us",
-    "roce": "6 us",
-    "ethernet": "15 us",
-    "shared-memory": "50 us",
-}
+USUAL_LATENCY = dict.fromkeys(("nvswitch", "nvlink", "xgmi"), "3 us") | {"pcie": "8 us", "infiniband": "5 us"}
+USUAL_LATENCY |= {"roce": "6 us", "ethernet": "15 us", "shared-memory": "50 us"}
 """Usual latency of one hop of a medium, as the catalogue's clusters have it; no driver says it."""
 MOST_NVLINKS = 18
 """NVLinks that a GPU has at most (Hopper, Blackwell): more of them in one row of the matrix are those of a switch."""
@@ -137,25 +127,23 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
     groups = groups_of(names, (pair for pair, count in counts.items() if count))
     row = {one: sum(counts[one, other] for other in names if other != one) for one in names}
     # of links that are up, those to the GPUs that the matrix shows
-    rates = {
-        name: gpu.nvlink * row[name] / (len(gpu.nvlinks) or 1) for name, gpu in zip(names, gpus, strict=True)
-    }
+    shown = zip(row.values(), gpus, strict=True)
+    rate = min(gpu.nvlink * number / (len(gpu.nvlinks) or 1) for number, gpu in shown)
     if len(groups) == 1 < len(names):
-        return Inside(node=_over_nvlink(gpus, counts, row, min(rates.values())))
+        return Inside(node=_over_nvlink(gpus, counts, row, rate))
     inside = Inside(node=_through_host(gpus, topology, names))
     sizes = {len(group) for group in groups}
     if len(groups) == len(names):
         return inside
     if len(sizes) > 1:
         joined = ", ".join("+".join(group) for group in groups if len(group) > 1)
-        inside.node.assumed.append(
-            f"NVLinks that join a part of the GPUs ({joined}) are left out: groups differ in size"
-        )
+        unequal = f"NVLinks that join a part of the GPUs ({joined}) are left out: groups differ in size"
+        inside.node.assumed.append(unequal)
         return inside
     inside.group_size = sizes.pop()
     source = f"nvidia-smi: NVLink inside {counted(len(groups), 'group')} of {inside.group_size}, PCIe between"
     inside.node.source = source
-    inside.group = LinkReading(fields=link("nvlink", min(rates.values())), source=source)
+    inside.group = LinkReading(fields=link("nvlink", rate), source=source)
     if (order := [one for group in groups for one in group]) != names:
         inside.order = tuple(gpus[names.index(one)].index for one in order)
     return inside
@@ -169,18 +157,14 @@ def _over_nvlink(
     different, fewest = set(counts.values()), min(row.values())
     most = max(different)
     if len(different) == 1 and len(gpus) > 2 and (fewest > MOST_NVLINKS or len(gpus[0].nvlinks) == most):
-        bandwidth = min(gpu.nvlink for gpu in gpus)
-        return LinkReading(
-            fields=link("nvswitch", bandwidth), source=f"nvidia-smi: NV{most} between all GPUs"
-        )
-    reading = LinkReading(
-        fields=link("nvlink", rate), source=f"nvidia-smi: {counted(fewest, 'NVLink')} a GPU, without switches"
-    )
+        fields = link("nvswitch", min(gpu.nvlink for gpu in gpus))
+        return LinkReading(fields=fields, source=f"nvidia-smi: NV{most} between all GPUs")
+    source = f"nvidia-smi: {counted(fewest, 'NVLink')} a GPU, without switches"
+    reading = LinkReading(fields=link("nvlink", rate), source=source)
     if 0 in different:
         words = ", ".join(f"NV{count}" for count in sorted(different - {0}))
-        reading.assumed.append(
-            f"rings use all {fewest} NVLinks of a GPU ({words}); not every pair of GPUs has one"
-        )
+        rings = f"rings use all {fewest} NVLinks of a GPU ({words})"
+        reading.assumed.append(f"{rings}; not every pair of GPUs has one")
     return reading
 
 
@@ -191,22 +175,17 @@ def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str])
     if not all(ways):
         reading.assumed.append("no NVLink between GPUs: `nvidia-smi topo -m` does not say what joins them")
     if "SYS" in ways:
-        reading.assumed.append(
-            "GPUs of two sockets send as fast as those of one (how they are joined is not shown)"
-        )
+        fast = "GPUs of two sockets send as fast as those of one (how they are joined is not shown)"
+        reading.assumed.append(fast)
     return reading
 
 
 def sharing_host_link(topology: Topology, names: Sequence[str]) -> int | None:
     """Largest number of GPUs under one PCIe switch, which share its link to the host; None where the matrix does
     not show it."""
-    near, pairs = {one: topology.near(one) for one in names}, list(permutations(names, 2))
-    same_switch = [
-        (one, other)
-        for one, other in pairs
-        if topology.path(one, other) in NEAR or (near[one] & near[other]) - set(names)
-    ]
-    adapters = set().union(*near.values()) - set(names)
+    near, pairs, gpus = {one: topology.near(one) for one in names}, list(permutations(names, 2)), set(names)
+    same_switch = [(a, b) for a, b in pairs if b in near[a] or (near[a] & near[b]) - gpus]
+    adapters = set().union(*near.values()) - gpus
     if not adapters and not same_switch and any(topology.nvlinks(*pair) for pair in pairs):
         return None  # NVLinks hide what else joins two GPUs, and there is no adapter to tell
     return max(map(len, groups_of(names, same_switch)), default=1)

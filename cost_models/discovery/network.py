@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from cost_models.discovery.links import USUAL_LATENCY, Fields, LinkReading, Topology, link
@@ -19,16 +19,16 @@ from cost_models.units import counted, format_bandwidth, parse_bandwidth, parse_
 
 _RDMA = "/sys/class/infiniband"
 _RATE = re.compile(r"\s*([\d.]+) Gb/sec", re.ASCII)
-_KINDS: dict[str, Literal["infiniband", "roce"]] = {"InfiniBand": "infiniband", "Ethernet": "roce"}
+_KINDS = {"InfiniBand": "infiniband", "Ethernet": "roce"}
 _CHOICE = "NCCL_IB_HCA"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
+class Adapter(NamedTuple):
     """A network adapter with an active link."""
 
     name: str
-    kind: Literal["infiniband", "roce", "ethernet"]
+    kind: str
+    """`infiniband`, `roce` or `ethernet`."""
     rate: float
     """Bytes/s, one direction."""
 
@@ -45,7 +45,7 @@ def read_rdma(machine: Machine) -> list[Adapter]:
                 rate += float(match[1]) * 1e9 / 8
                 layer = (machine.read(f"{place}/link_layer") or "").strip()
         if rate:
-            adapters.append(Adapter(name=name, kind=_KINDS.get(layer, "ethernet"), rate=rate))
+            adapters.append(Adapter(name, _KINDS.get(layer, "ethernet"), rate))
     return adapters
 
 
@@ -57,7 +57,7 @@ def read_ethernet(machine: Machine) -> list[Adapter]:
         if (machine.read(f"{place}/operstate") or "").strip() != "up" or not machine.names(f"{place}/device"):
             continue
         if rate := _megabits((machine.read(f"{place}/speed") or "").strip()):
-            adapters.append(Adapter(name=name, kind="ethernet", rate=rate))
+            adapters.append(Adapter(name, "ethernet", rate))
     return adapters
 
 
@@ -136,9 +136,7 @@ def _adapters(root: ElementTree.Element) -> Iterator[Adapter]:
     for net in root.iter("net"):
         name = net.get("name", "net")
         if rate := _megabits(net.get("speed", "")):
-            yield Adapter(
-                name=name, kind="infiniband" if name.startswith(("mlx", "ib")) else "ethernet", rate=rate
-            )
+            yield Adapter(name, "infiniband" if name.startswith(("mlx", "ib")) else "ethernet", rate)
 
 
 def _megabits(text: str) -> float:
@@ -150,9 +148,7 @@ PLACES = ("intra_node", "inter_node")
 EXAMPLE = "inter_node=infiniband,400Gb/s,5us"
 
 
-def between_nodes(
-    machine: Machine, topology: Topology, nccl: NcclTopology, gpus: Sequence[str]
-) -> LinkReading:
+def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus: list[str]) -> LinkReading:
     """Detect the network link of a node, with each GPU's share of the rate of the training adapters."""
     rdma, witness = read_rdma(machine), "/sys/class/infiniband"
     if not rdma:
@@ -165,9 +161,8 @@ def between_nodes(
     if not wired:
         return LinkReading(why_open="no adapter says at what rate it sends")
     rates = ", ".join(f"{one.name} {format_bandwidth(one.rate)}" for one in wired)
-    return LinkReading(
-        why_open=f"which of {counted(len(wired), 'interface')} carry training is not known: {rates}"
-    )
+    which = f"which of {counted(len(wired), 'interface')} carry training is not known"
+    return LinkReading(why_open=f"{which}: {rates}")
 
 
 def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) -> LinkReading:
@@ -177,10 +172,9 @@ def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) 
         return LinkReading(why_open="its adapters are of several kinds" if kinds else "no adapter is left")
     kind, rate = kinds.pop(), sum(one.rate for one in adapters)
     rates = sorted({format_bandwidth(one.rate) for one in adapters})
-    summary = f"{witness}: {counted(len(adapters), 'adapter')} of {' and '.join(rates)}" + (
-        f", {selection}" if selection else ""
-    )
-    network = LinkReading(fields=link(kind, rate / gpus), rails=len(adapters), source=summary)
+    source = f"{witness}: {counted(len(adapters), 'adapter')} of {' and '.join(rates)}"
+    source += f", {selection}" if selection else ""
+    network = LinkReading(fields=link(kind, rate / gpus), rails=len(adapters), source=source)
     network.assumed.append("switches between nodes carry all adapters at once (a node does not show them)")
     if witness not in ("/sys/class/infiniband", "/sys/class/net"):
         network.assumed.append(f"adapters are of {kind} (NCCL's file has only their rates)")
@@ -196,9 +190,8 @@ def parse_link(text: str, place: str = "") -> Fields:
         message = f"`{kind}` is no kind of link{did_you_mean(kind, USUAL_LATENCY)}"
         raise _link_error(place, message, f"kinds: {', '.join(USUAL_LATENCY)}")
     if not 1 <= len(amounts) <= 2:
-        raise _link_error(
-            place, f"`{text}` is not KIND,BANDWIDTH or KIND,BANDWIDTH,LATENCY", f"like {EXAMPLE}"
-        )
+        message = f"`{text}` is not KIND,BANDWIDTH or KIND,BANDWIDTH,LATENCY"
+        raise _link_error(place, message, f"like {EXAMPLE}")
     try:
         fields = link(kind, parse_bandwidth(amounts[0]))
         if len(amounts) == 2:
