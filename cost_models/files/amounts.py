@@ -54,7 +54,7 @@ def _read_count(value: Any, noun: str, examples: str) -> Any:
     match = _matched(_COUNT, value)
     count = None if match is None else _whole_number(match, _BINARY)
     if match is None or count is None or not (match[4] or noun).lower().startswith(noun[:5]):
-        raise ValueError(f"`{_printable(value)}` is no number of {noun}; write it like {examples}")
+        raise ValueError(f"`{_shown(value)}` is no number of {noun}; write it like {examples}")
     return count
 
 
@@ -71,17 +71,13 @@ def read_batch(value: Any, sequence: Any) -> Any:
         return value
     match = _matched(_COUNT, value)
     if match is None:
-        raise ValueError(
-            f"`{_printable(value)}` is no number of sequences; write it like `512` or `4M tokens`"
-        )
+        raise ValueError(f"`{_shown(value)}` is no number of sequences; write it like `512` or `4M tokens`")
     noun = (match[4] or "").lower()
     if noun.startswith("t"):
         return _sequences(match, sequence)
     if match[3] and not noun:
-        raise ValueError(
-            f"`{match[0]}` counts neither tokens nor sequences; write `{match[0]} tokens` in quotes, or the number of"
-            " sequences"
-        )
+        cure = f"write `{match[0]} tokens` in quotes, or the number of sequences"
+        raise ValueError(f"`{match[0]}` counts neither tokens nor sequences; {cure}")
     count = _whole_number(match, _BINARY)
     if count is None:
         raise ValueError(f"`{match[0]}` is no whole number of sequences")
@@ -92,7 +88,7 @@ def read_tokens(value: str | float) -> float:
     """Parse a number of training tokens, such as `15T`, `300 billion` or `1.4e12`. Raises ValueError."""
     match = _matched(_TOKENS, str(value))
     if match is None:
-        return parse_count(_printable(str(value)))
+        return parse_count(_shown(str(value)))
     return parse_count(_plain(match[1]) + (match[2] or "")[:1].upper())
 
 
@@ -102,7 +98,7 @@ def read_duration(text: str) -> float:
     word = match[2].lower() if match else ""
     unit = next((unit for unit, words in _PERIODS.items() if word in words), None)
     if match is None or unit is None:
-        raise ValueError(f"`{_printable(text)}` is not a duration; write it like `30d` or `36h`")
+        raise ValueError(f"`{_shown(text)}` is not a duration; write it like `30d` or `36h`")
     number = _plain(match[1])
     return parse_seconds(f"{7 * float(number)} d" if unit == "week" else f"{number} {unit}")
 
@@ -113,7 +109,7 @@ def read_price(value: str | float) -> float:
     try:
         price = float(value if match is None else _plain(match[1]))
     except ValueError:
-        raise ValueError(f"`{_printable(str(value))}` is no price in dollars; write it like `2.50`") from None
+        raise ValueError(f"`{_shown(str(value))}` is no price in dollars; write it like `2.50`") from None
     if not SMALLEST <= price <= LARGEST:
         complaint = "must be a finite number" if price > LARGEST else "must be above zero"
         raise ValueError(f"{complaint}, not `{price:g}`")
@@ -126,7 +122,7 @@ def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return pattern.fullmatch(text.strip()) if len(text) <= _LONGEST else None
 
 
-def _printable(text: str) -> str:
+def _shown(text: str) -> str:
     return printable(text, _LONGEST)
 
 
@@ -153,7 +149,5 @@ def _sequences(match: re.Match[str], sequence: Any) -> int:
             return tokens // sequence
     fill = float(_plain(match[2])) * _BINARY[match[3].lower()] / sequence
     near = sorted({max(1, math.floor(fill)), math.ceil(fill)})
-    raise ValueError(
-        f"`{match[0]}` are no whole number of sequences of {grouped(sequence)} tokens;"
-        f" {' or '.join(map(grouped, near))} sequences are near"
-    )
+    message = f"`{match[0]}` are no whole number of sequences of {grouped(sequence)} tokens"
+    raise ValueError(f"{message}; {' or '.join(map(grouped, near))} sequences are near")

@@ -135,9 +135,8 @@ def _index(kind: Kind) -> dict[str, str]:
     for its name."""
     index: dict[str, str] = {}
     for file, text in _texts(kind).items():
-        entry_names = (
-            _document(kind, file).value["entries"] if _ENTRIES.search(text) else [file[: -len(".yaml")]]
-        )
+        single = [file.removesuffix(".yaml")]
+        entry_names = _document(kind, file).value["entries"] if _ENTRIES.search(text) else single
         assert not index.keys() & set(entry_names), f"{kind}/{file} repeats names of another file"
         index |= dict.fromkeys(entry_names, file)
     return index

@@ -69,9 +69,8 @@ def _of_array(path: Path, rows: int) -> Counts:
     except ValueError:
         raise InputError(f"`{path}` is no array of numbers (`numpy.save` writes one)") from None
     if counts.ndim != 1 or counts.dtype.kind not in "iuf":
-        raise InputError(
-            f"`{path}` holds {counts.dtype} of shape {counts.shape}; a count for each row is needed"
-        )
+        holds = f"`{path}` holds {counts.dtype} of shape {counts.shape}"
+        raise InputError(f"{holds}; a count for each row is needed")
     _require_rows(path, len(counts), rows)
     return np.asarray(counts, np.float64)
 
@@ -111,10 +110,8 @@ def _of_text(path: Path, rows: int) -> Counts:
 
 def _require_rows(path: Path, row_count: int, rows: int) -> None:
     if row_count != rows:
-        raise InputError(
-            f"`{path}` counts {row_count:,} rows, the table has {rows:,}",
-            hint="write `row,count` lines to leave out rows that nothing used",
-        )
+        hint = "write `row,count` lines to leave out rows that nothing used"
+        raise InputError(f"`{path}` counts {row_count:,} rows, the table has {rows:,}", hint=hint)
 
 
 def _is_number(word: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from cost_models.files import catalog
 from cost_models.files.amounts import read_batch, read_sequence, read_tokens
 from cost_models.files.local import LOCAL
 from cost_models.files.names import TEMPLATE, known_cluster, names_a_file, unknown_cluster
-from cost_models.files.parsing import load_job, validate
+from cost_models.files.parsing import Replacements, load_job, validate
 from cost_models.files.reading import is_file, read_document
 from cost_models.specs.cluster import MAX_POOLS, ClusterSpec, MixedCluster
 from cost_models.specs.training import TrainingSpec
@@ -61,14 +62,14 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
     if isinstance(stated, MixedCluster):
         if gpus in (None, stated.num_gpus):
             return stated
+        hint = "size the pools: `nodes:` in the file, or `dgx-a100-80gb:512+dgx-h100:512`"
         raise InputError(
-            f"--gpus {gpus} leaves open which pools of `{stated.name}` they come from",
-            hint="size the pools: `nodes:` in the file, or `dgx-a100-80gb:512+dgx-h100:512`",
+            f"--gpus {gpus} leaves open which pools of `{stated.name}` they come from", hint=hint
         )
     if gpus is not None and gpus > stated.num_gpus:
+        hint = f"--gpus {stated.num_gpus} is all of it; `nodes:` in {text} says how many there are"
         raise InputError(
-            f"{gpus} GPUs are more than cluster `{stated.name}` has, {stated.num_gpus}",
-            hint=f"--gpus {stated.num_gpus} is all of it; `nodes:` in {text} says how many there are",
+            f"{gpus} GPUs are more than cluster `{stated.name}` has, {stated.num_gpus}", hint=hint
         )
     return sized(stated, gpus or stated.num_gpus)
 
@@ -80,9 +81,8 @@ def _of_file(path: str) -> ClusterSpec | MixedCluster:
         document = read_document(path)
         if isinstance(document.value, dict) and "pools" in document.value:
             return _mixed_cluster(document)
-        return _with_profile_beside(
-            validate(document, ClusterSpec, replace={"gpu": catalog.gpu_fields}), path
-        )
+        cluster = validate(document, ClusterSpec, replace={"gpu": catalog.gpu_fields})
+        return _with_profile_beside(cluster, path)
     except InputError as error:
         error.hint = error.hint or f"a file that loads, to start from: {TEMPLATE}"
         raise
@@ -154,15 +154,11 @@ def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
         return cluster.model_copy(update={"nodes": 1, "gpus_per_node": gpus})
     nodes, remainder = divmod(gpus, per_node)
     if remainder:
-        raise InputError(
-            f"{gpus} GPUs are no whole number of `{cluster.name}` nodes, which have {per_node} each",
-            hint=f"--gpus {nodes * per_node} or --gpus {(nodes + 1) * per_node}",
-        )
+        message = f"{gpus} GPUs are no whole number of `{cluster.name}` nodes, which have {per_node} each"
+        raise InputError(message, hint=f"--gpus {nodes * per_node} or --gpus {(nodes + 1) * per_node}")
     if nodes > 1 and cluster.links.inter_node is None:
-        raise InputError(
-            f"`{cluster.name}` has no network between nodes, so it ends at {counted(per_node, 'GPU')}",
-            hint="describe yours in a file with `links.inter_node`",
-        )
+        message = f"`{cluster.name}` has no network between nodes, so it ends at {counted(per_node, 'GPU')}"
+        raise InputError(message, hint="describe yours in a file with `links.inter_node`")
     if odd := cluster.building_problem(nodes):
         raise InputError(f"{grouped(gpus)} GPUs of `{cluster.name}` leave a building half full: {odd}")
     return cluster.model_copy(update={"nodes": nodes})
@@ -177,22 +173,19 @@ def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
     Raises:
         InputError: all problems of file and flags at once.
     """
-    return load_job(
-        path,
-        TrainingSpec,
-        overrides,
-        lambda fields: {
-            "sequence_length": read_sequence,
-            "target_length": read_sequence,
+
+    def readers(fields: Mapping[str, Any]) -> Replacements:
+        return {
+            **dict.fromkeys(("sequence_length", "target_length"), read_sequence),
             "global_batch": lambda text: read_batch(text, _sequence_of(fields)),
             "tokens": lambda text: read_tokens(text) if isinstance(text, str) else text,
-        },
-    )
+        }
+
+    return load_job(path, TrainingSpec, overrides, readers)
 
 
 def _sequence_of(fields: Mapping[str, Any]) -> Any:
     """Sequence length in tokens from a training job's fields; None where the text cannot be parsed."""
-    try:
+    with suppress(ValueError):
         return read_sequence(fields.get("sequence_length"))
-    except ValueError:
-        return None
+    return None

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 
@@ -112,21 +112,14 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
     share = cores / processes
     memory = float(psutil.virtual_memory().total)
     if memory / processes < MIN_DEVICE_MEMORY:
-        raise InputError(
-            f"{processes:,} processes leave each less than {format_bytes(MIN_DEVICE_MEMORY)} of this machine's memory"
-        )
+        least = f"less than {format_bytes(MIN_DEVICE_MEMORY)} of this machine's memory"
+        raise InputError(f"{processes:,} processes leave each {least}")
     core = one_core.gpu
-    cpu = core.model_copy(
-        update={
-            "memory": memory / processes,
-            "memory_bandwidth": core.memory_bandwidth * share,
-            "peak": {precision: rate * share for precision, rate in core.peak.items()},
-            "vector_rate": core.vector_rate * share if core.vector_rate else None,
-        }
-    )
-    return one_core.model_copy(
-        update={"gpu": cpu, "gpus_per_node": processes, "host_memory": memory, "host_cores": cores}
-    )
+    part: dict[str, Any] = {"memory": memory / processes, "memory_bandwidth": core.memory_bandwidth * share}
+    part["peak"] = {precision: rate * share for precision, rate in core.peak.items()}
+    part["vector_rate"] = core.vector_rate * share if core.vector_rate else None
+    node = {"gpus_per_node": processes, "host_memory": memory, "host_cores": cores}
+    return one_core.model_copy(update=node | {"gpu": core.model_copy(update=part)})
 
 
 def processor_name() -> str:
@@ -150,6 +143,5 @@ def gpu_machine(gpu: GpuSpec, node: ClusterSpec | None, count: int) -> ClusterSp
     links = node.links if node else Links.model_validate({"intra_node": through_host})
     machine = ClusterSpec(name=LOCAL, gpu=gpu, gpus_per_node=count, links=links, host_cores=os.cpu_count())
     memory = float(psutil.virtual_memory().total)
-    return machine.model_copy(
-        update={"host_memory": memory, "source": "this machine, as its driver reports it"}
-    )
+    update = {"host_memory": memory, "source": "this machine, as its driver reports it"}
+    return machine.model_copy(update=update)

@@ -44,10 +44,8 @@ def means_recommender(text: str) -> bool:
     if known_model(text) or names_a_file(text):
         return False
     recommenders = catalog.names("recommenders")
-    return (
-        bool(known_recommender(text))
-        or closest_name(text, (*catalog.names("models"), *recommenders)) in recommenders
-    )
+    similar = closest_name(text, (*catalog.names("models"), *recommenders))
+    return bool(known_recommender(text)) or similar in recommenders
 
 
 def known_cluster(text: str) -> str | None:
@@ -94,10 +92,8 @@ def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
     if known_model(text) or known_recommender(text):
         return InputError(f"`{printable(text)}` is a model, not a cluster", hint=_ORDER)
     if of_gpu := _clusters_of(text):
-        return InputError(
-            f"`{printable(text)}` is a GPU, not a cluster; did you mean `{of_gpu[0]}`?",
-            hint=f"clusters of it: {', '.join(of_gpu)}",
-        )
+        message = f"`{printable(text)}` is a GPU, not a cluster; did you mean `{of_gpu[0]}`?"
+        return InputError(message, hint=f"clusters of it: {', '.join(of_gpu)}")
     hint = f"known names: meshwright catalog clusters; for your own: {TEMPLATE}"
     return UnknownNameError("cluster", printable(text), catalog.names("clusters"), hint=hint)
 
@@ -120,10 +116,8 @@ def _unsized_pools(text: str, gpus: int | None) -> InputError:
     names = [part.partition(":")[0].strip() for part in text.split("+")]
     pool_gpus = max(1, (gpus or 64 * len(names)) // len(names))
     sized = "+".join(f"{known_cluster(name) or name}:{pool_gpus}" for name in names)
-    return InputError(
-        f"`{printable(text)}` does not say how many GPUs each pool has",
-        hint=f"write them with colons, without --gpus: {printable(sized)}",
-    )
+    hint = f"write them with colons, without --gpus: {printable(sized)}"
+    return InputError(f"`{printable(text)}` does not say how many GPUs each pool has", hint=hint)
 
 
 def names_a_file(text: str) -> bool:

@@ -64,9 +64,6 @@ def load_job(
         InputError: all problems of file and flags at once.
     """
     flag_values = {name: value for name, value in overrides.items() if value is not None}
-    flag_values = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in flag_values.items()
-    }
     document = Document(source="the training options", value={}) if path is None else read_document(path)
     check_kind(document, spec_type)
     named = spec_type.model_fields if path is None else flag_values
@@ -114,9 +111,8 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
     if expected is not None and kind != expected:
         unknown = expected in FAMILIES and str(kind) not in FAMILIES
         known = f" (kinds of models: {', '.join(FAMILIES)})" if unknown else ""
-        raise InputError(
-            f"`{document.source}` is a `{printable(str(kind))}`; a `{expected}` is needed here{known}"
-        )
+        stated = f"`{document.source}` is a `{printable(str(kind))}`"
+        raise InputError(f"{stated}; a `{expected}` is needed here{known}")
 
 
 KINDS: dict[str, type[Spec]] = {

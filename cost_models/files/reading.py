@@ -71,10 +71,8 @@ def _opened_pipe(path: str | Path) -> BufferedReader:
     first = pipe.read(_FIRST_BYTES)  # None: nothing so far, and a writer has it open
     if not readable and first == b"":
         pipe.close()
-        raise InputError(
-            f"`{printable(str(path))}` is a pipe that nobody writes to",
-            hint="name a file, or write `<(command)` for what a command prints",
-        )
+        hint = "name a file, or write `<(command)` for what a command prints"
+        raise InputError(f"`{printable(str(path))}` is a pipe that nobody writes to", hint=hint)
     os.set_blocking(pipe.fileno(), True)
     return BufferedReader(_Begun(first or b"", pipe))
 
@@ -125,9 +123,8 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
     name = str(path)
     raw = read_raw(path, most_bytes + 1)
     if len(raw) > most_bytes:
-        raise InputError(
-            f"`{name}` is larger than {most_bytes // int(MB)} MB; it is not an input of this tool"
-        )
+        most = f"{most_bytes // int(MB)} MB"
+        raise InputError(f"`{name}` is larger than {most}; it is not an input of this tool")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -163,9 +160,8 @@ def parse_json(text: str, *, source: str) -> Document:
         )
     except json.JSONDecodeError as error:
         message = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
-        raise InputError(
-            f"cannot read `{source}`", problems=[Problem(f"{source}:{error.lineno}", message)]
-        ) from None
+        problem = Problem(f"{source}:{error.lineno}", message)
+        raise InputError(f"cannot read `{source}`", problems=[problem]) from None
     return Document(source=source, value=value)
 
 

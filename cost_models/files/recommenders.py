@@ -51,10 +51,8 @@ def read_recommender(document: Document) -> RecommenderSpec:
     else:
         listed = value.get("tables") if isinstance(value, dict) else value
         if not isinstance(listed, list) or not listed:
-            raise InputError(
-                f"`{document.source}` lists no tables",
-                hint="a list of EmbeddingBagConfigs, or slot_size_array",
-            )
+            hint = "a list of EmbeddingBagConfigs, or slot_size_array"
+            raise InputError(f"`{document.source}` lists no tables", hint=hint)
         tables = [_of_config(document, at, one) for at, one in enumerate(listed)]
     widths = {one["width"] for one in tables}
     fields: dict[str, Any] = {
@@ -115,10 +113,8 @@ def resolve_recommender(text: str | Document) -> RecommenderSpec:
         return catalog.load_recommender(known)
     if not is_file(text):
         if known_model(text):
-            raise InputError(
-                f"`{text}` is a transformer; a recommender is needed here",
-                hint="known names: meshwright catalog models",
-            )
+            hint = "known names: meshwright catalog models"
+            raise InputError(f"`{text}` is a transformer; a recommender is needed here", hint=hint)
         raise unknown_model(text)
     return _of_document(read_document(text), Path(text).parent)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import yaml
@@ -71,9 +72,8 @@ class _Reader:
                 if documents > 1:
                     self.stop("a second document starts here; one file holds one")
                 value = self.value(self.next_event(), ())
-        return Document(
-            source=self.source, value=value, lines=self.lines, problems=self.problems, ended=ended
-        )
+        parsed = Document(source=self.source, value=value, lines=self.lines, problems=self.problems)
+        return replace(parsed, ended=ended)
 
     def next_event(self) -> Any:
         """Take the next event. Tags are refused: a file holds plain values."""
@@ -119,11 +119,8 @@ class _Reader:
         """Fields of a mapping whose start was taken."""
         fields: dict[str, Any] = {}
         while not isinstance(event := self.next_event(), yaml.MappingEndEvent):
-            name = (
-                self.value(event, key)
-                if isinstance(event, yaml.AliasEvent)
-                else getattr(event, "value", None)
-            )
+            alias = isinstance(event, yaml.AliasEvent)
+            name = self.value(event, key) if alias else getattr(event, "value", None)
             if not isinstance(name, str):
                 self.stop("a mapping or list cannot be a field name")
             place = (*key, name)
