@@ -72,8 +72,12 @@ class Forecast:
         if not self.evicts:
             return 0.0
         slow = self.operations.slow_hosts
-        result = slow / (1 - slow) * (self.job.nodes + self.failures)
-        return result * (self.segment.restart + self.segment.saving)
+        return (
+            slow
+            / (1 - slow)
+            * (self.job.nodes + self.failures)
+            * (self.segment.restart + self.segment.saving)
+        )
 
     @property
     def seconds(self) -> float:
@@ -111,9 +115,7 @@ class Forecast:
     def kilowatt_hours(self) -> float | None:
         """Energy of the job in kWh with all GPUs at their power limit, planned stops excluded; None if the limit
         is unknown."""
-        if self.job.watts is None:
-            return None
-        return self._running * self.job.gpus * self.job.watts / 3.6e6
+        return None if self.job.watts is None else self._running * self.job.gpus * self.job.watts / 3.6e6
 
     @property
     def gpu_hours(self) -> float:
@@ -129,23 +131,17 @@ class Forecast:
     def _variance(self) -> float:
         """Variance (s²) of the time of a segment between checkpoints, waits for spare nodes included. Failures
         are independent Bernoulli times exponential variables."""
-        segment, wait = self.segment, self.waiting
+        segment, wait, need = self.segment, self.waiting, self.segment.retry_seconds
         mean_wait, square = wait.mean_seconds, 2 * wait.chance * wait.seconds**2
-        p, retries = segment.failure_probability, math.expm1(min(segment.retry_seconds / segment.mtbf, 300.0))
+        p, retries = segment.failure_probability, math.expm1(min(need / segment.mtbf, 300.0))
         count, squares = p * (1 + retries), p * (1 + 3 * retries + 2 * retries**2)
         first, _ = truncated(segment.mtbf, segment.length)
-        retried, _ = truncated(segment.mtbf, segment.retry_seconds)
+        retried, _ = truncated(segment.mtbf, need)
         # E[time · failures] beyond what a segment without failures adds, which is nothing
-        joint_mean = p * (
-            (first + segment.retry_seconds) * (1 + retries) + retried * (retries + retries + 2 * retries**2)
-        )
+        joint_mean = p * ((first + need) * (1 + retries) + retried * (retries + retries + 2 * retries**2))
         covariance = joint_mean - segment.expected * count
-        return (
-            segment.variance
-            + count * (square - mean_wait**2)
-            + (squares - count**2) * mean_wait**2
-            + 2 * mean_wait * covariance
-        )
+        variance = segment.variance + count * (square - mean_wait**2) + (squares - count**2) * mean_wait**2
+        return variance + 2 * mean_wait * covariance
 
 
 def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) -> Forecast:
@@ -158,16 +154,12 @@ def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) 
         InputError: an interval that is none, or in which storage cannot take a checkpoint.
     """
     choices = (False, True) if 0 < operations.slow_hosts < 1 else (False,)
-    result = min(
-        (_forecast(job, operations, interval, evicts=evicts) for evicts in choices),
-        key=lambda one: one.seconds,
-    )
+    forecasts = [_forecast(job, operations, interval, evicts=evicts) for evicts in choices]
+    result = min(forecasts, key=lambda one: one.seconds)
     if result.goodput < LEAST_GOODPUT:
-        raise InfeasibleError(
-            f"the job never ends: {format_seconds(result.segment.mtbf)} from failure to failure leave"
-            f" {result.goodput:.1%} of the time to train",
-            hint="a longer --mtbf, a quicker restart, faster storage or more spares",
-        )
+        leave = f"{format_seconds(result.segment.mtbf)} from failure to failure leave {result.goodput:.1%}"
+        hint = "a longer --mtbf, a quicker restart, faster storage or more spares"
+        raise InfeasibleError(f"the job never ends: {leave} of the time to train", hint=hint)
     return result
 
 
@@ -179,11 +171,9 @@ def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evi
     restart = operations.detection + max(operations.restart, job.restart.total if job.restart else 0.0) + read
     mtbf = operations.mtbf / job.gpus
     if mtbf <= restart:
-        raise InfeasibleError(
-            f"the job never ends: with {job.gpus:,} GPUs something fails every {format_seconds(mtbf)}, and a"
-            f" restart takes {format_seconds(restart)}",
-            hint="fewer GPUs, a longer --mtbf, or a quicker restart",
-        )
+        fails = f"with {job.gpus:,} GPUs something fails every {format_seconds(mtbf)}"
+        message = f"the job never ends: {fails}, and a restart takes {format_seconds(restart)}"
+        raise InfeasibleError(message, hint="fewer GPUs, a longer --mtbf, or a quicker restart")
     stop = operations.maintenance
     any_slow = 1 - (1 - operations.slow_hosts) ** job.nodes
     slowdown = 1.0 if evicts else 1 + operations.slowness * any_slow
@@ -242,12 +232,7 @@ def _require_possible(interval: int, job: Job, operations: OperationsSpec, step:
     fewest = _least_interval(step)
     if interval >= fewest:
         return
-    message = (
-        f"storage takes {format_bytes(job.checkpoint_bytes)} at {format_bandwidth(operations.storage_write)}: longer"
-        f" than {interval:,} steps"
-    )
-    raise InputError(
-        "checkpoints come faster than storage takes them",
-        problems=[Problem("--every", message)],
-        hint=f"--every {fewest} or more",
-    )
+    rate, hint = format_bandwidth(operations.storage_write), f"--every {fewest} or more"
+    message = f"storage takes {format_bytes(job.checkpoint_bytes)} at {rate}: longer than {interval:,} steps"
+    problems = [Problem("--every", message)]
+    raise InputError("checkpoints come faster than storage takes them", problems=problems, hint=hint)

@@ -134,12 +134,8 @@ def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Res
     for share, holders in _parts(question, layout):
         message = np.array([checkpoint_size * share * float(holders.size[0]) / ranks])
         sending += float(broadcast_seconds(message, holders, question.hardware)[0])
-    return Resume(
-        checkpoint_bytes=checkpoint_size,
-        held_bytes=checkpoint_size * copies(question, layout),
-        ranks=ranks,
-        sending=sending,
-    )
+    held = checkpoint_size * copies(question, layout)
+    return Resume(checkpoint_bytes=checkpoint_size, held_bytes=held, ranks=ranks, sending=sending)
 
 
 def copies(question: Question, layout: Layout) -> float:
@@ -213,9 +209,8 @@ def job_of(question: Question, step_seconds: float, layout: Layout | None = None
     if layout is None or question.stack.name not in OWN_STACKS:
         return job
     start, restart = (start_up(question, layout, draws=drawn) for drawn in (True, False))
-    return replace(
-        job, start=start, restart=restart, resume=resume_of(question, layout, job.checkpoint_bytes)
-    )
+    resume = resume_of(question, layout, job.checkpoint_bytes)
+    return replace(job, start=start, restart=restart, resume=resume)
 
 
 def checkpoint_bytes(question: Question) -> float:
