@@ -21,7 +21,7 @@ from cost_models.discovery.machine import job_gpus, job_nodes, read_host
 from cost_models.discovery.network import EXAMPLE, between_nodes, read_nccl_topology
 from cost_models.discovery.writing import ClusterDraft
 from cost_models.files import catalog
-from cost_models.files.local import LOCAL, Machine, ThisMachine
+from cost_models.files.local import LOCAL, Machine
 from cost_models.units import counted, format_bandwidth, format_bytes
 
 _WATTS = 1.0
@@ -69,7 +69,7 @@ def discover(
     Raises:
         HostError: there is no GPU, they are sliced, or of several kinds.
     """
-    survey = _Survey(machine or ThisMachine(), nodes, stated or {})
+    survey = _Survey(machine or Machine(), nodes, stated or {})
     fields = survey.fields(name)
     return Discovery(
         source="the machine",

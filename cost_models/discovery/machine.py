@@ -14,7 +14,7 @@ _LIMIT = "/sys/fs/cgroup/memory.max"
 _LISTING = ("lsblk", "--json", "--bytes", "--nodeps", "--output", "NAME,TYPE,SIZE,ROTA,TRAN,MODEL")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Host:
     """CPU, memory and solid-state drives of one host; 0 for values that no source reports."""
 
@@ -37,14 +37,8 @@ def read_host(machine: Machine) -> Host:
         _positive_integer(cpu.get(name, ""))
         for name in ("Socket(s)", "Core(s) per socket", "Cluster(s)", "Core(s) per cluster", "NUMA node(s)")
     )
-    return Host(
-        memory=memory,
-        memory_source=source,
-        cores=sockets * per_socket or clusters * per_cluster,
-        numa_nodes=numa_nodes,
-        processor=cpu.get("Model name", ""),
-        drives=_drives(machine),
-    )
+    cores, processor = sockets * per_socket or clusters * per_cluster, cpu.get("Model name", "")
+    return Host(memory, source, cores, numa_nodes, processor, drives=_drives(machine))
 
 
 def job_nodes(machine: Machine) -> int:

@@ -63,14 +63,12 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
         if gpus in (None, stated.num_gpus):
             return stated
         hint = "size the pools: `nodes:` in the file, or `dgx-a100-80gb:512+dgx-h100:512`"
-        raise InputError(
-            f"--gpus {gpus} leaves open which pools of `{stated.name}` they come from", hint=hint
-        )
+        message = f"--gpus {gpus} leaves open which pools of `{stated.name}` they come from"
+        raise InputError(message, hint=hint)
     if gpus is not None and gpus > stated.num_gpus:
         hint = f"--gpus {stated.num_gpus} is all of it; `nodes:` in {text} says how many there are"
-        raise InputError(
-            f"{gpus} GPUs are more than cluster `{stated.name}` has, {stated.num_gpus}", hint=hint
-        )
+        message = f"{gpus} GPUs are more than cluster `{stated.name}` has, {stated.num_gpus}"
+        raise InputError(message, hint=hint)
     return sized(stated, gpus or stated.num_gpus)
 
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -27,33 +27,17 @@ _PCIE_LATENCY = "5 us"
 """Latency of a transfer between two GPUs through the host; a documented placeholder."""
 
 
-class Machine(Protocol):
-    """Source of system information, either this computer or a recording of another one."""
-
-    environment: Mapping[str, str]
-    unsaid: list[str]
-    """Commands that failed, each with its reason."""
-
-    def run(self, *command: str) -> str | None:
-        """Standard output of a command; None if the command fails, with the reason added to `unsaid`."""
-
-    def read(self, path: str) -> str | None:
-        """Text of a file; None if the file does not exist."""
-
-    def names(self, path: str) -> Sequence[str]:
-        """Sorted names of a folder's entries; empty if the folder does not exist."""
-
-
-class ThisMachine:
-    """System information of the computer that the program runs on."""
+class Machine:
+    """Source of system information: the computer that the program runs on, or, in a subclass, a recording."""
 
     def __init__(self) -> None:
         self.environment: Mapping[str, str] = dict(os.environ)
         self.unsaid: list[str] = []
+        """Commands that failed, each with its reason."""
 
     def run(self, *command: str) -> str | None:
         """Standard output of a command run without a shell, with a time limit and English messages; None if the
-        command fails."""
+        command fails, with the reason added to `unsaid`."""
         words = f"`{' '.join(command[:2])}`"
         try:
             result = subprocess.run(
@@ -62,7 +46,6 @@ class ThisMachine:
                 text=True,
                 errors="replace",
                 timeout=_SECONDS,
-                check=False,
                 stdin=subprocess.DEVNULL,
                 env={**self.environment, "LC_ALL": "C"},
             )
@@ -124,7 +107,7 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
 
 def processor_name() -> str:
     """Model name of the computer's CPU, as in /proc/cpuinfo; empty where the system reports none."""
-    lines = (ThisMachine().read("/proc/cpuinfo") or "").splitlines()
+    lines = (Machine().read("/proc/cpuinfo") or "").splitlines()
     model_names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(model_names, "") or platform.processor()
 
@@ -132,7 +115,7 @@ def processor_name() -> str:
 @cache
 def installed_gpus() -> tuple[str, ...]:
     """Names of the computer's NVIDIA GPUs as reported by `nvidia-smi`; empty without a driver."""
-    output = ThisMachine().run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
+    output = Machine().run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
     return tuple(line.strip() for line in output.splitlines() if line.strip())
 
 

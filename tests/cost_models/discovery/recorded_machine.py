@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cost_models.files.local import Machine
+
 MACHINES = Path(__file__).parent / "machines"
 
 
-class RecordedMachine:
+class RecordedMachine(Machine):
     """Answers as the text has it; a command that the text lacks is not installed."""
 
     def __init__(self, text: str) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from cost_models.files import local
 from cost_models.files.loading import resolve_cluster
-from cost_models.files.local import ThisMachine
+from cost_models.files.local import Machine
 
 DRIVER = """#!/bin/sh
 case "$*" in
@@ -40,7 +40,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever adapters this machine has."""
-    monkeypatch.setattr(ThisMachine, "names", lambda self, path: ())
+    monkeypatch.setattr(Machine, "names", lambda self, path: ())
 
 
 def test_a_file_is_written_that_plans_take(meshwright, driver: Path) -> None:
@@ -75,7 +75,7 @@ def test_questions_are_asked_of_a_person_until_they_are_answered(
 
 
 def test_tools_that_fail_or_hang_are_said(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = ThisMachine()
+    here = Machine()
     assert here.run("nvidia-smi", "nonsense") is None
     assert here.run("no-such-tool-anywhere") is None
     monkeypatch.setattr(local, "_SECONDS", 0.05)
