@@ -16,7 +16,6 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.measured.calibration.few_runs import covariance_of, offset_of
-from cost_models.measured.calibration.scaled_profile import scale_constants
 from cost_models.measured.calibration.step_time_fit import CONSTANTS, TimedCases
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import measured_seconds
@@ -25,16 +24,14 @@ from cost_models.specs.hardware import HardwareProfile
 
 IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"
 """Reason of an anchor's row for having no prediction."""
-_WORTH_NAMING = 0.005
+_NAMED = 0.005
+"""Smallest relative change of a constant that a prediction names."""
 _ANOTHER_UNIT = 500.0
 """Factor beyond which a time must be in another unit (milliseconds, hours) or mistyped, and calibrates nothing."""
 
 
 def anchor(
-    predictions: Iterable[Prediction],
-    anchors: int,
-    *,
-    on_sweep: Callable[[int, int], None] | None = None,
+    predictions: Iterable[Prediction], anchors: int, *, on_sweep: Callable[[int, int], None] | None = None
 ) -> tuple[Prediction, ...]:
     """Calibrate the predicted step times of each sweep of runs on the measured times of `anchors` of its runs;
     keep the order.
@@ -48,18 +45,17 @@ def anchor(
         row = prediction.row
         sweeps[row.source, row.text("framework"), row.text("gpu")].append(index)
     for sweeps_done, indices in enumerate(sweeps.values(), start=1):
-        timed = [i for i in indices if _ratio(ordered[i]) is not None]
-        timed.sort(key=lambda i: ordered[i].row.row_id)
+        timed = sorted(
+            (i for i in indices if _ratio(ordered[i]) is not None), key=lambda i: ordered[i].row.row_id
+        )
         if 0 < anchors < len(timed):
             anchor_indices = {timed[position] for position in spread_positions(len(timed), anchors)}
             calibrated = _calibration([ordered[i] for i in sorted(anchor_indices)])
             for i in indices:
-                prediction = ordered[i]
-                ordered[i] = (
-                    Prediction(row=prediction.row, case=prediction.case, skipped=IS_ANCHOR, anchor=True)
-                    if i in anchor_indices
-                    else calibrated(prediction)
-                )
+                run = ordered[i]
+                ordered[i] = calibrated(run)
+                if i in anchor_indices:
+                    ordered[i] = Prediction(row=run.row, case=run.case, skipped=IS_ANCHOR, anchor=True)
         if on_sweep is not None:
             on_sweep(sweeps_done, len(sweeps))
     return tuple(ordered)
@@ -88,18 +84,16 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
     as they imply. Memory figures stay."""
     cases = [one.case for one in anchors if one.case is not None]
     sources = {case.row.source for case in cases}
-    by_name = {case.question.hardware.name: case.question.hardware for case in cases}
-    constants = tuple(  # a factor cannot move a zero
-        name for name in CONSTANTS if by_name and all(getattr(one, name) > 0 for one in by_name.values())
-    )
+    starts = {case.question.hardware.name: case.question.hardware for case in cases}.values()
+    # a factor cannot move a zero
+    constants = [name for name in CONSTANTS if starts and all(getattr(one, name) > 0 for one in starts)]
     around = [_around(one, constants) for one in anchors]
     offset = offset_of(
         np.array([error for error, _ in around]),
         np.array([slope for _, slope in around]).reshape(len(around), len(constants)),
         covariance_of(cases[0].question.hardware, constants) if cases else np.zeros((0, 0)),
-        known_runs=sum(runs.runs for one in by_name.values() for runs in one.timed if runs.source in sources),
+        known_runs=sum(runs.runs for one in starts for runs in one.timed if runs.source in sources),
     )
-    factors = dict(zip(constants, np.exp(offset.constants).tolist(), strict=True))
     step_factor = math.exp(offset.step)
     profiles: dict[str, HardwareProfile] = {}
 
@@ -110,17 +104,14 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
         if prediction.case is not None:
             old = prediction.case.question.hardware
             if old.name not in profiles:
-                profiles[old.name] = scale_constants(old, factors)
+                profiles[old.name] = offset.moved(old, constants)
             new = profiles[old.name]
             priced = estimate(replace(prediction.case.question, hardware=new), prediction.case.layout)
             seconds, parts = priced.step_seconds, dict(priced.time)
-            ratios = {
-                name: getattr(new, name) / getattr(old, name) for name in CONSTANTS if getattr(old, name) > 0
-            }
-            changes = [
-                f"{name} × {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > _WORTH_NAMING
-            ]
-        if abs(offset.step) > _WORTH_NAMING:
+            positive = [name for name in CONSTANTS if getattr(old, name) > 0]
+            ratios = {name: getattr(new, name) / getattr(old, name) for name in positive}
+            changes = [f"{name} × {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > _NAMED]
+        if abs(offset.step) > _NAMED:
             changes.append(f"step time × {step_factor:.3f}")
         summary = f"{len(anchors)} anchors of its sweep: {', '.join(changes) or 'nothing moved'}"
         return replace(

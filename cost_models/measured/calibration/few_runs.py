@@ -15,7 +15,7 @@ only by δ; the factor γ and odd rows stay out of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,7 @@ from cost_models.arrays import Array
 from cost_models.measured.calibration.least_squares import intervals
 from cost_models.measured.calibration.scaled_profile import scale_constants
 from cost_models.measured.calibration.step_time_fit import (
+    OnRound,
     StepTimeFit,
     TimedCases,
     fit_step_times,
@@ -59,6 +60,10 @@ class Offset:
     """(C,) remaining deviation of each constant."""
     priors: Array
     """(C,) deviation of each constant before the runs."""
+
+    def moved(self, profile: HardwareProfile, constants: Sequence[str]) -> HardwareProfile:
+        """Copy of a profile with `constants`, those of the offset, moved by it."""
+        return scale_constants(profile, dict(zip(constants, np.exp(self.constants).tolist(), strict=True)))
 
 
 def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: int = 0) -> Offset:
@@ -96,14 +101,9 @@ def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: in
         for share, deviation in ((1 - odd, _NOISE), (odd, _ODD_NOISE)):
             variance = along @ term + deviation**2
             gain = along / variance[:, None]
-            branches.append(
-                (
-                    means + gain * off[:, None],
-                    covariances - gain[:, :, None] * along[:, None, :],
-                    chances + np.log(share) - 0.5 * (off**2 / variance + np.log(variance)),
-                    odd,
-                )
-            )
+            narrowed = covariances - gain[:, :, None] * along[:, None, :]
+            weighed = chances + np.log(share) - 0.5 * (off**2 / variance + np.log(variance))
+            branches.append((means + gain * off[:, None], narrowed, weighed, odd))
         hypotheses = [np.concatenate(pair) for pair in zip(*branches, strict=True)]
         likeliest = np.argsort(-hypotheses[2], kind="stable")[:_MAX_COMBINATIONS]
         means, covariances, chances, odd = (values[likeliest] for values in hypotheses)
@@ -132,9 +132,7 @@ _NEGLIGIBLE_WEIGHT = 1e-6
 """Weight of a run that moves nothing."""
 
 
-def fit_few_runs(
-    start: HardwareProfile, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
-) -> StepTimeFit:
+def fit_few_runs(start: HardwareProfile, cases: Sequence[Case], *, on_round: OnRound = None) -> StepTimeFit:
     """Refit a profile to a few timed runs of one cluster; constants move only by the offset δ inferred from
     the runs, not by the cluster's own factor γ or odd rows."""
     timed = TimedCases(start, cases)
@@ -142,21 +140,14 @@ def fit_few_runs(
     known_runs = sum(one.runs for one in start.timed if one.source == cases[0].row.source)
     covariance = _WARY * covariance_of(start, timed.constants)
     offset = offset_of(errors, slopes, covariance, known_runs=known_runs)
-    profile = scale_constants(
-        start, dict(zip(timed.constants, np.exp(offset.constants).tolist(), strict=True))
-    )
+    profile = offset.moved(start, timed.constants)
+    moved_point = np.log([getattr(profile, name) for name in timed.constants])
+    runs = [case.row.row_id for case in cases]
     fit = fit_step_times(profile, cases, weight_of_a_run=_NEGLIGIBLE_WEIGHT, on_round=on_round)
     return replace(
         fit,
         profile=profile,
-        constants=intervals(
-            timed.constants,
-            np.log([getattr(profile, name) for name in timed.constants]),
-            offset.deviations,
-            offset.priors,
-            slopes.T,
-            [case.row.row_id for case in cases],
-        ),
+        constants=intervals(timed.constants, moved_point, offset.deviations, offset.priors, slopes.T, runs),
         # what sources differ by, and what was ever timed, a few runs add to
         pair_error=start.pair_error or fit.pair_error,
         scenarios=start.scenarios or fit.scenarios,

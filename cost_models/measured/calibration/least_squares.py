@@ -127,13 +127,9 @@ def intervals(
         low, value, high = (float(np.exp(point[place] + side * _Z90 * deviation)) for side in (-1, 0, 1))
         pull = np.zeros(0) if influence is None else np.abs(influence[place])
         strongest = np.argsort(-pull, kind="stable")[:_NAMED_RUNS]
-        interval_of[name] = Interval(
-            value=value,
-            low=low,
-            high=high,
-            determined=float(np.clip(1 - deviation / max(prior, 1e-12), 0.0, 1.0)),
-            movers=tuple(runs[run] for run in strongest if pull[run] > 0),
-        )
+        movers = tuple(runs[run] for run in strongest if pull[run] > 0)
+        determined = float(np.clip(1 - deviation / max(prior, 1e-12), 0.0, 1.0))
+        interval_of[name] = Interval(value=value, low=low, high=high, determined=determined, movers=movers)
     return interval_of
 
 
@@ -157,20 +153,18 @@ def best_expansion(
     What a maximum hides has no slope: a fit to runs that wait for a host would never hear of it from where nothing
     waits.
     """
-    losses = [
-        _loss(errors, point, current.point, pulls, weights)
-        for errors, point in zip(errors_at(candidates), candidates, strict=True)
-    ]
+    losses = _loss(errors_at(candidates), candidates, current.point, pulls, weights)
     best = int(np.argmin(losses))
     if losses[best] >= CLEARLY_LESS * _loss(current.errors, current.point, current.point, pulls, weights):
         return current
     return expand(errors_at, candidates[best])
 
 
-def _loss(errors: Array, point: Array, origin: Array, pulls: Array, weights: Array) -> float:
+def _loss(errors: Array, point: Array, origin: Array, pulls: Array, weights: Array) -> Array:
+    """(...) losses of a fit from (..., R) errors at (..., C) points."""
     size = np.abs(errors)
     huber = np.where(size < 1, size**2 / 2, size - 0.5)
-    return float((weights * huber).sum() + 0.5 * (((point - origin) / pulls) ** 2).sum())
+    return np.asarray((weights * huber).sum(-1) + 0.5 * (((point - origin) / pulls) ** 2).sum(-1))
 
 
 def shrink(
@@ -196,7 +190,7 @@ def shrink(
     """
 
     def loss(errors: Array, point: Array) -> float:
-        return _loss(errors, point, origin, pulls, weights)
+        return float(_loss(errors, point, origin, pulls, weights))
 
     def curvature_of(errors: Array, slopes: Array) -> tuple[Array, Array]:
         inlier = weights * np.minimum(1.0, 1.0 / np.maximum(np.abs(errors), 1e-12))

@@ -72,13 +72,8 @@ def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
     for repetitions in zip(*rounds, strict=True):
         assert len({(row.kind, row.name, row.shape, row.size) for row in repetitions}) == 1, "rounds differ"
         fastest = sorted(repetitions, key=lambda row: row.seconds)[:fastest_rounds]
-        means.append(
-            replace(
-                repetitions[0],
-                seconds=fmean(row.seconds for row in fastest),
-                quiet_seconds=min(row.quiet_seconds for row in repetitions),
-            )
-        )
+        seconds, quiet = fmean(row.seconds for row in fastest), min(row.quiet_seconds for row in repetitions)
+        means.append(replace(repetitions[0], seconds=seconds, quiet_seconds=quiet))
     return means
 
 
@@ -88,12 +83,8 @@ def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
     groups: dict[tuple[str, str, tuple[int, ...], float], list[Measurement]] = defaultdict(list)
     for row in measurements:
         groups[row.kind, row.name, row.shape, row.size].append(row)
-    return [
-        replace(
-            rows[0],
-            rank=0,
-            seconds=fmean(row.seconds for row in rows),
-            quiet_seconds=fmean(row.quiet_seconds for row in rows),
-        )
-        for rows in groups.values()
-    ]
+    means = []
+    for rows in groups.values():
+        seconds, quiet = fmean(row.seconds for row in rows), fmean(row.quiet_seconds for row in rows)
+        means.append(replace(rows[0], rank=0, seconds=seconds, quiet_seconds=quiet))
+    return means

@@ -55,13 +55,12 @@ OPTIMIZER_BYTES = 32.0
 _EFFICIENCY_RANGE = (1e-6, 1.0)
 _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
 """Plain operators → tensors read and written; memory efficiency is judged by these."""
-_PERFECT_PRODUCTS = {
+_PERFECT_PRODUCTS: dict[str, float | None] = {
     "gemm_efficiency": 1.0,
-    "gemm_settled": None,
     "gemm_k_half": 0.0,
-    "gemm_operand_bandwidth": None,
     "kernel_seconds": 0.0,
 }
+_PERFECT_PRODUCTS |= {"gemm_settled": None, "gemm_operand_bandwidth": None}
 _ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
 REPEATED = "repeated"
 """Name prefix of products whose operands stay in the cache, as no model's do: they give a CPU's peak."""
@@ -71,6 +70,7 @@ _NO_FASTER_THAN_THE_PEAK = np.array([1.0, 0.0, 0.0])
 _NO_TRAFFIC = 1e15
 """Operand bandwidth, bytes/s, of products whose operands took no time that could be seen."""
 _FAMILIES = ("matrix", "attention", "operator", "optimizer", "host")
+Rows = Sequence[Measurement]
 
 
 _SPLIT_HOST = {
@@ -82,7 +82,7 @@ _SPLIT_HOST = {
 
 
 def fit_microbenchmarks(
-    measurements: Sequence[Measurement],
+    measurements: Rows,
     cluster: ClusterSpec,
     base: HardwareProfile,
     *,
@@ -150,24 +150,19 @@ def fit_microbenchmarks(
             host_seconds[constant] = max(0.0, _pass_seconds(rows, block) - _pass_seconds(rows, baseline))
     if is_cpu:  # an update of a model with next to no parameters
         host_seconds["step_seconds"] = select(rows, "host", "update")[0].seconds
-    return profile.model_copy(
-        update={constant: rounded(seconds) for constant, seconds in host_seconds.items()}
-    )
+    return profile.model_copy(update={name: rounded(seconds) for name, seconds in host_seconds.items()})
 
 
 def _matrices(
-    rows: Sequence[Measurement], gpu: GpuSpec, base: HardwareProfile, precision: Precision
+    rows: Rows, gpu: GpuSpec, base: HardwareProfile, precision: Precision
 ) -> tuple[dict[str, float | None], float]:
     """Constants of matrix products, fitted to microbenchmarks, and the median relative error of the fit.
 
     `ideal` is the cost model's own formula at efficiency 1, so tile waves and the memory roof are taken out
     alike.
     """
-    products = [
-        row
-        for row in select(rows, "matrix")
-        if row.name.endswith(f".{precision}") and not row.name.startswith((REPEATED, SUSTAINED))
-    ]
+    all_products = (row for row in select(rows, "matrix") if row.name.endswith(f".{precision}"))
+    products = [row for row in all_products if not row.name.startswith((REPEATED, SUSTAINED))]
     element_bytes = _ELEMENT_BYTES[precision]
     device = Device(
         profile=base.model_copy(update=_PERFECT_PRODUCTS),
@@ -199,9 +194,7 @@ def _matrices(
     return constants | {"gemm_operand_bandwidth": rounded(min(1.0 / second_coefficient, _NO_TRAFFIC))}, error
 
 
-def _sustained(
-    rows: Sequence[Measurement], bursts: Sequence[Measurement], priced: Array, precision: Precision
-) -> float | None:
+def _sustained(rows: Rows, bursts: Rows, priced: Array, precision: Precision) -> float | None:
     """Rate of a matrix product that ran for seconds, relative to its rate in a short burst; None where none ran
     that long.
 
@@ -209,42 +202,36 @@ def _sustained(
     fastest window counts, because what neighbours took is not a matter of clocks.
     """
     for row in select(rows, "matrix", f"{SUSTAINED}.{precision}"):
-        burst = (
-            max(one.seconds, seconds)
-            for one, seconds in zip(bursts, priced, strict=True)
-            if one.shape == row.shape and one.name.startswith("forward")
-        )
-        return _efficiency(min(burst) / row.quiet_seconds)
+        pairs = zip(bursts, priced, strict=True)
+        forward = [(one, price) for one, price in pairs if one.name.startswith("forward")]
+        burst = min(max(one.seconds, price) for one, price in forward if one.shape == row.shape)
+        return _efficiency(burst / row.quiet_seconds)
     return None
 
 
-def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, float]:
+def _optimizer(rows: Rows, bandwidth: float) -> tuple[float, float]:
     """Bytes/s of the optimizer step (at most `bandwidth`, without start-up of each tensor), and median error
     of the fit."""
     updates = select(rows, "optimizer")
     seconds = np.array([row.seconds for row in updates])
-    bytes_moved = np.array([OPTIMIZER_BYTES * row.size for row in updates])
-    terms = np.stack([bytes_moved, np.array([float(row.shape[0]) for row in updates])], axis=1)
+    terms = np.array([(OPTIMIZER_BYTES * row.size, row.shape[0]) for row in updates])
     coefficients = relative_least_squares(terms, seconds, lower_bounds=np.array([1.0 / bandwidth, 0.0]))
     return float(1.0 / coefficients[0]), median_error(terms, coefficients, seconds)
 
 
-def _attention_efficiency(rows: Sequence[Measurement], direction: str, rate: float) -> float:
+def _attention_efficiency(rows: Rows, direction: str, rate: float) -> float:
     """Median share of `rate` (FLOPs/s) that attention reached over the measured sequence lengths and head widths."""
-    return _efficiency(
-        float(np.median([row.size / row.seconds / rate for row in select(rows, "attention", direction)]))
-    )
+    shares = [row.size / row.seconds / rate for row in select(rows, "attention", direction)]
+    return _efficiency(float(np.median(shares)))
 
 
-def _memory_rate(rows: Sequence[Measurement], precision: Precision) -> float:
+def _memory_rate(rows: Rows, precision: Precision) -> float:
     """Median bytes/s of add, multiply, copy and relu, each at its largest measured size."""
-    element_bytes = _ELEMENT_BYTES[precision]
-    largest = {
-        name: max(measured, key=lambda row: row.size)
-        for name in _TENSORS_MOVED
-        if (measured := select(rows, "operator", name))
-    }
-    rates = [_TENSORS_MOVED[name] * element_bytes * row.size / row.seconds for name, row in largest.items()]
+    rates = []
+    for name, tensors in _TENSORS_MOVED.items():
+        if measured := select(rows, "operator", name):
+            largest = max(measured, key=lambda row: row.size)
+            rates.append(tensors * _ELEMENT_BYTES[precision] * largest.size / largest.seconds)
     return float(np.median(rates))
 
 
@@ -252,7 +239,7 @@ def _efficiency(value: float) -> float:
     return rounded(float(np.clip(value, *_EFFICIENCY_RANGE)))
 
 
-def measured_gpu(rows: Sequence[Measurement], gpu: GpuSpec) -> GpuSpec:
+def measured_gpu(rows: Rows, gpu: GpuSpec) -> GpuSpec:
     """Specification with the best measured matrix and copy rates for a CPU; that of the datasheet for a GPU.
 
     The best of all repetitions counts, with operands in caches too; every efficiency is a share of it.
@@ -265,10 +252,9 @@ def measured_gpu(rows: Sequence[Measurement], gpu: GpuSpec) -> GpuSpec:
         products = (row for row in select(rows, "matrix") if row.name.endswith(precision))
         if rates := [row.size / row.quiet_seconds for row in products]:
             peak[precision] = max(rates)
-    copies = [row.size / row.quiet_seconds for row in select(rows, "memory", "copy")]
-    return gpu.model_copy(
-        update={"peak": peak, "memory_bandwidth": max(copies, default=gpu.memory_bandwidth)}
-    )
+    copies = (row.size / row.quiet_seconds for row in select(rows, "memory", "copy"))
+    bandwidth = max(copies, default=gpu.memory_bandwidth)
+    return gpu.model_copy(update={"peak": peak, "memory_bandwidth": bandwidth})
 
 
 _DIGITS = 4
@@ -280,7 +266,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def operator_curves(rows: Sequence[Measurement]) -> tuple[OperatorCurve, ...]:
+def operator_curves(rows: Rows) -> tuple[OperatorCurve, ...]:
     """Curve of seconds over elements for each element-wise operator that was measured at two sizes or more."""
     curves = []
     for operator in get_args(ElementwiseOperator):
@@ -291,7 +277,7 @@ def operator_curves(rows: Sequence[Measurement]) -> tuple[OperatorCurve, ...]:
     return tuple(curves)
 
 
-def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
+def attention_curves(rows: Rows) -> tuple[AttentionCurve, ...]:
     """Curves of seconds of one attention head over the sequence length, for each head width."""
     points: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for direction in ("forward", "backward"):
@@ -303,7 +289,7 @@ def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
     )
 
 
-def collective_curves(rows: Sequence[Measurement], *, behind_compute: bool) -> tuple[CollectiveCurve, ...]:
+def collective_curves(rows: Rows, *, behind_compute: bool) -> tuple[CollectiveCurve, ...]:
     """Curve of seconds over message bytes for each measured collective and group size."""
     groups: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for row in select(rows, "collective"):
@@ -330,27 +316,21 @@ def _curve(measured: Iterable[tuple[float, float]]) -> tuple[CurvePoint, ...]:
     return tuple(reversed(points))
 
 
-_BLOCK_OPERATORS: tuple[tuple[ElementwiseOperator, float, float], ...] = (
-    ("layernorm", 1.0, 2.0),
-    ("gelu", 4.0, 1.0),
-    ("add", 1.0, 3.0),
-)
-"""Element-wise operators of the measured block: (operator, width in hidden sizes, how often)."""
+_BLOCK_OPERATORS = {"layernorm": (1.0, 2.0), "gelu": (4.0, 1.0), "add": (1.0, 3.0)}
+"""Element-wise operator of the measured block → width in hidden sizes, and how often."""
 _BLOCK_PRODUCTS = 12.0
 """Matrix products of the measured block forward, in units of tokens × hidden²."""
 
 
-def host_layer_seconds(
-    rows: Sequence[Measurement], profile: HardwareProfile, peak: float, *, launches_ahead: bool
-) -> float:
+def host_layer_seconds(rows: Rows, profile: HardwareProfile, peak: float, *, launches_ahead: bool) -> float:
     """Host seconds of one block per pass, from a tiny block of (tokens, hidden size, heads), less its operators'
     seconds forward and backward where the host runs them itself."""
     tokens, hidden, heads = select(rows, "host", "block")[0].shape
     explained = 0.0
     if not launches_ahead:
         explained = 3 * 2.0 * tokens * hidden**2 * _BLOCK_PRODUCTS / (peak * profile.gemm_efficiency)
-        curves = {curve.operator: curve for curve in profile.operators}
-        for operator, width, count in _BLOCK_OPERATORS:
+        curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
+        for operator, (width, count) in _BLOCK_OPERATORS.items():
             if operator in curves:
                 curve, elements = curves[operator], np.array(width * tokens * hidden)
                 for points in (curve.forward, curve.forward if operator == "add" else curve.backward):
@@ -362,35 +342,33 @@ def host_layer_seconds(
     return max(0.0, _pass_seconds(rows, "block") - explained / 2)
 
 
-def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> float:
+def action_host_seconds(rows: Rows, *, otherwise: float) -> float:
     """Host seconds of one pipeline action beyond its blocks', from two stages; `otherwise` where not measured.
 
     Each stage has half of the blocks and one end of the model, which is driven like half a block.
     """
-    if not select(rows, "host", "block.pipelined"):
+    if not (pipelined := select(rows, "host", "block.pipelined")):
         return otherwise
-    smallest = min(select(rows, "host", "block.pipelined"), key=lambda row: row.size)
+    smallest = min(pipelined, key=lambda row: row.size)
     blocks = 2 * _pass_seconds(rows, "block") * (smallest.size / 2 + 0.5)
     return max(0.0, smallest.seconds - blocks) / 2
 
 
-def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
+def _pass_seconds(rows: Rows, name: str) -> float:
     """Host seconds that one more block adds to a pass, the mean of forward and backward.
 
     The slope over models of more and more blocks by repeated medians (Siegel 1982): of each model's slopes towards the
     others, then of those, so that nearly half of the models may have been disturbed.
     """
     blocks = select(rows, "host", name)
-    slopes = (
-        median(
-            (one.seconds - other.seconds) / (one.size - other.size) for other in blocks if other is not one
-        )
-        for one in blocks
-    )
-    return median(slopes) / 2
+
+    def slope(one: Measurement, other: Measurement) -> float:
+        return (one.seconds - other.seconds) / (one.size - other.size)
+
+    return median(median(slope(one, other) for other in blocks if other is not one) for one in blocks) / 2
 
 
-def host_constants(rows: Sequence[Measurement], *, ranks: int, is_cpu: bool) -> dict[str, Any]:
+def host_constants(rows: Rows, *, ranks: int, is_cpu: bool) -> dict[str, Any]:
     """Profile constants for offload by name (host updates, calls, overlap, copies); empty where offload was not
     measured.
 
@@ -402,25 +380,21 @@ def host_constants(rows: Sequence[Measurement], *, ranks: int, is_cpu: bool) -> 
     measured = select(rows, "offload", "update")
     if not measured:
         return {}
-    updates = tuple(
-        HostUpdate(threads=row.shape[0], seconds=rounded(row.seconds / row.size)) for row in measured
-    )
+    updates = [HostUpdate(threads=row.shape[0], seconds=rounded(row.seconds / row.size)) for row in measured]
     update = updates[0] if is_cpu else updates[-1]
     calls = select(rows, "offload", "call")
-    pass_seconds, update_seconds, joint_seconds = (
-        select(rows, "offload", name)[0].seconds for name in ("passes", "updates", "together")
-    )
+    names = ("passes", "updates", "together")
+    pass_seconds, update_seconds, joint_seconds = (select(rows, "offload", name)[0].seconds for name in names)
+    overlap = (pass_seconds + update_seconds - joint_seconds) / pass_seconds
     return {
         "host_update_seconds": update.seconds if is_cpu else rounded(update.seconds / ranks),
         "host_call_seconds": rounded(calls[0].seconds if calls else 0.0),
-        "host_overlap": rounded(
-            min(1.0, max(0.0, (pass_seconds + update_seconds - joint_seconds) / pass_seconds))
-        ),
-        "host_rates": HostRates(updates=updates, copies=_copies(rows)),
+        "host_overlap": rounded(min(1.0, max(0.0, overlap))),
+        "host_rates": HostRates(updates=tuple(updates), copies=_copies(rows)),
     }
 
 
-def _copies(rows: Sequence[Measurement]) -> tuple[HostCopies, ...]:
+def _copies(rows: Rows) -> tuple[HostCopies, ...]:
     """Rates of copies to and from host memory, by number of ranks that copy at once."""
     rates: dict[int, dict[str, str]] = {}
     for way in ("down", "up", "both"):
@@ -449,22 +423,20 @@ def moved_bytes(name: str, shape: tuple[int, ...]) -> float:
     return float(change_bytes(distinct, row_bytes * (1 + _STATES[kind]) + _ROW_STATES.get(kind, 0.0)))
 
 
-def table_rates(rows: Sequence[Measurement], bandwidth: float, source: str) -> TableRates | None:
+def table_rates(rows: Rows, bandwidth: float, source: str) -> TableRates | None:
     """Rates of embedding-table operations as shares of `bandwidth`, from merged measurements; None where no
     table was measured."""
     table_rows = select(rows, "table")
     if not table_rows:
         return None
 
+    def point(row: Measurement) -> TablePoint:
+        pooling, rate = row.shape[1] / row.shape[2], row.size / row.seconds
+        efficiency = rounded(rate / bandwidth)
+        return TablePoint(row_bytes=row.shape[0], pooling=rounded(pooling), efficiency=efficiency)
+
     def points(name: str) -> tuple[TablePoint, ...]:
-        return tuple(
-            TablePoint(
-                row_bytes=one.shape[0],
-                pooling=rounded(one.shape[1] / one.shape[2]),
-                efficiency=rounded(one.size / one.seconds / bandwidth),
-            )
-            for one in select(table_rows, "table", name)
-        )
+        return tuple(map(point, select(table_rows, "table", name)))
 
     kinds = dict.fromkeys(one.name.removeprefix(CHANGE) for one in table_rows if one.name.startswith(CHANGE))
     return TableRates(
@@ -476,17 +448,16 @@ def table_rates(rows: Sequence[Measurement], bandwidth: float, source: str) -> T
     )
 
 
-def _served_points(table_rows: Sequence[Measurement], policy: str) -> tuple[ServedPoint, ...]:
+def _served_points(table_rows: Rows, policy: str) -> tuple[ServedPoint, ...]:
     """Launch seconds, and seconds of each further hit and miss, of lookups through a cache, by row bytes."""
-    launches, hit, miss = (
-        select(table_rows, "table", f"{SERVED_PREFIX}{policy}.{name}") for name in ("few", "hit", "miss")
-    )
+    prefix = f"{SERVED_PREFIX}{policy}."
+    launches, hits, misses = (select(table_rows, "table", prefix + name) for name in ("few", "hit", "miss"))
     return tuple(
         ServedPoint(
             row_bytes=launch.shape[0],
             launch_seconds=rounded(launch.seconds),
-            hit_seconds=rounded(max(0.0, found_row.seconds - launch.seconds) / found_row.shape[1]),
-            miss_seconds=rounded(max(0.0, fetched_row.seconds - launch.seconds) / fetched_row.shape[1]),
+            hit_seconds=rounded(max(0.0, hit.seconds - launch.seconds) / hit.shape[1]),
+            miss_seconds=rounded(max(0.0, miss.seconds - launch.seconds) / miss.shape[1]),
         )
-        for launch, found_row, fetched_row in zip(launches, hit, miss, strict=True)
+        for launch, hit, miss in zip(launches, hits, misses, strict=True)
     )

@@ -22,6 +22,7 @@ from cost_models.files import catalog
 from cost_models.measured.calibration.few_runs import MAX_FEW_RUNS, fit_few_runs
 from cost_models.measured.calibration.step_time_fit import (
     WEIGHT_ON_ONE_CLUSTER,
+    OnRound,
     StepTimeFit,
     TimedCases,
     fit_step_times,
@@ -104,11 +105,6 @@ def _with_identity(profile: HardwareProfile, name: str, die: str, stack: str) ->
     return profile.model_copy(update=identity)
 
 
-def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> Array:
-    """(N,) relative error of each case's predicted step time under the nearest of `profiles`."""
-    return errors_of(under_nearest(profiles, cases))
-
-
 def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> tuple[Case, ...]:
     """Copies of the cases, each with whichever of `profiles` is nearest to its GPU and stack."""
     candidates = tuple(profiles)
@@ -160,13 +156,11 @@ def profiles_without(
         if on_source is not None:
             on_source(source)
         other_rows = [row for row, case in enumerate(cases) if case.row.source != source]
-        other_pairs, source_pairs = (
-            {pair_of(case) for case in cases if (case.row.source == source) == of_source}
-            for of_source in (False, True)
-        )
-        needed = (source_pairs & other_pairs) | {
-            (die, ANY) for die, _ in (other_pairs if source_pairs - other_pairs else ())
-        }
+        other_pairs = {pair_of(cases[row]) for row in other_rows}
+        source_pairs = {pair_of(case) for case in cases if case.row.source == source}
+        needed = source_pairs & other_pairs
+        if source_pairs - other_pairs:
+            needed |= {(die, ANY) for die, _ in other_pairs}
         fits = fit_families(timed.of(other_rows), needed, fewest=fewest, around=of_all)
         yield source, tuple(map(fitted_profile, fits.values()))
 
@@ -208,7 +202,7 @@ def cross_validate(
         UnseenSource(
             source=source,
             runs=len(members),
-            defaults=_median(predict_with((), members)),
+            defaults=_median(errors_of(under_nearest((), members))),
             left_out=_median(errors_of(members)),
             fitted=_median([fitted_errors[case.row.row_id] for case in members]),
         )
@@ -351,9 +345,7 @@ class Refit:
         return _median(list(self.start_errors.values()))
 
 
-def refit(
-    pair: Pair, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
-) -> Refit:
+def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = None) -> Refit:
     """Fit the hardware profile of `pair` (GPU die, stack) to timed `cases`, starting from the catalogue's
     nearest profile. `on_round` is called after every step.
 
@@ -372,10 +364,8 @@ def refit(
     else:
         weight = WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None
         fit = fit_step_times(start_profile, cases, weight_of_a_run=weight, on_round=on_round)
-    source = (
-        f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"
-        " fit itself."
-    )
+    source = f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}."
+    source += " The median error is that of the fit itself."
     return Refit(
         pair=pair,
         start=start,

@@ -33,9 +33,8 @@ QUANTITIES: dict[str, tuple[str, ...]] = {
 } | {part: (part,) for part in _COMMUNICATION}
 """Quantity that runs measure → its parts in an estimate; `step` is the sum of all parts."""
 STEP = "step"
-_MODEL_ERROR = {STEP: 0.05, "thread": 0.02, "compute": 0.1, "host": 0.5, "update": 0.2} | dict.fromkeys(
-    _COMMUNICATION, 0.3
-)
+_MODEL_ERROR = {STEP: 0.05, "thread": 0.02, "compute": 0.1, "host": 0.5, "update": 0.2}
+_MODEL_ERROR |= dict.fromkeys(_COMMUNICATION, 0.3)
 """Relative error of a quantity even without noise: that of clocks and profilers, and of the cost model itself."""
 _PULLS = {
     "compute": 0.1,
@@ -109,9 +108,7 @@ def refine(
         InputError: the profile is of another GPU.
     """
     start, question = before_runs(profile), runs[0].question
-    complete_question(
-        question.model, question.cluster, question.training, stack=question.stack, profile=start
-    )
+    _under(start, question)
     gpu = question.cluster.gpu.name
     identity = {"name": f"measured-{gpu}", "tier": "measured", "gpu": gpu, "stack": question.stack.name}
     start = start.model_copy(update=identity)
@@ -122,22 +119,17 @@ def refine(
         for quantity, one in run.seen.items()
         if 0 < one.seconds < math.inf and predicted[index][quantity] > 0
     ]
-    deviations = np.array(
-        [math.hypot(_MODEL_ERROR[name], one.noise, one.disturbance) for _, name, one in usable]
-    )
+    widths = np.array([math.hypot(_MODEL_ERROR[name], one.noise, one.disturbance) for _, name, one in usable])
     measured = np.log([one.seconds for _, _, one in usable])
     kinds = list(_PULLS)
     totals = np.eye(len(kinds))  # coordinates of the fit → logarithms of factors: host kinds share a part
     totals[[kinds.index(kind) for kind in _FOLLOW_HOST], kinds.index("host")] = _SHARED_HOST_FACTOR
 
     def errors_at(points: Array) -> Array:
-        return np.array([errors_of(point) for point in points])
-
-    def errors_of(point: Array) -> Array:
-        profile_there = _scaled_profile(start, totals @ point)
-        predicted = [quantities(priced(run, profile_there)) for run in runs]
-        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in usable])
-        return np.asarray((logarithms - measured) / deviations)
+        profiles = (_scaled_profile(start, totals @ point) for point in points)
+        predicted = [[quantities(priced(run, profile)) for run in runs] for profile in profiles]
+        logarithms = np.log([[by_run[index][name] for index, name, _ in usable] for by_run in predicted])
+        return np.asarray((logarithms - measured) / widths)
 
     pulls = np.array(list(_PULLS.values()))
     floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in _PULLS])
@@ -157,7 +149,7 @@ def refine(
     estimates = tuple(priced(run, result) for run in runs)
     return Refinement(
         start=start,
-        profile=result.model_copy(update=_claims(start, runs, estimates)),
+        profile=result.model_copy(update=_claims(start.source, runs, estimates)),
         runs=tuple(runs),
         estimates=estimates,
         factors=intervals(kinds, logarithms, posterior, prior),
@@ -166,14 +158,13 @@ def refine(
 
 def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
     """Estimate the step of a run under another hardware profile."""
-    question = complete_question(
-        run.question.model,
-        run.question.cluster,
-        run.question.training,
-        stack=run.question.stack,
-        profile=profile,
-    )
-    return estimate(question, run.layout)
+    return estimate(_under(profile, run.question), run.layout)
+
+
+def _under(profile: HardwareProfile, question: Question) -> Question:
+    """Question with another hardware profile; raise InputError where that is of another GPU."""
+    asked = (question.model, question.cluster, question.training)
+    return complete_question(*asked, stack=question.stack, profile=profile)
 
 
 def quantities(result: Estimate) -> dict[str, float]:
@@ -191,14 +182,11 @@ def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfil
     return scale_seconds(start, by).model_copy(update={"moved": by, "contention": contention})
 
 
-def _claims(
-    start: HardwareProfile, runs: Sequence[ObservedRun], estimates: Sequence[Estimate]
-) -> dict[str, object]:
-    """Profile fields for the error, number of runs and source of a refinement; the error is no smaller than
-    the runs' noise."""
-    errors = [
-        abs(e.step_seconds / run.seen[STEP].seconds - 1) for run, e in zip(runs, estimates, strict=True)
-    ]
+def _claims(source: str, runs: Sequence[ObservedRun], estimates: Sequence[Estimate]) -> dict[str, object]:
+    """Profile fields for the error, number of runs and source of a refinement, from the `source` before it; the
+    error is no smaller than the runs' noise."""
+    steps = zip(runs, estimates, strict=True)
+    errors = [abs(priced.step_seconds / run.seen[STEP].seconds - 1) for run, priced in steps]
     noise = float(np.median([run.seen[STEP].noise for run in runs]))
     model = runs[0].question.model.name
     layouts = ", ".join(run.layout.brief for run in runs[:_MAX_NAMED_RUNS])
@@ -206,5 +194,5 @@ def _claims(
     return {
         "median_error": round(max(float(np.median(errors)), noise), 4),
         "validated_runs": len(runs),
-        "source": f"{start.source}{PROVENANCE_MARK}runs of {model} under {layouts}{further}",
+        "source": f"{source}{PROVENANCE_MARK}runs of {model} under {layouts}{further}",
     }

@@ -6,18 +6,19 @@ peak of a datasheet is the limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 from cost_models.specs.hardware import (
     AttentionCurve,
+    CollectiveCurve,
     CurvePoint,
     FittedFactors,
     HardwareProfile,
     OperatorCurve,
 )
 
-Curve = TypeVar("Curve", OperatorCurve, AttentionCurve)
+Curve = TypeVar("Curve", OperatorCurve, AttentionCurve, CollectiveCurve)
 PROVENANCE_MARK = "; moved by "
 """Separates, in a profile's source, how it was measured from the runs that moved it."""
 _DIGITS = 6
@@ -46,42 +47,35 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
     """Copy of `profile` with the seconds of each kind (compute, host, ...) multiplied by the factor of that kind."""
     # factors by which a measured peak and bandwidth rise so that no fitted rate exceeds them
     rise = bandwidth_rise = 1.0
+    compute, transfer = factors.compute, factors.collectives
     if profile.measured_peak is not None:
-        rise = max(rise, profile.gemm_efficiency / factors.compute)
+        rise = max(rise, profile.gemm_efficiency / compute)
     if profile.measured_bandwidth is not None:
-        rates = profile.memory_efficiency / factors.compute, profile.optimizer_efficiency / factors.optimizer
+        rates = profile.memory_efficiency / compute, profile.optimizer_efficiency / factors.optimizer
         bandwidth_rise = max(bandwidth_rise, *rates)
     operands = profile.gemm_operand_bandwidth
     shares = {
-        "gemm_efficiency": (factors.compute, rise),
-        "attention_forward_efficiency": (factors.compute, rise),
-        "attention_backward_efficiency": (factors.compute, rise),
-        "memory_efficiency": (factors.compute, bandwidth_rise),
+        "gemm_efficiency": (compute, rise),
+        "attention_forward_efficiency": (compute, rise),
+        "attention_backward_efficiency": (compute, rise),
+        "memory_efficiency": (compute, bandwidth_rise),
         "optimizer_efficiency": (factors.optimizer, bandwidth_rise),
-        "link_efficiency": (factors.collectives, 1.0),
-        "network_efficiency": (factors.collectives, 1.0),
+        "link_efficiency": (transfer, 1.0),
+        "network_efficiency": (transfer, 1.0),
     }
-    seconds = {
-        name: _short(getattr(profile, name) * getattr(factors, kind)) for name, kind in _SECONDS.items()
+    changed: dict[str, object] = {
+        "gemm_operand_bandwidth": None if operands is None else _short(operands / compute),
+        "measured_peak": _risen(profile.measured_peak, rise),
+        "measured_bandwidth": _risen(profile.measured_bandwidth, bandwidth_rise),
+        "operators": tuple(_slowed(curve, compute) for curve in profile.operators),
+        "attention": tuple(_slowed(curve, compute) for curve in profile.attention),
+        "collectives": tuple(_slowed(curve, transfer) for curve in profile.collectives),
     }
-    return profile.model_copy(
-        update=seconds
-        | {
-            name: min(1.0, _short(getattr(profile, name) / slower / more))
-            for name, (slower, more) in shares.items()
-        }
-        | {
-            "gemm_operand_bandwidth": None if operands is None else _short(operands / factors.compute),
-            "measured_peak": _risen(profile.measured_peak, rise),
-            "measured_bandwidth": _risen(profile.measured_bandwidth, bandwidth_rise),
-            "operators": tuple(_slowed(curve, factors.compute) for curve in profile.operators),
-            "attention": tuple(_slowed(curve, factors.compute) for curve in profile.attention),
-            "collectives": tuple(
-                curve.model_copy(update={"points": _slower(curve.points, factors.collectives)})
-                for curve in profile.collectives
-            ),
-        }
-    )
+    for name, (slower, more) in shares.items():
+        changed[name] = min(1.0, _short(getattr(profile, name) / slower / more))
+    for name, kind in _SECONDS.items():
+        changed[name] = _short(getattr(profile, name) * getattr(factors, kind))
+    return profile.model_copy(update=changed)
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
@@ -90,9 +84,8 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
         return profile
     back = FittedFactors(**{kind: 1.0 / factor for kind, factor in profile.moved})
     source = profile.source.partition(PROVENANCE_MARK)[0]
-    return scale_seconds(profile, back).model_copy(
-        update={"moved": None, "contention": 0.0, "source": source}
-    )
+    undone = {"moved": None, "contention": 0.0, "source": source}
+    return scale_seconds(profile, back).model_copy(update=undone)
 
 
 def scale_constants(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
@@ -113,12 +106,13 @@ def ceiling_of(name: str) -> float:
 
 
 def _slowed(curve: Curve, factor: float) -> Curve:
-    forward, backward = _slower(curve.forward, factor), _slower(curve.backward, factor)
-    return curve.model_copy(update={"forward": forward, "backward": backward})
+    """Copy of a curve with the seconds of all its points multiplied by `factor`."""
 
+    def slower(point: CurvePoint) -> CurvePoint:
+        return CurvePoint(size=point.size, seconds=_short(point.seconds * factor))
 
-def _slower(points: Iterable[CurvePoint], factor: float) -> tuple[CurvePoint, ...]:
-    return tuple(CurvePoint(size=point.size, seconds=_short(point.seconds * factor)) for point in points)
+    slowed = {name: tuple(map(slower, points)) for name, points in curve if isinstance(points, tuple)}
+    return curve.model_copy(update=slowed)
 
 
 def _risen(rate: float | None, rise: float) -> float | None:

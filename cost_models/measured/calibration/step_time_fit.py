@@ -104,9 +104,8 @@ def _source_variances(
             source_slopes = slopes[source_rows]
             weighted = weight[:, None] * source_slopes
             spread = np.linalg.inv(weighted.T @ source_slopes + np.diag(1 / variances))
-            mean = np.clip(
-                -spread @ (weighted.T @ errors[source_rows]), -_MAX_PULLS * pulls, _MAX_PULLS * pulls
-            )
+            farthest = _MAX_PULLS * pulls
+            mean = np.clip(-spread @ (weighted.T @ errors[source_rows]), -farthest, farthest)
             squares = squares + mean**2 + np.diag(spread)
             remaining[source_rows] = errors[source_rows] + source_slopes @ mean
         variances = squares / (len(rows) + 1)
@@ -205,6 +204,10 @@ WEIGHT_ON_ONE_CLUSTER = 4.0
 publishers' do."""
 
 
+OnRound = Callable[[int, float], None] | None
+"""Hears the number of each round of a fit and the median error after it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeFit:
     """Profile fitted to step times, with residuals of the runs and intervals of the constants."""
@@ -297,7 +300,7 @@ def fit_step_times(
     *,
     weight_of_a_run: float | None = None,
     around: Expansion | None = None,
-    on_round: Callable[[int, float], None] | None = None,
+    on_round: OnRound = None,
 ) -> StepTimeFit:
     """Fit the constants of profile `start` to the measured step times of `cases`. `on_round` is called after
     every step.
@@ -332,25 +335,18 @@ def fit_step_times(
     names = [case.row.row_id for case in timed.cases]
     residuals = dict(zip(names, np.expm1(_HUBER * around.errors).tolist(), strict=True))
     covariance = np.asarray(np.linalg.inv(curvature), dtype=np.float64)
+    deviations, influence = np.sqrt(np.diag(covariance)), covariance @ (around.slopes * weight[:, None]).T
+    slopes, errors = _HUBER * around.slopes, _HUBER * around.errors
     values = timed.values_at(around.point).items()
     sources = [case.row.source for case in timed.cases]
     return StepTimeFit(
         profile=start.model_copy(update={name: float(value) for name, value in values}),
         residuals=residuals,
         sources=dict(zip(names, sources, strict=True)),
-        constants=intervals(
-            timed.constants,
-            around.point,
-            np.sqrt(np.diag(covariance)),
-            pulls,
-            covariance @ (around.slopes * weight[:, None]).T,
-            names,
-        ),
+        constants=intervals(timed.constants, around.point, deviations, pulls, influence, names),
         around=around,
         pair_error=pair_error(timed.cases, residuals),
-        scenarios=scenarios_of(
-            timed.constants, covariance, _HUBER * around.slopes, _HUBER * around.errors, sources, pulls
-        ),
+        scenarios=scenarios_of(timed.constants, covariance, slopes, errors, sources, pulls),
         timed=timed_runs(timed.cases, residuals),
     )
 

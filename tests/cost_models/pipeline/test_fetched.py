@@ -10,7 +10,7 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
-from cost_models.measured.calibration.profile_fits import predict_with
+from cost_models.measured.calibration.profile_fits import errors_of, under_nearest
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.pipeline import seconds
 from cost_models.pipeline.pricing import estimate
@@ -64,7 +64,7 @@ def test_zero3_of_2021_collapses_with_few_tokens_a_gpu() -> None:
     """Table 2 of Narayanan et al. 2021: half the tokens a GPU on twice the GPUs take as long."""
     cases = [one for one in timed_cases() if one.question.stack.name == "deepspeed-v0.5"]
     assert len(cases) == 6
-    errors = predict_with([catalog.load_profile("a100-deepspeed")], cases)
+    errors = errors_of(under_nearest([catalog.load_profile("a100-deepspeed")], cases))
     assert np.median(np.abs(errors)) < 0.1
     assert np.abs(errors).max() < 0.2
 
