@@ -103,15 +103,11 @@ class _Formats(Spec):
 @cache
 def formats() -> Mapping[str, LogFormat]:
     """Log formats of trainers by name; formats with seconds come before formats with rates, progress bars last."""
-    formats_by_name: dict[str, LogFormat] = {}
+    loaded: dict[str, LogFormat] = {}
     for file in data_files("logs"):
         document = parse_yaml(file.read_text(encoding="utf-8"), source=f"logs/{file.name}")
-        formats_by_name |= validate(document, _Formats).formats
-    order = sorted(
-        formats_by_name,
-        key=lambda name: (formats_by_name[name].one_total, "seconds" not in formats_by_name[name].values),
-    )
-    return {name: formats_by_name[name] for name in order}
+        loaded |= validate(document, _Formats).formats
+    return dict(sorted(loaded.items(), key=lambda item: (item[1].one_total, "seconds" not in item[1].values)))
 
 
 def number(text: str) -> float:
@@ -312,11 +308,8 @@ def typical_steps(lines: Sequence[StepLine]) -> TypicalSteps:
             else:
                 typical.append(line)
     total_seconds = middle * (len(lines) - reasons[WARM_UP]) + excess
-    return TypicalSteps(
-        lines=typical or settled,
-        left_out=dict(reasons),
-        lost=excess / total_seconds if total_seconds > 0 else 0.0,
-    )
+    lost = excess / total_seconds if total_seconds > 0 else 0.0
+    return TypicalSteps(lines=typical or settled, left_out=dict(reasons), lost=lost)
 
 
 _MOST_SETTINGS = 5_000
@@ -408,12 +401,10 @@ def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -
     file_names = ", ".join(f"`{printable(str(path))}`" for path in paths)
     ramped = next((log for log in logs.values() if log.other_batch), None)
     if ramped is not None:
+        batches = ramped.other_batch.items()
         return InputError(
             "no step of the log has the plan's global batch",
-            problems=[
-                Problem(where, f"global batch {grouped(batch)}")
-                for batch, where in ramped.other_batch.items()
-            ],
+            problems=[Problem(place, f"global batch {grouped(batch)}") for batch, place in batches],
             hint="measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml",
         )
     field_names = {name: ("gpus", *log.format.fields) for name, log in logs.items()}
@@ -428,12 +419,10 @@ def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -
             problems=[Problem("", f"such a line has `{log_format.mark}`; {counted(lines, 'line')} read")],
             hint="give the file that has stdout and stderr of the rank that prints: 2>&1 | tee train.log",
         )
+    known = (log.format for log in logs.values())
     return InputError(
         f"{file_names} is the log of no known trainer: {counted(lines, 'line')} read, none of a step",
-        problems=[
-            Problem("", f"{log_format.format.called}: lines with `{log_format.format.mark}`")
-            for log_format in logs.values()
-        ],
+        problems=[Problem("", f"{trainer.called}: lines with `{trainer.mark}`") for trainer in known],
         hint="lines of steps must be in it, unbroken; another trainer's: a YAML of `data/logs/` says what it prints",
     )
 
@@ -487,15 +476,9 @@ def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
             message = f"step {grouped(step)} takes no such time: {name.replace('_', ' ')} {values[name]:g}"
             log.problems.append(Problem(printable(place), message))
         return
-    log.steps.add(
-        StepLine(
-            step=step,
-            seconds=seconds,
-            loss=values.get("loss", math.nan),
-            gradient_norm=values.get("gradient_norm", math.nan),
-            disturbed=log.disturbed,
-        )
-    )
+    line = StepLine(step=step, seconds=seconds, disturbed=log.disturbed)
+    line.loss, line.gradient_norm = (values.get(name, math.nan) for name in ("loss", "gradient_norm"))
+    log.steps.add(line)
     log.disturbed = False
     _take_memory(log, text, values)
 

@@ -19,7 +19,12 @@ from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.measured.calibration.least_squares import Interval, intervals, shrink
-from cost_models.measured.calibration.scaled_profile import PROVENANCE_MARK, before_runs, scale_seconds
+from cost_models.measured.calibration.scaled_profile import (
+    FOLLOW_HOST,
+    PROVENANCE_MARK,
+    before_runs,
+    scale_seconds,
+)
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import FittedFactors, HardwareProfile
@@ -36,24 +41,14 @@ STEP = "step"
 _MODEL_ERROR = {STEP: 0.05, "thread": 0.02, "compute": 0.1, "host": 0.5, "update": 0.2}
 _MODEL_ERROR |= dict.fromkeys(_COMMUNICATION, 0.3)
 """Relative error of a quantity even without noise: that of clocks and profilers, and of the cost model itself."""
-_PULLS = {
-    "compute": 0.1,
-    "host": 0.7,
-    "action_host": 0.5,
-    "tensor_parallel_host": 0.5,
-    "sequence_parallel_host": 0.5,
-    "sharded_host": 0.5,
-    "step": 0.7,
-    "optimizer": 0.3,
-    "collectives": 0.5,
-    "contention": 0.5,
-}
+_PULLS = {"compute": 0.1, "host": 0.7, **dict.fromkeys(FOLLOW_HOST, 0.5), "step": 0.7, "optimizer": 0.3}
+_PULLS |= {"collectives": 0.5, "contention": 0.5}
 """Log-distance from what was measured apart that is as likely as one deviation: operators repeat within a tenth, host
 times differ by factors, and so do collectives whose members wait for one another. Contention is 1 + it, from 1."""
-_FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
 _SHARED_HOST_FACTOR = 0.3
-"""Share of the logarithm by which all host time is off that these are taken to be off by, beside something of their
-own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""
+"""Share of the logarithm by which all host time is off that `FOLLOW_HOST` are taken to be off by, beside something of
+their own: caches are colder in a step than where it was measured, which is most of a short time and little of a long
+one."""
 _FARTHEST = math.log(100.0)
 """Largest factor, as a logarithm, that a constant may move by: beyond it something else is wrong."""
 _MAX_NAMED_RUNS = 4
@@ -123,7 +118,7 @@ def refine(
     measured = np.log([one.seconds for _, _, one in usable])
     kinds = list(_PULLS)
     totals = np.eye(len(kinds))  # coordinates of the fit → logarithms of factors: host kinds share a part
-    totals[[kinds.index(kind) for kind in _FOLLOW_HOST], kinds.index("host")] = _SHARED_HOST_FACTOR
+    totals[[kinds.index(kind) for kind in FOLLOW_HOST], kinds.index("host")] = _SHARED_HOST_FACTOR
 
     def errors_at(points: Array) -> Array:
         profiles = (_scaled_profile(start, totals @ point) for point in points)

@@ -30,16 +30,10 @@ _OF_A_BENCHMARK = ("attention_forward_efficiency", "attention_backward_efficienc
 """Shares of what a kernel reached alone, which none in a step exceeds."""
 
 
-_SECONDS = {
-    "kernel_seconds": "compute",
-    "collective_seconds": "collectives",
-    "host_layer_seconds": "host",
-    "action_host_seconds": "action_host",
-    "tensor_parallel_host_seconds": "tensor_parallel_host",
-    "sequence_parallel_host_seconds": "sequence_parallel_host",
-    "sharded_host_seconds": "sharded_host",
-    "step_seconds": "step",
-}
+FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
+"""Factors of `FittedFactors` for host time beside that of a block."""
+_SECONDS = {"kernel_seconds": "compute", "collective_seconds": "collectives", "host_layer_seconds": "host"}
+_SECONDS |= {f"{kind}_seconds": kind for kind in (*FOLLOW_HOST, "step")}
 """Constant in seconds → the factor of `FittedFactors` that multiplies it."""
 
 

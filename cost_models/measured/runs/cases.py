@@ -83,21 +83,9 @@ _USUAL_BUBBLE = 0.05
 """Share of a step that recipes leave idle where they choose the number of chunks (Llama 3, section 3.3.2)."""
 
 
-@dataclass(slots=True)
-class Degrees:
-    """Parallel degrees of a published run (tp, pp, cp, ep and dp ranks, vp chunks a rank, ZeRO stage)."""
-
-    tp: int
-    pp: int
-    vp: int
-    cp: int
-    ep: int
-    dp: int
-    zero: int = 0
-
-
-def degrees_of(row: Row, notes: Notes) -> Degrees:
-    """Parallel degrees of a row, with 1 for axes left blank and data parallelism over the remaining GPUs.
+def degrees_of(row: Row, notes: Notes) -> Layout:
+    """Parallel degrees of a row, not validated yet, with 1 for axes left blank and data parallelism over the
+    remaining GPUs.
 
     Where neither GPUs nor dp are stated, dp is the largest degree that divides the batch's microbatches within
     128 GPUs.
@@ -109,20 +97,20 @@ def degrees_of(row: Row, notes: Notes) -> Degrees:
         if gpus % model_gpus:
             raise UnpredictableError(f"tp · pp · cp = {model_gpus} does not divide {gpus} GPUs")
         if dp is not None and dp * model_gpus != gpus:
-            notes.assume(f"dp {gpus // model_gpus}: the row's {dp} does not fit {gpus} GPUs")
+            notes.append(f"dp {gpus // model_gpus}: the row's {dp} does not fit {gpus} GPUs")
         dp = gpus // model_gpus
     elif dp is not None:
-        notes.assume(f"{model_gpus * dp} GPUs: the product of the degrees")
+        notes.append(f"{model_gpus * dp} GPUs: the product of the degrees")
     else:
         if (batch := row.count("global_batch")) is None:
             raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
         samples = max(1, batch // (row.count("micro_batch") or 1))
         dp = next(n for n in range(max(1, _USUAL_GPUS // model_gpus), 0, -1) if samples % n == 0)
-        notes.assume(f"{model_gpus * dp} GPUs: the row names none")
-    return Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
+        notes.append(f"{model_gpus * dp} GPUs: the row names none")
+    return Layout.model_construct(tp=tp, pp=pp, vpp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
 
 
-def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Degrees, notes: Notes) -> int:
+def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Layout, notes: Notes) -> int:
     """Model chunks a pipeline rank as the row says; where blank, as few as keep the pipeline busy, if the
     stack interleaves. They divide a rank's blocks evenly, or its blocks, embedding and head.
 
@@ -130,7 +118,7 @@ def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Degre
     """
     pp, blocks, batch = degrees.pp, model.num_layers, row.count("global_batch")
     if pp == 1 or row.count("vp"):
-        return degrees.vp
+        return degrees.vpp
     chunks, microbatches = 1, row.count("grad_accum") or pp
     if batch and not row.count("grad_accum"):
         microbatches = max(1, batch // (degrees.dp * (row.count("micro_batch") or 1)))
@@ -140,7 +128,7 @@ def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Degre
         possible = [count for count in range(1, per_rank + 1) if per_rank % count == 0]
         idle = (pp - 1) / microbatches
         chunks = next((count for count in possible if idle / count <= _USUAL_BUBBLE), possible[-1])
-    notes.assume(f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)")
+    notes.append(f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)")
     return chunks
 
 
@@ -150,6 +138,10 @@ _USUAL_MICROBATCHES = (1, 2, 4, 8)
 """Sequences a microbatch that authors try."""
 _HARDLY_SLOWER = 1.05
 """Ratio of step times that the model does not tell apart."""
+
+
+Profile = str | HardwareProfile | None
+"""Hardware profile, its name or file; None: the catalogue's nearest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +156,7 @@ class Case:
     """Whether the row says how many GPUs it had; otherwise only its memory means something."""
 
 
-def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
+def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) -> Case:
     """Read a row of a run table as a question and a layout, with the assumptions made. Raises
     UnpredictableError: with the reason why not."""
     try:
@@ -174,9 +166,7 @@ def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProf
         raise UnpredictableError("; ".join(map(str, problem.problems)) or problem.headline) from error
 
 
-def case_or_reason(
-    row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None
-) -> Case | str:
+def case_or_reason(row: Row, *, stack: str | None = None, profile: Profile = None) -> Case | str:
     """Read a row as `read_case` does, or return the reason why it cannot be predicted."""
     try:
         return read_case(row, stack=stack, profile=profile)
@@ -184,43 +174,36 @@ def case_or_reason(
         return printable(str(reason).splitlines()[0])
 
 
-def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | None, notes: Notes) -> Case:
+def _read(row: Row, forced_stack: str | None, profile: Profile, notes: Notes) -> Case:
     check_counts(row)
     if _ADAPTERS.search(f"{row.text('task')} {row.text('framework')} {row.text('model_name')}".lower()):
-        raise UnpredictableError(
-            "fine-tunes adapters (LoRA), whose frozen weights need no gradients: not modelled"
-        )
+        reason = "fine-tunes adapters (LoRA), whose frozen weights need no gradients: not modelled"
+        raise UnpredictableError(reason)
     gpu = gpu_of(row)
     if gpu is None:
         raise UnpredictableError(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
     stack = stack_of(row, forced_stack, notes)
     model = model_of(row, stack, notes)
     degrees = degrees_of(row, notes)
-    num_gpus = degrees.tp * degrees.pp * degrees.cp * degrees.dp
-    cluster = cluster_of(row, gpu, num_gpus, notes)
-    degrees.vp = chunks_of(row, model, stack, degrees, notes)
-    degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
-    sequence = row.count("seq_len")
+    cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
+    chunks = chunks_of(row, model, stack, degrees, notes)
+    zero = zero_of(row, stack, degrees.data_ranks, notes)
+    degrees = degrees.model_copy(update={"vpp": chunks, "zero": zero})
+    sequence, dropout = row.count("seq_len"), row.number("dropout")
     if sequence is None:
         raise UnpredictableError("no `seq_len`")
-    dropout = row.number("dropout")
-    training = TrainingSpec.model_validate(
-        {
-            "global_batch": _global_batch(row, degrees, notes),
-            "sequence_length": sequence,
-            "precision": precision_of(row, cluster, notes),
-            "dropout": dropout if dropout is not None and 0 <= dropout < 1 else None,
-        }
-        | training_changes(row)
-    )
+    facts: dict[str, object] = {"global_batch": _global_batch(row, degrees, notes)}
+    facts |= {"sequence_length": sequence, "precision": precision_of(row, cluster, notes)}
+    facts["dropout"] = dropout if dropout is not None and 0 <= dropout < 1 else None
+    training = TrainingSpec.model_validate(facts | training_changes(row))
     question = complete_question(model, cluster, training, stack=stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
     question = with_host_update(row, question, layout, notes)
     sized = row.count("num_gpus") is not None or row.count("dp") is not None
-    return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)
+    return Case(row=row, question=question, layout=layout, assumptions=tuple(notes), sized=sized)
 
 
-def _global_batch(row: Row, degrees: Degrees, notes: Notes) -> int:
+def _global_batch(row: Row, degrees: Layout, notes: Notes) -> int:
     """Sequences a step, as printed in the row or from microbatch, accumulation and data parallelism."""
     batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
     printed = row.number("global_batch")
@@ -228,36 +211,35 @@ def _global_batch(row: Row, degrees: Degrees, notes: Notes) -> int:
         return batch
     if printed is not None and printed >= 1:
         batch = round(printed)
-        notes.assume(f"global batch {batch}: the row's {printed:g} is no whole number")
+        notes.append(f"global batch {batch}: the row's {printed:g} is no whole number")
         return batch
     if micro is None:
         raise UnpredictableError("neither `global_batch` nor `micro_batch` is given")
     if accumulated is None:
         accumulated = degrees.pp
-        notes.assume(f"{accumulated} microbatches a step")
+        notes.append(f"{accumulated} microbatches a step")
     return micro * accumulated * degrees.dp
 
 
-def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Layout:
+def _layout(row: Row, question: Question, degrees: Layout, notes: Notes) -> Layout:
     """Layout of the row, with blocks placed as the stack does and a blank microbatch tuned."""
     micro, stack = _micro_batch(row, question, degrees, notes), question.stack
-    stages, blocks, batch = degrees.pp * degrees.vp, question.model.num_layers, question.training.global_batch
+    stages, blocks = degrees.pp * degrees.vpp, question.model.num_layers
+    batch = question.training.global_batch
     if stages > blocks + 2 * stack.ends_count_as_blocks:
         raise UnpredictableError(f"{blocks} blocks on {stages} stages")
     if stages * (batch // ((micro or 1) * degrees.dp)) > MAX_ACTIONS:
         raise UnpredictableError(f"global batch {batch} is too many microbatches")
     offload, ring = offload_of(row, stack, blocks, notes)
-    etp = _expert_tensor(row, degrees)
     shard = _shard_group(row, degrees, question.cluster.gpus_per_node, notes)
     splits_sequence = row.flag("sequence_parallel")
     if splits_sequence is None and degrees.tp > 1:
         splits_sequence = stack.usually_splits_sequence
         if splits_sequence:
-            notes.assume("sequence parallelism (blank)")
+            notes.append("sequence parallelism (blank)")
     layout = Layout(
-        **{axis: getattr(degrees, axis) for axis in ("tp", "pp", "cp", "ep", "dp", "zero")},
-        vpp=degrees.vp,
-        etp=etp,
+        **degrees.model_dump(exclude_unset=True),
+        etp=_expert_tensor(row, degrees),
         mbs=micro or 1,
         shard=shard,
         sp=degrees.tp > 1 and bool(splits_sequence),
@@ -268,7 +250,7 @@ def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Lay
     )
     if micro is None:
         layout = _with_tuned_microbatch(question, layout)
-        notes.assume(f"microbatch {layout.mbs} (blank)")
+        notes.append(f"microbatch {layout.mbs} (blank)")
     return layout
 
 
@@ -277,14 +259,14 @@ def _blocks_on_stages(question: Question, stages: int, notes: Notes) -> tuple[in
     model = question.model
     if question.stack.places_blocks == "by-compute" and stages > 1:
         block = sum(one.flops for one in block_operators(model))
-        notes.assume("blocks placed up to equal shares of their products and the head's")
+        notes.append("blocks placed up to equal shares of their products and the head's")
         head = 2.0 * model.hidden_size * float(padded_vocabulary(model, 1)) / block
         return layers_up_to_shares(model.num_layers, stages, head)
     if model.num_layers % stages and question.stack.places_blocks == "in-turn":
-        notes.assume("stages filled in turn, the last with what is left")
+        notes.append("stages filled in turn, the last with what is left")
         return layers_in_turn(model.num_layers, stages)
     if model.num_layers % stages:
-        notes.assume("blocks placed as evenly as they go, fewer where embedding and head sit")
+        notes.append("blocks placed as evenly as they go, fewer where embedding and head sit")
     return even_layers(model.num_layers, stages)
 
 
@@ -292,51 +274,47 @@ def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
     """Layout with the smallest microbatch that fits and is at most 5 % slower than the fastest, as an author
     would tune it; with one sequence where none fits."""
     samples = question.training.global_batch // layout.dp
-    possible = [
-        layout.model_copy(update={"mbs": size})
-        for size in _USUAL_MICROBATCHES
-        if samples % size == 0
-        and samples // size >= layout.pp
-        and (layout.vpp == 1 or samples // size % layout.pp == 0)
-    ]
+    counts = {size: samples // size for size in _USUAL_MICROBATCHES if samples % size == 0}
+    whole = [size for size, count in counts.items() if layout.vpp == 1 or count % layout.pp == 0]
+    possible = [layout.model_copy(update={"mbs": size}) for size in whole if counts[size] >= layout.pp]
     fitting = [one for one in estimate_each(question, possible) if one.fits]
     fastest = min((one.step_seconds for one in fitting), default=0.0)
     return next((one.layout for one in fitting if one.step_seconds <= fastest * _HARDLY_SLOWER), layout)
 
 
-def _expert_tensor(row: Row, degrees: Degrees) -> int | None:
+def _expert_tensor(row: Row, degrees: Layout) -> int | None:
     """Expert tensor-parallel degree by the row's notes or recipes, or 1 where ep does not divide dp · cp;
     None means as tp."""
     match = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b", row.text("notes"))
     stated = int(match[1]) if match else None
     if stated is None and degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row):
         stated = 1
-    if stated is not None and degrees.tp * degrees.dp * degrees.cp % (degrees.ep * stated) == 0:
+    if stated is not None and degrees.tp * degrees.data_ranks % (degrees.ep * stated) == 0:
         return stated
-    if degrees.ep == 1 or degrees.dp * degrees.cp % degrees.ep == 0:
+    if degrees.ep == 1 or degrees.data_ranks % degrees.ep == 0:
         return None
-    if degrees.tp * degrees.dp * degrees.cp % degrees.ep:
+    if degrees.tp * degrees.data_ranks % degrees.ep:
         raise UnpredictableError(f"ep {degrees.ep} does not divide tp · cp · dp")
     return 1
 
 
-def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int | None:
+def _shard_group(row: Row, degrees: Layout, per_node: int, notes: Notes) -> int | None:
     """Ranks that share one copy of the states that ZeRO shards; None for all replicas."""
-    size, replicas, hybrid = row.count("hybrid_shard"), degrees.dp * degrees.cp, row.flag("hybrid_shard")
+    size, replicas, hybrid = row.count("hybrid_shard"), degrees.data_ranks, row.flag("hybrid_shard")
     unsized = hybrid or names_hybrid(row.text("hybrid_shard"))
     unsized = unsized or (hybrid is None and names_hybrid(row.text("zero_stage")))
     if degrees.zero and size in (None, 1) and unsized:
         size = max(1, per_node // (degrees.tp * degrees.pp))
-        notes.assume(f"hybrid sharding over {size} ranks: those of a node")
+        notes.append(f"hybrid sharding over {size} ranks: those of a node")
     if size is None or size >= replicas or degrees.zero == 0:
         return None
     if replicas % size:
-        notes.assume(f"ZeRO over all {replicas} replicas: groups of {size} do not divide them")
+        notes.append(f"ZeRO over all {replicas} replicas: groups of {size} do not divide them")
         return None
     return size
 
 
-def _micro_batch(row: Row, question: Question, degrees: Degrees, notes: Notes) -> int | None:
+def _micro_batch(row: Row, question: Question, degrees: Layout, notes: Notes) -> int | None:
     """Sequences a microbatch by the row, or by its accumulation; None where both are blank."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
@@ -347,9 +325,9 @@ def _micro_batch(row: Row, question: Question, degrees: Degrees, notes: Notes) -
         if accumulated is None and batch >= degrees.dp:
             return None
         micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1
-        notes.assume(f"microbatch {micro}")
+        notes.append(f"microbatch {micro}")
     if micro * degrees.dp > batch:
         raise UnpredictableError(f"microbatch {micro} × dp {degrees.dp} exceeds the global batch {batch}")
     if batch % (micro * degrees.dp):
-        notes.assume(f"global batch {batch} in {batch // (micro * degrees.dp)} whole microbatches")
+        notes.append(f"global batch {batch} in {batch // (micro * degrees.dp)} whole microbatches")
     return micro

@@ -42,7 +42,7 @@ def board_of_cell(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
     changed = {name: value for name, value in printed.items() if value != getattr(gpu, name)}
     if not changed:
         return gpu
-    notes.assume(f"{', '.join(name.replace('_', ' ') for name in changed)} as the GPU's cell says")
+    notes.append(f"{', '.join(name.replace('_', ' ') for name in changed)} as the GPU's cell says")
     return gpu.model_copy(update=changed)
 
 
@@ -61,9 +61,7 @@ _BUS = re.compile(
     re.IGNORECASE,
 )
 """Words for the links inside a node."""
-_OTHER_NETWORK = re.compile(
-    r"manage|mgmt|\bbmc\b|out[- ]of[- ]band|storage|front[- ]?end|in[- ]band", re.IGNORECASE
-)
+_OTHER_NETWORK = re.compile(r"(?i)manage|mgmt|\bbmc\b|out[- ]of[- ]band|storage|front[- ]?end|in[- ]band")
 _ADAPTER = re.compile(
     r"connectx|\bcx-?\d|infiniband|\bib\b|roce|ethernet|\bhca|\bnics?\b|[hnex]dr|efa|slingshot|omni",
     re.IGNORECASE,
@@ -143,7 +141,7 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     stated, box = row.count("gpus_per_node"), _BOX.match(row.text("gpu"))
     per_node = stated or (int(box[1]) if box else cluster.gpus_per_node)
     if not stated and not box:
-        notes.assume(f"{per_node} GPUs a node")
+        notes.append(f"{per_node} GPUs a node")
     if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
         per_node = _allocated(num_gpus, max(per_node, cluster.gpus_per_node), notes)
     per_node = min(per_node, num_gpus)
@@ -153,21 +151,16 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
         links = links.with_inter_node(inter.model_copy(update={"bandwidth": network / 8}))
     elif several:
         inter = inter or _UNNAMED_NETWORK
-        notes.assume(f"network of {inter.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
+        notes.append(f"network of {inter.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
         links = links.with_inter_node(inter)
     by_nvlink = links.intra_node.kind in ("nvlink", "nvswitch")
     if by_nvlink and "pcie" in words.lower() and "nvlink" not in words.lower():
         links = links.with_intra_node(_through_host(cluster.gpu))
-    rails = adapters(words)
-    return cluster.model_copy(
-        update={
-            "gpu": board_of_cell(cluster.gpu, row.text("gpu"), notes),
-            "gpus_per_node": per_node,
-            "nodes": -(-num_gpus // per_node),
-            "links": links,
-            "rails": rails if rails and per_node % rails == 0 else None,
-        }
-    )
+    board = board_of_cell(cluster.gpu, row.text("gpu"), notes)
+    nodes, rails = -(-num_gpus // per_node), adapters(words)
+    rails = rails if rails and per_node % rails == 0 else None
+    changes = {"gpu": board, "gpus_per_node": per_node, "nodes": nodes, "links": links, "rails": rails}
+    return cluster.model_copy(update=changes)
 
 
 def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
@@ -179,7 +172,7 @@ def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
     even = 1 << (rack.bit_length() - 1)
     if num_gpus <= rack or num_gpus % rack == 0 or num_gpus % even:
         return rack
-    notes.assume(f"{even} of a rack's {rack} GPUs")
+    notes.append(f"{even} of a rack's {rack} GPUs")
     return even
 
 

@@ -24,12 +24,10 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     layers, hidden = row.count("layers"), row.count("hidden")
     catalogued = _by_name(row.text("model_name"))
     if layers is None or hidden is None:
-        if catalogued is None:
-            raise UnpredictableError(
-                "`layers` or `hidden` is blank and the catalogue has no model of that name"
-            )
-        notes.assume(f"shape of the catalogue's {catalogued.name}")
-        return catalogued
+        if catalogued is not None:
+            notes.append(f"shape of the catalogue's {catalogued.name}")
+            return catalogued
+        raise UnpredictableError("`layers` or `hidden` is blank and the catalogue has no model of that name")
     if catalogued is not None and (catalogued.num_layers, catalogued.hidden_size) == (layers, hidden):
         row = _with_missing_cells(row, catalogued, notes)
     kind, name, inner = row.text("ffn_kind").lower(), row.text("model_name"), row.count("ffn_hidden")
@@ -41,14 +39,14 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     activation = meaning("activations", kind) or "gelu"
     heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
     if row.count("heads") is None:
-        notes.assume(f"{heads} heads")
+        notes.append(f"{heads} heads")
     if inner is None:  # 4h, or for three matrices 8h/3 rounded up to a multiple of 256
         inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
-        notes.assume(f"MLP of {inner}")
+        notes.append(f"MLP of {inner}")
     vocabulary = row.count("vocab")
     if vocabulary is None:
         vocabulary = _VOCABULARY
-        notes.assume(f"vocabulary of {vocabulary}")
+        notes.append(f"vocabulary of {vocabulary}")
     fields: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name or row.row_id)[:_LONGEST_NAME].strip("._-") or "model",
         "num_layers": layers,
@@ -68,7 +66,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         fields["parallel_block"] = True
     if re.search(r"\bswa\b|sliding", words):
         fields["attention_window"] = max(1, (row.count("seq_len") or 2048) // 2)
-        notes.assume("attention over a window of half the sequence")
+        notes.append("attention over a window of half the sequence")
     if gated or row.count("kv_heads") not in (None, heads) or activation == "squared-relu":
         norm = "rmsnorm" if gated else "layernorm"
         fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}
@@ -76,7 +74,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         per_token = row.count("moe_top_k")
         if per_token is None:
             per_token = min(2, experts)
-            notes.assume(f"{per_token} experts a token")
+            notes.append(f"{per_token} experts a token")
         fields |= {"num_experts": experts, "experts_per_token": min(per_token, experts)}
         columns = {"moe_ffn_hidden_size": "moe_ffn_hidden", "num_moe_layers": "moe_layers"}
         fields |= {field: count for field, column in columns.items() if (count := row.count(column))}
@@ -91,31 +89,17 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     return TransformerSpec.model_validate(fields)
 
 
-_UNTABLED = (
-    "latent_attention",
-    "shared_expert_ffn_hidden_size",
-    "qk_norm",
-    "attention_bias",
-    "attention_output_bias",
-    "mlp_bias",
-    "router_bias",
-    "attention_sinks",
-    "attention_window",
-    "window_kind",
-    "window_pattern",
-)
+_BIASES = ("attention_bias", "attention_output_bias", "mlp_bias", "router_bias")
+_WINDOWS = ("attention_sinks", "attention_window", "window_kind", "window_pattern")
+_UNTABLED = ("latent_attention", "shared_expert_ffn_hidden_size", "qk_norm", *_BIASES, *_WINDOWS)
 """Fields of a model that tables have no column for: taken from the catalogue's model of that name and width."""
 
 
 def _with_missing_cells(row: Row, catalogued: TransformerSpec, notes: Notes) -> Row:
     """Copy of the row with blank shape cells filled from the catalogue's model of that name and size."""
-    model = catalogued
-    shape = {
-        "ffn_hidden": model.ffn_hidden_size,
-        "ffn_kind": "swiglu" if model.gated_mlp else model.activation,
-        "vocab": model.vocab_size,
-        "tied_embeddings": int(model.tied_embeddings),
-    }
+    model, kind = catalogued, "swiglu" if catalogued.gated_mlp else catalogued.activation
+    shape = {"ffn_hidden": model.ffn_hidden_size, "ffn_kind": kind, "vocab": model.vocab_size}
+    shape["tied_embeddings"] = int(model.tied_embeddings)
     if row.count("heads") in (None, model.num_heads):
         shape |= {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
     if model.has_experts:
@@ -123,7 +107,7 @@ def _with_missing_cells(row: Row, catalogued: TransformerSpec, notes: Notes) -> 
         shape["moe_ffn_hidden"] = model.moe_ffn_hidden_size
     missing = {name: str(cell) for name, cell in shape.items() if not row.text(name)}
     if missing:
-        notes.assume(f"{', '.join(missing)} of the catalogue's {catalogued.name}")
+        notes.append(f"{', '.join(missing)} of the catalogue's {catalogued.name}")
     return Row({**row.cells, **missing})
 
 

@@ -91,11 +91,8 @@ def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
 
 
 def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
-    training = {
-        "precision": "fp16" if "amp" in row.get("precision", "") else "fp32",
-        "exchange_dtype": "fp32",
-    }
-    question = _question(row, "dlrm", _GPUS[row["gpu"]], 1, 8, "sok", **training)
+    types = {"precision": "fp16" if "amp" in row.get("precision", "") else "fp32", "exchange_dtype": "fp32"}
+    question = _question(row, "dlrm", _GPUS[row["gpu"]], 1, 8, "sok", **types)
     facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
     if "(custom interact op)" not in row["source_cite"]:
         facts["interaction_passes"] = question.facts.interaction_passes + _PLAIN_INTERACTION

@@ -12,7 +12,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,16 +58,13 @@ def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> l
     try:
         columns = [column.strip().lower() for column in table.fieldnames or ()]
         table.fieldnames = columns
-        rows = [
-            TableRow(
-                table.line_num, {key: cell for key, cell in row.items() if isinstance(cell, str) and cell}
-            )
-            for row in table
-        ]
+        rows = []
+        for row in table:
+            cells = {key: cell for key, cell in row.items() if isinstance(cell, str) and cell}
+            rows.append(TableRow(table.line_num, cells))
     except csv.Error as error:
-        raise InputError(
-            f"`{place}` is not a table", problems=[Problem(f"{place}:{table.line_num}", str(error))]
-        ) from None
+        problem = Problem(f"{place}:{table.line_num}", str(error))
+        raise InputError(f"`{place}` is not a table", problems=[problem]) from None
     missing = [column for column in needed if column not in columns]
     if missing:
         names = ", ".join(f"`{column}`" for column in missing)
@@ -88,24 +85,16 @@ def _decoded(raw: bytes, path: Path) -> str:
         position = raw.index(b"\0")
     except UnicodeDecodeError as error:
         position = error.start
-    raise InputError(
-        f"`{path}` is not a text file", problems=[Problem(str(path), f"byte {position} is no text")]
-    )
+    problem = Problem(str(path), f"byte {position} is no text")
+    raise InputError(f"`{path}` is not a text file", problems=[problem])
 
 
 class UnpredictableError(Exception):
     """Raised for a row of a run table that cannot be predicted; the message is the reason shown to users."""
 
 
-@dataclass(slots=True)
-class Notes:
-    """Assumptions made while reading one row of a run table, in order."""
-
-    assumed: list[str] = field(default_factory=list)
-
-    def assume(self, assumption: str) -> None:
-        """Add an assumption to the notes."""
-        self.assumed.append(assumption)
+Notes = list[str]
+"""Assumptions made while reading one row of a run table, in order."""
 
 
 NEEDED_COLUMNS = ("num_gpus", "layers", "hidden")
@@ -163,14 +152,7 @@ def spellings() -> dict[str, Any]:
 
 def meaning(kind: str, words: str) -> Any:
     """Meaning of the first pattern of a kind (`gpus`, `precisions`, ...) that is found in `words`, or None."""
-    return next(
-        (
-            meaning_of_pattern
-            for pattern, meaning_of_pattern in spellings()[kind]
-            if re.search(pattern, words)
-        ),
-        None,
-    )
+    return next((meant for pattern, meant in spellings()[kind] if re.search(pattern, words)), None)
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:

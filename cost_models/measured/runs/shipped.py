@@ -21,9 +21,7 @@ def shipped_rows() -> tuple[Row, ...]:
     return tuple(
         row
         for table in data_files("published", ".csv")
-        for row in parse_rows(
-            table.read_text(encoding="utf-8"), table.name[:-4], place=f"published/{table.name}"
-        )
+        for row in parse_rows(table.read_text("utf-8"), table.stem, place=f"published/{table.name}")
     )
 
 

@@ -39,18 +39,9 @@ _SOME_BLOCKS = re.compile(
 _SELECTIVE = re.compile(r"select|\bsac\b|core|attn|attention|\bops?\b|per[-_ ]?op|mlp|norm|swiglu|moe_act")
 _MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:\[]+(?P<names>[a-z_, ]+)")
 """Words for what of a block was recomputed, by name."""
-_MODULE_DROPS: dict[str, SelectiveDrops] = {
-    "core_attn": "core",
-    "core": "core",
-    "norm": "norms",
-    "layernorm": "norms",
-    "moe": "experts",
-    "act": "expert-activations",
-    "moe_act": "expert-activations",
-    "mla_up_proj": "latent-heads",
-    "mlp": "dense-mlp",
-    "shared_experts": "shared-experts",
-}
+_DROPS: dict[str, SelectiveDrops] = {"core_attn": "core", "core": "core", "norm": "norms"}
+_DROPS |= {"layernorm": "norms", "mla_up_proj": "latent-heads", "mlp": "dense-mlp", "moe": "experts"}
+_DROPS |= {"act": "expert-activations", "moe_act": "expert-activations", "shared_experts": "shared-experts"}
 """Megatron Core's `--recompute-modules`, as tables write them."""
 
 _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
@@ -62,7 +53,7 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     words, peak = row.text("precision").lower(), cluster.gpu.peak
     stated: Precision | None = meaning("precisions", words)
     if stated is None and not _MIXED.fullmatch(words):
-        notes.assume(f"bf16: precision `{printable(words, 30)}` is not known")
+        notes.append(f"bf16: precision `{printable(words, 30)}` is not known")
     precision = stated or "bf16"
     if precision not in peak:
         replacement: Precision = "bf16" if "bf16" in peak else "fp16"
@@ -70,10 +61,10 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
             replacement = "fp32"
         elif precision == "fp4" and "fp8" in peak:
             replacement = "fp8"
-        notes.assume(f"{replacement}: {cluster.gpu.name} has no {precision}")
+        notes.append(f"{replacement}: {cluster.gpu.name} has no {precision}")
         return replacement
     if not words:
-        notes.assume(f"{precision} (precision blank)")
+        notes.append(f"{precision} (precision blank)")
     return precision
 
 
@@ -82,16 +73,16 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
     stack's users."""
     words = row.text("recompute").lower()
     if modules := _recipe_modules(row):
-        notes.assume(f"recompute {modules}, as its recipe does (blank)")
+        notes.append(f"recompute {modules}, as its recipe does (blank)")
         return "selective"
     if not words:
         default = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
-        notes.assume(f"recompute {default} (blank)")
+        notes.append(f"recompute {default} (blank)")
         return default
     if NOTHING.fullmatch(words):
         return "none"
     if _SOME_BLOCKS.search(words):
-        notes.assume(f"recompute full in every block: `{printable(words, 30)}` names some")
+        notes.append(f"recompute full in every block: `{printable(words, 30)}` names some")
         return "full"
     if _SELECTIVE.search(words):
         return "selective"
@@ -103,7 +94,7 @@ def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
     ones; else empty."""
     match = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
     names = re.findall(r"[a-z_]+", match["names"] if match else _recipe_modules(row))
-    drops = [_MODULE_DROPS[name] for name in names if name in _MODULE_DROPS]
+    drops = [_DROPS[name] for name in names if name in _DROPS]
     return tuple(sorted({*drops})) if len(drops) == len(names) else ()
 
 
@@ -129,14 +120,14 @@ def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
     if replicas == 1:
         return 0
     if (row.count("pp") or 1) > 1 and stated == 3 and stack.pipelines_keep_weights:
-        notes.assume(f"ZeRO-2: {stack.name} does not reshard weights between a pipeline's microbatches")
+        notes.append(f"ZeRO-2: {stack.name} does not reshard weights between a pipeline's microbatches")
         return 2
     if stated is not None:
         return stated
     if _REPLICATES.search(row.text("framework").lower()):
-        notes.assume("ZeRO-0: data-parallel replicas")
+        notes.append("ZeRO-0: data-parallel replicas")
         return 0
-    notes.assume(f"ZeRO-{stack.usual_zero_stage}, as {stack.name} usually runs")
+    notes.append(f"ZeRO-{stack.usual_zero_stage}, as {stack.name} usually runs")
     return stack.usual_zero_stage
 
 
@@ -152,23 +143,21 @@ def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[O
         return NOWHERE, USUAL_RING
     if "window" in words:
         window = min(row.count("window") or 1, blocks)
-        notes.assume(f"a ring of {window} blocks besides {window} that stay on the device")
+        notes.append(f"a ring of {window} blocks besides {window} that stay on the device")
         return Offload(streamed=blocks - window), window
-    if ("activation" in words and "(" in words) or (
-        "see notes" in words and "activation" in row.text("notes").lower()
-    ):
-        notes.assume("activations of some operators in host memory count as on the device")
+    in_notes = "see notes" in words and "activation" in row.text("notes").lower()
+    if in_notes or ("activation" in words and "(" in words):
+        notes.append("activations of some operators in host memory count as on the device")
         return NOWHERE, USUAL_RING
     if "activation" in words:
-        notes.assume("activations in host memory")
+        notes.append("activations in host memory")
         return Offload(activations=EVERY), USUAL_RING
     if "nvme" in words:
-        notes.assume("NVMe as fast as host memory")
-    offloads_weights = re.search(r"param|weight|model|nvme|infinity", words) or (
-        stack.residencies == ("streamed",) and not re.search("optim|state", words)
-    )
+        notes.append("NVMe as fast as host memory")
+    only_streams = stack.residencies == ("streamed",) and not re.search("optim|state", words)
+    offloads_weights = only_streams or re.search(r"param|weight|model|nvme|infinity", words)
     parts = "weights, gradients and optimizer states" if offloads_weights else "optimizer states"
-    notes.assume(f"{parts} in host memory, updated by the CPU")
+    notes.append(f"{parts} in host memory, updated by the CPU")
     return (Offload(streamed=EVERY) if offloads_weights else Offload(states=EVERY)), USUAL_RING
 
 
@@ -176,9 +165,8 @@ def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes)
     """Question with the host's seconds per parameter update from the row's log; unchanged where the row has none."""
 
     def updating_in(seconds: float) -> Question:
-        return replace(
-            question, hardware=question.hardware.model_copy(update={"host_update_seconds": seconds})
-        )
+        hardware = question.hardware.model_copy(update={"host_update_seconds": seconds})
+        return replace(question, hardware=hardware)
 
     stated = row.number("cpu_update_s") or 0.0
     if stated <= 0:
@@ -186,7 +174,7 @@ def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes)
     by_unit = channel_seconds(updating_in(_UNIT), LayoutColumns.of([layout])).update[0] / _UNIT
     if by_unit == 0:
         return question
-    notes.assume(f"its host updates a parameter in {stated / by_unit * 1e9:.2f} ns, as its log says")
+    notes.append(f"its host updates a parameter in {stated / by_unit * 1e9:.2f} ns, as its log says")
     return updating_in(stated / by_unit)
 
 
@@ -372,7 +360,7 @@ def _stack_name(row: Row, notes: Notes) -> str:
     if family is None:
         split = any((row.count(axis) or 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
         family = "megatron" if split else "fsdp"
-        notes.assume(f"{words or 'an unnamed framework'} works as {family}")
+        notes.append(f"{words or 'an unnamed framework'} works as {family}")
     if family != "megatron":
         return family
     kernel, model = _attention(row), f"{row.text('ffn_kind')} {row.text('model_name')}".lower()
@@ -397,24 +385,20 @@ def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
     """
     words, framework = row.text("attention_kernel").lower(), row.text("framework").lower()
     container, until = _UNFUSED_IF_DETERMINISTIC
-    if (
-        container.search(framework)
-        and (month_of(row) or "9999") <= until
-        and stack_changes(row).get("deterministic")
-    ):
-        notes.assume("attention stores its scores: its container had no deterministic kernel")
+    in_time, deterministic = (month_of(row) or "9999") <= until, stack_changes(row).get("deterministic")
+    if container.search(framework) and in_time and deterministic:
+        notes.append("attention stores its scores: its container had no deterministic kernel")
         return "unfused"
     if (stated := _attention(row)) is not None and not kernel_is_assumed(row):
         return stack.attention if _SOME_FLASH.fullmatch(words) and stack.attention in _FLASH else stated
     native, year = _is_native(row), _year(row)
     if words and not native:
-        notes.assume(f"{stack.attention} attention: the kernel named is not known")
+        notes.append(f"{stack.attention} attention: the kernel named is not known")
     default = stack.native_attention if native else stack.attention
-    if default in STORES_SCORES or not (
-        _WITHOUT_FLASH.search(_machine(row)) or (year or _FLASH_YEAR) < _FLASH_YEAR
-    ):
+    too_old = _WITHOUT_FLASH.search(_machine(row)) or (year or _FLASH_YEAR) < _FLASH_YEAR
+    if default in STORES_SCORES or not too_old:
         return default
-    notes.assume("attention stores its scores: no flash kernel for this GPU or year")
+    notes.append("attention stores its scores: no flash kernel for this GPU or year")
     return "unfused"
 
 

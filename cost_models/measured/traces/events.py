@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,22 @@ class Event:
     details: Mapping[str, Any]
 
 
+@dataclass(slots=True)
+class Series:
+    """Begin, seconds and kind of each of many events, in little memory."""
+
+    start: array[float] = field(default_factory=lambda: array("d"))
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    kind: array[int] = field(default_factory=lambda: array("i"))
+    """Number of each event's kind."""
+
+    def append(self, start: float, seconds: float, kind: int) -> None:
+        """Add an event."""
+        self.start.append(start)
+        self.seconds.append(seconds)
+        self.kind.append(kind)
+
+
 def rank_in_name(path: Path) -> int | None:
     """Rank in the name of a trace file, as in `trace_rank3.json`; None where the name has none."""
     match = _RANK_IN_NAME.search(path.name)
@@ -68,7 +85,7 @@ class TraceFile:
         first = next(self._chunks, b"")
         while first and len(first) < _HEAD and (following := next(self._chunks, b"")):
             first += following
-        self._listed = first.lstrip()[:1] == b"["
+        self._events = "item" if first.lstrip()[:1] == b"[" else "traceEvents.item"
         if not first.lstrip().startswith((b"{", b"[")):
             raise InputError(
                 f"`{self._name}` is no trace: it does not begin as JSON does",
@@ -104,9 +121,7 @@ class TraceFile:
         """
         number = 0
         try:
-            for number, entry in enumerate(
-                ijson.items(self, "item" if self._listed else "traceEvents.item", use_float=True), start=1
-            ):
+            for number, entry in enumerate(ijson.items(self, self._events, use_float=True), start=1):
                 self._since = 0
                 if isinstance(entry, dict) and entry.get("ph") == "X":
                     yield self._event(number, entry)
@@ -127,15 +142,9 @@ class TraceFile:
         details = details if isinstance(details, dict) else {}
         start, seconds = (_number(entry.get(key)) * _MICROSECOND for key in ("ts", "dur"))
         if not math.isfinite(start) or not 0 <= seconds <= LONGEST_SECONDS:
-            raise InputError(
-                f"`{self._name}` has times that are none",
-                problems=[
-                    Problem(
-                        f"{self._name}  event {grouped(number)}",
-                        f"`{printable(name, limit=60)}` has ts {entry.get('ts')!r:.30}, dur {entry.get('dur')!r:.30}",
-                    )
-                ],
-            )
+            times = f"has ts {entry.get('ts')!r:.30}, dur {entry.get('dur')!r:.30}"
+            place, words = f"{self._name}  event {grouped(number)}", f"`{printable(name, limit=60)}` {times}"
+            raise InputError(f"`{self._name}` has times that are none", problems=[Problem(place, words)])
         device = details.get("device", details.get("inDevice", entry.get("pid", 0)))
         if "external id" in details:
             details = {"External id": details["external id"], **details}

@@ -7,7 +7,6 @@ others waited by as much as theirs are longer.
 from __future__ import annotations
 
 import re
-from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,20 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.measured.traces.events import Event, whole_number
+from cost_models.measured.traces.events import Event, Series, whole_number
 from cost_models.measured.traces.step_parts import AXES, Step
 
-_OPERATIONS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "p2p",
-    "send": "send",
-    "recv": "recv",
-    "coalesced": "p2p",
-}
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+_OPERATIONS = {operation.replace("_", ""): operation for operation in _COLLECTIVES}
+_OPERATIONS |= {"sendrecv": "p2p", "send": "send", "recv": "recv", "coalesced": "p2p"}
 """Word in the name of a collective or its kernel, without `_` → operation."""
 _BYTES = {"double": 8, "long": 8, "float": 4, "int": 4, "bfloat16": 2, "half": 2}
 """Type of elements as torch's traces call it → bytes; all others have one."""
@@ -55,22 +46,21 @@ class Exchange(NamedTuple):
     """Bytes of the whole tensor; 0: unknown."""
 
 
+TimesByExchange = Mapping[Exchange, list[tuple[float, float]]]
+"""Begin and seconds of each exchange of a step, by kind."""
+
+
 @dataclass(slots=True)
-class Exchanges:
+class Exchanges(Series):
     """Communication kernels of one rank's trace, with the kind of each."""
 
-    start: array[float] = field(default_factory=lambda: array("d"))
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    kind: array[int] = field(default_factory=lambda: array("i"))
     kinds: dict[Exchange, int] = field(default_factory=dict)
 
     def add(self, event: Event, axis: str) -> None:
         """Add a communication kernel of the given axis."""
         exchange = _exchange(event, axis)
         if exchange in self.kinds or len(self.kinds) < _MOST_KINDS:
-            self.start.append(event.start)
-            self.seconds.append(event.seconds)
-            self.kind.append(self.kinds.setdefault(exchange, len(self.kinds)))
+            self.append(event.start, event.seconds, self.kinds.setdefault(exchange, len(self.kinds)))
 
     def of_step(self, step: Step) -> dict[Exchange, list[tuple[float, float]]]:
         """(begin, seconds) of the communication kernels of a step in order of time, by kind of collective."""
@@ -86,10 +76,8 @@ def _exchange(event: Event, axis: str) -> Exchange:
     details = event.details
     name = str(details.get("Collective name") or event.name).lower().replace("_", "")
     operation = next((one for word, one in _OPERATIONS.items() if word in name), "")
-    sent_elements, received_elements = (
-        whole_number(details.get(f"{way} msg nelems"), 10**15) for way in ("In", "Out")
-    )
-    elements = sent_elements if operation == "all_to_all" else max(sent_elements, received_elements)
+    sent, received = (whole_number(details.get(f"{way} msg nelems"), 10**15) for way in ("In", "Out"))
+    elements = sent if operation == "all_to_all" else max(sent, received)
     width = _BYTES.get(str(details.get("dtype", "float")).lower(), 1)
     group = details.get("Process Group Ranks")
     return Exchange(
@@ -121,9 +109,7 @@ class Arrival(NamedTuple):
     """Seconds that the first to come waited for it."""
 
 
-def arrivals(
-    exchanges_by_rank: Mapping[int, Mapping[Exchange, list[tuple[float, float]]]], layout: Layout
-) -> list[list[Arrival]]:
+def arrivals(exchanges_by_rank: Mapping[int, TimesByExchange], layout: Layout) -> list[list[Arrival]]:
     """Arrival times of all ranks at each collective that could be matched over the ranks' traces."""
     groups: dict[tuple[object, ...], dict[int, list[tuple[float, float]]]] = defaultdict(dict)
     for rank, exchanges in exchanges_by_rank.items():

@@ -66,8 +66,8 @@ class Job:
 def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> Job:
     """Analyse the traces of a job for late ranks, pipeline passes and a slow stage. Collectives are matched
     over ranks, the passes of pipelines found, and sends separated from waits for stages and late ranks."""
-    longest = max(rank_trace.seconds for rank_trace in traced)
-    matched = arrivals({rank_trace.rank: rank_trace.exchanges for rank_trace in traced}, layout)
+    longest = max(trace.seconds for trace in traced)
+    matched = arrivals({trace.rank: trace.exchanges for trace in traced}, layout)
     # rank → begin, and seconds that the rank waited for the last, of each matched collective
     waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for members in matched:
@@ -75,53 +75,47 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
         for arrival in members:
             waits[arrival.rank].append((arrival.at, last - arrival.waited))
     late = _first_late(late_ranks(matched, longest), traced, layout)
-    annotated = all(rank_trace.passes for rank_trace in traced)
+    annotated = all(trace.passes for trace in traced)
     ranks = []
-    for rank_trace in traced:
-        parts = rank_trace.parts
-        if rank_trace.rank in waits:
-            parts = without_waits(rank_trace.step, waits[rank_trace.rank])
+    for trace in traced:
+        parts = trace.parts
+        if trace.rank in waits:
+            parts = without_waits(trace.step, waits[trace.rank])
         if annotated:  # on a CPU: a barrier is where steps begin, so each waits until the slowest is done
             parts = parts | {"bubble": parts["bubble"] + longest - sum(parts.values())}
-        ranks.append(replace(rank_trace, parts=parts))
+        ranks.append(replace(trace, parts=parts))
     if layout.pp == 1 and not annotated:
-        return Job(traced=tuple(ranks), passes={}, late=late, late_seconds=_in_slices(ranks, matched))
+        return Job(traced=tuple(ranks), passes={}, late=late, late_seconds=_delays(ranks, matched))
     pipeline = pipeline_of(question, layout)
     traces, placed_passes, raw = {}, {}, {}
     # first rank of a replica → place in the pipeline → trace
     replicas: dict[int, dict[int, RankTrace]] = defaultdict(dict)
-    for rank_trace in ranks:
-        place = layout.place_along("pp", rank_trace.rank)
-        replicas[rank_trace.rank - place * layout.stride("pp")][place] = rank_trace
-        traces[rank_trace.rank] = rank_trace
-        raw[rank_trace.rank] = rank_trace.passes or passes_of(
-            rank_trace.step, rank_trace.exchanges, pipeline, place
-        )
+    for trace in ranks:
+        place = layout.place_along("pp", trace.rank)
+        replicas[trace.rank - place * layout.stride("pp")][place] = trace
+        traces[trace.rank] = trace
+        raw[trace.rank] = trace.passes or passes_of(trace.step, trace.exchanges, pipeline, place)
     for replica in replicas.values():
-        if len(replica) < layout.pp or not all(raw[rank_trace.rank] for rank_trace in replica.values()):
+        if len(replica) < layout.pp or not all(raw[trace.rank] for trace in replica.values()):
             continue
-        rank_passes = {place: raw[rank_trace.rank] for place, rank_trace in replica.items()}
+        rank_passes = {place: raw[trace.rank] for place, trace in replica.items()}
         clock = rank_passes if annotated else aligned(rank_passes, pipeline)
         if len(clock) < layout.pp:  # no message tells how far apart two clocks are
             continue
-        begins = {
-            place: replica[place].step.begin
-            if annotated
-            else rank_passes[place][0].start - clock[place][0].start
-            for place in clock
-        }
-        all_there = max(
-            updating_of(replica[place].step, clock[place], begin) for place, begin in begins.items()
-        )
+        begins = {place: replica[place].step.begin for place in clock}
+        if not annotated:
+            begins = {place: rank_passes[place][0].start - clock[place][0].start for place in clock}
+        updates = (updating_of(replica[place].step, clock[place], begins[place]) for place in clock)
+        all_there = max(updates)
         all_passes = [span for each in clock.values() for span in each]
-        for place, rank_trace in replica.items():
-            placed_passes[rank_trace.rank] = clock[place]
-            traces[rank_trace.rank] = _refined(rank_trace, clock[place], all_passes, begins[place], all_there)
+        for place, trace in replica.items():
+            placed_passes[trace.rank] = clock[place]
+            traces[trace.rank] = _refined(trace, clock[place], all_passes, begins[place], all_there)
     return Job(
         traced=tuple(traces.values()),
         passes=placed_passes,
         late=late,
-        late_seconds=_in_slices(ranks, matched),
+        late_seconds=_delays(ranks, matched),
         slow_stage=_slow_stage(ranks, pipeline, layout),
         unfollowed=tuple(rank for rank, each in raw.items() if not each),
     )
@@ -142,9 +136,7 @@ def _first_late(late: Sequence[Late], ranks: Sequence[RankTrace], layout: Layout
     return tuple(own_work or late)
 
 
-def _in_slices(
-    ranks: Sequence[RankTrace], matched: Sequence[Sequence[Arrival]]
-) -> dict[int, tuple[float, ...]]:
+def _delays(ranks: Sequence[RankTrace], matched: Sequence[Sequence[Arrival]]) -> dict[int, tuple[float, ...]]:
     """Rank → seconds that others waited for the rank in collectives, for each of `SLICES` slices of the step."""
     steps = {arrival.rank: arrival.step for arrival in ranks}
     seconds_by_rank: dict[int, list[float]] = {}
@@ -161,13 +153,8 @@ def _slow_stage(ranks: Sequence[RankTrace], pipeline: Pipeline, layout: Layout) 
     measured: dict[int, list[float]] = defaultdict(list)
     for trace in ranks:
         measured[layout.place_along("pp", trace.rank)].append(trace.parts["compute"] + trace.parts["host"])
-    planned = [
-        sum(
-            pipeline.expected.get((action.kind, action.stage), 0.0)
-            for action in pipeline.table.actions(place)
-        )
-        for place in range(layout.pp)
-    ]
+    actions = [pipeline.table.actions(place) for place in range(layout.pp)]
+    planned = [sum(pipeline.expected.get((one.kind, one.stage), 0.0) for one in each) for each in actions]
     if len(measured) < layout.pp or layout.pp == 1 or not all(planned):
         return None
     # not of one slow rank

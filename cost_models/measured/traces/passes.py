@@ -17,13 +17,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.measured.logs import search
-from cost_models.measured.traces.events import Event
-from cost_models.measured.traces.exchanges import Exchange
+from cost_models.measured.traces.events import Event, Series
+from cost_models.measured.traces.exchanges import TimesByExchange
 from cost_models.measured.traces.step_parts import COMPUTE, Interval, Spans, Step, patterns
 from cost_models.schedules.actions import Action, ActionTable
 
@@ -45,6 +46,9 @@ class Pass(NamedTuple):
         return self._replace(start=self.start - seconds, end=self.end - seconds)
 
 
+Passes = Sequence[Pass]
+
+
 @dataclass(slots=True)
 class _Frame:
     """Host operator that is running, with the intervals so far in which no inner operator ran."""
@@ -57,13 +61,10 @@ class _Frame:
 
 
 @dataclass(slots=True)
-class HostSpans:
-    """Operators of all host threads in a CPU trace, and the waits, passes and updates that the training
-    thread annotates."""
+class HostSpans(Series):
+    """Operators of all host threads in a CPU trace, each name a kind, and the waits, passes and updates that the
+    training thread annotates."""
 
-    start: array[float] = field(default_factory=lambda: array("d"))
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    name: array[int] = field(default_factory=lambda: array("i"))
     thread: array[int] = field(default_factory=lambda: array("i"))
     waits: list[tuple[str, float, float]] = field(default_factory=list)
     """Axis, begin, seconds."""
@@ -85,9 +86,7 @@ class HostSpans:
             self.updates.append((begin, end))
         elif search(kineto.step, event.name):
             self.training = event.thread
-        self.start.append(begin)
-        self.seconds.append(event.seconds)
-        self.name.append(self._names.setdefault(event.name, len(self._names)))
+        self.append(begin, event.seconds, self._names.setdefault(event.name, len(self._names)))
         self.thread.append(self._threads.setdefault(event.thread, len(self._threads)))
 
     def passes_of(self, begin: float, seconds: float) -> tuple[Pass, ...]:
@@ -110,12 +109,9 @@ class HostSpans:
         """Yield the intervals in which each operator of the training thread runs outside inner operators,
         innermost first."""
         thread = np.array(self.thread)
-        training_spans = np.flatnonzero(
-            thread == self._threads.get(self.training, np.bincount(thread).argmax())
-        )
-        start, seconds, name = (
-            np.array(one)[training_spans] for one in (self.start, self.seconds, self.name)
-        )
+        training = self._threads.get(self.training, np.bincount(thread).argmax())
+        columns = (np.array(column) for column in (self.start, self.seconds, self.kind))
+        start, seconds, name = (column[thread == training] for column in columns)
         operators = {number for one, number in self._names.items() if one.startswith(_OPERATOR)}
         open_frames: list[_Frame] = []
 
@@ -142,7 +138,6 @@ class HostSpans:
 
 _TICK = 1e-6
 """Seconds by which what follows on another may seem to begin before it, as clocks are rounded."""
-TimesByExchange = Mapping[Exchange, list[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,19 +176,17 @@ def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place:
         return ()
     bursts = np.searchsorted(np.sort(np.array(cuts)) - _TICK, low, side="right")
     first = np.flatnonzero(np.diff(bursts, prepend=-1))
-    spans = [
-        (float(low[a]), float(high[a:b].max())) for a, b in zip(first, [*first[1:], len(low)], strict=True)
-    ]
+    ranges = zip(first, [*first[1:], len(low)], strict=True)
+    spans = [(float(low[begin]), float(high[begin:end].max())) for begin, end in ranges]
     runs = _runs(pipeline, place)
     if len(spans) != len(runs):
         return ()
     passes: list[Pass] = []
     for (begin, end), run in zip(spans, runs, strict=True):
         lengths = np.array([pipeline.expected.get((one.kind, one.stage), 1.0) for one in run])
-        edges = begin + (end - begin) * np.concatenate([[0.0], np.cumsum(lengths) / lengths.sum()])
-        passes += [
-            Pass(*one, float(a), float(b)) for one, a, b in zip(run, edges[:-1], edges[1:], strict=True)
-        ]
+        shares = np.concatenate([[0.0], np.cumsum(lengths) / lengths.sum()])
+        edges = pairwise((begin + (end - begin) * shares).tolist())
+        passes += [Pass(*action, *times) for action, times in zip(run, edges, strict=True)]
     return tuple(passes)
 
 
@@ -209,9 +202,8 @@ def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
 
 def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[int, tuple[Pass, ...]]:
     """Passes of one pipeline replica by place, shifted to one common clock, in seconds since the first pass."""
-    passes_by_key = {
-        (span.kind == "F", span.stage, span.microbatch): span for each in passes.values() for span in each
-    }
+    all_passes = [span for each in passes.values() for span in each]
+    passes_by_key = {(span.kind == "F", span.stage, span.microbatch): span for span in all_passes}
     ranks = pipeline.table.rank_of_stage.tolist()
     ahead: dict[tuple[int, int], list[float]] = {}
     for (forward, stage, microbatch), span in passes_by_key.items():
@@ -226,18 +218,13 @@ def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[in
             if sender_rank in shift and receiver_rank not in shift and (receiver_rank, sender_rank) in ahead:
                 upper, lower = min(gaps), -min(ahead[receiver_rank, sender_rank])
                 shift[receiver_rank] = shift[sender_rank] + (upper + lower) / 2
-    shifted = {
-        place: [span.earlier(shift[place]) for span in each]
-        for place, each in passes.items()
-        if place in shift
-    }
+    known = [place for place in passes if place in shift]
+    shifted = {place: [span.earlier(shift[place]) for span in passes[place]] for place in known}
     origin = min(span.start for each in shifted.values() for span in each)
     return {place: tuple(span.earlier(origin) for span in each) for place, each in shifted.items()}
 
 
-def bubble_of(
-    step: Step, passes: Sequence[Pass], all_passes: Sequence[Pass], begin: float, all_there: float
-) -> float:
+def bubble_of(step: Step, passes: Passes, all_passes: Passes, begin: float, all_there: float) -> float:
     """Seconds of a step that a pipeline rank spends waiting for another stage that is not done yet.
 
     `passes` are the rank's and `all_passes` the replica's, in seconds since `begin` of this rank's clock; `all_there`
@@ -256,7 +243,7 @@ def bubble_of(
     return bubble
 
 
-def updating_of(step: Step, passes: Sequence[Pass], begin: float) -> float:
+def updating_of(step: Step, passes: Passes, begin: float) -> float:
     """Start of a rank's optimizer update, in seconds since `begin`, by the annotation or else the end of its
     last pass."""
     return max(one.end for one in passes) if step.updating is None else step.updating - begin

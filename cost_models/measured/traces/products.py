@@ -61,13 +61,12 @@ class Products:
             return
         if event.name not in self._multiplies and len(self._multiplies) < _MAX_EVENTS:
             self._multiplies[event.name] = bool(re.search(patterns().compute[0], event.name.lower()))
-        if self._multiplies.get(event.name):
-            operator, launch = (
-                whole_number(event.details.get(key)) for key in ("External id", "correlation")
-            )
-            if operator or launch:
-                self._kernel.append(operator or -launch)
-                self._seconds.append(event.seconds)
+        if not self._multiplies.get(event.name):
+            return
+        operator, launch = (whole_number(event.details.get(key)) for key in ("External id", "correlation"))
+        if operator or launch:
+            self._kernel.append(operator or -launch)
+            self._seconds.append(event.seconds)
 
     def add_operator(self, event: Event) -> None:
         """Add an operator that multiplies matrices, or a kernel launch."""
@@ -87,11 +86,8 @@ class Products:
         operator = np.where(kernel < 0, launched, kernel)
         shape = _values_of(operator, np.array(self._operator), np.array(self._shape), none=-1)
         shapes = list(self._shapes)
-        return {
-            shapes[one]: array("d", seconds[shape == one])
-            for one in dict.fromkeys(shape.tolist())
-            if one >= 0
-        }
+        numbers = dict.fromkeys(shape[shape >= 0].tolist())
+        return {shapes[number]: array("d", seconds[shape == number]) for number in numbers}
 
 
 def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints:

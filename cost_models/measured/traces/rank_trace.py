@@ -94,12 +94,8 @@ def _read(path: Path, layout: Layout, default_rank: int, number: int | None, *, 
     rank = default_rank if file.rank is None else file.rank
     if file.world_size not in (None, layout.num_gpus) or rank >= layout.num_gpus:
         rank_words = f"rank {grouped(rank)}" + (f" of {grouped(file.world_size)}" if file.world_size else "")
-        raise InputError(
-            "the trace is of another job than the plan",
-            problems=[
-                Problem(name, f"it is of {rank_words}, the plan has {counted(layout.num_gpus, 'rank')}")
-            ],
-        )
+        problem = Problem(name, f"it is of {rank_words}, the plan has {counted(layout.num_gpus, 'rank')}")
+        raise InputError("the trace is of another job than the plan", problems=[problem])
     spans, parts, exchanges, products, host = Spans(), Parts(layout), Exchanges(), Products(), HostSpans()
     seconds = dict.fromkeys(KINDS, 0.0)
     device, categories = None, set[str]()

@@ -16,7 +16,6 @@ where passes of the other stages are known, what lies before the end of the send
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,7 +28,7 @@ from cost_models.axes.layout import Layout
 from cost_models.base import Spec
 from cost_models.errors import InputError
 from cost_models.files import read_data
-from cost_models.measured.traces.events import Event
+from cost_models.measured.traces.events import Event, Series
 from cost_models.units import grouped
 
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -146,17 +145,14 @@ ON_CPU = (*AXES, UNNAMED, JITTER, "offload", "data", "optimizer", "compute", UNK
 """Kinds of activity, in the order in which overlapping ones count on a CPU."""
 COMPUTE, _OPTIMIZER, PP = (KINDS.index(kind) for kind in ("compute", "optimizer", "pp"))
 MOST_SPANS = 20_000_000
-"""Kernels of one trace that are kept, 17 bytes each."""
+"""Kernels of one trace that are kept, 20 bytes each."""
 Interval = tuple[float, float]
 
 
 @dataclass(slots=True)
-class Spans:
+class Spans(Series):
     """Activity of one rank in a trace (start, seconds and kind of each kernel), with annotated steps and updates."""
 
-    start: array[float] = field(default_factory=lambda: array("d"))
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    kind: array[int] = field(default_factory=lambda: array("b"))
     steps: dict[int, Interval] = field(default_factory=dict)
     """Number of a step → begin and end."""
     updates: list[Interval] = field(default_factory=list)
@@ -164,12 +160,9 @@ class Spans:
     def add(self, start: float, seconds: float, part: str) -> None:
         """Add a kernel of the given part; raise InputError where there are too many."""
         if len(self.start) >= MOST_SPANS:
-            raise InputError(
-                f"a trace has more than {grouped(MOST_SPANS)} kernels", hint="profile two or three steps"
-            )
-        self.start.append(start)
-        self.seconds.append(seconds)
-        self.kind.append(KINDS.index(part))
+            message = f"a trace has more than {grouped(MOST_SPANS)} kernels"
+            raise InputError(message, hint="profile two or three steps")
+        self.append(start, seconds, KINDS.index(part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

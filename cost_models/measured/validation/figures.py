@@ -95,9 +95,7 @@ class Figures:
 @cache
 def published_figures() -> tuple[Figures, ...]:
     """Groups of published figures in the shipped data, with predictions by the cost model."""
-    groups = {
-        name: FiguresSpec.model_validate(group) for name, group in read_data("published/figures").items()
-    }
+    groups = {name: FiguresSpec(**group) for name, group in read_data("published/figures").items()}
     return tuple(
         Figures(
             name=name,

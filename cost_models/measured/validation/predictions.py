@@ -12,13 +12,12 @@ from cost_models.axes.layout import Layout
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
-from cost_models.measured.runs.cases import Case, case_or_reason
+from cost_models.measured.runs.cases import Case, Profile, case_or_reason
 from cost_models.measured.runs.rows import Row
 from cost_models.memory.device import used_device_bytes
 from cost_models.pipeline.pricing import estimate_each
 from cost_models.pipeline.seconds import FRAGMENTATION
 from cost_models.question import Question
-from cost_models.specs.hardware import HardwareProfile
 
 _BATCH_ROWS = 256
 """Rows that are read before any is predicted."""
@@ -66,7 +65,7 @@ class Prediction:
 
 
 def predict(
-    rows: Iterable[Row], *, stack: str | None = None, profile: str | HardwareProfile | None = None
+    rows: Iterable[Row], *, stack: str | None = None, profile: Profile = None
 ) -> Iterator[Prediction]:
     """Yield the prediction of each row in order; a row that cannot be predicted is skipped with the reason,
     never an error.

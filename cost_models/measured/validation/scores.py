@@ -19,13 +19,12 @@ outcomes: of the runs that were said to fit with so much chance, how many ran.
 from __future__ import annotations
 
 import math
-import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import mean
+from statistics import fmean, mean, median
 
 import numpy as np
 
@@ -122,7 +121,7 @@ class SourceScore:
     @property
     def mean_regret(self) -> float | None:
         """Mean regret over the source's sweeps; None where it has no sweep."""
-        return statistics.mean(sweep.regret for sweep in self.sweeps) if self.sweeps else None
+        return mean(sweep.regret for sweep in self.sweeps) if self.sweeps else None
 
     @property
     def worst_regret(self) -> float | None:
@@ -133,7 +132,7 @@ class SourceScore:
     def mean_tau(self) -> float | None:
         """Mean of Kendall's τ over the source's sweeps that have one; None where none has."""
         taus = [sweep.tau for sweep in self.sweeps if sweep.tau is not None]
-        return statistics.mean(taus) if taus else None
+        return mean(taus) if taus else None
 
 
 def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
@@ -190,10 +189,10 @@ def error_score(errors: Sequence[float]) -> ErrorScore | None:
         return None
     sizes = sorted(abs(error) for error in errors)
     return ErrorScore(
-        median=statistics.median(sizes),
-        mean=statistics.mean(sizes),
+        median=median(sizes),
+        mean=mean(sizes),
         p90=sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))],
-        bias=statistics.mean(errors),
+        bias=mean(errors),
         count=len(errors),
     )
 
@@ -239,6 +238,8 @@ def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
         for one in predicted
         if one.fits is not None and (one.row.flag("oom") or measured_seconds(one.row))
     )
+    caught, missed = (outcomes[True, alarm] for alarm in (True, False))
+    false_alarms, agreed = (outcomes[False, alarm] for alarm in (True, False))
     return SourceScore(
         source=name,
         rows=len(predictions),
@@ -246,25 +247,16 @@ def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
         step=error_score([error for one in predicted if (error := step_error(one)) is not None]),
         anchored=error_score([error for rows in sweeps.values() for error in _anchored(rows)]),
         memory=error_score([error for one in predicted if (error := memory_error(one)) is not None]),
-        verdicts=MemoryVerdicts(
-            caught=outcomes[True, True],
-            missed=outcomes[True, False],
-            false_alarms=outcomes[False, True],
-            agreed=outcomes[False, False],
-        ),
-        sweeps=tuple(
-            SweepScore(
-                key=key,
-                rows=len(rows),
-                regret=_regret(rows, _fastest(rows)),
-                tau=kendall_tau([row.measured for row in rows], [row.predicted for row in rows])
-                if len(rows) >= MIN_ORDERED
-                else None,
-            )
-            for key, rows in sweeps.items()
-            if len(rows) >= MIN_RANKED
-        ),
+        verdicts=MemoryVerdicts(caught=caught, missed=missed, false_alarms=false_alarms, agreed=agreed),
+        sweeps=tuple(_score_sweep(key, rows) for key, rows in sweeps.items() if len(rows) >= MIN_RANKED),
     )
+
+
+def _score_sweep(key: tuple[str, ...], rows: Sequence[_TimedRow]) -> SweepScore:
+    tau, regret = None, _regret(rows, _fastest(rows))
+    if len(rows) >= MIN_ORDERED:
+        tau = kendall_tau([row.measured for row in rows], [row.predicted for row in rows])
+    return SweepScore(key=key, rows=len(rows), regret=regret, tau=tau)
 
 
 def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
@@ -274,10 +266,9 @@ def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
         return []
     ordered = sorted(rows, key=lambda row: row.row_id)
     anchors = {0, len(ordered) // 2, len(ordered) - 1}
-    factor = statistics.median(ordered[index].predicted / ordered[index].measured for index in anchors)
-    return [
-        row.predicted / factor / row.measured - 1 for index, row in enumerate(ordered) if index not in anchors
-    ]
+    factor = median(ordered[index].predicted / ordered[index].measured for index in anchors)
+    others = (row for index, row in enumerate(ordered) if index not in anchors)
+    return [row.predicted / factor / row.measured - 1 for row in others]
 
 
 def relative_error(predicted: float | None, measured: float | None) -> float | None:
@@ -330,7 +321,7 @@ def _score_choices(source: str, sweeps: Sequence[Sequence[_TimedRow]]) -> Choice
         point=tuple(_regret(rows, _fastest(rows)) for rows in ranked),
         recommended=tuple(_regret(rows, _recommended(rows)) for rows in ranked),
         pairs=len(covered),
-        covered=statistics.fmean(covered, weights) if covered else None,
+        covered=fmean(covered, weights) if covered else None,
     )
 
 
@@ -339,10 +330,7 @@ def _choices(rows: Sequence[_TimedRow]) -> list[_TimedRow]:
     groups: dict[tuple[str, float], list[_TimedRow]] = defaultdict(list)
     for row in rows:
         groups[str(row.layout), row.predicted].append(row)
-    return [
-        replace(equal_rows[0], measured=statistics.median(row.measured for row in equal_rows))
-        for equal_rows in groups.values()
-    ]
+    return [replace(alike[0], measured=median(row.measured for row in alike)) for alike in groups.values()]
 
 
 def _covers(first: _TimedRow, second: _TimedRow) -> bool:
@@ -473,13 +461,9 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
     usable = [run for run in runs if run.deviation is not None]
     needed = np.array([run.needed for run in usable])
     weights = source_weights([run.source for run in usable])
-    lower, upper = (
-        weighted_quantile(needed, weights, share) for share in ((1 - STATED) / 2, (1 + STATED) / 2)
-    )
-    normal_width = half_width(STATED)
-    return Reach(
-        faster=round(max(0.0, -lower) / normal_width, 2), slower=round(max(0.0, upper) / normal_width, 2)
-    )
+    lower, upper = (weighted_quantile(needed, weights, (1 + side * STATED) / 2) for side in (-1, 1))
+    faster, slower = (round(max(0.0, side) / half_width(STATED), 2) for side in (-lower, upper))
+    return Reach(faster=faster, slower=slower)
 
 
 def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
@@ -502,6 +486,5 @@ def weighted_quantile(values: Array, weights: Array, share: float) -> float:
     """Weighted quantile of `values` at `share` of the total weight."""
     order = np.argsort(values)
     cumulative = np.cumsum(weights[order])
-    return float(
-        values[order][min(len(values) - 1, int(np.searchsorted(cumulative, share * cumulative[-1])))]
-    )
+    place = int(np.searchsorted(cumulative, share * cumulative[-1]))
+    return float(values[order][min(len(values) - 1, place)])

@@ -92,9 +92,8 @@ def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array
     seconds = np.empty((count, rows))
     for index, placement in enumerate(group.placements):
         case_costs = costs.rows(slice(index, None, rows))
-        seconds[:, index] = placement.pipeline(case_costs).step_seconds_by_scenario(
-            case_costs, placement.blocks
-        )
+        pipeline = placement.pipeline(case_costs)
+        seconds[:, index] = pipeline.step_seconds_by_scenario(case_costs, placement.blocks)
     return seconds
 
 

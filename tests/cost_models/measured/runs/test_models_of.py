@@ -42,7 +42,7 @@ def test_blank_cells_are_those_of_the_model_of_that_name_and_size() -> None:
     assert found.gated_mlp
     assert not found.tied_embeddings
     assert found.norm == known.norm
-    assert any("kv_heads" in words and "llama3-8b" in words for words in notes.assumed)
+    assert any("kv_heads" in words and "llama3-8b" in words for words in notes)
 
 
 def test_what_the_row_says_goes_before_the_catalogue() -> None:
