@@ -45,17 +45,16 @@ def anchor(
         row = prediction.row
         sweeps[row.source, row.text("framework"), row.text("gpu")].append(index)
     for sweeps_done, indices in enumerate(sweeps.values(), start=1):
-        timed = sorted(
-            (i for i in indices if _ratio(ordered[i]) is not None), key=lambda i: ordered[i].row.row_id
-        )
+        timed = [i for i in indices if _ratio(ordered[i]) is not None]
+        timed.sort(key=lambda i: ordered[i].row.row_id)
         if 0 < anchors < len(timed):
             anchor_indices = {timed[position] for position in spread_positions(len(timed), anchors)}
             calibrated = _calibration([ordered[i] for i in sorted(anchor_indices)])
             for i in indices:
                 run = ordered[i]
-                ordered[i] = calibrated(run)
-                if i in anchor_indices:
-                    ordered[i] = Prediction(row=run.row, case=run.case, skipped=IS_ANCHOR, anchor=True)
+                ordered[i] = Prediction(row=run.row, case=run.case, skipped=IS_ANCHOR, anchor=True)
+                if i not in anchor_indices:
+                    ordered[i] = calibrated(run)
         if on_sweep is not None:
             on_sweep(sweeps_done, len(sweeps))
     return tuple(ordered)

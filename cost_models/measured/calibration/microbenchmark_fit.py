@@ -55,12 +55,8 @@ OPTIMIZER_BYTES = 32.0
 _EFFICIENCY_RANGE = (1e-6, 1.0)
 _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
 """Plain operators → tensors read and written; memory efficiency is judged by these."""
-_PERFECT_PRODUCTS: dict[str, float | None] = {
-    "gemm_efficiency": 1.0,
-    "gemm_k_half": 0.0,
-    "kernel_seconds": 0.0,
-}
-_PERFECT_PRODUCTS |= {"gemm_settled": None, "gemm_operand_bandwidth": None}
+_PERFECT_PRODUCTS: dict[str, float | None] = {"gemm_settled": None, "gemm_operand_bandwidth": None}
+_PERFECT_PRODUCTS |= {"gemm_efficiency": 1.0, "gemm_k_half": 0.0, "kernel_seconds": 0.0}
 _ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
 REPEATED = "repeated"
 """Name prefix of products whose operands stay in the cache, as no model's do: they give a CPU's peak."""

@@ -101,7 +101,7 @@ def test_figures_in_the_cell_are_those_of_the_board() -> None:
     gpu = cluster_of(row, "h100-sxm", 8, notes := Notes()).gpu
     assert gpu.memory == pytest.approx(94.9 * 2**30, rel=0.01)
     assert (gpu.tdp_watts, gpu.memory_bandwidth) == (500, 2.4e12)
-    assert "memory, tdp watts, memory bandwidth as the GPU's cell says" in notes.assumed
+    assert "memory, tdp watts, memory bandwidth as the GPU's cell says" in notes
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from cost_models.specs.transformer import TransformerSpec
 
 
 def read(notes: Notes | None = None, **cells: str) -> TransformerSpec:
-    return model_of(Row({"seq_len": "4096"} | cells), catalog.load_stack("fsdp"), notes or Notes())
+    return model_of(
+        Row({"seq_len": "4096"} | cells), catalog.load_stack("fsdp"), [] if notes is None else notes
+    )
 
 
 @pytest.mark.parametrize(
