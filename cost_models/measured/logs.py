@@ -103,11 +103,11 @@ class _Formats(Spec):
 @cache
 def formats() -> Mapping[str, LogFormat]:
     """Log formats of trainers by name; formats with seconds come before formats with rates, progress bars last."""
-    loaded: dict[str, LogFormat] = {}
+    by_name: dict[str, LogFormat] = {}
     for file in data_files("logs"):
         document = parse_yaml(file.read_text(encoding="utf-8"), source=f"logs/{file.name}")
-        loaded |= validate(document, _Formats).formats
-    return dict(sorted(loaded.items(), key=lambda item: (item[1].one_total, "seconds" not in item[1].values)))
+        by_name |= validate(document, _Formats).formats
+    return dict(sorted(by_name.items(), key=lambda one: (one[1].one_total, "seconds" not in one[1].values)))
 
 
 def number(text: str) -> float:

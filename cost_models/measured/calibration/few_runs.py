@@ -101,9 +101,9 @@ def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: in
         for share, deviation in ((1 - odd, _NOISE), (odd, _ODD_NOISE)):
             variance = along @ term + deviation**2
             gain = along / variance[:, None]
-            narrowed = covariances - gain[:, :, None] * along[:, None, :]
-            weighed = chances + np.log(share) - 0.5 * (off**2 / variance + np.log(variance))
-            branches.append((means + gain * off[:, None], narrowed, weighed, odd))
+            posterior = covariances - gain[:, :, None] * along[:, None, :]
+            log_chances = chances + np.log(share) - 0.5 * (off**2 / variance + np.log(variance))
+            branches.append((means + gain * off[:, None], posterior, log_chances, odd))
         hypotheses = [np.concatenate(pair) for pair in zip(*branches, strict=True)]
         likeliest = np.argsort(-hypotheses[2], kind="stable")[:_MAX_COMBINATIONS]
         means, covariances, chances, odd = (values[likeliest] for values in hypotheses)
@@ -141,13 +141,13 @@ def fit_few_runs(start: HardwareProfile, cases: Sequence[Case], *, on_round: OnR
     covariance = _WARY * covariance_of(start, timed.constants)
     offset = offset_of(errors, slopes, covariance, known_runs=known_runs)
     profile = offset.moved(start, timed.constants)
-    moved_point = np.log([getattr(profile, name) for name in timed.constants])
+    point = np.log([getattr(profile, name) for name in timed.constants])
     runs = [case.row.row_id for case in cases]
     fit = fit_step_times(profile, cases, weight_of_a_run=_NEGLIGIBLE_WEIGHT, on_round=on_round)
     return replace(
         fit,
         profile=profile,
-        constants=intervals(timed.constants, moved_point, offset.deviations, offset.priors, slopes.T, runs),
+        constants=intervals(timed.constants, point, offset.deviations, offset.priors, slopes.T, runs),
         # what sources differ by, and what was ever timed, a few runs add to
         pair_error=start.pair_error or fit.pair_error,
         scenarios=start.scenarios or fit.scenarios,

@@ -67,6 +67,7 @@ _NO_TRAFFIC = 1e15
 """Operand bandwidth, bytes/s, of products whose operands took no time that could be seen."""
 _FAMILIES = ("matrix", "attention", "operator", "optimizer", "host")
 Rows = Sequence[Measurement]
+"""Rows of a fit: one for each thing that was timed."""
 
 
 _SPLIT_HOST = {

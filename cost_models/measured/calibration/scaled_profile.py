@@ -57,7 +57,7 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
         "link_efficiency": (transfer, 1.0),
         "network_efficiency": (transfer, 1.0),
     }
-    changed: dict[str, object] = {
+    changes: dict[str, object] = {
         "gemm_operand_bandwidth": None if operands is None else _short(operands / compute),
         "measured_peak": _risen(profile.measured_peak, rise),
         "measured_bandwidth": _risen(profile.measured_bandwidth, bandwidth_rise),
@@ -66,10 +66,10 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
         "collectives": tuple(_slowed(curve, transfer) for curve in profile.collectives),
     }
     for name, (slower, more) in shares.items():
-        changed[name] = min(1.0, _short(getattr(profile, name) / slower / more))
+        changes[name] = min(1.0, _short(getattr(profile, name) / slower / more))
     for name, kind in _SECONDS.items():
-        changed[name] = _short(getattr(profile, name) * getattr(factors, kind))
-    return profile.model_copy(update=changed)
+        changes[name] = _short(getattr(profile, name) * getattr(factors, kind))
+    return profile.model_copy(update=changes)
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
@@ -78,8 +78,8 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
         return profile
     back = FittedFactors(**{kind: 1.0 / factor for kind, factor in profile.moved})
     source = profile.source.partition(PROVENANCE_MARK)[0]
-    undone = {"moved": None, "contention": 0.0, "source": source}
-    return scale_seconds(profile, back).model_copy(update=undone)
+    changes = {"moved": None, "contention": 0.0, "source": source}
+    return scale_seconds(profile, back).model_copy(update=changes)
 
 
 def scale_constants(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
@@ -105,8 +105,8 @@ def _slowed(curve: Curve, factor: float) -> Curve:
     def slower(point: CurvePoint) -> CurvePoint:
         return CurvePoint(size=point.size, seconds=_short(point.seconds * factor))
 
-    slowed = {name: tuple(map(slower, points)) for name, points in curve if isinstance(points, tuple)}
-    return curve.model_copy(update=slowed)
+    passes = {name: tuple(map(slower, points)) for name, points in curve if isinstance(points, tuple)}
+    return curve.model_copy(update=passes)
 
 
 def _risen(rate: float | None, rise: float) -> float | None:

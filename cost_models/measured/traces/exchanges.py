@@ -76,8 +76,8 @@ def _exchange(event: Event, axis: str) -> Exchange:
     details = event.details
     name = str(details.get("Collective name") or event.name).lower().replace("_", "")
     operation = next((one for word, one in _OPERATIONS.items() if word in name), "")
-    sent, received = (whole_number(details.get(f"{way} msg nelems"), 10**15) for way in ("In", "Out"))
-    elements = sent if operation == "all_to_all" else max(sent, received)
+    inputs, outputs = (whole_number(details.get(f"{way} msg nelems"), 10**15) for way in ("In", "Out"))
+    elements = inputs if operation == "all_to_all" else max(inputs, outputs)
     width = _BYTES.get(str(details.get("dtype", "float")).lower(), 1)
     group = details.get("Process Group Ranks")
     return Exchange(
