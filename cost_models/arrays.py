@@ -1,5 +1,5 @@
-"""Type aliases of numpy arrays by element type (`Array` of floats, `Ints`, `Bools`), and reductions over
-them. Aliases say nothing of the shape, which docstrings give."""
+"""Type aliases of numpy arrays by element type (`Array` for floats, `Ints`, `Bools`), and reductions over
+such arrays. Aliases say nothing of the shape, which docstrings give."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MAD_TO_DEVIATION = 1.4826
-"""Factor from the median absolute deviation of normally distributed values to their standard deviation."""
+"""Ratio of standard deviation to median absolute deviation for normally distributed values."""
 
 
 def least_allowed(values: Array, allowed: Bools) -> Array:
@@ -31,6 +31,5 @@ def multiplied(*columns: Ints) -> Array:
 
 
 def indivisible(total: float | Array, *degrees: Ints) -> Bools:
-    """For each layout, whether `total` is not a multiple of the product of its parallel degrees (N,), as
-    (N,)."""
+    """Whether `total` is not a multiple of the product of a layout's parallel degrees `degrees`, (N,)."""
     return np.asarray(np.fmod(total, multiplied(*degrees)) != 0)

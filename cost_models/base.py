@@ -18,8 +18,8 @@ PositiveInt = Annotated[int, Field(gt=0, le=10**6)]
 LargeInt = Annotated[int, Field(gt=0, le=10**9)]
 """Integer from 1 to a billion, such as the tokens of a sequence or the entries of a vocabulary."""
 MAX_GPUS = 10**7
-"""Maximum number of GPUs of a cluster, more than exist: a larger number is a typing error, and its divisors
-take too long to find."""
+"""Maximum number of GPUs of a cluster. It is more than exist: a larger number is a typing error, and its
+divisors take too long to find."""
 MAX_LAYERS = 4096
 """Maximum number of a model's transformer blocks, four times more than any published model has."""
 GpuCount = Annotated[int, Field(gt=0, le=MAX_GPUS)]
@@ -27,12 +27,12 @@ GpuCount = Annotated[int, Field(gt=0, le=MAX_GPUS)]
 Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
 """Number of seconds from 0 to 60, written without a unit, such as the time to launch a kernel."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-"""Number from 0 to 1: a fraction of a whole."""
+"""Number from 0 to 1, for a fraction of a whole."""
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-"""Number from 0 to 100: bytes per element, or a number of copies or passes."""
+"""Number from 0 to 100, for bytes per element or a number of copies or passes."""
 
 TUPLE_FROM_LIST = Field(strict=False)
-"""Pydantic field for a tuple that also accepts a list: defaults filled in from files are lists, which strict
+"""Pydantic field for a tuple that also accepts a list, as defaults from files are lists, which strict
 validation refuses."""
 OMITTED: Any = Field(default=None, exclude_if=lambda value: value is None)
 """Pydantic field that is None by default, and is written to files only if it has another value."""

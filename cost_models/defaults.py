@@ -34,8 +34,8 @@ DIES: dict[str, tuple[str, ...]] = {
     "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
     "b200": ("gb200", "b300", "gb300"),
 }
-"""Name of the GPU that hardware profiles are made for → names of other GPUs with the same silicon die,
-assumed to reach the same fractions of their peaks."""
+"""Name of a GPU with hardware profiles → names of the other GPUs with the same silicon die. These are assumed
+to reach the same fractions of their peaks."""
 
 
 def die_of(gpu: str) -> str:
@@ -105,8 +105,8 @@ def resolve_stack(
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
-    """Note for the user on the dropout that is assumed because the training job gives none; empty if that is
-    zero."""
+    """Note for the user on the dropout assumed for a training job that gives none; empty if the assumed
+    dropout is zero."""
     text = f"dropout {question.dropout:g}, as is usual with software stack `{question.stack.name}`; say 0 for none"
     return (text,) if training.dropout is None and question.dropout else ()
 

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import Any
 
 WARNING = "warning: "
-"""Prefix of a note about lost data; notes with it are printed even where other notes are not."""
+"""Prefix of a note about lost data, which is printed even where other notes are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class InfeasibleError(MeshwrightError):
 
     exit_code = 1
     space = ""
-    """Description of the searched layouts; empty where no layout was legal."""
+    """Description of the searched layouts; empty if no layout was legal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class DoesNotFitError(InfeasibleError):
         """Create the error; `words` are the arguments `problems`, `more` and `hint` of the base class."""
         super().__init__(headline, **words)
         self.state_bytes = state_bytes
-        """Lower bound on bytes of weights, gradients and optimizer states over all devices together; 0:
+        """Lower bound on the bytes of weights, gradients and optimizer states, summed over all devices; 0:
         unknown."""
         self.closest = closest
         """`Estimate` of the closest layout, if there is one."""

@@ -1,6 +1,6 @@
-"""Estimate of the step time, MFU and memory of one layout with its blocks placed on stages, each with its
-parts. Also how far to trust it: the probability that a predicted gain is real, and the properties of a layout
-that no timed run had.
+"""Estimate of the step time, MFU and memory of one layout whose blocks are placed on stages, with the parts
+of each. Also how far to trust it: the probability that a predicted gain is real, and the properties of a
+layout that no timed run had.
 
 Two predicted times of one question err together, so the error that matters is that of their ratio. If two
 layouts differ on one axis, its median is the profile's `pair_error` e, on n axes e·√n. The median of a normal
@@ -242,14 +242,14 @@ class Estimate:
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the peak is so close to the memory limit that its prediction error decides if it fits. The
-        error is a factor of 1 + the stack's memory error."""
+        """Whether the predicted peak is so close to the memory limit that its error decides whether the
+        layout fits. The error is a factor of 1 + the stack's memory error."""
         factor = 1 + self.trust.memory_error
         return self.allocatable_bytes / factor < self.peak_bytes < self.allocatable_bytes * factor
 
     @property
     def host_is_tight(self) -> bool:
-        """Whether host memory holds the offloaded data, but with less to spare than the relative error of
+        """Whether host memory holds the offloaded data, but with less spare memory than the error of
         predicted peaks."""
         limit = self.host_limit or 0.0
         return limit / (1 + self.trust.memory_error) < self.host_bytes <= limit

@@ -1,5 +1,5 @@
-"""Expected step seconds of a layout with a 90 % interval, which are the prediction corrected by its errors on
-similar timed runs.
+"""Expected step seconds of a layout with a 90 % interval, from the prediction and its errors on similar timed
+runs.
 
 Search and proof compare predicted steps ("on paper"); the expected step corrects the prediction by the errors
 of similar timed runs. Runs of the same question count most; if nothing similar was timed, the interval is as
@@ -294,7 +294,7 @@ class ExpectedStep:
     """Expected seconds of a step, with a 90 % interval."""
 
     on_paper: float
-    """Predicted step seconds without correction, which search and proof compare."""
+    """Predicted step seconds without correction, by which searches and proofs compare layouts."""
     seconds: float
     """Median step seconds, given the errors of similar timed runs."""
     low: float

@@ -60,8 +60,7 @@ class Flag:
     """Name, without `--`, of another flag without which this flag has no use; `--help` shows this flag only
     together with the other. Empty: none."""
     command_default: Any = AS_FIELD
-    """Default on the command line, where the field's own default does not apply; `...` marks a required
-    flag."""
+    """Default of the flag if it differs from the field's default; `...` marks a required flag."""
 
 
 def flag(
@@ -124,7 +123,7 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
 
 
 def given_flags(options: Any) -> tuple[str, ...]:
-    """Names of the flags whose values differ from their defaults, except output flags and flags of a single
+    """Names of the flags whose values differ from their defaults, without output flags and flags of a single
     verb."""
     defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])

@@ -30,7 +30,7 @@ class Question:
     confidence: float = EVEN
     """Minimum probability of fitting in memory that a plan must have."""
     risk: Risk = "none"
-    """How layouts are compared over the scenarios (plausible sets of constants) of a profile; "none": by
+    """Rule by which layouts are compared over a profile's scenarios (plausible sets of constants); "none": by
     predicted step."""
     full_model: TransformerSpec | None = None
     """Model with blocks of every kind, if `model` is a copy with one kind of block only; None: `model`

@@ -1,5 +1,5 @@
-"""Risk that a request accepts, by the required probability of fitting in memory and by the mean of scenarios
-that compares step times.
+"""Risk that a request accepts, in the required probability of fitting in memory and in the mean over
+scenarios by which step times are compared.
 
 Memory: ln(measured / predicted) is a mixture of a core and two kinds of outliers, which no normal error
 explains: runs far below their prediction (they recomputed or offloaded more than reported) and runs far above
@@ -116,7 +116,7 @@ SLOWEST_DIVISOR = 4
 
 
 def num_weighed(scenarios: int, risk: Risk) -> int:
-    """Number of scenarios whose mean step time compares layouts under a `risk`, out of `scenarios` in all."""
+    """Number of scenarios whose mean step time is compared under a `risk`, out of `scenarios` in total."""
     return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST_DIVISOR)
 
 

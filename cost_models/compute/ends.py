@@ -20,7 +20,8 @@ from cost_models.operators.record import tokens_on_rank
 from cost_models.question import Question
 
 _COMPILED_PASSES = 4.0
-"""Passes over the logits in a compiled loss: reads for maximum, sum and gradient, and one write."""
+"""Number of memory passes over the logits in a compiled loss, which reads for maximum, sum and gradient, and
+writes once."""
 
 
 class EndSeconds(NamedTuple):

@@ -166,8 +166,8 @@ def gemm_seconds(
 
 
 def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) -> Array:
-    """Share of the tile slots of all waves that hold useful output, for the best tile shape; 1 on a device
-    without waves (CPU)."""
+    """Share of a product's tile slots (tiles per wave times waves) that hold useful output, for the best tile
+    shape; 1 on a device without waves (CPU)."""
     if device.sm_count == 1:
         return np.ones(np.broadcast(m, n, batch).shape)
     best: Array = np.zeros(np.broadcast(m, n, batch).shape)

@@ -57,9 +57,9 @@ from cost_models.specs.transformer import Recurrence
 from cost_models.units import FP32_BYTES
 
 _EXTRA_TOKENS = 600.0
-"""Number of tokens by which an attention call takes longer than its unmasked scores alone would, between a
-causal mask's value at 4,096 tokens and the limit without a mask (Shah et al. 2024, FlashAttention-3, figures
-5 to 7, head 128: FlashAttention-2 655, cuDNN 648, FlashAttention-3 488)."""
+"""Number of tokens that an attention call seems to have in addition to its unmasked scores, between a causal
+mask's value at 4,096 tokens and the limit without a mask (Shah et al. 2024, FlashAttention-3, figures 5 to 7,
+head 128: FlashAttention-2 655, cuDNN 648, FlashAttention-3 488)."""
 _BACKWARD_PRODUCTS = 2.5
 """Attention's backward products per forward product: four for two, and the scores once more (Dao 2023,
 FlashAttention-2)."""

@@ -1,4 +1,5 @@
-"""How often the rows of a table are used: shares of the hottest, rows for a share, distinct rows of a batch.
+"""Distribution of accesses over the rows of an embedding table, with the share of the hottest rows, the rows
+for a share, and the distinct rows of a batch.
 
     p_r      share of the accesses that go to the row of rank r, the hottest first
     h(f)     share of the accesses that go to the f hottest rows, Σ_{r ≤ f} p_r: concave, as p_r never rises
@@ -22,9 +23,9 @@ from cost_models.arrays import Array, Ints
 from cost_models.specs.recommender.model import TableSpec
 
 HEAD = 1024
-"""Ranks that are steps of their own."""
+"""Number of the most used rows that each form a step of their own in a Zipf distribution."""
 STEPS_PER_E_FOLD = 64
-"""Steps in which ranks beyond grow by a factor e."""
+"""Number of steps in which the ranks of further rows grow by a factor e."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ class Accesses:
     first."""
 
     rows: Array
-    """(K,) rows of each step."""
+    """(K,) number of rows in each step."""
     shares: Array
-    """(K,) share of the accesses that go to all rows of each."""
+    """(K,) share of the accesses that go to all rows of each step."""
     rows_up_to: Array
-    """(K + 1,) rows of all steps before each, and all rows."""
+    """(K + 1,) number of rows in all steps before each step, then the total."""
     share_up_to: Array
-    """(K + 1,) share of the accesses that go to those: ends with 1."""
+    """(K + 1,) share of the accesses that go to the rows of all steps before each step, then 1."""
 
     @classmethod
     def of_steps(cls, rows: npt.ArrayLike, shares: npt.ArrayLike) -> Accesses:

@@ -36,10 +36,11 @@ Policy = Literal["hottest", "lru"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 TAG_BYTES = 16.0
-"""Device memory of a cached row beside its vector: its key and when, or how often, it was used, 8 bytes each (FBGEMM's
-`lxu_cache_state` and `lxu_state`)."""
+"""Bytes of device memory for each cached row in addition to its vector: its key and when, or how often, it
+was used, 8 bytes each (FBGEMM's `lxu_cache_state` and `lxu_state`)."""
 _WINDOWS_PER_E_FOLD = 16
-"""Windows n, in each factor e, for which the curve of `lru` is computed; it is straight between them."""
+"""Number of window lengths, for each factor e, at which the hit curve of an `lru` cache is computed. The
+curve is straight between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +50,13 @@ class CachedTables:
 
     names: tuple[str, ...]
     counts: Array
-    """(C,) tables of each class."""
+    """(C,) number of tables in each class."""
     rows: Array
-    """(C,) rows of each table."""
+    """(C,) number of rows of each table."""
     vector_bytes: Array
     """(C,) bytes of a row outside of the cache."""
     lookups: Array
-    """(C,) ids of a sample that go to each table."""
+    """(C,) number of ids of a sample that are looked up in each table."""
     accesses: tuple[Accesses, ...]
     curves: tuple[Accesses, ...]
     """Hits of each table by number of cached rows."""
@@ -92,8 +93,8 @@ class CachedTables:
         return float(self.weights @ self.table_hits(rows))
 
     def distinct_cold_rows(self, ids: Array, cached: Array) -> Array:
-        """(N, C) distinct rows that N batches of `ids` (N, C) look up in each table outside its `cached`
-        hottest rows."""
+        """(N, C) number of distinct rows of each table that N batches of `ids` (N, C) look up outside its
+        `cached` hottest rows."""
         triples = zip(self.accesses, ids.T, cached, strict=True)
         cold_rows = [table.distinct(of) - table.distinct(of, held) for table, of, held in triples]
         return np.maximum(0.0, np.stack(cold_rows, axis=-1))
@@ -116,7 +117,8 @@ def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy =
 
 
 def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
-    """(N, C) rows of each table that N batches of `ids` (N, C) fetch into a cache of `cached` rows (C,)."""
+    """(N, C) number of rows of each table that N batches of `ids` (N, C) fetch into a cache of `cached` rows
+    (C,)."""
     if tables.policy == "hottest":
         return tables.distinct_cold_rows(ids, cached)
     triples = zip(tables.accesses, ids.T, cached, strict=True)
@@ -124,8 +126,8 @@ def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
 
 
 def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
-    """(N,) rows of one table that batches of `batch` ids fetch into a least-recently-used cache of `capacity`
-    rows."""
+    """(N,) number of rows of one table that batches of `batch` ids fetch into a least-recently-used cache of
+    `capacity` rows."""
     distinct, window = accesses.distinct, _window(accesses, capacity)
     fetched = distinct(batch + window) - distinct(window) if np.isfinite(window) else 0.0 * batch
     chances = -np.expm1(batch[:, None] * accesses.log_others)

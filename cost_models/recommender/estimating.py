@@ -1,4 +1,5 @@
-"""The step of a recommender under one sharding: seconds of each stage, its busiest GPU, memory of GPUs and hosts.
+"""Prediction of a recommender's training step under one sharding of its tables, with seconds of each stage,
+its busiest GPU, and memory of GPUs and hosts.
 
 Stages are barriers: a step lasts Σ_k max_g load_gk. What a search for the most loaded GPU alone would see,
 max_g Σ_k load_gk, is given beside it.
@@ -30,36 +31,38 @@ class RecommenderEstimate:
     nodes."""
 
     stages: Breakdown
-    """Seconds of each stage, on its busiest GPU; their sum is the step."""
+    """Seconds of each stage of the step on the stage's busiest GPU, which sum to the step time."""
     busiest: tuple[int, ...]
     """(K,) GPU that each stage waits for."""
     loads: Array
-    """(W, K) seconds of the tables' work."""
+    """(W, K) seconds of work on embedding tables by each GPU in each stage."""
     fixed: Array
-    """(K,) seconds of each stage that no table changes."""
+    """(K,) seconds of each stage that do not depend on the tables."""
     hidden: Array
-    """(K,) seconds of what runs behind the tables' work of each stage, and shows where it lasts longer."""
+    """(K,) seconds of other work that overlaps the table work of each stage, and counts where it takes
+    longer."""
     device_bytes: Array
-    """(W,) device memory at each GPU's fullest moment of a step."""
+    """(W,) peak memory of each GPU during a step, bytes."""
     fullest_moment: tuple[str, ...]
-    """(W,) that moment."""
+    """(W,) name of the moment of the step at which each GPU's memory peaks."""
     moments: dict[str, Array]
-    """Moment → (W,) device memory then."""
+    """Moment of the step → (W,) bytes of each GPU's memory."""
     device_parts: dict[str, Array]
-    """Part → (W,) its bytes at the fullest moment."""
+    """Part of the device memory → (W,) bytes of the part at each GPU's memory peak."""
     host_bytes: Array
-    """(N,) host memory that tables fill."""
+    """(N,) bytes of each host's memory that tables fill."""
     rank_host_bytes: Array
-    """(W,) host memory of each GPU's process."""
+    """(W,) bytes of host memory of each GPU's process."""
     host_parts: dict[str, Array]
-    """Part → (N,) its bytes."""
+    """Part of the host memory → (N,) bytes on each host."""
     device_memory: float
-    """Bytes that a GPU has for all this."""
+    """Bytes of a GPU's memory that may be used."""
     host_memory: float
-    """Bytes that a node's host has; 0: unknown."""
+    """Bytes of a host's memory that may be used; 0 if unknown."""
     samples_per_second: float
     mfu: float
-    """FLOPs of the dense network alone, as a share of peak over the step."""
+    """Model FLOPs utilisation, in which only FLOPs of the dense network count, as a share of peak over the
+    step."""
 
     @property
     def step_seconds(self) -> float:
@@ -140,8 +143,9 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
 
 
 def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, Ints, Array]:
-    """GPU index, option index and number of GPUs that hold it together of every shard with a GPU of its own, (S,)
-    each; `node-row` has one entry for each GPU of the node."""
+    """For every shard with a GPU of its own, the index of the GPU, the index of the table's option, and the
+    number of GPUs that share the shard, (S,) each. A `node-row` shard has one entry for each GPU of the
+    node."""
     entries = []
     for placement, row in zip(sharding.tables, table_rows.tolist(), strict=True):
         size = per_node if placement.option.form == "node-row" else 1

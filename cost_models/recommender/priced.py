@@ -1,4 +1,4 @@
-"""Prices of the ways to shard each class of tables: the rows that searches add up.
+"""Seconds and bytes of every option to shard a class of embedding tables, as rows that searches add up.
 
 A step runs through stages, each a barrier: it lasts as long as the GPU that has most to do in it.
 
@@ -46,40 +46,41 @@ class PricedOptions:
     """
 
     options: tuple[Option, ...]
-    """(O,) options, grouped by class."""
+    """(O,) sharding options, grouped by class of tables."""
     table_class: Ints
-    """(O,) class of tables that each is an option of."""
+    """(O,) index of the class of tables that each option is for."""
     shards: Ints
-    """(O,) shards of a table that lie on GPUs, or nodes, of their own; 0: none does."""
+    """(O,) number of shards of a table that lie on GPUs, or nodes, of their own; 0 if none does."""
     shard_seconds: Array
-    """(O, K) load of a shard on each GPU that holds it."""
+    """(O, K) seconds of work for a shard, by stage, on each GPU that holds it."""
     everywhere_seconds: Array
-    """(O, K) load of a table on every GPU."""
+    """(O, K) seconds of work for a table, by stage, on every GPU."""
     shard_bytes: Array
-    """(O, M) device memory of a shard on each GPU that holds it, at each moment of a step that may be the fullest."""
+    """(O, M) bytes of a shard on each GPU that holds it, at each moment of a step at which memory may
+    peak."""
     everywhere_bytes: Array
-    """(O, M) device memory of a table on every GPU."""
+    """(O, M) bytes of a table on every GPU, at each moment of a step at which memory may peak."""
     shard_host_bytes: Array
-    """(O,) host memory of a shard, in the node that holds it."""
+    """(O,) bytes of host memory for a shard, on the node that holds it."""
     everywhere_host_bytes: Array
-    """(O,) host memory of a table in every node."""
+    """(O,) bytes of host memory for a table, on every node."""
     counts: Ints
-    """(C,) tables of each class."""
+    """(C,) number of tables in each class."""
     fixed: Array
-    """(K,) seconds of each stage that no table changes."""
+    """(K,) seconds of each stage that do not depend on the tables."""
     stage_floors: Array
-    """(K,) seconds of what each stage hides: it lasts at least as long."""
+    """(K,) minimum seconds of each stage, from the work that its table work hides."""
     fixed_bytes: Array
-    """(M,) device memory of every GPU that no table changes: dense network, its states, the reserve's complement is
-    `device_memory`."""
+    """(M,) bytes on every GPU that do not depend on the tables, as dense network and its states; the
+    reserve's complement is `device_memory`."""
     device_memory: float
-    """Bytes of a GPU that may be filled."""
+    """Bytes of a GPU's memory that may be filled."""
     host_memory: float
     """Bytes of a node's host memory that may be filled; 0: unknown."""
     gpus: int
     gpus_per_node: int
     table_names: tuple[str, ...] = ()
-    """(T,) names of the tables; (): unknown."""
+    """(T,) names of the tables; empty if unknown."""
 
     @property
     def nodes(self) -> int:

@@ -39,7 +39,7 @@ class RecommenderQuestion:
 
     @property
     def samples(self) -> float:
-        """Samples of each GPU in a step."""
+        """Number of samples that each GPU trains in a step."""
         return self.training.global_batch / self.cluster.num_gpus
 
     @property

@@ -1,5 +1,5 @@
-"""Options of tables as columns: what each shard, and each GPU beside it, looks up, sends and keeps; and which options a
-search tries by default.
+"""Columns of counts for sharding options of tables, of what each shard and each other GPU looks up, sends and
+keeps, and the options that a search tries by default.
 
 B samples a step, W GPUs, L of them a node, N nodes; a table of R rows and D elements, p ids a sample
 hot rows f·R, hottest first, get the share h of the accesses; a copy is the option with f = h = 1
@@ -21,7 +21,7 @@ from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
 
 Pair = tuple[int, Option]
-"""Number of a class of tables, and one of its options."""
+"""Number of a class of tables, and a sharding option of the class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,43 +32,44 @@ class OptionColumns:
     pairs: tuple[Pair, ...]
     form: npt.NDArray[np.str_]
     width: Array
-    """Elements of a vector as a GPU holds it: D, of a column shard D/k."""
+    """Number of elements of an embedding vector as a GPU holds it, D or, in one of k column shards, D/k."""
     whole_width: Array
-    """D."""
+    """Number of elements of a complete embedding vector, D."""
     shards: Ints
-    """Shards that lie on GPUs, or nodes, of their own; 0: none does."""
+    """Number of shards that lie on GPUs, or nodes, of their own; 0 if none does."""
     sharers: Array
-    """GPUs that the rows of a table, or of its column shard, are spread over."""
+    """Number of GPUs over which the rows of a table, or of its column shard, are spread."""
     ids: Array
-    """Ids that look for a row that is not copied."""
+    """Number of ids that look up rows without copies on all GPUs."""
     exchanged: Array
-    """The ids that travel: all ids, or where each GPU requests a row once, the distinct rows of its samples."""
+    """Number of ids sent between GPUs, which are all ids or, where each GPU requests a row once, the distinct
+    rows of its samples."""
     hot_ids: Array
-    """Ids that look for a copied row."""
+    """Number of ids that look up rows copied on all GPUs."""
     bags: Array
-    """Vectors that samples get of rows that are not copied: of `concat` one an id, else one of each sample that has any
-    such id."""
+    """Number of vectors that samples get from rows without copies, one for each id with `concat`, else one
+    for each sample with any such id."""
     hot_bags: Array
-    """Vectors that samples get of copied rows."""
+    """Number of vectors that samples get from copied rows."""
     outputs: Array
-    """Vectors that samples get in all."""
+    """Number of vectors that samples get from all rows."""
     distinct: Array
-    """Rows that a batch meets and that are not copied."""
+    """Number of distinct rows without copies that a batch looks up."""
     hot_distinct: Array
-    """Copied rows that a batch meets, over all GPUs."""
+    """Number of distinct copied rows that a batch looks up, over all GPUs."""
     local_hot_distinct: Array
-    """Copied rows that the samples of one GPU meet."""
+    """Number of distinct copied rows that the samples of one GPU look up."""
     cold_rows: Array
-    """Rows that are not copied."""
+    """Number of rows without copies."""
     hot_rows: Array
-    """Rows that are copied."""
+    """Number of rows copied on all GPUs."""
     hit: Array
-    """Share of the ids of rows that are not copied which find theirs in device memory."""
+    """Share of the lookups of rows without copies that find the row in device memory."""
     on_host: Bools
     cached_rows: Array
-    """Rows of host memory that the device caches."""
+    """Number of rows in host memory that the device caches."""
     lengths: Array
-    """Numbers of ids that travel beside these: one of each sample where it varies."""
+    """Number of list lengths sent with the ids, one for each sample where lengths vary."""
     hashed: Bools
 
     def __len__(self) -> int:
@@ -150,7 +151,8 @@ def _access_counts(
 
 
 _LEAST_WIDTH = 16
-"""Elements of the narrowest column shard: rows that are shorter waste the sectors that they come in."""
+"""Minimum number of elements of a row in a column shard, as shorter rows waste part of the memory sectors
+that hold them."""
 _HOT = (0.001, 0.01, 0.1)
 _CACHED = (0.01, 0.1, 0.3)
 _LEAST_SKEW = 2.0
@@ -188,8 +190,8 @@ def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> I
 
 
 def _shares(table: TableSpec, shares: tuple[float, ...]) -> Iterator[float]:
-    """Yield those of `shares` of a table's rows that are used often enough for a copy or a cache, at least
-    one row each."""
+    """Yield the `shares` of a table's hottest rows that are used often enough for a copy or a cache. Each has
+    at least one row."""
     if not table.zipf and not table.histogram:
         return
     accesses = accesses_of(table)

@@ -1,4 +1,4 @@
-"""How long the embeddings of a batch take to serve from a cache on the GPU, host memory below it and drives below that.
+"""Seconds to serve the embeddings of a batch from a cache on the GPU, then host memory, then drives.
 
     t = t_launch + t_cache + (1 − h1) · (t_host + (1 − h2) · t_drive)
 
@@ -36,15 +36,16 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
 
 DRIVE_BLOCK = 4096.0
-"""Bytes that a drive reads at least: a page of flash file systems."""
+"""Minimum bytes of one read from a drive, a page of flash file systems."""
 DRIVE_SECONDS = 1e-4
 """Seconds until a drive answers a read (NVMe flash; the order of datasheets, not measured)."""
 _KERNELS = 2
-"""Kernels of a lookup over all tables: keys are probed, vectors are gathered and added."""
+"""Number of kernels of a lookup over all tables, to probe keys and to gather and add vectors."""
 
 
 WORKSPACE = 1.0e9
-"""Device memory beside cache and dense network: context and libraries, as when training."""
+"""Bytes of device memory for context and libraries, in addition to cache and dense network, as when
+training."""
 _DENSE_BYTES = 4.0
 
 
@@ -56,18 +57,19 @@ class ServingQuestion(Spec):
     table_dtype: TableDtype = "fp32"
     """Type of the tables' vectors in memory."""
     policy: Policy = "hottest"
-    """Rows that the cache keeps: permanently the hottest, or the most recently used."""
+    """Policy of the cache, which keeps the hottest rows permanently or the most recently used."""
     batches: Annotated[
         tuple[Annotated[int, Field(gt=0, le=10**9)], ...], Field(min_length=1, max_length=1000)
     ]
-    """Samples of a batch, each to be priced."""
+    """Batch sizes to price, in samples."""
     drive_rate: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
-    """Read rate of a node's drives, bytes/s, for rows beyond host memory; None: host memory has to hold all."""
+    """Read rate of a node's drives, bytes/s, for rows that host memory cannot hold. None: host memory must
+    hold all."""
     embedding: EmbeddingProfile = EmbeddingProfile()
     launch_seconds: Overhead = 0.0
-    """Host seconds in which the lookup of one table is launched; 0: all tables are looked up at once."""
+    """Host seconds to launch the lookup of one table; 0 if all tables are looked up at once."""
     measured: tuple[ServedPoint, ...] = ()
-    """Lookups through such a cache as the cluster's profile measured them; empty: constants price them."""
+    """Measured lookups through such a cache, from the cluster's profile; empty: constants price them."""
 
     @property
     def tables(self) -> CachedTables:
@@ -87,29 +89,29 @@ class Served:
     """Seconds in which one GPU serves the embeddings of N batches from C classes of tables, by part."""
 
     batch: Array
-    """(N,) samples."""
+    """(N,) number of samples in each batch."""
     launch_seconds: Array
     cache_seconds: Array
     host_seconds: Array
-    """Seconds of rows outside the cache; 0 where all are cached."""
+    """(N,) seconds to fetch rows from host memory; 0 if all are cached."""
     drive_seconds: Array
     hits: Array
-    """(N, C) share of the ids of each table that are served from the cache: with rows held for good those whose row
-    is there, else all but one of each row that a batch brings up."""
+    """(N, C) share of the ids of each table that are served from the cache. If the cache holds rows
+    permanently, these are the ids with a cached row, else all but one id of each row that a batch fetches."""
     host_rows: Array
-    """(N,) distinct rows that come from the host."""
+    """(N,) number of distinct rows fetched from the host."""
     drive_rows: Array
-    """(N,) distinct rows that the host reads from a drive."""
+    """(N,) number of distinct rows that the host reads from a drive."""
     gpus: int
 
     @property
     def seconds(self) -> Array:
-        """(N,) latency in seconds of each batch, from ids to vectors."""
+        """Latency of each batch in seconds, from ids to vectors, (N,)."""
         return self.launch_seconds + self.cache_seconds + self.host_seconds + self.drive_seconds
 
     @property
     def samples_per_second(self) -> Array:
-        """(N,) samples per second of all GPUs together, with one batch after another on each."""
+        """Samples per second of all GPUs together, with one batch after another on each GPU, (N,)."""
         return self.gpus * self.batch / self.seconds
 
 

@@ -1,1 +1,1 @@
-"""The day a training job ends: failures, checkpoints, restarts, spares, slow hosts."""
+"""Expected end of a training job under failures, checkpoints, restarts, spare nodes and slow hosts."""

@@ -1,4 +1,4 @@
-"""Forecast of a job: when it ends, what of the time trains, and how often to save.
+"""Forecast of a training job, with the time of its end, the share of time that trains, and how often to save.
 
     wall · (1 − maintenance) = start + steps/k · (E[k steps] + failures · wait for a spare) + replacing slow hosts
 
@@ -21,7 +21,7 @@ from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_bandwidth, format_bytes, format_seconds
 
 LEAST_GOODPUT = 1e-3
-"""A job that trains for less of its time never ends."""
+"""Minimum share of a job's time spent on training; below it the job is taken to never end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +31,23 @@ class Forecast:
     job: Job
     operations: OperationsSpec
     interval: int
-    """Steps from one checkpoint to the next."""
+    """Number of steps from one checkpoint to the next."""
     segment: Segment
     """The steps between two checkpoints, at the pace of the slowest host."""
     waiting: Waiting
     slowdown: float
-    """How much longer steps take with the slow hosts that are kept: 1 not at all."""
+    """Factor on the seconds of a step from slow hosts that are kept; 1 without any."""
     evicts: bool
     """Whether slow hosts are replaced rather than kept."""
     maintained: float
-    """Share of all time that planned stops take."""
+    """Share of all time taken by planned stops."""
     copy: float
     """Seconds in which GPUs wait for their share of a checkpoint to be copied to the host."""
     flush: float
-    """Seconds in which hosts write it to storage."""
+    """Seconds in which hosts write a checkpoint to storage."""
 
     read: float = 0.0
-    """Seconds in which a restart reads it."""
+    """Seconds in which a restart reads a checkpoint."""
 
     @property
     def resumes(self) -> Breakdown | None:

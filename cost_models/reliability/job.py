@@ -109,10 +109,12 @@ class Resume:
     checkpoint_bytes: float
     """Bytes of the checkpoint."""
     held_bytes: float
-    """Bytes that all ranks hold together: more than the whole where several hold the same."""
+    """Bytes of state that all ranks hold together, more than the checkpoint if several ranks hold the same
+    state."""
     ranks: int
     sending: float
-    """Seconds in which every rank gets what others of those that hold the same have read."""
+    """Seconds to send each part of the checkpoint from the rank that read it to the other ranks that hold
+    it."""
 
     def reads_once(self, storage: float) -> bool:
         """Whether reading each part once and sending it to the other ranks is faster than every rank reading.
@@ -159,19 +161,19 @@ class Job:
     steps: int
     step_seconds: float
     checkpoint_bytes: float
-    """Weights and states of the whole model, once."""
+    """Bytes of a checkpoint, with weights and states of the entire model once."""
     gpus: int
     nodes: int
     host_bandwidth: float | None
-    """Bytes/s that a GPU has of the link to its host; None: unknown."""
+    """Bytes/s of a GPU's share of the link to its host; None if unknown."""
     watts: float | None = None
-    """Power limit of a GPU."""
+    """Power limit of a GPU in watts."""
     start: Breakdown | None = None
     """Seconds of the first start by part. None: unknown."""
     restart: Breakdown | None = None
     """Seconds of a restart by part; no start is faster, as it draws no weights. None: unknown."""
     resume: Resume | None = None
-    """How a restart reads a checkpoint; None: each byte once."""
+    """Bytes and seconds with which a restart reads a checkpoint; None: each byte is read once."""
 
     @property
     def start_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""The end of a job drawn many times, and what would end it sooner.
+"""Random draws of the time at which a training job ends, and changes that would end it sooner.
 
 Draws say what failures, and the step that nobody has timed yet, leave to chance; offers are one more
 spare, twice the storage, half the restart, rarer failures.
@@ -23,7 +23,7 @@ from cost_models.units import grouped
 RUNS = 10_000
 SEED = 2024
 _MOST_DRAWS = 20_000_000
-"""Maximum number of failures drawn one by one; sums of more are normal."""
+"""Maximum number of failures drawn one by one; the sum over more is drawn from a normal distribution."""
 
 
 def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Array:

@@ -27,15 +27,15 @@ class Segment:
     failures."""
 
     work: float
-    """Training from one checkpoint to the next, τ."""
+    """Seconds of training from one checkpoint to the next, τ."""
     saving: float
-    """Training waits for so long at each checkpoint, δ."""
+    """Seconds for which training waits at each checkpoint, δ."""
     restart: float
-    """From a failure until training goes on, R."""
+    """Seconds from a failure until training continues, R."""
     mtbf: float
-    """Mean time between failures of the whole job, M."""
+    """Mean seconds between failures of the entire job, M."""
     lag: float = 0.0
-    """From a saved checkpoint until it could be read, f."""
+    """Seconds from saving a checkpoint until it can be read, f."""
 
     @property
     def length(self) -> float:
@@ -97,7 +97,8 @@ class Segment:
 
 
 _MAX_EXPONENT = 350.0
-"""Exponents beyond this are no number any more that anybody waits for; its square can still be written."""
+"""Maximum exponent of `exp`, beyond which a time is practically infinite; the square of the result is still
+finite."""
 
 
 def _exp(value: float) -> float:
@@ -152,9 +153,9 @@ class Waiting:
     """Probability and mean seconds of waiting for a spare node after a failure."""
 
     chance: float
-    """Chance that a failure finds no spare."""
+    """Probability that no spare node is free at a failure."""
     seconds: float
-    """Mean wait for a spare where none is free; exponential."""
+    """Mean seconds of waiting for a spare node if none is free, exponentially distributed."""
 
     @property
     def mean_seconds(self) -> float:

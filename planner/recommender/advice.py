@@ -23,11 +23,12 @@ from planner.search.search import Budget
 from planner.space.sizes import on_whole_nodes, possible, resized
 
 CHANGES = 3
-"""Largest number of changes on a path."""
+"""Maximum number of changes proposed one after another."""
 WORTH = 1e-3
-"""Relative gain of the step below which nothing is changed."""
+"""Minimum relative gain in step time for which a change is proposed."""
 OTHER_SECONDS = 10.0
-"""Time limit of each other question; its answer is then the best found."""
+"""Time limit, in seconds, of the search for each variant of the question; its answer is then the best
+found."""
 _MORE_MEMORY = 1.25
 
 
@@ -37,7 +38,7 @@ class ShardingChange(NamedTuple):
 
     tables: tuple[int, ...]
     today: str
-    """Option of the tables today."""
+    """Current sharding option of the tables."""
     proposed: str
     by_itself: RecommenderEstimate
     with_earlier: RecommenderEstimate

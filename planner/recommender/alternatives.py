@@ -22,9 +22,9 @@ from planner.recommender.search.local_search import State
 from planner.recommender.search.problem import Placement, every_option, limited
 
 MAX_NAMED_TABLES = 3
-"""Tables named of each GPU that ends a stage."""
+"""Maximum number of tables named for the busiest GPU of a stage."""
 _EVEN = 1e-9
-"""Weight of evenness among places where the step grows as little."""
+"""Weight of an even load in the choice among places with the same step time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class BindingTable:
     table: int
     placement: TablePlacement
     seconds: float
-    """Seconds that the table loads this GPU with in this stage."""
+    """Seconds of work that the table gives this GPU in this stage."""
     without_seconds: float
-    """The step without this table."""
+    """Seconds of the step without this table."""
     otherwise: TablePlacement | None
-    """Best alternative placement; None where none fits."""
+    """Best alternative placement of the table; None if none fits."""
     otherwise_seconds: float | None
-    """Seconds of the step with the table held so."""
+    """Seconds of the step with the alternative placement; None if none fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class BindingStage:
     stage: str
     seconds: float
     gpu: int | None
-    """GPU that ends the stage; None where other work of the stage lasts longer."""
+    """GPU whose table work takes longest in the stage; None if other work of the stage takes longer."""
     mean_seconds: float
-    """Mean seconds of table work over GPUs: the length of a balanced stage."""
+    """Mean seconds of table work over GPUs, which is the length of a balanced stage."""
     tables: tuple[BindingTable, ...]
     """Tables with the largest loads on this GPU, largest first."""
 
@@ -131,10 +131,11 @@ class Alternative:
 
     words: tuple[TableWord, ...]
     sharding: Sharding | None
-    """Sharding with all other tables unmoved; None where a rule refuses it, or no place has room."""
+    """Sharding after the change, with all other tables unmoved; None if a rule refuses it or no place has
+    room."""
     refused: str = ""
     forbidden: str = ""
-    """The restriction of the plan that leaves it out; it is priced all the same."""
+    """Restriction of the plan that forbids the sharding, which is priced all the same; empty if none does."""
 
     @property
     def tables(self) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""The best sharding of a recommender's tables with its certificate: of one question, and at each number of GPUs."""
+"""Best sharding of a recommender's tables with the proof of its quality, for one question and at each number
+of GPUs."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
 
 
 Method = Literal["flat", "two levels"]
-"""`flat`: options and places in one program; `two levels`: bound over options, places by local search."""
+"""Method of a proof, `flat` for options and places in one program, or `two levels` for a bound over options
+with places by local search."""
 
 
 class ShardingCertificate(Spec):
@@ -54,26 +56,26 @@ class ShardingCertificate(Spec):
 
     objective: Objective
     space: str
-    """Space of the proof, in words."""
+    """Text that says which shardings the proof covers."""
     method: Method | None = None
     solver: str = ""
     tables: int
     distinct: int
-    """Tables that prices and restrictions tell apart."""
+    """Number of tables that differ by prices or restrictions."""
     options: int
     """Number of options, over distinct tables."""
     value: float
-    """The objective of the sharding, seconds."""
+    """Objective of the sharding found, seconds."""
     bound: float
     """Proven lower bound on the objective of any covered sharding, seconds."""
     gap: float
     """(value − bound) / value; 0 proves that the sharding is optimal."""
     greedy: float | None
-    """The objective of the greedy sharding, seconds; None where it does not fit."""
+    """Objective of the greedy sharding, seconds; None if that sharding does not fit."""
     undecided: bool = False
-    """Whether time ran out, or the user ended the search, before it was done."""
+    """Whether the search ended before it was done, by the time limit or by the user."""
     seconds: float = Field(default=0.0, exclude=True)
-    """Search time."""
+    """Seconds of the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +84,10 @@ class ShardingAnswer:
 
     sharding: Sharding
     rows: tuple[int, ...]
-    """(T,) row of the prices that each table takes."""
+    """(T,) index into the priced options of each table's sharding option."""
     certificate: ShardingCertificate
     interrupted: bool = False
-    """True where Ctrl-C ended the search; the answer is what was found by then."""
+    """Whether Ctrl-C ended the search; the answer is then the best found so far."""
 
 
 def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple[int, ...]]:

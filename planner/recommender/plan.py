@@ -31,15 +31,15 @@ class ShardingLimits(Spec):
     """Restrictions of a sharding search, as texts of the command line."""
 
     fix: tuple[str, ...] = ()
-    """`--fix`: "table:5=row"."""
+    """Texts of the flag `--fix`, such as "table:5=row"."""
     together: tuple[str, ...] = ()
-    """`--together`: "c1,c2"."""
+    """Texts of the flag `--together`, such as "c1,c2"."""
     forbid: tuple[str, ...] = ()
-    """`--forbid`: "copy"."""
+    """Texts of the flag `--forbid`, such as "copy"."""
     allow: tuple[str, ...] = ()
-    """`--allow`: "hot"."""
+    """Texts of the flag `--allow`, such as "hot"."""
     max_memory: Bytes | None = None
-    """`--max-memory`: bytes that a plan may fill of one GPU."""
+    """Bytes of one GPU that a plan may fill, from the flag `--max-memory`."""
 
     def read(self, model: RecommenderSpec) -> ShardingRestrictions:
         """Parse the texts into restrictions of the search; raises InputError where a word cannot be read."""
@@ -51,10 +51,10 @@ class ShardingPrediction(Spec):
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     busiest_sum_seconds: _Seconds
-    """Largest sum over stages of a GPU's seconds: the step without barriers between stages."""
+    """Seconds of a step without barriers between stages, the largest sum of a GPU's seconds over stages."""
     samples_per_second: float
     mfu: float
-    """MFU of the dense network alone."""
+    """Model FLOPs utilisation, in which only FLOPs of the dense network count."""
     stages: dict[str, _Seconds]
     """Seconds of each stage on its busiest GPU; they sum to `step_seconds`."""
     busiest: tuple[int, ...]
@@ -62,15 +62,15 @@ class ShardingPrediction(Spec):
     device_bytes: tuple[float, ...]
     """Bytes of each GPU's memory at its fullest moment of a step."""
     device_parts: dict[str, tuple[float, ...]]
-    """Part → bytes on each GPU at that moment."""
+    """Part of the device memory → bytes on each GPU at the fullest moment."""
     fullest_moment: tuple[str, ...] = ()
     """Moment of a step at which each GPU's memory is fullest; () in plans that were written when there was one."""
     device_memory: float
-    """Bytes that each GPU has."""
+    """Bytes of memory that each GPU has."""
     host_bytes: tuple[float, ...]
     """Bytes of each host's memory that tables fill."""
     host_memory: float
-    """Bytes that each host has; 0: unknown."""
+    """Bytes of memory that each host has; 0 if unknown."""
 
     @classmethod
     def of(cls, priced: RecommenderEstimate) -> ShardingPrediction:
@@ -92,14 +92,14 @@ class RecommenderPlan(AnyPlan):
     stack: StackSpec
     hardware: HardwareProfile
     embedding: EmbeddingProfile
-    """Constants of lookups and updates."""
+    """Measured constants of embedding lookups and updates."""
     restrictions: ShardingLimits = ShardingLimits()
-    """Restrictions within which the sharding is the best."""
+    """Restrictions of the search that found the sharding."""
     layout: str
     """Sharding as text: `table:0-3=column2@0,4 table:4=row`."""
     prediction: ShardingPrediction
     certificate: ShardingCertificate | None = None
-    """The proof; None for a sharding that was given, not searched."""
+    """Proof of the sharding's quality; None for a sharding given by the user."""
 
     @model_validator(mode="after")
     def _of_these_tables(self) -> RecommenderPlan:

@@ -25,13 +25,13 @@ class ShardingRestrictions:
     allowed."""
 
     fixed: tuple[TableWord, ...] = ()
-    """Options of tables, with or without places."""
+    """Prescribed sharding options of tables, with or without places."""
     together: tuple[tuple[int, ...], ...] = ()
     """Groups of tables that lie whole on one GPU."""
     forbidden: frozenset[str] = frozenset()
-    """Words of FORBIDDEN_WORDS."""
+    """Forbidden kinds of options, words of `FORBIDDEN_WORDS`."""
     allowed: frozenset[str] = frozenset()
-    """Words of ALLOWED_WORDS."""
+    """Kinds of options allowed though the stack does not run them, words of `ALLOWED_WORDS`."""
     max_memory: float | None = None
     """Bytes of a device that may be filled; None: all that the question leaves."""
 

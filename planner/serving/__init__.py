@@ -1,1 +1,1 @@
-"""Serving recommenders: which rows of which tables stay on the GPU, and what answers then take."""
+"""Plans to serve recommenders, with the rows of each table to cache on the GPU and the latency of answers."""

@@ -1,4 +1,5 @@
-"""Rows of tables that a cache holds: one knapsack over the hits that each row gives for its bytes.
+"""Choice of the rows of tables that a cache holds, as a knapsack over the hits that each row gives for its
+bytes.
 
     maximise    Σ_c w_c h_c(f_c)             w_c: share of accesses, h_c: hits by rows cached, concave
     subject to  Σ_c N_c f_c b_c ≤ capacity   f_c rows of b_c bytes of each of the N_c tables of class c
@@ -24,13 +25,13 @@ class Filling:
     """Number of rows of each embedding table in a GPU cache, with bytes and hit rate."""
 
     rows: Array
-    """(C,) whole rows of each table of a class."""
+    """(C,) number of cached rows of each table, by class of tables."""
     bytes: float
     """Bytes of the rows."""
     hits: float
-    """Share of all accesses that find their row."""
+    """Share of all accesses that find their row in the cache."""
     bound: float
-    """Upper bound on the hits of any rows of this many bytes."""
+    """Upper bound on the hit rate of any cache of this many bytes."""
 
     @classmethod
     def of(cls, tables: CachedTables, rows: Array, bound: float = 0.0) -> Filling:
@@ -46,11 +47,11 @@ class FillingOrder:
     tables: CachedTables
     step_class: Ints
     step_rows: Array
-    """(S,) rows of each table of the class."""
+    """(S,) number of rows that each step adds for each table of its class."""
     bytes_up_to: Array
-    """(S + 1,) bytes of all steps before."""
+    """(S + 1,) bytes of the rows of all steps before each step, then the total."""
     hits_up_to: Array
-    """(S + 1,) share of all accesses that they serve."""
+    """(S + 1,) share of all accesses served by the rows of all steps before each step, then the total."""
 
     def hits(self, capacity: npt.ArrayLike) -> Array:
         """Upper bound on the hit rate of a cache of this many bytes, as if rows were divisible."""

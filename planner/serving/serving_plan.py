@@ -1,4 +1,5 @@
-"""Plans of caches: the question, the rows of each table that every GPU holds, and the file that keeps them."""
+"""Plans of embedding caches, with the question, the rows of each table that every GPU caches, and the plan
+file."""
 
 from __future__ import annotations
 
@@ -38,13 +39,14 @@ class ServingPlan(Spec):
     schema_version: Literal[1] = 1
     question: ServingQuestion
     cached_rows: tuple[int, ...]
-    """Rows of each table of a class, those used most (with `lru`: room for so many)."""
+    """Number of rows of each table of a class to cache, which are the rows used most or, with `lru`, room for
+    so many."""
     cache_bytes: float
     """Bytes of the cache on each GPU, with keys."""
     hits: float
-    """Share of accesses that find their row in the cache."""
+    """Share of all accesses that find their row in the cache."""
     bound: float
-    """Upper bound on the hits of any cache of this size."""
+    """Upper bound on the hit rate of any cache of this size."""
 
     @property
     def rows(self) -> Array:

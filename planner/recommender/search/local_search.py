@@ -21,9 +21,11 @@ from cost_models.arrays import Array, Ints
 from planner.recommender.search.problem import Placement, Places, Problem
 
 OVERFULL = 10.0
-"""Price of a memory filled twice over, in objectives: more than any placement that fits can save."""
+"""Penalty for a memory filled twice over, as a multiple of the objective: more than any placement that fits
+can save."""
 EVEN = 1e-3
-"""Weight of evenness where the objective ties: far less than what the objective distinguishes."""
+"""Weight of an even load in the choice between equal objectives: far less than what the objective
+distinguishes."""
 
 
 class State:
@@ -62,7 +64,7 @@ class State:
 
     @property
     def stage_seconds(self) -> Array:
-        """(K,) length of each stage, in the problem's unit."""
+        """Length of each stage in the problem's unit of time, (K,)."""
         return self.problem.stage_seconds(self.use)
 
     def over(self, use: Array) -> Array:
@@ -151,13 +153,13 @@ def _placed(state: State, sizes: Array, row_of_unit: Ints | None = None) -> Plac
 
 
 BETTER = 1e-9
-"""Relative gain below which a move is none."""
+"""Minimum relative gain of a move."""
 PROGRESS = 0.01
 """Share of the distance to the target that a round must gain to count as better."""
 TRIED = 12
-"""Units of the busiest GPU that are tried in one step."""
+"""Maximum number of units of the busiest GPU that one step tries to move."""
 KICKED = 6
-"""Largest number of units taken out at once."""
+"""Maximum number of units removed at once."""
 
 
 def improve(
@@ -240,9 +242,9 @@ def _kick(state: State, random: np.random.Generator) -> None:
 
 
 WAYS = 512
-"""Largest number of ways of two GPUs that are compared."""
+"""Maximum number of moves compared between two GPUs."""
 PAIRS = 8
-"""Largest number of partners of a GPU in a move."""
+"""Maximum number of partner GPUs tried with a GPU."""
 
 
 def repack(state: State, gpu: int, random: np.random.Generator) -> bool:

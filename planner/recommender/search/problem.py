@@ -41,32 +41,33 @@ OBJECTIVES: tuple[Objective, ...] = ("step", "torchrec")
 FULL = 1 + 1e-8
 """Share of a memory that may be filled: rounding apart, all of it."""
 MOST_ROWS = 500
-"""Ways to hold a group of tables beyond which only those are searched that hold its tables alike."""
+"""Maximum number of option combinations searched for a group of tables; with more, all tables of a group take
+the same option."""
 
 Unit = tuple[int, ...]
-"""Numbers of the tables that lie together; mostly one."""
+"""Numbers of the tables that lie together and are placed as one unit; mostly a single table."""
 Places = tuple[int, ...]
-"""GPU of each shard, or node where the option row lies on nodes."""
+"""GPU of each shard of a unit, or node of each shard if the option lies on nodes."""
 
 
 class Rows(NamedTuple):
     """Option rows, R ways to hold units of tables, with the resources (K + M + 1) that each takes."""
 
     picks: tuple[tuple[int, ...], ...]
-    """(R,) row of the prices that each table of the unit takes."""
+    """(R,) index into the priced options of the option of each table in the unit."""
     unit_class: Ints
     """(R,) class of the units (before they are known: of the tables); rows of a class follow one another."""
     shards: Ints
-    """(R,) shards with a place of their own."""
+    """(R,) number of shards with a place of their own."""
     on_nodes: Bools
-    """(R,) whether these places are nodes."""
+    """(R,) whether the places of the shards are nodes instead of GPUs."""
     shard: Array
     """(R, K + M + 1) resources of a shard on each GPU that holds it, and in its node's host memory."""
     everywhere: Array
     """(R, K + M + 1) resources of a unit on every GPU, and in every host's memory."""
 
     def select(self, rows: Ints) -> Rows:
-        """Copy with some of the rows."""
+        """Copy of the table with only the option rows `rows`."""
         columns: Sequence[Any] = self[1:]
         return Rows(tuple(self.picks[row] for row in rows.tolist()), *(column[rows] for column in columns))
 
@@ -78,8 +79,8 @@ class Rows(NamedTuple):
 
     @property
     def undominated(self) -> Rows:
-        """Rows that no other row replaces. A row replaces another with as many shards (or none) and no more of any
-        resource; of equal rows the first stays."""
+        """Select the option rows that no other row dominates. A row replaces another with as many shards (or
+        none) and no more of any resource; of equal rows the first stays."""
         # [a, b]: a needs no more than b
         less_everywhere = (self.everywhere[:, None] <= self.everywhere).all(axis=2)
         less_a_shard = (self.shard[:, None] <= self.shard).all(axis=2)
@@ -103,9 +104,9 @@ class Problem:
     preplaced: dict[int, tuple[int, Places]]
     """Row of `priced` and places of the tables whose places are given."""
     stage_floors: Array
-    """(K,) each stage lasts at least as long."""
+    """(K,) minimum length of each stage."""
     fixed: float
-    """Seconds that no table changes."""
+    """Seconds of the step that do not depend on the tables."""
 
     @property
     def gpus(self) -> int:
@@ -230,9 +231,9 @@ class Placement(NamedTuple):
     """Option row of every unit, and the GPUs or nodes of the unit's shards."""
 
     row: Ints
-    """(U,)"""
+    """(U,) option row of each unit."""
     places: tuple[Places, ...]
-    """(U,)"""
+    """(U,) GPUs or nodes of each unit's shards."""
 
 
 def no_option_left_error(priced: PricedOptions, table: int) -> InputError:

@@ -25,7 +25,8 @@ from cost_models.arrays import Array, Ints
 from planner.recommender.search.problem import Placement, Places, Problem
 
 SMALL = 0.2
-"""Share of a stage's least length below which a shard is too small to set it: it gets no row of its own."""
+"""Share of a stage's minimum length below which a shard is too small to determine the length: it gets no row
+of its own."""
 DUAL_FEASIBLE = (1, 2, 3, 4)
 """Numbers k of Fekete and Schepers' functions (2001), which bound the large shards that fit together."""
 

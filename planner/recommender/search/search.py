@@ -25,24 +25,27 @@ from planner.recommender.search.problem import Placement, Problem, no_room_error
 from planner.recommender.search.program import OptionsProgram, PlacesProgram
 
 ROUNDED = 1e-7
-"""Relative rounding error of a linear program's optimum, subtracted from bounds."""
+"""Relative rounding error of a linear program's optimum, which is subtracted from bounds."""
 SPLIT = 0.6
-"""Share of the open gap that all cases but one must close for a table to be split."""
+"""Minimum share of the open gap that all cases but one must close for the search to branch on a table."""
 FEWER = 0.95
-"""Probing is repeated while at most this share of the rows remains."""
+"""Maximum share of option rows left after probing (testing each row by a relaxed program) for which it is
+repeated."""
 FLAT_PLACES = 20_000
 """Largest number of place variables in the program of record."""
 FLAT_CLASSES = 100
-"""Largest number of distinct tables with places in the program; with more, options alone are."""
+"""Maximum number of distinct tables for which the program of record includes places; with more it has options
+only."""
 FLAT_GAP = 1e-7
 """Relative gap at which the program of record ends."""
 ENOUGH = 0.01
-"""Relative gap at which a search ends early: prices of tables are known to a few per cent."""
+"""Relative gap between sharding and bound at which a search ends early: prices of tables are known to a few
+per cent."""
 ENOUGH_SHARE, ENOUGH_SECONDS = 1 / 20, 3.0
 """Share of the time limit, and least seconds, after which that gap is enough; before, a search goes on to prove the
 optimum."""
 PROVEN = 1e-9
-"""Relative gap at which nothing is left to prove."""
+"""Relative gap at which a sharding counts as proven optimal."""
 OPTIONS_GAP = 1e-4
 """Relative gap at which the program over options ends and local search is done."""
 OPTIONS_SECONDS = 5.0
@@ -53,7 +56,7 @@ PATIENCE = 12
 LOCAL_SECONDS = 3.0
 """Longest local search, and longest of all further ones, where the program of record follows."""
 SEEDS = 4
-"""Local searches where few distinct tables leave a gap of more than SMALL_GAP."""
+"""Number of local searches if few distinct tables leave a gap of more than `SMALL_GAP`."""
 SMALL_GAP, PROOF_SECONDS = 5e-3, 12.0
 """Relative gap, and seconds after which a search with no larger one ends without a proof of the optimum."""
 
@@ -79,15 +82,15 @@ class Search:
     bound: float = 0.0
     greedy_value: float = math.inf
     flat: bool = False
-    """Whether places were in the program."""
+    """Whether the solved program included the places of shards."""
     left_open: bool = False
-    """Whether time or the user ended a part early."""
+    """Whether the time limit or the user ended a part of the search early."""
     row_bounds: Array = field(default_factory=lambda: np.zeros(0))
     """(R,) lower bound in seconds of shardings with a unit in each option row."""
     scale: float = field(init=False)
     """Unit of time in local search and in the integer programs, in seconds."""
     unit: Problem = field(init=False)
-    """The problem in that unit."""
+    """Problem with its loads in the unit of time `scale`."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
 
     def __post_init__(self) -> None:
@@ -254,14 +257,14 @@ class Case:
     rows: Ints
     bound: float
     row_bounds: Array
-    """(rows,) bounds with a unit in each of the rows."""
+    """(rows,) lower bounds in seconds on placements with a unit in each option row."""
     has_places: bool = False
-    """Whether places were part of the bounds."""
+    """Whether the bounds account for the places of shards."""
 
 
 def probed(search: Search, case: Case, *, has_places: bool) -> Case | None:
-    """Case with the option rows that a placement as good as the incumbent may use, by the relaxed program solved again
-    with a unit in each row, as long as that drops rows; None if no placement can be as good."""
+    """Drop the option rows that no placement as good as the incumbent can use, by solving the relaxed program
+    with a unit in each row. It is repeated while rows are dropped; None if no placement can be as good."""
     limit = search.value * (1 + ROUNDED)
     while True:
         problem = search.unit.with_rows(case.rows)
@@ -288,8 +291,9 @@ def probed(search: Search, case: Case, *, has_places: bool) -> Case | None:
 
 
 def split(search: Search, case: Case) -> list[Case] | None:
-    """Branch on the option of one table, the one whose second-best option raises the bound most; None if the gain is
-    too small. With one large table in rows another has to lie in slices, and each case is far smaller than all."""
+    """Branch on the option of the table whose second-best option raises the bound most; None if the gain is
+    too small. With one large table in rows another has to lie in slices, and each case is far smaller than
+    all."""
     problem = search.unit.with_rows(case.rows)
     gains = np.zeros(len(problem.members))
     for class_index in np.flatnonzero(problem.counts == 1).tolist():
