@@ -1,4 +1,5 @@
-"""Questions about recommenders: a model, a cluster, a training job and the constants of the hardware."""
+"""Planning question about a recommender, with its model, cluster, training job and constants of the
+hardware."""
 
 from __future__ import annotations
 

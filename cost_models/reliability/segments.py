@@ -1,4 +1,4 @@
-"""Segments of a job: the steps from one checkpoint to the next, done again where a failure comes between.
+"""Segments of a training job (steps from one checkpoint to the next), which are repeated after a failure.
 
 Failures come at random (exponential, mean M). A segment trains for τ and saves for δ, in which training waits; a
 restart takes R, in which failures come as well; a checkpoint can be read f after it was saved, so a failure costs the

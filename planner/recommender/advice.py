@@ -1,4 +1,5 @@
-"""Advice on a sharding: tables held otherwise that gain most, the best sharding, and what other questions would bring.
+"""Advice on a sharding, with the table changes that gain most, the best sharding, and the gain from variants
+of the question.
 
 A change holds alike tables, those of one option today and of one in the best sharding, as the best one does. One change
 after another, the one that gains most on top of those before it; each must fit and gain by itself, too.

@@ -1,4 +1,5 @@
-"""Tables held otherwise with all others left where they are: which bind the step, and what other words would give.
+"""Alternative placements of single tables with all others unmoved, which show the tables that bind the step
+and what a user's change would give.
 
 Of every stage the GPU that ends it, and what each large table on it costs the step; a table is taken out, and held in
 each other way that fits, its shards where they lengthen the step least. What a new search of all tables would gain may

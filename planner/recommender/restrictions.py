@@ -1,4 +1,4 @@
-"""Restrictions of the search of shardings: options and places, tables that stay together, forms left out."""
+"""Restrictions of a sharding search, on options and places, tables that stay together, and forms left out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import FORMS, Option, Sharding, TableWord, parse_words
 
 FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
-"""Words that can be forbidden: forms, copies of hot rows, tables in host memory, those there with a cache."""
+"""Words for options that a user can forbid: forms, copies of hot rows, tables in host memory, and those there
+with a cache."""
 ALLOWED_WORDS: tuple[str, ...] = ("hot",)
-"""Words that can be allowed though the stack does not run them: copies of hot rows."""
+"""Words for options that a user can allow though the stack does not run them: copies of hot rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,2 @@
-"""Costs of a table's options and fixed costs: lookups, exchanges, the dense network, memory."""
+"""Costs of a table's sharding options and fixed costs of a step, for lookups, exchanges, the dense network
+and memory."""

@@ -1,4 +1,4 @@
-"""The dense network of a recommender: its layers, parameters, products, and seconds on each GPU's samples.
+"""Dense network of a recommender, with its layers, parameters, products, and seconds on each GPU's samples.
 
     bottom MLP     dense features → D
     dot            F = T + 1 vectors of D: F(F−1)/2 products beside the bottom's output (Naumov et al. 2019)
@@ -22,7 +22,8 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.model import RecommenderSpec
 
 _PADDED = 8
-"""Widths are padded to a multiple of it, as 13 features to 16: NVIDIA's guide asks for it in 16 bits."""
+"""Number to whose multiple layer widths are padded, as 13 features to 16: NVIDIA's guide asks for it in 16
+bits."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +125,15 @@ class DenseSeconds:
     bottom_forward: float
     bottom_backward: float
     interaction: float
-    """Seconds of forward and of backward towards its inputs, with copies of these."""
+    """Seconds of the interaction forward and backward (gradients of its inputs only), with copies of the
+    inputs."""
     top: float
-    """Seconds of forward and of backward towards its inputs."""
+    """Seconds of the top network forward and backward (gradients of its inputs only)."""
     weight_gradients: float
     """Seconds of the weight gradients of interaction and top network."""
     update: float
     forward: float
-    """Seconds of all networks' forward, without gradients."""
+    """Seconds of the forward pass of all networks, without gradients."""
 
 
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:

@@ -1,4 +1,5 @@
-"""Seconds of the exchanges: ids to the GPUs that hold their rows, vectors back, gradients the other way.
+"""Seconds of the exchanges between GPUs of ids (to the GPUs that hold their rows), vectors (back) and
+gradients (the other way).
 
 Of W GPUs, with B samples, P vectors a sample of D elements of e bytes:
 
@@ -35,7 +36,8 @@ from cost_models.recommender.rows import OptionColumns
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Linear cost of a collective, start-up seconds plus seconds a byte of one rank, fitted near a usual message."""
+    """Linear cost of a collective as start-up seconds plus seconds per byte of one rank, fitted near a usual
+    message size."""
 
     start: float
     each_byte: float
@@ -46,16 +48,17 @@ class Links:
     """Linear costs of the collectives between the GPUs of a cluster."""
 
     all_to_all: Rate
-    """A byte: what one rank sends to all, itself counted among them."""
+    """Cost of an all-to-all over all GPUs per byte that one rank sends to all, itself included."""
     reduce_scatter: Rate
-    """A byte of the whole tensor."""
+    """Cost of a reduce-scatter over all GPUs per byte of the entire tensor."""
     all_gather: Rate
     all_reduce: Rate
     node_scatter: Rate
-    """Reduce-scatter inside a node, a byte of the whole tensor."""
+    """Cost of a reduce-scatter inside a node per byte of the entire tensor."""
     node_gather: Rate
     between_nodes: Rate
-    """All-to-all of the GPUs at one place of every node, a byte that one rank sends to all."""
+    """Cost of an all-to-all of the GPUs at the same place of every node, per byte that one rank sends to
+    all."""
 
 
 def links_of(question: RecommenderQuestion) -> Links:

@@ -1,4 +1,5 @@
-"""Seconds of lookups and of the tables' update: bytes that random rows move over what memory gives of its bandwidth.
+"""Seconds of lookups and of the tables' update, from the bytes that random rows move and the bandwidth that
+memory reaches for them.
 
     lookup     Σ ids · row bytes + vectors written + ids read
     update     Σ ids · (sort bytes + gradient) + distinct rows, or all · (weight and states, read and written)
@@ -48,8 +49,8 @@ def change_bytes(distinct: ArrayLike, kept_bytes: ArrayLike) -> Array:
 
 
 def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: ArrayLike = 1.0) -> Array:
-    """Share of memory bandwidth at rows of `row_bytes`, interpolated between measured `points`; beyond them
-    the nearest one's."""
+    """Share of memory bandwidth reached by rows of `row_bytes`, interpolated between measured `points`.
+    Beyond these it is the share at the nearest point."""
     rows = np.array(sorted({one.row_bytes for one in points}))
     poolings = np.array(sorted({one.pooling for one in points}))
     measured = {(one.row_bytes, one.pooling): one.efficiency for one in points}
@@ -145,8 +146,8 @@ def _read_seconds(
 
 
 def _sent_share(question: RecommenderQuestion, x: OptionColumns) -> Array:
-    """(O,) share of the samples' vectors that a GPU computes, 1, or that of its ids where unsummed vectors
-    are sent."""
+    """(O,) share of the samples' vectors that a GPU computes. It is 1, or the GPU's share of ids where
+    unsummed vectors are sent."""
     if question.facts.rows_send == "sums":
         return np.ones(len(x))
     return np.where(x.sharers > 1, np.minimum(1.0, x.ids / x.sharers / np.maximum(x.outputs, 1.0)), 1.0)
@@ -190,5 +191,5 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 
 
 def _share(question: RecommenderQuestion, row_bytes: Array) -> Array:
-    """(O,) bandwidth reached by rows of `row_bytes`, relative to that of very long rows."""
+    """(O,) bandwidth reached by rows of `row_bytes`, relative to the bandwidth of very long rows."""
     return row_bytes / (row_bytes + question.embedding.half_row_bytes)

@@ -1,4 +1,4 @@
-"""Bytes that tables fill, part by part: on the GPUs that hold their shards, on every GPU, and in host memory.
+"""Bytes that tables fill by part, on the GPUs that hold their shards, on every GPU, and in host memory.
 
 weights       rows · elements · bytes of the table's type
 optimizer     states of these rows: none, one number a row, one or two an element
@@ -139,11 +139,12 @@ class OptionBytes:
     """Bytes of O sharding options by P `PARTS`, on devices (M, O, P) at M moments of a step and on hosts (O, P)."""
 
     shard: Array
-    """(M, O, P) on each GPU that holds (part of) a shard."""
+    """(M, O, P) bytes on each GPU that holds (part of) a shard."""
     everywhere: Array
-    """(M, O, P) on every GPU."""
+    """(M, O, P) bytes on every GPU."""
     shard_host: Array
-    """In the host memory of the node that holds a shard; a shard that is spread over all: in every node."""
+    """(O, P) bytes in the host memory of the node that holds a shard; a shard that is spread over all: in
+    every node."""
     everywhere_host: Array
 
 

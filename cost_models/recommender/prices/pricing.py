@@ -1,4 +1,5 @@
-"""Prices of sharding options: the stages' loads and the memory of every option, and what no table changes.
+"""Prices of sharding options, as loads of stages and memory of every option, and costs that do not depend on
+the tables.
 
 Seconds in which the host launches the operations of a step one after another: what small batches wait for.
 
