@@ -1,1 +1,2 @@
-"""Costs of a pipeline's ranks, and its step time and peak memory: for one layout and for a million."""
+"""Costs of pipeline ranks, with the step time and peak memory that follow from them, for one layout or a
+million."""

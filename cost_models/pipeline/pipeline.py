@@ -1,4 +1,5 @@
-"""One pipeline: a schedule with the costs of its ranks, which prices every placement of blocks on its stages.
+"""Step time and peak memory of one pipeline for any placement of blocks on its stages, from its schedule and
+the costs of its ranks.
 
 The formulas are those of `stage_costs`, for one placement or a batch, on ranks with equal costs or, in
 several pools, with different costs.
@@ -41,7 +42,8 @@ def stacked_parts(term: Term, parts: Iterable[str], axis: int) -> Array:
 
 
 class RankMemory:
-    """Memory model of a pipeline: peak bytes of each rank for any placement of the blocks on stages."""
+    """Memory model of a pipeline, which gives the peak bytes of each rank for any placement of the blocks on
+    stages."""
 
     def __init__(self, columns: Mapping[str, Array], table: ActionTable) -> None:
         """Store the memory coefficients `columns` by name, (1 or R, Q) or (1 or R, P, Q), and find the
@@ -85,8 +87,8 @@ class RankMemory:
         return np.concatenate([training_RKQ, update_R1Q], axis=-2)
 
     def _bytes_of_blocks(self, name: str, blocks_RKP: Array) -> Array:
-        """Bytes of each rank's blocks, (..., R, K, Q): coefficient `name`, in bytes per block, times
-        `blocks_RKP` blocks under each recompute policy."""
+        """Bytes of each rank's blocks by part, (..., R, K, Q), the coefficient `name` (bytes per block) times
+        the number of blocks under each recompute policy, `blocks_RKP`."""
         bytes_per_block = self._x[name]
         if bytes_per_block.ndim == 2:  # the same under all policies
             return np.asarray(blocks_RKP.sum(-1, keepdims=True) * bytes_per_block[:, None])
@@ -141,8 +143,8 @@ def _largest_set(sets: Array) -> Array:
 
 
 def _stacked_moments(profiles: Sequence[Ints]) -> Array:
-    """Stack each rank's counts of live microbatches, (moments, C), into one array, (R, K, C); ranks with
-    fewer moments repeat the last one."""
+    """Stack each rank's counts of live microbatches, (moments, C), into one array, (R, K, C). Ranks with
+    fewer moments repeat the last moment."""
     moments = np.arange(max(map(len, profiles)))
     return np.stack([one[np.minimum(moments, len(one) - 1)] for one in profiles]).astype(np.float64)
 
@@ -157,7 +159,7 @@ class Pipeline:
     """Costs and schedule of a pipeline, which determine step time and memory of any placement of blocks."""
 
     costs: StageCosts
-    """Cost coefficients of a stage: one row for all pipeline ranks, or one row for each."""
+    """Cost coefficients of a stage, in one row for all pipeline ranks or one row for each rank."""
     pp: int
     vpp: int
     schedule: Schedule
@@ -165,8 +167,9 @@ class Pipeline:
     any_engine: bool = False
     """Whether other engines than PyTorch's may run the schedule, as in `schedules.registry.build`."""
     scenario_axes: int = 0
-    """Number of axes of placements between rows of `costs` and recompute policies, if rows are scenarios of
-    hardware constants that all ranks share; 0: rows are ranks."""
+    """Number of axes of length 1 to insert after the rows of `costs`, if these are scenarios of hardware
+    constants instead of ranks. With them scenarios broadcast against batches of placements; 0: rows are
+    ranks."""
 
     @property
     def num_stages(self) -> int:
@@ -181,8 +184,8 @@ class Pipeline:
 
     @cached_property
     def table(self) -> ActionTable:
-        """Action table of the schedule: every rank's passes in order. It omits steady rounds if microbatches
-        are many."""
+        """Action table of the schedule, which lists every rank's passes in execution order. It omits steady
+        rounds if microbatches are many."""
         shape = (self.schedule, self.pp, self.vpp, self.microbatches)
         return shortened_table(*shape, any_engine=self.any_engine)
 
@@ -206,8 +209,8 @@ class Pipeline:
         return float(getattr(self.costs, name)[0])
 
     def by_rank(self, name: str) -> Array:
-        """Values of the cost column `name` on each rank, (R,) or (R, P); in scenarios (K, ..., 1) or (K, ...,
-        1, P), shaped to broadcast with stages or ranks."""
+        """Values of the cost column `name` on each rank, (R,) or, with recompute policies, (R, P). In K
+        scenarios they are (K, ..., 1) or (K, ..., 1, P), to broadcast with stages or ranks."""
         column: Array = getattr(self.costs, name)
         if self.scenario_axes:
             return column.reshape(-1, *[1] * self.scenario_axes, *column.shape[1:])
@@ -215,8 +218,8 @@ class Pipeline:
 
     @cached_property
     def by_stage(self) -> Column:
-        """Cached function from a cost column's name to its values on each virtual stage, (S,) or (S, P); in
-        scenarios as by rank."""
+        """Cached function from a cost column's name to its values on each virtual stage, (S,) or (S, P). In
+        scenarios the values are shaped as in `by_rank`."""
         if self.scenario_axes:
             return cache(self.by_rank)
         return cache(lambda name: self.by_rank(name)[self.rank_of_stage])

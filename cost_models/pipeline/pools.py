@@ -1,5 +1,5 @@
-"""Cost coefficients on a cluster of several pools of GPUs, either of one pipeline whose ranks lie in
-different pools, or of replicas that each lie within one pool.
+"""Cost coefficients on a cluster of several pools (groups of equal GPUs), either of one pipeline whose ranks
+lie in different pools, or of replicas that each lie within one pool.
 
 **Ranks in pools.** Every rank has the coefficients of its pool: those of the same degrees on the pool's GPUs,
 links and profile. Four terms depend on other pools:
@@ -83,8 +83,8 @@ class PoolTerms:
     """Cost coefficients of N layouts in each of K pools of GPUs, and the seconds of transfers between ranks."""
 
     priced: tuple[Terms, ...]
-    """Cost coefficients in each pool, without transfers; all pools have the fixed step time of the
-    slowest."""
+    """Cost coefficients in each pool, without transfers between ranks. All pools have the fixed step time of
+    the slowest pool."""
     costs: tuple[StageCosts, ...]
     """Coefficients of `priced` in each pool, each summed over its parts."""
     transfers: Array

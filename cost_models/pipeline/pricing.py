@@ -1,5 +1,5 @@
-"""Prediction for one layout: its blocks placed on stages, its step time and memory by part, start and end of
-its actions, uncertainty, and traffic on links.
+"""Prediction of step time, memory, uncertainty and traffic for one layout, with its blocks placed on stages
+and the start and end of its actions.
 
 **The step** follows the docstring of `stage_costs`. Its parts are those of the busiest rank; the remainder is
 divided into exposed transfers between stages (`pp_comm`: the timeline with and without its delay) and waiting
@@ -143,7 +143,7 @@ class PricedRanks:
     placed: PlacedLayout
     pipeline: Pipeline
     terms: Terms
-    """Cost coefficients by part: one row for all pipeline ranks, or one row for each."""
+    """Cost coefficients by part, in one row for all pipeline ranks or one row for each rank."""
     replicas: tuple[PoolReplicas, ...] = ()
     """Predictions for the replicas of each pool, if each replica lies within one of several pools; else
     empty. The other fields then describe the slowest pool."""
@@ -208,8 +208,8 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
 
 
 def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
-    """Price a layout whose replicas each lie in one pool: cost coefficients of the slowest pool, and
-    predictions for all.
+    """Price a layout whose replicas each lie in one pool, with the cost coefficients of the slowest pool and
+    predictions for all pools.
 
     Raises:
         InputError: the replicas do not fill the pools, or there are too few microbatches for all.
@@ -302,7 +302,7 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
 
 
 _WORTH_NAMING = 0.05
-"""Minimum share of the step time from which a part other than compute may be reported as the bottleneck."""
+"""Minimum share of the step time at which a part other than compute is reported as the bottleneck."""
 
 
 def estimate(question: Question, layout: Layout) -> Estimate:
@@ -455,8 +455,8 @@ _FARTHEST = 50.0
 def step_interval(
     question: Question, layout: Layout, seconds: float, share: float
 ) -> tuple[float, float] | None:
-    """Lower and upper bound in seconds of the interval around the predicted step time that holds the true one
-    with probability `share`. None without scenarios of hardware constants."""
+    """Lower and upper end, in seconds, of the interval that holds the true step time with probability
+    `share`. None without scenarios of hardware constants."""
     deviation, scenarios = step_deviation(question, layout, seconds), question.hardware.scenarios
     if deviation is None or scenarios is None:
         return None
@@ -503,8 +503,8 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
 
 
 def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
-    """Seconds per step of a pipeline rank's average share of the work, without waiting, (N,). Scenarios are
-    ranked by them."""
+    """Seconds per step that a pipeline rank works on average, without waiting, (N,). Scenarios are ranked by
+    these."""
     block = costs.layer_forward + costs.layer_backward[:, 0]
     ends = costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward
     stage = costs.stage_forward + costs.stage_backward

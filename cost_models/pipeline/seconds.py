@@ -449,8 +449,8 @@ def layer_backward(pieces: Pieces) -> Term:
 
 
 def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
-    """Seconds of one block's entire backward pass, and of its part for weight gradients that a split schedule
-    may run later.
+    """Seconds of one block's entire backward pass, and of the part for weight gradients, which a schedule
+    that splits the pass may run later.
 
     Communication stays with the other half. If every pass is split each half has separate launches; if few
     are, launches are divided like the device's work, so that the halves add up to the complete pass.
@@ -589,9 +589,9 @@ class _MatrixGathers:
         return self._run_by_run(list(zip(gather_UN, gather_UN, self._seconds(backward=False), strict=True)))
 
     def backward(self, policy: int) -> _Exposed:
-        """Exposed and hidden gather seconds of a backward pass under recompute policy number `policy`, (N,)
-        each. Matrices run from last to first; recomputed matrices run forward before the first that needs
-        them."""
+        """Exposed and hidden seconds of gathering weights and reducing gradients in a backward pass under
+        recompute policy number `policy`, (N,) each. Matrices run from last to first; recomputed matrices run
+        forward before the first that needs them."""
         pieces, name, stack = self._pieces, RECOMPUTE_POLICIES[policy], self._pieces.question.stack
         data, again = pieces.links.block, pieces.block.recomputed[:, policy]
         drops = stack.drops if name == "selective" else frozenset()
@@ -694,8 +694,8 @@ def sync_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
-    """Additional exposed seconds per block of data-parallel communication that cannot overlap compute even
-    with `overlap=dp`, (N,); 0 in layouts without `overlap=dp`.
+    """Seconds per block of data-parallel communication that not even `overlap=dp` can hide, less those
+    already counted as exposed, (N,). They are 0 in layouts without `overlap=dp`.
 
     No compute remains that could hide the last block's reduction, and none has begun that could hide the
     first gather.

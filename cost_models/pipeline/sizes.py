@@ -70,9 +70,9 @@ _NARROW_COPIES = 2.0
 
 
 def narrow_copies(question: Question) -> float:
-    """Bytes per parameter of a block for the fp8 or fp4 copies that Transformer Engine casts once a step, one
-    for each direction in which a product reads a matrix. A frozen matrix is also read both ways, as its input
-    needs a gradient (module/linear.py, 2.5).
+    """Bytes per parameter of a block for the copies of its matrices in fp8 or fp4 that Transformer Engine
+    casts once a step. There is one for each direction in which a product reads a matrix. A frozen matrix is
+    also read both ways, as its input needs a gradient (module/linear.py, 2.5).
 
     Quantised matrices have none: they are widened to 16 bits where they are used, and multiplied in 16 bits.
     """
@@ -102,7 +102,7 @@ _REDUCED = 2.0
 
 def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
     """Bytes of freed tensors that a rank's allocator cannot reuse yet, because collectives on another stream
-    may still read them, (N,); 0 on a CPU or without tensor parallelism."""
+    may still read them, (N,). They are 0 on a CPU or without tensor parallelism."""
     if not question.stack.records_streams or question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     model, training = question.model, question.training
@@ -181,8 +181,8 @@ def working_bytes(pieces: Pieces) -> Array:
 
 
 def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array:
-    """Number of elements of the largest quantised matrix that is cast to 16 bits for a product, (N,); 0 if no
-    matrix is quantised. All local experts in one kernel count together. Gradients of adapters are
+    """Number of elements of the largest quantised matrix that is cast to 16 bits for a product, (N,). It is 0
+    if no matrix is quantised. All local experts in one kernel count together. Gradients of adapters are
     negligible."""
     largest = np.zeros(len(columns))
     for _, gemm in products_of(job_operators(question.model, question.training.tuning)):

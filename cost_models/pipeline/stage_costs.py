@@ -117,7 +117,7 @@ for two norms and joining their outputs."""
 
 
 def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """Time coefficients that multi-token prediction changes, with their new values."""
+    """New values, in seconds, of the time coefficients that multi-token prediction changes."""
     question, columns, device = pieces.question, pieces.columns, pieces.device
     rows, h = columns.tokens(question.training.sequence_length), question.model.hidden_size
     width, joined = h / columns.tp, np.asarray(2.0 * h)
@@ -133,7 +133,7 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
-    """Memory coefficients that multi-token prediction changes, with their new values."""
+    """New values, in bytes, of the memory coefficients that multi-token prediction changes."""
     kinds = ("activation", "pending")
     added = {kind: (terms[f"head_{kind}"], _unrecomputed(terms[f"layer_{kind}"])) for kind in kinds}
     return _heads(pieces, terms, added | {"moment": (terms["head_moment"],)}, ("static", "update"))
@@ -377,8 +377,8 @@ def terms_by_sort(by_kind: Sequence[Terms]) -> Terms:
 
 
 def by_sort(values: Sequence[Array]) -> Array:
-    """Join values of each kind of block, (N, P) or (N,) if no recompute policy matters, into values by sort
-    (kind and policy), (N, T)."""
+    """Join the values of each kind of block into values by sort (kind and recompute policy), (N, T). Values
+    that no policy changes may be (N,) instead of (N, P)."""
     policies = len(RECOMPUTE_POLICIES)
     by_kind = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
     return np.concatenate(by_kind, axis=-1)
@@ -446,8 +446,8 @@ class StageCosts:
     """Bytes held at once while the loss of a microbatch runs forward and backward, when no block runs."""
     memory_limit: Array
     kinds: tuple[dict[str, Array], ...] = ()
-    """Columns `OF_BLOCKS` for each kind of block, if there are several; the main columns are then of the mean
-    block."""
+    """Coefficients of each kind of block by name, if there are several kinds. The other fields then describe
+    the mean block."""
 
     def __len__(self) -> int:
         return len(self.layer_forward)

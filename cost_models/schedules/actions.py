@@ -34,8 +34,8 @@ Count = Ints | int
 
 
 def round_sizes(pp: Count, microbatches: Count) -> Ints:
-    """Number of microbatches per round, about pp, elementwise: so many pass through a rank's first chunk
-    before its next chunk begins."""
+    """Number of microbatches per round, elementwise, which is about pp. They pass through a rank's first
+    chunk before its next chunk begins."""
     return np.asarray(microbatches // np.maximum(1, microbatches // pp))
 
 
@@ -117,8 +117,9 @@ class ActionTable:
 
 
 def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: int, *, splits: bool) -> Ints:
-    """Table of actions, (4, R, A): kind, stage, microbatch and overlap mark, for a step of `m` microbatches.
-    Rounds of `round_size` microbatches pass chunk after chunk; backward passes visit the chunks in reverse.
+    """Build the table of actions of a step whose `m` microbatches pass the chunks in rounds, (4, R, A) with
+    kind, stage, microbatch and overlap mark. Rounds of `round_size` microbatches pass chunk after chunk;
+    backward passes visit the chunks in reverse.
 
     Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then
     the remaining backwards: backward j follows min(warm_up + j + 1, U) forwards. If backward `splits`, rank r
@@ -175,8 +176,8 @@ def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
 
 
 def actions_of_phases(pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]) -> Ints:
-    """Table of actions, (4, R, A): kind, stage, microbatch and overlap mark, from each rank's phases of rows.
-    Stages go down the ranks and up again (a V).
+    """Build the table of actions of a V-shaped schedule from each rank's phases, (4, R, A) with kind, stage,
+    microbatch and overlap mark. Stages go down the ranks and up again (a V).
 
     Entries of microbatches beyond the last are dropped; shorter rows are filled with idle entries.
     """

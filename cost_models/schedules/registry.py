@@ -1,4 +1,4 @@
-"""Registry of pipeline schedules: action tables, rules on sizes, and properties that need no table.
+"""Registry of pipeline schedules with their action tables, rules on sizes, and properties that need no table.
 
     gpipe        all forwards, then all backwards, in the order of the microbatches (Huang et al. 2019)
     1f1b         after a short warm-up each rank alternates one forward and one backward (Narayanan et al. 2021)
@@ -154,8 +154,8 @@ class PipelineSchedule:
         return np.asarray(rounds * size + np.clip(rest - chunk * size, 0, size))
 
     def live_of_rank(self, pp: Count, vpp: Count, microbatches: Count, rank: Count) -> Ints:
-        """Number of live microbatches of a rank, summed over its chunks, at the moment for which bounds
-        compute memory (`live_of_chunk`).
+        """Number of live microbatches of a rank, summed over its chunks, at the moment for which lower bounds
+        compute memory (see `live_of_chunk`).
 
         In rounds the warm-up and one more; if backward is split rank r runs r more until its first weight
         half.
