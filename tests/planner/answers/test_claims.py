@@ -29,7 +29,7 @@ from planner.space.space import enumerate_layouts
 STACKS = ("meshwright", "fsdp", "megatron-core", "deepspeed", "torchtune")
 LIMITS = ("", "", "", "mbs=1", "recompute=full", "recompute=none", "mbs>=2", "zero=1", "tp=1", "cp>=2")
 SLOW_SEEDS = {54}
-"""Seeds of sizes left out: offload of 600 to 1,800 blocks, where a search takes minutes and all of them 18 GB."""
+"""Seeds of sizes left out: offload of 600 to 1,800 blocks, where a search takes up to two minutes and 4 GB."""
 SAMPLED = 40
 """Layouts of a size without any that are priced one by one."""
 
