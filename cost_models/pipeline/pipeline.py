@@ -109,12 +109,12 @@ class RankMemory:
         training_RKQ[..., last, :, :] += live_RKC[last, :, -1:] * x["head_activation"][last]
 
     @property
-    def most_live(self) -> Array:
+    def max_live(self) -> Array:
         """Maximum number of live microbatches (forward pass done, backward pass not yet) of each rank, (R,),
         for schedules with one chunk a rank."""
         return np.asarray(self._live_RKC.max(axis=(1, 2)))
 
-    def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
+    def peaks_besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
         """Peak bytes of each rank during the passes, (..., R), without the activations that blocks keep for
         the backward pass. `layers_R` are blocks per rank, `policies` the recompute policies in use; for
         schedules with one chunk a rank."""

@@ -104,7 +104,7 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     Raises:
         InputError: a GPU has no rate for the training precision.
     """
-    enlarged = [_as_large_as_all(pool, question) for pool in question.pools]
+    enlarged = [_with_all_nodes(pool, question) for pool in question.pools]
     each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
     # the fixed time of a step is that of the pool where it takes longest
     overheads = [terms["step_overhead"] for terms in each]
@@ -116,7 +116,7 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     return PoolTerms(priced, tuple(map(costs_of, priced)), transfers, tied, slowdown, blocking)
 
 
-def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
+def pool_capacities(question: Question, size: Size) -> tuple[Size, ...]:
     """Number of pipeline ranks or replicas, of `size` GPUs each, for which each pool has room."""
     return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
@@ -157,7 +157,7 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     if layout.pools_field or not question.has_pools:
         return layout
     size = layout.tp * layout.data_ranks
-    ranks = _pool_names(question, parts_in(question, size))
+    ranks = _pool_names(question, pool_capacities(question, size))
     if len(ranks) != layout.pp:
         raise InputError(f"`{layout}` has {layout.pp} ranks of {size} GPUs; the pools hold {len(ranks)}")
     return layout.model_copy(update={"pools": ranks})
@@ -214,7 +214,7 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
     }
 
 
-def _as_large_as_all(pool: Question, question: Question) -> Question:
+def _with_all_nodes(pool: Question, question: Question) -> Question:
     """Enlarge the question about one pool to the number of nodes in all pools, so that the layout's degrees
     fit.
 
@@ -251,7 +251,7 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
     every two pools, (K, K, N) each."""
     count = len(enlarged)
     boundary, tied = np.zeros((2, count, count, len(columns)))
-    ranks = parts_in(question, columns.tp * columns.replicas)
+    ranks = pool_capacities(question, columns.tp * columns.replicas)
     for k, pool in enumerate(question.pools):
         pool_columns = replace(columns, pp=ranks[k])
         boundary[k, k] = boundary_seconds(pool, pool_columns, axis_groups(pool.cluster, pool_columns))
@@ -297,7 +297,7 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
 def in_pools(question: Question, layout: Layout) -> Layout:
     """Set a layout's number of replicas (`dp`) to the maximum for which the pools have room, and the pool of
     each replica. Replicas fill the pools in the cluster's order."""
-    pools = _pool_names(question, parts_in(question, layout.tp * layout.cp * layout.pp))
+    pools = _pool_names(question, pool_capacities(question, layout.tp * layout.cp * layout.pp))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
 
@@ -313,8 +313,8 @@ def require_full_pools(question: Question, layout: Layout) -> None:
     Raises:
         InputError: they do not, or there are too few microbatches for all.
     """
-    replicas, names = counted_replicas(question, layout), question.pool_names
-    capacity = parts_in(question, layout.tp * layout.cp * layout.pp)
+    replicas, names = replicas_by_pool(question, layout), question.pool_names
+    capacity = pool_capacities(question, layout.tp * layout.cp * layout.pp)
     if replicas != capacity:
         raise InputError(f"`{layout}` has {replicas} replicas in pools {names}; their GPUs hold {capacity}")
     microbatches, remainder = divmod(question.training.global_batch, layout.mbs)
@@ -326,7 +326,7 @@ def require_full_pools(question: Question, layout: Layout) -> None:
         )
 
 
-def counted_replicas(question: Question, layout: Layout) -> tuple[int, ...]:
+def replicas_by_pool(question: Question, layout: Layout) -> tuple[int, ...]:
     """Number of the layout's replicas in each pool."""
     return tuple(layout.replicas.count(name) for name in question.pool_names)
 
@@ -338,7 +338,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
     Collectives measured between its nodes are not used for that link.
     """
     curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
-    cluster, between, enlarged = pool.cluster, question.pool_link, _as_large_as_all(pool, question)
+    cluster, between, enlarged = pool.cluster, question.pool_link, _with_all_nodes(pool, question)
     inter_node, links, update = cluster.links.inter_node, enlarged.cluster.links, dict[str, object]()
     if inter_node is not None and isinstance(links, LinkLevels):  # one level more that joins it with others
         *inner, last = links.root
@@ -387,7 +387,7 @@ def shares(question: Question, layout: Layout, pipelines: Sequence[Pipeline], bl
 
     total_microbatches = question.training.global_batch // layout.mbs
     ends = [partial(finish, one) for one in pipelines]
-    return shared(ends, counted_replicas(question, layout), total_microbatches, fewest_microbatches(layout))
+    return shared(ends, replicas_by_pool(question, layout), total_microbatches, fewest_microbatches(layout))
 
 
 def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int = 1) -> Shares:

@@ -95,14 +95,14 @@ HIDDEN_PARTS |= {"offload_hidden": "offload"}
 FRAGMENTATION = "fragmentation"
 """Name of the memory part for bytes that the allocator reserves but no tensor uses."""
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
-_ADDED = (*_OF_PASSES, *MEMORY_PARTS, *_OF_A_STEP, "limit")
+_SUMMED_PARTS = (*_OF_PASSES, *MEMORY_PARTS, *_OF_A_STEP, "limit")
 """Names of the parts of time and memory in the fixed order in which they are added, and the name of a memory
 limit's only part."""
 
 
 def sum_of_parts(term: Term) -> Array:
     """Sum the parts of a term, in seconds or bytes, except overlapped (hidden) communication."""
-    return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
+    return sum((term[part] for part in _SUMMED_PARTS if part in term), start=np.zeros(1))
 
 
 def sum_terms(first: Term, *further_terms: Term, times: int = 1) -> Term:
@@ -495,7 +495,7 @@ def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Arr
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
-def at_least_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
+def window_with_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
     """Seconds of compute that can hide communication, (N,), the `window` or, if longer, the host's seconds to
     launch the kernels of `passes`.
 
@@ -673,7 +673,7 @@ def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exp
 def sync_terms(pieces: Pieces) -> dict[str, Term]:
     """Exposed seconds of gradient reduction after a rank's last backward pass, by module."""
     links, layer, question = pieces.links, pieces.links.block.step_reduce, pieces.question
-    window = at_least_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
+    window = window_with_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
     layer_shown = _exposed_reduce(pieces, layer, window)
     once = np.where(pieces.columns.replicas > 1, question.hardware.collective_seconds, 0.0)
     never = _unhideable_seconds(pieces, layer_shown)
@@ -735,7 +735,7 @@ def exposed_update_gather(pieces: Pieces, gather: Array, window: Array) -> Array
 def forward_window(pieces: Pieces) -> Array:
     """Seconds of a block's forward pass, kernel launches included, that can hide the gather of updated
     weights, (N,)."""
-    return at_least_launches(pieces, pieces.forward_window, passes=1.0)
+    return window_with_launches(pieces, pieces.forward_window, passes=1.0)
 
 
 def optimizer_terms(pieces: Pieces) -> dict[str, Term]:

@@ -93,7 +93,7 @@ def _persistent_bytes(states: StateBytes, parameters: Array, gathered: Array | f
 _QUEUED = 1024.0
 """Maximum number of launches queued on the device before a launch blocks the host (CUDA; widely observed, not
 documented)."""
-_OF_A_COLLECTIVE = 5.0
+_COLLECTIVE_LAUNCHES = 5.0
 """Launch-queue entries per collective: its kernel, and an event recorded and awaited on each of two streams
 (torch, `ProcessGroupNCCL::collective`)."""
 _REDUCED = 2.0
@@ -108,7 +108,7 @@ def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
     model, training = question.model, question.training
     products = sum(one.share for one in block_operators(model) if one.kind in ("gemm", "core"))
     collectives = np.where(columns.sp == 1, 2 * _REDUCED, _REDUCED)
-    launches = block_traffic(question, columns).kernels[0] + products + _OF_A_COLLECTIVE * collectives
+    launches = block_traffic(question, columns).kernels[0] + products + _COLLECTIVE_LAUNCHES * collectives
     ahead, blocks = _QUEUED / launches, model.num_layers / (columns.pp * columns.vpp)
     several = columns.microbatches(training.global_batch) > 1
     earlier_blocks = np.where(several, np.minimum(blocks, (ahead - blocks).clip(min=0.0) / 2), 0.0)

@@ -157,7 +157,7 @@ def _unrecomputed(block: Term) -> Term:
     return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
 
 
-_END_OF_A_BLOCK = 0.5
+_END_HOST_SHARE = 0.5
 """Host time for embedding or head on a CPU, relative to the host time for a block."""
 
 
@@ -167,7 +167,7 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
     question = with_bucket_lengths(question)
     pieces = Pieces(question, columns, data_parallel)
     ends, tensor, summed = pieces.ends, pieces.tensor, pieces.tensor.head_backward
-    host = {"host": _END_OF_A_BLOCK * pieces.launches} if question.cluster.gpu.kind == "cpu" else {}
+    host = {"host": _END_HOST_SHARE * pieces.launches} if question.cluster.gpu.kind == "cpu" else {}
     if question.stack.reduces_behind_weight_products:
         summed = exposed_seconds(summed, ends.head_weight, question.hardware)
     hidden = {"tp_comm": summed, "tp_hidden": tensor.head_backward - summed}

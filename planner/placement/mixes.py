@@ -130,8 +130,8 @@ def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     # three policies: the slowest one repeats where the set has fewer
     policy_RU = faster_first_RU[:, np.minimum(np.arange(3), len(policy_set) - 1)]
-    fast_R, next_R, last_R = leaf.memory.most_live * np.take_along_axis(kept_RP, policy_RU, axis=1).T
-    room_BR = leaf.memory_limit - leaf.memory.besides_blocks(size_B[:, None], policy_set)
+    fast_R, next_R, last_R = leaf.memory.max_live * np.take_along_axis(kept_RP, policy_RU, axis=1).T
+    room_BR = leaf.memory_limit - leaf.memory.peaks_besides_blocks(size_B[:, None], policy_set)
     last_K = np.arange(size_B[-1] + 1 if len(policy_set) == 3 else 1)
     rest_BK = size_B[:, None] - last_K
     rest_BRK = np.repeat(np.maximum(rest_BK, 0)[:, None, :], leaf.pp, axis=1)

@@ -15,7 +15,7 @@ from cost_models.axes.columns import LayoutColumns, is_scheduled
 from cost_models.axes.layout import OUTERMOST_REPLICAS, Layout
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import Words
-from cost_models.pipeline.pools import fewest_microbatches, parts_in, with_microbatches
+from cost_models.pipeline.pools import fewest_microbatches, pool_capacities, with_microbatches
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.units import counted
@@ -59,7 +59,7 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
     text = f"a {part} of {counted(size, 'GPU')} ({axes}) does not divide pool"
     pools = [pool.cluster for pool in question.pools]
     odd = [Words(f"{text} `{one.name}` of {one.num_gpus:,}", hint) for one in pools if one.num_gpus % size]
-    right = dict(zip(question.pool_names, parts_in(question, size), strict=True))
+    right = dict(zip(question.pool_names, pool_capacities(question, size), strict=True))
     further = _replica_objections if layout.replicas else _stage_objections
     return [*odd, *further(question, layout, {} if odd else right)]
 

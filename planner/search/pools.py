@@ -39,13 +39,13 @@ from cost_models.errors import DoesNotFitError, InfeasibleError
 from cost_models.estimate import Estimate, fullest_pool, fullness
 from cost_models.memory.activations import boundary_bytes
 from cost_models.pipeline.pools import (
-    counted_replicas,
     in_pools,
-    parts_in,
+    pool_capacities,
     pool_terms,
     rank_costs,
     replica_memory,
     replica_terms,
+    replicas_by_pool,
     shares,
 )
 from cost_models.pipeline.pricing import estimate
@@ -226,7 +226,7 @@ def orders_of(question: Question, layout: Layout) -> list[Layout]:
     if the layout names pools."""
     if layout.pools_field or not question.has_pools:
         return [layout]
-    pools = zip(question.pool_names, parts_in(question, layout.tp * layout.data_ranks), strict=True)
+    pools = zip(question.pool_names, pool_capacities(question, layout.tp * layout.data_ranks), strict=True)
     orders = [tuple(name for name, ranks in order for _ in range(ranks)) for order in permutations(pools)]
     return [layout.model_copy(update={"pools": order}) for order in orders]
 
@@ -278,7 +278,7 @@ class ReplicaLeaf(Leaf):
             tail = sync + pipeline.once_a_step("optimizer", blocks_SP).max(axis=-1)
             pools.append((cycle, each_ZS.max(axis=-1), tail))
         total = self.question.training.global_batch // self.layout.mbs
-        counts = np.array(counted_replicas(self.question, self.layout))[:, None]
+        counts = np.array(replicas_by_pool(self.question, self.layout))[:, None]
         return summed_rates(self, pools, counts, total)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
@@ -403,7 +403,7 @@ class ReplicaSpace:
                 cycle = fixed_NR.sum(axis=1) + blocks * each_N1[:, 0] + pool.cycle_delay
                 pools.append((cycle, rank_NR.max(axis=1), pool.tail(fewest)))
                 fits &= (pool.blocks_that_fit.max(axis=-1) >= fewest).all(axis=1)
-            counts = np.stack(parts_in(self.question, columns.tp * columns.cp * pp))
+            counts = np.stack(pool_capacities(self.question, columns.tp * columns.cp * pp))
             total = self.question.training.global_batch // columns.mbs
             seconds[rows] = np.where(fits, summed_rates(pool, pools, counts, total), np.inf)
         return seconds

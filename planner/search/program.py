@@ -121,9 +121,9 @@ def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Arr
     first, number = leaves[0], len(leaves)
     if not first.is_plain or first.kinds.number > 1:
         return np.zeros((number, len(first.allowed))), np.zeros(number)
-    live_R, none = first.memory.most_live, np.zeros(first.pp, dtype=np.int64)
+    live_R, none = first.memory.max_live, np.zeros(first.pp, dtype=np.int64)
     policies = np.flatnonzero(first.allowed).tolist()
-    besides = [[leaf.memory.besides_blocks(none, [policy]) for policy in policies] for leaf in leaves]
+    besides = [[leaf.memory.peaks_besides_blocks(none, [policy]) for policy in policies] for leaf in leaves]
     limit_NR = np.stack([leaf.memory_limit for leaf in leaves])
     kept_NRP = column("layer_activation") + (column("layer_static") / live_R)[..., None]
     room_NR = (limit_NR * (1 + TOLERANCE) - np.min(besides, axis=1)) / live_R

@@ -12,7 +12,7 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
-from cost_models.pipeline.pools import parts_in, pool_terms, rank_terms
+from cost_models.pipeline.pools import pool_capacities, pool_terms, rank_terms
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
 from cost_models.question import Question
@@ -37,7 +37,9 @@ def mixed(cluster: str, *, model: str = "llama3-8b", stack: str = "megatron-core
 def rank_costs(question: Question, text: str) -> StageCosts:
     """A row for each rank; the pools follow one another as in the cluster."""
     columns = LayoutColumns.of([parse_layout(text)])
-    pool_R = np.repeat(np.arange(len(question.pools)), parts_in(question, (columns.tp * columns.replicas)[0]))
+    pool_R = np.repeat(
+        np.arange(len(question.pools)), pool_capacities(question, (columns.tp * columns.replicas)[0])
+    )
     return costs_of(rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R))
 
 
