@@ -160,8 +160,8 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
 
 
 class Runs(NamedTuple):
-    """Ranks of N groups, each written as runs of ranks at equal strides, (N,) each. A group is `pieces` runs
-    of `length` ranks that are `stride` apart; the runs begin `outer` ranks apart."""
+    """Ranks of N communication groups in compressed form, as arrays (N,). A group is `pieces` runs of `length`
+    ranks that are `stride` apart; the runs begin `outer` ranks apart."""
 
     length: Ints
     stride: Ints

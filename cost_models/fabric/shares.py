@@ -138,8 +138,8 @@ class _Flows:
         self._group = np.repeat(np.arange(len(groups)), groups.shape[1])
 
     def share(self, level: FabricLevel, views: tuple[_View, _View], slowed: float) -> tuple[Share, float]:
-        """Bandwidth shares of the groups on a level, and bytes/s of a ring; `slowed` is an upper limit for rings
-        from the levels inside."""
+        """Share of a level's bandwidth that each group gets, and the bytes/s of its ring. `slowed` is the ring's
+        bytes/s on nearer levels, an upper limit."""
         inside, reached = self._members_in_domain(level.inner), self._members_in_domain(level.top)
         passing = reached > inside
         if not passing.any():

@@ -283,8 +283,8 @@ ONCE_A_STEP = tuple(name for name in SECONDS if name.endswith(("_sync", "_optimi
 
 
 def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
-    """Cost coefficients in each pool for N layouts whose replicas lie within one pool each. Work once a step
-    takes as long in every pool as in the slowest.
+    """Cost coefficients (`StageCosts`) by pool for N layouts; no replica spans two pools. Work once a step takes
+    as long in every pool as in the slowest.
 
     Raises:
         InputError: a GPU has no rate for the training precision.

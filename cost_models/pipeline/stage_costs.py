@@ -393,8 +393,8 @@ def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> T
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
-    """Cost coefficients of N layouts, first seconds, then bytes. Each is (N,) unless marked (N, P), by recompute
-    policy."""
+    """Seconds and bytes of blocks, stages and ends of N layouts, from which steps and peaks of any placement are
+    computed. Each is (N,) unless marked (N, P), by recompute policy; first seconds, then bytes."""
 
     layer_forward: Array
     layer_backward: Array

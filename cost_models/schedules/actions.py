@@ -169,8 +169,8 @@ def repeat(rounds: int, *entries: Entry) -> Ints:
 
 
 def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
-    """Mark actions as overlapped with the next action, those at `places` of every `period` rows; return all
-    rows, changed in place."""
+    """Mark actions as overlapped with the next action. Marked are the indices `places` of every `period` rows;
+    all rows are returned, changed in place."""
     rows_A4[np.isin(np.arange(len(rows_A4)) % period, places), OVERLAPPED] = 1
     return rows_A4
 

@@ -56,7 +56,8 @@ far is used."""
 
 
 def lean_limits(limits: Restrictions) -> Restrictions:
-    """Copy of the restrictions that admits only layouts that may need the least memory."""
+    """Copy of the restrictions for questions of memory alone, with extreme microbatch sizes and without other axis
+    orders or shard groups, which need no less memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
 

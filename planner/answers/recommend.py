@@ -210,7 +210,8 @@ class Alternative(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """Recommended layout of a question, with the fastest and the classical layout for comparison."""
+    """Recommended layout of a question, compared with the fastest layout and with the one that an expert would
+    write down without a search."""
 
     question: Question
     """Question whose layouts were compared, under its risk."""

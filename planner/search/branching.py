@@ -362,8 +362,8 @@ class BranchAndBound(Prover):
         self.rows.refine(rows, finer)
 
     def _place(self, row: int) -> None:
-        """Find a good placement of a row's layout or, in several chunks per rank, the best placement, which
-        decides the row."""
+        """Find a good placement of a layout's blocks. With several chunks per rank it is the best one, so that the
+        layout is settled."""
         leaf, cut_off = self.candidates.leaf(row), self.kth_seconds
         if (twin := self._representative_row.setdefault(leaf.key, row)) != row:
             self._merge_twins(twin, row, leaf.key)

@@ -184,8 +184,9 @@ class UniformCandidates:
         return self._price(core, choice, self.space.counts.rows(core), threshold)
 
     def halve(self, rows: Ints, threshold: float) -> Array:
-        """Split closed boxes of counts in halves, or smaller parts where there are few. Single layouts that
-        may take less than `threshold` seconds are opened, and their quick bounds returned."""
+        """Split boxes (ranges of offload counts that share one bound) in halves, or smaller parts where boxes are
+        few. Single layouts that may take less than `threshold` seconds are opened, and their quick bounds
+        returned."""
         parents = self.closed.rows(rows)
         self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
         core, choice, counts = parents.core, parents.choice, parents.counts

@@ -347,7 +347,7 @@ def _release_of(family: str, row: Row) -> str:
 
 @cache
 def _last_months(family: str) -> dict[str, str]:
-    """Last month → name of the stack for releases until then, for the dated stacks of a family."""
+    """Name of the software stack for each last month of release, within one family of stacks."""
     members = map(catalog.load_stack, catalog.names("stacks"))
     return {one.last_month: one.name for one in members if one.family == family and one.last_month}
 

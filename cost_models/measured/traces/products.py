@@ -69,7 +69,7 @@ class Products:
             self._seconds.append(event.seconds)
 
     def add_operator(self, event: Event) -> None:
-        """Add an operator that multiplies matrices, or a kernel launch."""
+        """Record a trace event if it is an operator that multiplies matrices, or a kernel launch."""
         operator = whole_number(event.details.get("External id"))
         if event.category == "cpu_op" and event.name in _OPERATORS and len(self._operator) < _MAX_EVENTS:
             if operator and (shape := _shape(event.details.get("Input Dims"), _OPERATORS[event.name])):

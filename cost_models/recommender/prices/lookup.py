@@ -91,8 +91,8 @@ def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O,) update seconds a step on a GPU that holds (part of) a shard, and (O,) on every GPU for copied
-    rows, whose gradients are already summed."""
+    """Seconds a step to update table rows: on a GPU with a shard, (O,), and on every GPU for rows that all GPUs
+    copy, (O,). Gradients of copied rows are already summed."""
     copied = _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
     ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
     shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)

@@ -220,7 +220,7 @@ def layout_of(
 
 
 def _validated(kind: type[Kind], fields: Mapping[str, Any]) -> Kind:
-    """A specification made of these fields. Raises InputError with all its problems."""
+    """Build a model or training specification from field values. Raises InputError with all problems."""
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
