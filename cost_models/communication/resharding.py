@@ -59,7 +59,7 @@ class StoredTensor(NamedTuple):
 class ReshardBytes(NamedTuple):
     """Bytes that each of R ranks holds, needs, receives and sends when the layout changes, (R,) each."""
 
-    held: Array
+    there: Array
     """Bytes that the rank holds in the first layout."""
     needed: Array
     """Bytes that the rank must hold in the second layout."""

@@ -24,7 +24,7 @@ def test_parts_add_up_and_none_is_negative(drawn: Asked) -> None:
         assert seconds >= 0, part
     for rank in priced.rank_memory:
         assert rank.total == pytest.approx(sum(rank.values()))
-        for part, size in rank:
+        for part, size in rank.items():
             assert size >= 0, part
     assert priced.peak_bytes == max(rank.total for rank in priced.rank_memory)
     assert 0 < priced.mfu <= priced.hfu < 1
