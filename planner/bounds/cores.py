@@ -29,7 +29,6 @@ from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.axes.offload.price import update_lower_bound
 from cost_models.axes.offload.residency import host_bytes, offloads
 from cost_models.axes.rule import objections, unbroken
-from cost_models.axes.stages import policy_mask
 from cost_models.axes.words import EVERY
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import memory_limit, usable_host_memory
@@ -52,7 +51,6 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.placement.rank_costs import count_fitting
 from planner.rules.legality import LATE_RULES
 from planner.space.axes import Boxes, columns_that_affect, with_counts
-from planner.space.restrictions import FULL_COUNT_POLICIES
 from planner.space.space import Space
 
 
@@ -189,8 +187,10 @@ def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
 def _remembered(space: Space, name: object, allowed: Bools) -> Array:
     """Cached array `name` with a value for every core (layout before ZeRO stage and schedule are chosen),
     (N,), NaN where not computed yet. Each set of allowed recompute policies has its own."""
-    unknown = np.full(len(space.cores), np.nan)
-    return np.asarray(space.memo.setdefault((name, allowed.tobytes()), unknown))
+    key = name, allowed.tobytes()
+    if key not in space.memo:
+        space.memo[key] = np.full(len(space.cores), np.nan)
+    return np.asarray(space.memo[key])
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
@@ -263,17 +263,11 @@ PerChoice = Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]]
 
 def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, compute: PerChoice) -> Array:
     """Cached result of `compute` for each core (layout before ZeRO stage and schedule are chosen) under the
-    `allowed` recompute policies, (N,). Missing values are computed at once for every set of policies that
-    searches of one answer may ask for (`Restrictions.by_recompute`): most of the work is shared."""
-    sets = (allowed, *np.eye(len(allowed), dtype=np.bool_), policy_mask(FULL_COUNT_POLICIES))
-    choices = [*{one.tobytes(): one for one in sets}.values()]
+    `allowed` recompute policies, (N,). Missing values are computed at once for `allowed` and for each single
+    policy: searches of one answer ask for all of these, and most of the work is shared."""
+    choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
     tables = [_remembered(space, name, choice) for choice in choices]
-    new = cores[np.isnan(tables[0][cores])]
-    if (("known", name), allowed.tobytes()) in space.memo:  # by another space
-        for table, choice in zip(tables, choices, strict=True):
-            table[new] = _remembered(space, ("known", name), choice)[new]
-        new = new[np.isnan(tables[0][new])]
-    if len(new):
+    if len(new := cores[np.isnan(tables[0][cores])]):
         for table, values in zip(tables, compute(new, choices), strict=True):
             table[new] = values
     return tables[0][cores]

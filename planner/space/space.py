@@ -275,23 +275,6 @@ class Space:
         """Cache of bounds and costs of the cores, filled by `planner.bounds.cores`."""
         return {}
 
-    @property
-    def _bounded_by(self) -> list[Ints]:
-        """Columns on which the bounds of cores depend, (N,) each."""
-        stages = (self._stages > 0) @ (1 << np.arange(ZERO_STAGES))
-        columns = [*(getattr(self.cores, name) for name in COLUMNS), *self.counts.most.T, stages[self.family]]
-        return [*columns, self.may_have_empty_stage + 2 * self.splits_backward]
-
-    def learn_from(self, other: Space) -> None:
-        """Copy cached bounds of cores with equal bounds from another space of the same question."""
-        _, kind = first_of_each([*map(np.concatenate, zip(self._bounded_by, other._bounded_by, strict=True))])
-        core_of_kind = np.full(len(kind), -1)
-        core_of_kind[kind[len(self.cores) :]] = np.arange(len(other.cores))
-        core = core_of_kind[kind[: len(self.cores)]]
-        for key, values in other.memo.items():
-            if key[0] == "relaxed" or key[0][0] == "fits":
-                self.memo[("known", key[0]), key[1]] = np.where(core < 0, np.nan, values[core])
-
     def of_cores(self, mask: Bools) -> Space:
         """Copy of the space with only the cores in a mask."""
         index = np.flatnonzero(mask)
@@ -536,9 +519,6 @@ class SpaceCache:
                 return wider.of_cores(mask).with_question(question, keeps_memo=True)
         if space is None:
             space = _legal_space(question, limits)
-            alike = [other for known, other in self._entries if known[0] == key[0] and other.memo]
-            if alike and len(space.cores) > 1:
-                space.learn_from(max(alike, key=lambda other: len(other.cores)))
         elif space.question != question:
             space = space.with_question(question, keeps_memo=True)
         others = [(known, other) for known, other in self._entries if known != key]
