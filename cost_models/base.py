@@ -100,8 +100,13 @@ class CheckedSpec(Spec):
         raised."""
         raise NotImplementedError
 
+    @property
+    def contradiction(self) -> str:
+        """The first error sentence that applies; empty if the fields agree."""
+        return next((sentence for sentence, wrong in self.contradictions().items() if wrong), "")
+
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
-        if problem := next((sentence for sentence, wrong in self.contradictions().items() if wrong), ""):
-            raise ValueError(problem)
+        if self.contradiction:
+            raise ValueError(self.contradiction)
         return self

@@ -321,10 +321,10 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     # each rank as they are; shared experts are an MLP
     routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
     times = np.where(sp, model.feed_forward_share - routed_only, model.feed_forward_share)
-    # Mamba-1's joint projection, or its gradient, is summed too
-    selected = tokens * (model.recurrence.selected_size if model.recurrence else 0)
-    selection = all_reduce_seconds(selected * question.training.element_bytes, group, profile)
-    inner = model.mixer_share("recurrence", "both") * selection
+    inner, recurrence = np.zeros(len(columns)), model.recurrence
+    if recurrence and recurrence.selected_size:  # Mamba-1's joint projection, or its gradient, is summed too
+        selected = tokens * recurrence.selected_size * question.training.element_bytes
+        inner = model.mixer_share("recurrence", "both") * all_reduce_seconds(selected, group, profile)
     crosses, source, tower = model.stacks is not None, model.source_share, model.tower
     mixes = 1.0 - model.mixer_share("none")
     entered = times + mixes * (not model.shares_norm)  # where both halves read one norm it is gathered once

@@ -69,7 +69,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import FP32_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Device:
     """Rates of one accelerator in one precision, from datasheet values and the constants of a hardware profile."""
 

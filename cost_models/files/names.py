@@ -43,9 +43,10 @@ def means_recommender(text: str) -> bool:
     """Whether a text names a catalogue recommender, or is an unknown name most similar to a recommender's."""
     if known_model(text) or names_a_file(text):
         return False
+    if known_recommender(text):
+        return True
     recommenders = catalog.names("recommenders")
-    similar = closest_name(text, (*catalog.names("models"), *recommenders))
-    return bool(known_recommender(text)) or similar in recommenders
+    return closest_name(text, (*catalog.names("models"), *recommenders)) in recommenders
 
 
 def known_cluster(text: str) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import yaml
@@ -72,8 +71,9 @@ class _Reader:
                 if documents > 1:
                     self.stop("a second document starts here; one file holds one")
                 value = self.value(self.next_event(), ())
-        parsed = Document(source=self.source, value=value, lines=self.lines, problems=self.problems)
-        return replace(parsed, ended=ended)
+        return Document(
+            source=self.source, value=value, lines=self.lines, problems=self.problems, ended=ended
+        )
 
     def next_event(self) -> Any:
         """Take the next event. Tags are refused: a file holds plain values."""

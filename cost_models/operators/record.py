@@ -9,7 +9,7 @@ added up, and only their few sums meet the columns of many layouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -174,8 +174,9 @@ def multiply(
     taken, returned = Tensor(gemm.rows * gemm.inputs, reads), Tensor(gemm.rows * gemm.width, place)
     weights = {sharing: count for sharing, count in weights.items() if count}
     flops = 2.0 * gemm.passed * gemm.rows * gemm.elements
-    one = Operator(name, "gemm", half, taken, gemm=gemm, returns=returned, weights=weights, **opts)
-    return replace(one, flops=flops, biased=bias, kept=Tensor(kept, place) if kept else None)
+    outputs = Tensor(kept, place) if kept else None
+    opts |= {"gemm": gemm, "returns": returned, "weights": weights, "flops": flops}
+    return Operator(name, "gemm", half, taken, biased=bias, kept=outputs, **opts)
 
 
 def products_of(operators: Iterable[Operator]) -> list[tuple[Operator, Gemm]]:

@@ -208,20 +208,25 @@ class Pipeline:
         """Value of the cost column `name`, which must be equal on all ranks of the pipeline."""
         return float(getattr(self.costs, name)[0])
 
-    def by_rank(self, name: str) -> Array:
-        """Values of the cost column `name` on each rank, (R,) or, with recompute policies, (R, P). In K
-        scenarios they are (K, ..., 1) or (K, ..., 1, P), to broadcast with stages or ranks."""
-        column: Array = getattr(self.costs, name)
-        if self.scenario_axes:
-            return column.reshape(-1, *[1] * self.scenario_axes, *column.shape[1:])
-        return np.broadcast_to(column, (self.pp, *column.shape[1:]))
+    @cached_property
+    def by_rank(self) -> Column:
+        """Cached function from a cost column's name to its values on each rank, (R,) or, with recompute policies,
+        (R, P). In K scenarios they are (K, ..., 1) or (K, ..., 1, P), to broadcast with stages or ranks."""
+
+        def values(name: str) -> Array:
+            column: Array = getattr(self.costs, name)
+            if self.scenario_axes:
+                return column.reshape(-1, *[1] * self.scenario_axes, *column.shape[1:])
+            return np.broadcast_to(column, (self.pp, *column.shape[1:]))
+
+        return cache(values)
 
     @cached_property
     def by_stage(self) -> Column:
         """Cached function from a cost column's name to its values on each virtual stage, (S,) or (S, P). In
         scenarios the values are shaped as in `by_rank`."""
         if self.scenario_axes:
-            return cache(self.by_rank)
+            return self.by_rank
         return cache(lambda name: self.by_rank(name)[self.rank_of_stage])
 
     def sum_by_rank(self, value_S: Array) -> Array:

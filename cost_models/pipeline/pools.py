@@ -368,7 +368,7 @@ def replica_memory(question: Question, pool: int, layout: Layout, microbatches: 
 
 
 def _slower(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
-    """Copy of the link `pool_link` pools, with bandwidth no higher than a pool's `pool_network` network."""
+    """Copy of the link between pools, `pool_link`, with bandwidth no higher than that of a pool's own network."""
     return pool_link.model_copy(update={"bandwidth": min(pool_link.bandwidth, pool_network.bandwidth)})
 
 

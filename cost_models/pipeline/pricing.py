@@ -349,7 +349,9 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
         step_seconds=seconds,
         time=parts,
         # of the rank with most
-        hidden_comm=Breakdown({name: float(max(ranks.seconds[part])) for part, name in HIDDEN_PARTS.items()}),
+        hidden_comm=Breakdown(
+            {name: ranks.seconds[part].max().item() for part, name in HIDDEN_PARTS.items()}
+        ),
         rank_memory=peaks,
         rank_limits=limits,
         mfu=utilisation(useful, seconds, gpus, peak),

@@ -202,8 +202,17 @@ class Pieces:
     def straggler_wait(self, core: Array) -> Term:
         """Seconds of waiting for the rank with most attention work, (N,) or (N, P), if attention takes `core`
         seconds."""
-        excess = straggler_excess(self.question, self.columns, data_parallel=self.data_parallel)
-        return {"jitter": (core.T * excess).T}
+        return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
+
+    @cached_property
+    def _waiting(self) -> Array:
+        """Share of attention's seconds that ranks wait for the one with most attention work, (N,)."""
+        return straggler_excess(self.question, self.columns, data_parallel=self.data_parallel)
+
+    @cached_property
+    def update_seconds(self) -> Array:
+        """Seconds to update one dense parameter of a block on the device, (N,)."""
+        return _update_seconds(self, "block")
 
     @cached_property
     def ends(self) -> EndSeconds:
@@ -746,7 +755,10 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
     reads and writes them, a persistent buffer is zeroed.
     """
-    links, (embedding, head) = pieces.links, (_update_seconds(pieces, end) for end in ENDS)
+    links, ends = pieces.links, ENDS if ends_differ(pieces.question) else ()
+    update_seconds = dict.fromkeys(ENDS, pieces.update_seconds) | {
+        end: _update_seconds(pieces, end) for end in ends
+    }
     once = {"optimizer": pieces.none + pieces.device.profile.kernel_seconds}
     if links.norms.any():  # LAMB's, over tensor ranks alone where nothing else splits a parameter
         alone = (pieces.columns.zero == 0) & (not pieces.question.model.has_experts)
@@ -755,8 +767,8 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     terms = {"rank_optimizer": once}
     for name, update, data, window in (
         ("layer", block_update(pieces), links.block, forward_window(pieces)),
-        ("embedding", pieces.counts.embedding * embedding, links.embedding, pieces.none),
-        ("head", pieces.head_parameters * head, links.head, pieces.ends.head_forward),
+        ("embedding", pieces.counts.embedding * update_seconds["embedding"], links.embedding, pieces.none),
+        ("head", pieces.head_parameters * update_seconds["head"], links.head, pieces.ends.head_forward),
     ):
         gather = data.step_gather
         shown = exposed_update_gather(pieces, gather, window)
@@ -766,7 +778,7 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
 
 def block_update(pieces: Pieces) -> Array:
     """Seconds to update a block's parameters on the device, without jitter, (N,)."""
-    block = pieces.counts.block * _update_seconds(pieces, "block")
+    block = pieces.counts.block * pieces.update_seconds
     if pieces.question.model.has_experts:
         block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
     return block

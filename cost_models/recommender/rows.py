@@ -34,8 +34,7 @@ class OptionColumns:
     width: Array
     """Number of elements of an embedding vector as a GPU holds it, D or, in one of k column shards, D/k."""
     whole_width: Array
-    """Number of elements of a complete embedding vector, Number of elements of a complete embedding vector,
-    D."""
+    """Number D of elements of a complete embedding vector."""
     shards: Ints
     """Number of shards that lie on GPUs, or nodes, of their own; 0 if none does."""
     sharers: Array

@@ -175,19 +175,19 @@ def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
     return rows_A4
 
 
-def actions_of_phases(pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]) -> Ints:
+def actions_of_phases(stages_RC: Ints, microbatches: int, ranks: Sequence[Sequence[Ints]]) -> Ints:
     """Build the table of actions of a V-shaped schedule from each rank's phases, (4, R, A) with kind, stage,
-    microbatch and overlap mark. Stages go down the ranks and up again (a V).
+    microbatch and overlap mark. A rank's chunks lie on the stages `stages_RC`.
 
     Entries of microbatches beyond the last are dropped; shorter rows are filled with idle entries.
     """
     rows = [np.concatenate(phases) for phases in ranks]
     rows = [row_A4[row_A4[:, MICROBATCH] < microbatches] for row_A4 in rows]
-    columns = np.zeros((4, pp, max(map(len, rows))), dtype=np.int64)
+    columns = np.zeros((4, len(rows), max(map(len, rows))), dtype=np.int64)
     columns[KIND] = IDLE
     for rank, row_A4 in enumerate(rows):
         columns[:, rank, : len(row_A4)] = row_A4.T
-        columns[CHUNK, rank, : len(row_A4)] = np.where(row_A4[:, CHUNK] == 0, rank, 2 * pp - 1 - rank)
+        columns[CHUNK, rank, : len(row_A4)] = stages_RC[rank, row_A4[:, CHUNK]]
     return columns
 
 

@@ -125,7 +125,7 @@ class PipelineSchedule:
         """Build the table of every rank's actions in execution order."""
         if self.phases is not None:
             phases = [self.phases(pp, rank, microbatches) for rank in range(pp)]
-            columns = actions_of_phases(pp, microbatches, phases)
+            columns = actions_of_phases(self.stages_of_rank(pp, vpp), microbatches, phases)
         else:
             assert self.warm_up is not None
             warm_up_R = np.broadcast_to(self.warm_up(pp, vpp, microbatches, np.arange(pp)), pp)

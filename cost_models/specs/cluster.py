@@ -187,8 +187,8 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         """A copy with only the link levels that `nodes` nodes use. Of several network levels at least one
         stays; the outermost of these levels then joins all nodes."""
         too_small = sum(nodes > (level.nodes or nodes) for level in self.network[:-1])
-        *inner, last = self.root[: len(self.inside) + too_small + 1]
-        return LinkLevels((*inner, last.model_copy(update={"nodes": None})))
+        *inner, last = (*self.inside, *self.network[: too_small + 1])
+        return LinkLevels((*inner, last.model_copy(update={"nodes": None} if self.network else {})))
 
     def opens(self, at: int) -> bool:
         """Whether GPUs attach directly to level number `at`, not through switches of the level inside it."""
@@ -528,9 +528,15 @@ class MixedCluster(CheckedSpec):
         per_node = math.gcd(*(pool.gpus_per_node for pool in self.pools))
         smallest = min(self.pools, key=lambda pool: pool.gpu.memory)
         links = Links(intra_node=smallest.links.intra_node, inter_node=self.link)
-        gpu, nodes, reserve = smallest.gpu, self.num_gpus // per_node, smallest.memory_reserve
-        least = ClusterSpec(gpu=gpu, gpus_per_node=per_node, nodes=nodes, links=links, memory_reserve=reserve)
-        return least.model_copy(update={"name": self.name, "source": self.source})
+        return ClusterSpec(
+            name=self.name,
+            source=self.source,
+            gpu=smallest.gpu,
+            gpus_per_node=per_node,
+            nodes=self.num_gpus // per_node,
+            links=links,
+            memory_reserve=smallest.memory_reserve,
+        )
 
 
 def _cluster_tag(value: Any) -> str:

@@ -259,7 +259,8 @@ def kinds_of(model: TransformerSpec, sequence: int, frozen: Frozen | None = None
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
     """Kind number of each block of a model in a training job."""
-    return kinds_of(model, training.sequence_length, frozen_parts(model, training))[0]
+    frozen = frozen_parts(model, training) if training.freeze else None
+    return kinds_of(model, training.sequence_length, frozen)[0]
 
 
 def of_each_kind(model: TransformerSpec, training: TrainingSpec) -> tuple[BlocksOfKind, ...]:

@@ -423,8 +423,8 @@ def apply_changes(model: TransformerSpec, training: TrainingSpec, words: Sequenc
     if not named_changes:
         return model, training
     spec = model.model_copy(update=dict(map(_model_field, named_changes)) | {"changed": named_changes})
-    if error := next((sentence for sentence, wrong in spec.contradictions().items() if wrong), ""):
-        raise InputError(f"--allow {','.join(named_changes)}: {error}")
+    if spec.contradiction:
+        raise InputError(f"--allow {','.join(named_changes)}: {spec.contradiction}")
     return spec, training
 
 

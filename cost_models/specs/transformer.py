@@ -331,7 +331,23 @@ def _expert_width(fields: dict[str, int]) -> int:
     return fields["ffn_hidden_size"] if fields["num_experts"] else 0
 
 
-class Tower(CheckedSpec):
+class _Widths(CheckedSpec):
+    """Base class of specs whose head and MLP widths follow from `hidden_size` and `num_heads`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_widths(cls, data: Any) -> Any:
+        """Fill in the widths before the fields' checks, which call no default factory if another field is
+        wrong. If `hidden_size` or `num_heads` is wrong, only that is reported."""
+        if not isinstance(data, dict):
+            return data
+        sizes = {name: data[name] for name in ("hidden_size", "num_heads") if name in data}
+        if len(sizes) < 2 or not all(isinstance(size, int) and size > 0 for size in sizes.values()):
+            return data
+        return {"head_dim": _head_width(sizes), "ffn_hidden_size": _inner_width(sizes)} | data
+
+
+class Tower(_Widths):
     """Vision transformer whose output tokens, projected to the decoder's width, fill positions of the
     decoder's sequence. ViT, Dosovitskiy et al. 2020, arXiv 2010.11929; LLaVA, Liu et al. 2023, arXiv
     2304.08485."""
@@ -437,7 +453,7 @@ Positions = Literal["learned", "rotary", "alibi", "none"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
 
 
-class TransformerSpec(CheckedSpec):
+class TransformerSpec(_Widths):
     """Shape of a dense or MoE transformer, which is a decoder, an encoder (if `encoder` is set) or an
     encoder-decoder (if `stacks` is set).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
@@ -66,12 +66,6 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
         UnknownNameError: there is no such reader.
         InputError: neither its name nor its words tell, or they are of a trainer whose files are not read.
     """
-    from planner.formats.accelerate import config_file as accelerate
-    from planner.formats.axolotl import config_file as axolotl
-    from planner.formats.deepspeed import config_file as deepspeed
-    from planner.formats.nemo import config_file as nemo_file
-    from planner.formats.nemo import recipe as nemo
-
     known = ", ".join(READERS)
     hint = f"--from says it: {known}"
     if reader is not None:
@@ -86,6 +80,12 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
         raise InputError(message, hint=hint)
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=hint)
+    from planner.formats.accelerate import config_file as accelerate
+    from planner.formats.axolotl import config_file as axolotl
+    from planner.formats.deepspeed import config_file as deepspeed
+    from planner.formats.nemo import config_file as nemo_file
+    from planner.formats.nemo import recipe as nemo
+
     text = ""
     with suppress(InputError):  # its reader says why
         text = read_text(source) if suffix in (".py", ".toml") else ""
@@ -127,7 +127,7 @@ def is_command(source: str) -> bool:
 def switch_words(old_question: Question, new_question: Question, layout: Layout) -> str:
     """Trainer settings to add and to drop when going from one question to another, in words; empty where no
     trainer has settings for the change."""
-    targets: list[Target] = [load(f"planner.formats.{EXPORTERS[name]}") for name in _TARGETS]
+    targets: Iterator[Target] = (load(f"planner.formats.{EXPORTERS[name]}") for name in _TARGETS)
     target = next((one for one in targets if one.stack == old_question.stack.name), None)
     if target is None:
         return ""

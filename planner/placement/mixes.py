@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import combinations, product
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -62,7 +62,10 @@ def every_mix(size: int, allowed: Bools) -> Ints:
     """Number of blocks under each recompute policy in every split of `size` blocks among the allowed
     policies, (K, P)."""
     policies = np.flatnonzero(allowed).tolist()
-    counts = np.array([mix for mix in product(range(size + 1), repeat=len(policies) - 1) if sum(mix) <= size])
+    counts = (
+        np.indices((size + 1,) * (len(policies) - 1)).reshape(len(policies) - 1, -1 if policies[1:] else 1).T
+    )
+    counts = counts[counts.sum(axis=1) <= size]
     mixes_KP = np.zeros((len(counts), len(allowed)), dtype=np.int64)
     mixes_KP[:, policies[:-1]] = counts
     mixes_KP[:, policies[-1]] = size - counts.sum(axis=1)

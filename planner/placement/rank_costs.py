@@ -10,6 +10,7 @@ Shape legend: N layouts, R ranks, C chunks of a rank, P policies, B numbers of b
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -106,8 +107,9 @@ class RankCosts:
         if np.isinf(seconds):
             return self
         held = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
-        limited = replace(self, most_blocks=max(int(self.sizes[0]), int(held.max()) + 1))
-        vars(limited).update({name: vars(self)[name] for name in {*vars(self)} - {*vars(limited), "sizes"}})
+        limited = copy(self)  # with all that is cached but the sizes
+        vars(limited).pop("sizes", None)
+        vars(limited)["most_blocks"] = max(int(self.sizes[0]), int(held.max()) + 1)
         return limited
 
     @property

@@ -185,14 +185,15 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
     policies `used`, (N,). None: the allowed policy that offloads least."""
     pools = question.pools if offloads(x).any() or question.training.reference == "host" else ()
     excess = [host_bytes(pool, x, used) > usable_host_memory(pool.cluster) for pool in pools]
-    overflows: Bools = np.any(excess, axis=0)
+    overflows: Bools = np.any([np.zeros(len(x), np.bool_), *excess], axis=0)
     return overflows
 
 
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
     """Whether the offloaded data of each layout overflows the drive of some host (node), (N,)."""
     pools = question.pools if x.offload_drive.any() else ()
-    overflows: Bools = np.any([drive_bytes(pool, x) > usable_drive(pool.cluster) for pool in pools], axis=0)
+    excess = [drive_bytes(pool, x) > usable_drive(pool.cluster) for pool in pools]
+    overflows: Bools = np.any([np.zeros(len(x), np.bool_), *excess], axis=0)
     return overflows
 
 

@@ -21,10 +21,10 @@ Shape legend: Z placements, S stages, R pipeline ranks, P recompute policies, K 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import permutations
+from itertools import islice, permutations
 from math import factorial
 from typing import ClassVar
 
@@ -138,7 +138,9 @@ class PoolCandidates:
         if row >= self._num_stages:
             return self._replicas.layout(row - self._num_stages)
         order, index = divmod(row, len(self._stages))
-        return orders_of(self.question, self._stages.layout(index))[order]
+        layout = self._stages.layout(index)
+        pools = next(islice(_pools_in_every_order(self.question, layout), order, None))
+        return layout.model_copy(update={"pools": pools})
 
     def _group(self, rows: Ints) -> RankCosts:
         """Costs by rank of the given rows, which share one schedule, pp and order of pools, for the bounds."""
@@ -226,9 +228,13 @@ def orders_of(question: Question, layout: Layout) -> list[Layout]:
     if the layout names pools."""
     if layout.pools_field or not question.has_pools:
         return [layout]
+    return [layout.model_copy(update={"pools": pools}) for pools in _pools_in_every_order(question, layout)]
+
+
+def _pools_in_every_order(question: Question, layout: Layout) -> Iterator[tuple[str, ...]]:
+    """Yield the pool of each pipeline rank for every order of the pools."""
     pools = zip(question.pool_names, pool_capacities(question, layout.tp * layout.data_ranks), strict=True)
-    orders = [tuple(name for name, ranks in order for _ in range(ranks)) for order in permutations(pools)]
-    return [layout.model_copy(update={"pools": order}) for order in orders]
+    return (tuple(name for name, ranks in order for _ in range(ranks)) for order in permutations(pools))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +248,7 @@ class ReplicaLeaf(Leaf):
     layout: Layout
     pools: tuple[Leaf, ...]
     """Leaf (layout to be placed) of a replica in each of K pools, with the minimum number of microbatches."""
-    _filled: dict[tuple[int, int], Leaf] = field(default_factory=dict, repr=False, compare=False)
+    _filled: dict[tuple[int, int], Leaf] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Index of a pool and number of microbatches → the leaf of a replica with these."""
 
     @cached_property

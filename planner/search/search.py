@@ -401,8 +401,10 @@ def scaling_rows(
     rows: dict[tuple[int, int], Row | None] = {}
     for number, (kind, point) in enumerate(points, start=1):
         budget.tell(f"{kind} scaling, {counted(point[0], 'GPU')} ({number} of {len(points)})")
-        with suppress(InfeasibleError):
-            rows[point] = rows.get(point) or row_at(*point)
+        if point not in rows:
+            rows[point] = None
+            with suppress(InfeasibleError):
+                rows[point] = row_at(*point)
     return [{"kind": kind, **row} for kind, point in points if (row := rows.get(point))]
 
 

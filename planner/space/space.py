@@ -516,7 +516,7 @@ class SpaceCache:
             # tensor ranks over nodes are there where they are asked for alone
             if all(limits.only.get(name, frozenset()) <= {*degrees.tolist()} for name, degrees in tried):
                 mask = np.logical_and.reduce([limits.permits(name, degrees) for name, degrees in tried])
-                return wider.of_cores(mask).with_question(question, keeps_memo=True)
+                return wider.of_cores(mask).with_question(question)
         if space is None:
             space = _legal_space(question, limits)
         elif space.question != question:

@@ -5,7 +5,9 @@ capacity and bound on hits."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from itertools import chain, pairwise
 from threading import Event
 from typing import Any
@@ -17,7 +19,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import format_bytes
-from planner.exact.solvers import SolverName, solve
+from planner.exact.solvers import SolverName, available_solver, solve
 from planner.recommender.answer import ShardingCertificate, certificate_fields, rows_of
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.problem import Problem, limited, pose
@@ -29,8 +31,8 @@ from planner.verify import TOLERANCE, Check, check_equal
 
 _SOLVER: SolverName = "cbc"
 """Name of the solver that verifies, other than the solver that planned."""
-_PLANNING_SOLVER: SolverName = "highs"
-"""Name of the solver that planned. It is asked again about the bound alone if the other one does not decide in time."""
+_SECOND_SOLVER: SolverName = "highs"
+"""Name of the solver that is asked, about the bound alone, if the first one does not decide in time."""
 CLOSE = 1e-6
 """Relative tolerance of loads and values, and distance below the claimed bound at which another solver may
 still find a solution."""
@@ -128,20 +130,23 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
     if not problem.members or float(problem.least_stages.sum()) + problem.fixed >= target:
         return Check("bound", True, "the mean of GPUs takes as long")
     unit = problem.in_units_of(target)
-    programs: dict[str, OptionsProgram] = {"choice of options": OptionsProgram(unit, limit=1.0)}
+    programs: dict[str, Callable[[], OptionsProgram]]
+    programs = {"choice of options": partial(OptionsProgram, unit, limit=1.0)}
     if len(problem.members) <= FLAT_CLASSES:
-        programs["sharding"] = PlacesProgram(unit, ordered=True, limit=1.0)
-    solution, strictest = [*programs.items()][-1]
-    attempts = [(_SOLVER, 8, *each) for each in programs.items()]
-    for solver, share, name, program in [*attempts, (_PLANNING_SOLVER, 2, solution, strictest)]:
-        answer = solve(program.problem, solver, seconds=time_limit / share)
+        programs["sharding"] = partial(PlacesProgram, unit, ordered=True, limit=1.0)
+    *_, solution = programs
+    attempts: list[tuple[SolverName, str, float]] = [(_SOLVER, name, 1 / 8) for name in programs]
+    if available_solver() == _SECOND_SOLVER:
+        attempts.append((_SECOND_SOLVER, solution, 3 / 4))
+    for solver, name, share in attempts:
+        answer = solve(programs[name]().problem, solver, seconds=share * time_limit)
         if answer.verdict == "infeasible":
             late = "" if solver == _SOLVER else f"{_SOLVER} did not decide in time; "
             return Check("bound", True, f"{late}{solver} finds no {name} below it")
-        if answer.verdict != "stopped" and program is strictest:
+        if answer.verdict != "stopped" and name == solution:
             return Check("bound", False, f"{solver} finds a {name} below `bound`")
-    both = f"{_SOLVER} and {_PLANNING_SOLVER}"
-    return Check("bound", None, f"{both} did not decide in time whether anything is below it")
+    names = " and ".join(dict.fromkeys(solver for solver, *_ in attempts))
+    return Check("bound", None, f"{names} did not decide in time whether anything is below it")
 
 
 def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:

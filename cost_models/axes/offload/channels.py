@@ -325,7 +325,8 @@ class HostWindows(NamedTuple):
     microbatch_tokens: float
     """Number of tokens of a microbatch on a rank."""
     update_tokens: float | None
-    """Minimum tokens of a microbatch on a rank with which passes hide the CPU's update."""
+    """Minimum tokens of a microbatch on a rank with which passes hide the CPU's update. None if the stack updates
+    after the passes, or the CPU updates nothing."""
 
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:

@@ -258,6 +258,8 @@ def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> li
 
 def _bytes_off_device(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
     """(N,) bytes in host memory per parameter of a block with a given residency."""
+    if residency == "resident":
+        return np.zeros(len(columns))
     full = state_bytes(question, columns, part)
     on_device = states_on_device(question, columns, residency, part)
     scattered = gradients_wait(question, columns) & (residency in UPDATED_BY_CPU)
@@ -348,6 +350,8 @@ def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
     those of a block that it updates at a time: its experts, or all others.
     """
     use = question.stack.drive
+    if not use.buffers or not columns.offload_drive.any():
+        return np.zeros(len(columns))
 
     def updated(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
         on_drive = (columns.offload_drive > 0) & (residency in UPDATED_BY_CPU)

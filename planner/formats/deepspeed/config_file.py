@@ -293,14 +293,16 @@ def _training_of(
         assumed.append("fp32: neither `bf16` nor `fp16` is enabled")
     dtype = settings.get("data_types.grad_accum_dtype")
     gradients = None if dtype is None else "fp32" if dtype == "fp32" else "bf16"
-    weights, states = (settings.get(f"bf16.bf16_{one}") for one in _IN_BF16)
+    in_bf16 = all(
+        settings.get(f"bf16.bf16_{one}") for one in _IN_BF16
+    )  # the second has no effect without the first
     fields: dict[str, Any] = {
         "global_batch": _batches(settings, layout.dp)[0],
         "sequence_length": sequence,
         "precision": narrow[0] if narrow else "fp32",
         "optimizer": settings.plan_value(path),
         "gradient_dtype": None if gradients == stack.gradient_dtype else gradients,
-        "state_dtype": "bf16" if weights and states else "fp32",
+        "state_dtype": "bf16" if in_bf16 else "fp32",
     }
     return TrainingSpec(**fields)
 

@@ -350,9 +350,9 @@ def read_torchtitan(
     settings, base = _settings(recipe, assumed), load_stack(stack or STACK)
     layout, local = layout_of(settings, recipe, shape, world, assumed)
     training = _training(settings, recipe, layout, local, assumed)
-    facts = _facts(settings, recipe, base, assumed)
+    switched = _stack_of(settings, recipe, base, assumed)
     assumptions = (*settings.unread(), *assumed)
-    return Reading(model=shape, training=training, layout=layout, stack=facts, assumptions=assumptions)
+    return Reading(model=shape, training=training, layout=layout, stack=switched, assumptions=assumptions)
 
 
 def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
@@ -434,7 +434,7 @@ def _precision(settings: Settings, recipe: Recipe, assumed: list[str]) -> str:
     return precision
 
 
-def _facts(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> StackSpec:
+def _stack_of(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> StackSpec:
     """The software stack with what a torchtitan recipe changes of it."""
     parts = settings.listed("compile.components") or ["model", "loss"]
     enabled = bool(settings.get("compile.enable"))

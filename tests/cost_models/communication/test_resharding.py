@@ -171,7 +171,7 @@ def test_every_element_of_a_mixture(first: str, second: str) -> None:
 
 def hold(found: ReshardBytes, counted: np.ndarray) -> None:
     there, needed, received, crossed = counted.T
-    assert found.held == pytest.approx(there)
+    assert found.there == pytest.approx(there)
     assert found.needed == pytest.approx(needed)
     assert found.received_total == pytest.approx(received)
     of_nodes = found.received.reshape(-1, PER_NODE).sum(axis=1)

@@ -337,6 +337,13 @@ class TestTraining:
         assert "run.yaml:2  dropout: must be below 1, not `1.5`" in text
         assert "run.yaml:3  recompute[0]: `all` is not one of `none`, `selective`, `full`" in text
 
+    def test_a_wrong_field_does_not_hide_a_wrong_default(self) -> None:
+        with pytest.raises(InputError) as caught:
+            TransformerSpec(num_layers=0, hidden_size=100, num_heads=7, vocab_size=100)
+        text = str(caught.value)
+        assert "num_layers: must be above zero, not `0`" in text
+        assert "head_dim: `14.285714285714286` is not a whole number" in text
+
     def test_missing_flags_are_named_as_flags(self) -> None:
         with pytest.raises(InputError) as caught:
             resolve_training(None, tokens=float("nan"))

@@ -141,6 +141,14 @@ def test_a_plan_that_offloads_on_one_gpu_is_exported_and_read_back() -> None:
         assert str(again.layout) == str(found.layout)
 
 
+def test_states_in_16_bits_without_16_bit_weights_have_no_effect() -> None:
+    reading = read(bf16={"enabled": True, "bf16_optimizer_states": True})
+    assert reading.training.state_dtype == "fp32"
+    assert any(
+        one.startswith("no effect of `bf16.bf16_optimizer_states: True`") for one in reading.assumptions
+    )
+
+
 def test_unknown_settings_are_listed() -> None:
     monitors = {"comet": {"enabled": True}, "wandb": {"enabled": True}}
     said = read(**monitors, frobnicate={"much": 3}, optimizer={"type": "AdamW"}).assumptions[0]
