@@ -101,7 +101,7 @@ class Unseen:
         yield "Of each sweep of one source, framework and GPU with more than so many timed rows, evenly spaced ones are"
         yield "given to `validate --anchors` or to `calibrate --from-runs`, and the others predicted: median errors"
         yield "without and with them, and of all rows together the 90th percentile"
-        yield "([decision 44](decisions/0044-updates-from-runs.md))."
+        yield "([how](concepts/accuracy-and-limits.md))."
         yield ""
         yield from self._few_rows()
         yield ""

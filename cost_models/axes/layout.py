@@ -6,7 +6,7 @@ parsed.
 
 `order` names the mesh axes from the inside out: with `tp-cp-dp-pp` tensor-parallel ranks are neighbours,
 context ranks are tp apart, data ranks tp · cp, pipeline ranks tp · cp · dp. tp is always innermost:
-docs/decisions/0007-tensor-ranks-are-neighbours.md. Axes of degree one do not matter: with cp1 `tp-cp-dp-pp`
+docs/concepts/communication.md. Axes of degree one do not matter: with cp1 `tp-cp-dp-pp`
 and `tp-dp-cp-pp` give every rank the same place, and the first such order of `ORDERS` is canonical.
 """
 

@@ -8,7 +8,7 @@ taken sequence by sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17), so that it i
 
     coefficient · E · Σ_e f_e · P_e    f_e share of the sequence's copies sent to e, P_e mean probability of e
 
-It is no part of the reported loss; its gradient joins the backward pass where the mixture is (docs/decisions).
+It is no part of the reported loss; its gradient joins the backward pass where the mixture is.
 """
 
 from __future__ import annotations

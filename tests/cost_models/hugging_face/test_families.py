@@ -1,6 +1,6 @@
 """Families of Hugging Face configs: what each says of its blocks, with the parameters of the published checkpoints.
 
-Logits of small models of every family here are those of `transformers`, with its weights (docs/log.md).
+Logits of small models of every family here are those of `transformers`, with its weights.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from cost_models.specs.training import TrainingSpec
 
 
 def test_chunks_hold_what_is_planned_less() -> None:
-    """8,192 tokens of Llama 3.2 1B, worked in decision 15: 4.2 GB of fp32 logits held three times, or a chunk of 2,048
-    twice with the gradient of the output matrix and of the hidden states."""
+    """8,192 tokens of Llama 3.2 1B (docs/concepts/executor.md): 4.2 GB of fp32 logits held three times, or a chunk of
+    2,048 twice with the gradient of the output matrix and of the hidden states."""
     job = TrainingSpec(global_batch=8, sequence_length=8192)
     question = complete_question(
         resolve_model("llama3.2-1b").spec, resolve_cluster("dgx-h100", 1), job, stack=OWN_STACK

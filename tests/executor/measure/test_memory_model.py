@@ -1,7 +1,7 @@
 """Predicted peak memory against measured, rank by rank, for GPT and Llama shapes and mixtures of experts.
 
 Not here because the model misses them: Llama shapes under tensor parallelism, 3 % low (6 % with a pipeline), on a CPU,
-where RMS norm's backward pass is many kernels whose temporaries the model does not follow (docs/log.md); two
+where RMS norm's backward pass is many kernels whose temporaries the model does not follow; two
 stacks under full recompute, 2.5 % low, whose peak is in the backward pass of attention with biases, not of the MLP.
 """
 
