@@ -24,6 +24,7 @@ PAGES = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "AGENTS.md",
 )
 SETTINGS = {
     "project": "Meshwright",

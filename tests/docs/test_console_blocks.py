@@ -11,11 +11,12 @@ from effort import THOROUGH
 
 PAGES = [
     ROOT / "README.md",
+    ROOT / "AGENTS.md",
     ROOT / "docs" / "tutorial.md",
     ROOT / "docs" / "concepts" / "search-and-proof.md",
     *sorted((ROOT / "docs" / "guides").glob("*.md")),
 ]
-USUAL = ("README", "calibrating-from-runs", "from-a-log", "other-trainers", "your-model")
+USUAL = ("README", "AGENTS", "calibrating-from-runs", "from-a-log", "other-trainers", "your-model")
 """Those that take a few seconds; the others are run in a thorough test: some calibrate, train or search for minutes."""
 
 
