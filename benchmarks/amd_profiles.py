@@ -16,7 +16,7 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.files import catalog
-from cost_models.files.parsing import save_spec
+from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.step_time_fit import with_covariance
 from cost_models.specs.hardware import GemmTile, Scenarios
 

@@ -18,7 +18,7 @@ import left_out
 import numpy as np
 
 from cost_models.files import catalog
-from cost_models.files.parsing import save_spec
+from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.profile_fits import fit_families
 from cost_models.measured.calibration.step_time_fit import StepTimeFit, fitted_profile
 from cost_models.measured.runs.shipped import timed_cases

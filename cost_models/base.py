@@ -89,7 +89,7 @@ class Spec(_Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
     """Pydantic options of every spec. Validators are built with the first value, and docstrings are read only
-    for schemas (`cost_models.files.parsing`), as a command needs few of a hundred specs."""
+    for schemas (`cost_models.files.catalog`), as a command needs few of a hundred specs."""
 
 
 class CheckedSpec(Spec):

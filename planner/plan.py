@@ -38,7 +38,7 @@ from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.families import family_of_plan_kind, load
-from cost_models.files.parsing import check_kind, validate
+from cost_models.files.catalog import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import estimate

@@ -10,8 +10,7 @@ from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.stages import blocks_by_policy, even_layers, mixes_of
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.rules.legality import check

@@ -24,7 +24,7 @@ from measuring import environment, leave_nothing, trained
 from prices import BEST_TIER, OTHER_TIER, cluster_of, kernels, layout_of, planned, priced, questions
 from results import PROFILE, Results, Row, keep_kernels, tell, write_csv, write_json
 
-from cost_models.files.parsing import save_spec
+from cost_models.files.catalog import save_spec
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.cluster import ClusterSpec
 from executor.microbenchmarks.calibrate import fit_measurements, measure

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from cost_models.errors import InputError
-from cost_models.files.models import LoadedModel, resolve_model
+from cost_models.files.loading import LoadedModel, resolve_model
 from cost_models.operators.parameters import total_parameters
 
 

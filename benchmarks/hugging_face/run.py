@@ -20,7 +20,7 @@ import torch
 from cases import CASES, Config
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.transformer import TransformerSpec
 from executor.boxes import Box

@@ -22,10 +22,8 @@ from pathlib import Path
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
-from cost_models.files.catalog import load_profile
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
-from cost_models.files.parsing import save_spec
+from cost_models.files.catalog import load_profile, save_spec
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.files.whole import write_whole
 from cost_models.measured.calibration.refinement import quantities
 from cost_models.pipeline.pricing import estimate

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cost_models.files.histograms import steps_of
+from cost_models.files.recommenders import steps_of
 from cost_models.recommender.accesses import Accesses, accesses_of
 from cost_models.recommender.caching import lru_curve
 from cost_models.specs.recommender.model import TableSpec

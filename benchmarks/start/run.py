@@ -27,8 +27,7 @@ import torch
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import OWN_STACK, complete_question
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec

@@ -9,9 +9,8 @@ from typing import Any
 import yaml
 
 from cost_models.documents import printable
-from cost_models.files.catalog import gpu_fields
-from cost_models.files.parsing import validate
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files.catalog import GPU_BY_NAME, validate
+from cost_models.files.reading import parse_yaml
 from cost_models.specs.cluster import ClusterSpec
 
 
@@ -47,5 +46,4 @@ class ClusterDraft:
     @property
     def cluster(self) -> ClusterSpec:
         """Validated cluster, parsed from the text of the file. Raises InputError with every place that is open."""
-        document = parse_yaml(self.yaml, source=self.source)
-        return validate(document, ClusterSpec, replace={"gpu": gpu_fields})
+        return validate(parse_yaml(self.yaml, source=self.source), ClusterSpec, GPU_BY_NAME)

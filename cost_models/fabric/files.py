@@ -19,8 +19,7 @@ from cost_models.errors import Problem, did_you_mean
 from cost_models.fabric.assembling import fabric_of_links
 from cost_models.fabric.fabric import Fabric, most_common
 from cost_models.fabric.tools import LinkFile, UserStatement, from_ibnetdiscover, from_topo, unreadable
-from cost_models.files.reading import read_text
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files.reading import parse_yaml, read_text
 from cost_models.specs.graph import COLUMNS, MOST_LINKS, exact_rate, read_link, write_lines
 from cost_models.units import counted
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cost_models.documents import Document
 
 _DATA = Path(__file__).parents[1] / "data"
 
@@ -15,11 +18,16 @@ def data_files(kind: str, suffix: str = ".yaml") -> list[Path]:
 
 
 @cache
+def data_document(file: Path) -> Document:
+    """Parse a data file of the package; cached."""
+    from cost_models.files.reading import parse_yaml
+
+    document = parse_yaml(file.read_text(encoding="utf-8"), source=str(file.relative_to(_DATA)))
+    assert not document.problems, document.problems
+    return document
+
+
 def read_data(name: str) -> dict[str, Any]:
     """Parse the package's data file `data/<name>.yaml`, with the stated `source`, into a dictionary; cached."""
-    from cost_models.files.yaml_text import parse_yaml
-
-    document = parse_yaml((_DATA / f"{name}.yaml").read_text(encoding="utf-8"), source=f"{name}.yaml")
-    assert not document.problems, document.problems
-    content: dict[str, Any] = document.value
+    content: dict[str, Any] = data_document(_DATA / f"{name}.yaml").value
     return content

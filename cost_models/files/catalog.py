@@ -1,32 +1,196 @@
-"""The catalogue: models, GPUs, clusters, stacks and profiles by name, from the package's YAML data.
+"""Specs from documents, files, and the catalogue of models, GPUs, clusters, stacks and profiles; specs as YAML, and as
+JSON schemas with the docstring of every field. Problems are told in the user's words.
 
-A data file holds either one spec, whose name is the file's, or many `entries:` by name that take the file's
-`source` and `shared:` fields. Files are read when first needed.
+A data file of the catalogue holds either one spec, whose name is the file's, or many `entries:` by name that take the
+file's `source` and `shared:` fields. Files are read when first needed.
 """
 
 from __future__ import annotations
 
+import ast
+import copy
+import dataclasses
+import inspect
+import json
 import re
-from functools import cache
-from typing import Any, Literal, TypeVar
+import textwrap
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import ModelSchema
 
 from cost_models.base import Spec
-from cost_models.documents import Document, printable
-from cost_models.errors import UnknownNameError
-from cost_models.files import data_files
+from cost_models.documents import Document, Key, printable, spec_problems
+from cost_models.errors import InputError, Problem, UnknownNameError
+from cost_models.families import FAMILIES
+from cost_models.files import data_document, data_files
 from cost_models.files.local import LOCAL, gpu_machine, installed_gpus, this_machine
-from cost_models.files.parsing import load_spec, validate
-from cost_models.files.reading import is_file
-from cost_models.files.yaml_text import parse_yaml
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, OperationsSpec
+from cost_models.files.reading import is_file, read_document
+from cost_models.files.whole import write_whole
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, MixedCluster, OperationsSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.constants import EmbeddingProfile
 from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import counted
+
+S = TypeVar("S", bound=Spec)
+
+_FLAGS = {"sequence_length": "--sequence", "target_length": "--decoder-sequence"}
+"""Field → its flag, where the spelling differs."""
+Replacements = Mapping[Key, Callable[[Any], Any]]
+"""Path to a field → function from the file's value to the value for validation, as a GPU's name to its fields."""
+
+
+def load_spec(path: str | Path, spec_type: type[S]) -> S:
+    """Read a YAML or JSON file and validate the content as `spec_type`.
+
+    Raises:
+        InputError: the file cannot be read, or does not say what `spec_type` needs; all problems at once.
+    """
+    return validate(read_document(path), spec_type)
+
+
+def load_job(
+    path: str | None,
+    spec_type: type[S],
+    overrides: Mapping[str, Any],
+    readers: Callable[[Mapping[str, Any]], Replacements],
+) -> S:
+    """Build a training job of `spec_type` from a YAML file, flags, or both. `overrides` are the flags; None was
+    not given.
+
+    `readers` make replacements from all its fields, as one may depend on another.
+
+    Raises:
+        InputError: all problems of file and flags at once.
+    """
+    flag_values = {name: value for name, value in overrides.items() if value is not None}
+    document = Document(source="the training options", value={}) if path is None else read_document(path)
+    check_kind(document, spec_type)
+    named = spec_type.model_fields if path is None else flag_values
+    flags: dict[Key, str] = {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in named}
+    document = dataclasses.replace(document, value=document.value | flag_values, flags=flags)
+    return validate(document, spec_type, readers(document.value))
+
+
+def validate(document: Document, spec_type: type[S], replace: Replacements | None = None) -> S:
+    """Validate a parsed document as `spec_type`, with all problems reported by place in the file.
+
+    Raises:
+        InputError: with one problem for each thing that is wrong, the first of many.
+    """
+    check_kind(document, spec_type)
+    fields = copy.deepcopy(document.value) if replace else document.value
+    problems, unlisted = dict(document.problems), 0
+    for key, convert in (replace or {}).items():
+        group = fields
+        for part in key[:-1]:
+            group = group[part]
+        try:
+            if isinstance(group, dict) and key[-1] in group:
+                group[key[-1]] = convert(group[key[-1]])
+        except ValueError as error:
+            message = error.headline if isinstance(error, InputError) else str(error)
+            problems[key] = Problem(document.where(key), printable(message))
+    try:
+        spec = spec_type.model_validate_json(json.dumps(fields))
+    except ValidationError as error:
+        messages, unlisted = spec_problems(error, spec_type, dataclasses.replace(document, problems=problems))
+        problems |= {key: Problem(document.where(key), what) for key, what in messages.items()}
+    if problems:
+        in_order = [problems[key] for key in sorted(problems, key=document.line)]
+        number = counted(len(in_order) + unlisted, "problem")
+        raise InputError(f"{number} in {document.source}", problems=in_order, more=unlisted)
+    return spec
+
+
+def check_kind(document: Document, spec_type: type[Spec]) -> None:
+    """Raise InputError unless a document is a mapping whose `kind` is that of the spec."""
+    kinds = get_args(spec_type.model_fields["kind"].annotation) if "kind" in spec_type.model_fields else ()
+    expected = kinds[0] if len(kinds) == 1 else None  # a GPU's kind is one of several, no file kind
+    if not isinstance(document.value, dict):
+        raise InputError(f"`{document.source}` holds no `field: value` pairs")
+    kind = document.value.get("kind", expected)
+    if expected is not None and kind != expected:
+        unknown = expected in FAMILIES and str(kind) not in FAMILIES
+        known = f" (kinds of models: {', '.join(FAMILIES)})" if unknown else ""
+        stated = f"`{document.source}` is a `{printable(str(kind))}`"
+        raise InputError(f"{stated}; a `{expected}` is needed here{known}")
+
+
+KINDS: dict[str, type[Spec]] = {
+    "transformer": TransformerSpec,
+    "cluster": ClusterSpec,
+    "pools": MixedCluster,
+    "recommender": RecommenderSpec,
+    "training": TrainingSpec,
+    "recommender-training": RecommenderTraining,
+    "stack": StackSpec,
+    "profile": HardwareProfile,
+    "operations": OperationsSpec,
+}
+"""Kind of file → its spec; `pools` is a cluster of several pools."""
+
+
+def save_spec(spec: Spec, path: Path) -> None:
+    """Write a spec atomically as YAML that `load_spec` can read. Raises OSError, which names `path`."""
+    fields = spec.model_dump(mode="json", exclude_none=True)
+    write_whole(path, yaml.safe_dump(fields, sort_keys=False, width=100))
+
+
+class _DescribedSchema(GenerateJsonSchema):
+    """JSON schemas in which the docstring of every field is its description."""
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        written = super().model_schema(schema)
+        for field, text in field_docstrings(schema["cls"]).items():
+            if field in written.get("properties", {}):
+                written["properties"][field] = {"description": text, **written["properties"][field]}
+        return written
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """JSON schema of a kind of input file (such as `cluster`), for files as users write them. Quantities are text
+    with a unit, a cluster's GPU may be a name.
+
+    Raises:
+        UnknownNameError: no such kind of file.
+    """
+    if kind not in KINDS:
+        raise UnknownNameError("kind of file", kind, KINDS, hint=f"kinds: {', '.join(KINDS)}")
+    schema = KINDS[kind].model_json_schema(mode="serialization", schema_generator=_DescribedSchema)
+    if kind in ("cluster", "pools"):
+        cluster = schema if kind == "cluster" else schema["$defs"]["ClusterSpec"]
+        gpu = cluster["properties"]["gpu"]
+        inline = {"$ref": gpu.pop("$ref")}
+        gpu["anyOf"] = [{"type": "string"}, inline]
+    return schema
+
+
+def field_docstrings(spec: type[Spec]) -> dict[str, str]:
+    """Map each field of a spec, inherited ones included, to the docstring below the field in the source code."""
+    docstrings: dict[str, str] = {}
+    for owner in reversed([one for one in spec.__mro__ if issubclass(one, Spec)]):
+        written = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(written, ast.ClassDef)
+        for field, statement in zip(written.body, written.body[1:], strict=False):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                docstrings[field.target.id] = inspect.cleandoc(str(statement.value.value))
+    return docstrings
+
 
 Kind = Literal["models", "recommenders", "gpus", "clusters", "stacks", "profiles", "embeddings", "operations"]
-S = TypeVar("S", bound=Spec)
 
 _ENTRIES = re.compile(r"^entries:", re.MULTILINE)
 
@@ -36,39 +200,72 @@ def names(kind: Kind) -> tuple[str, ...]:
     return tuple(_index(kind))
 
 
-def load_model(name: str) -> TransformerSpec:
-    """Load a transformer from the catalogue by name. Raises UnknownNameError."""
-    return _load("models", "model", name, TransformerSpec)
-
-
-def load_recommender(name: str) -> RecommenderSpec:
-    """Load a recommender from the catalogue by name. Raises UnknownNameError."""
-    return _load("recommenders", "recommender", name, RecommenderSpec)
-
-
-def load_embedding_profile(name: str) -> EmbeddingProfile:
-    """Load the constants of embedding tables on a GPU by catalogue name, or from the YAML file of that path.
-    Raises InputError."""
-    return _named_or_read("embeddings", "embedding profile", name, EmbeddingProfile)
+def _load(kind: Kind, noun: str, spec_type: type[S], name: str, *, or_file: bool = False) -> S:
+    """Load a catalogue entry by name, or, with `or_file`, from the YAML file of that path."""
+    if or_file and name not in _index(kind) and is_file(name):
+        return load_spec(name, spec_type)
+    spec: S = _entry(kind, noun, name, spec_type)  # `cache` forgets the type
+    return spec
 
 
 @cache
-def embedding_profile_of(gpu: str) -> EmbeddingProfile:
-    """Constants of embedding tables on a GPU, from the profile of the GPU, else from one marked `also_for` the
-    GPU, else documented estimates."""
-    profiles = [load_embedding_profile(name) for name in names("embeddings")]
-    matches = [one for one in profiles if one.gpu == gpu] or [one for one in profiles if gpu in one.also_for]
-    return matches[0] if matches else EmbeddingProfile()
+def _entry(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
+    """Validate a catalogue entry: its document, or what one of several entries adds to the fields that they share."""
+    index = _index(kind)
+    if name not in index:
+        raise UnknownNameError(noun, printable(name), index, hint=f"known names: meshwright catalog {kind}")
+    document = data_document(index[name])
+    family, prefix = document.value, ("entries", name)
+    if "entries" in family:
+        source = {"source": family["source"]} if "source" in family else {}
+        fields = source | family.get("shared", {}) | family["entries"][name] | {"name": name}
+        lines = {key[2:]: line for key, line in document.lines.items() if key[:2] == prefix and len(key) > 2}
+        document = Document(source=document.source, value=fields, lines=lines)
+    return validate(document, spec_type, GPU_BY_NAME if spec_type is ClusterSpec else None)
 
 
-def load_gpu(name: str) -> GpuSpec:
-    """Load a GPU from the catalogue by name. Raises UnknownNameError."""
-    return _load("gpus", "GPU", name, GpuSpec)
+@cache
+def _index(kind: Kind) -> dict[str, Path]:
+    """Map each catalogue name of one kind to the data file with the entry. A file of a single spec is not parsed
+    for its name."""
+    index: dict[str, Path] = {}
+    for file in data_files(kind):
+        several = _ENTRIES.search(file.read_text(encoding="utf-8"))
+        entry_names = data_document(file).value["entries"] if several else [file.stem]
+        assert not index.keys() & set(entry_names), f"{kind}/{file.name} repeats names of another file"
+        index |= dict.fromkeys(entry_names, file)
+    return index
+
+
+load_model = partial(_load, "models", "model", TransformerSpec)
+"""Load a transformer from the catalogue by name. Raises UnknownNameError."""
+load_recommender = partial(_load, "recommenders", "recommender", RecommenderSpec)
+"""Load a recommender from the catalogue by name. Raises UnknownNameError."""
+load_gpu = partial(_load, "gpus", "GPU", GpuSpec)
+"""Load a GPU from the catalogue by name. Raises UnknownNameError."""
+load_stack = partial(_load, "stacks", "stack", StackSpec, or_file=True)
+"""Load a software stack by catalogue name, or from the YAML file of that path. Raises InputError."""
+load_profile = partial(_load, "profiles", "profile", HardwareProfile, or_file=True)
+"""Load a hardware profile by catalogue name, or from the YAML file of that path. Raises InputError."""
+load_embedding_profile = partial(_load, "embeddings", "embedding profile", EmbeddingProfile, or_file=True)
+"""Load the constants of embedding tables on a GPU by catalogue name, or from the YAML file of that path. Raises
+InputError."""
+load_operations = partial(_load, "operations", "operations", OperationsSpec, or_file=True)
+"""Load the operations of a cluster (failures, storage, spares) by catalogue name, or from the YAML file of that path.
+Raises InputError."""
+
+
+def gpu_fields(value: Any) -> Any:
+    """Fields of the GPU that a cluster file names in `gpu`; a value that is not a name is returned unchanged."""
+    return load_gpu(value).model_dump(mode="json") if isinstance(value, str) else value
+
+
+GPU_BY_NAME: Replacements = {("gpu",): gpu_fields}
 
 
 def load_cluster(name: str) -> ClusterSpec:
     """Load one node of a cluster, with the GPU's fields, from the catalogue by name. Raises UnknownNameError."""
-    return local_cluster() if name == LOCAL else _load("clusters", "cluster", name, ClusterSpec)
+    return local_cluster() if name == LOCAL else _load("clusters", "cluster", ClusterSpec, name)
 
 
 def local_cluster(processes: int | None = None) -> ClusterSpec:
@@ -83,82 +280,13 @@ def local_cluster(processes: int | None = None) -> ClusterSpec:
             nodes = (load_cluster(name) for name in names("clusters") if name != LOCAL)
             node = next((one for one in nodes if one.gpu.name == gpu.name), None)
             return gpu_machine(gpu, node, processes or len(reported))
-    return this_machine(_load("clusters", "cluster", LOCAL, ClusterSpec), processes)
-
-
-def load_stack(name: str) -> StackSpec:
-    """Load a software stack by catalogue name, or from the YAML file of that path. Raises InputError."""
-    return _named_or_read("stacks", "stack", name, StackSpec)
-
-
-def load_profile(name: str) -> HardwareProfile:
-    """Load a hardware profile by catalogue name, or from the YAML file of that path. Raises InputError."""
-    return _named_or_read("profiles", "profile", name, HardwareProfile)
-
-
-def load_operations(name: str) -> OperationsSpec:
-    """Load the operations of a cluster (failures, storage, spares) by catalogue name, or from the YAML file of
-    that path. Raises InputError."""
-    return _named_or_read("operations", "operations", name, OperationsSpec)
-
-
-def gpu_fields(value: Any) -> Any:
-    """Fields of the GPU that a cluster file names in `gpu`; a value that is not a name is returned unchanged."""
-    return load_gpu(value).model_dump(mode="json") if isinstance(value, str) else value
-
-
-def _named_or_read(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
-    if name not in _index(kind) and is_file(name):
-        return load_spec(name, spec_type)
-    return _load(kind, noun, name, spec_type)
-
-
-def _load(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
-    spec: S = _validated(kind, noun, name, spec_type)  # `cache` forgets the type
-    return spec
+    return this_machine(_load("clusters", "cluster", ClusterSpec, LOCAL), processes)
 
 
 @cache
-def _validated(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
-    index = _index(kind)
-    if name not in index:
-        raise UnknownNameError(noun, printable(name), index, hint=f"known names: meshwright catalog {kind}")
-    document = _document(kind, index[name])
-    if "entries" in document.value:
-        document = _entry(document, name)
-    return validate(document, spec_type, replace={"gpu": gpu_fields} if spec_type is ClusterSpec else None)
-
-
-@cache
-def _index(kind: Kind) -> dict[str, str]:
-    """Map each catalogue name of one kind to the data file with the entry. A file of a single spec is not parsed
-    for its name."""
-    index: dict[str, str] = {}
-    for file, text in _texts(kind).items():
-        single = [file.removesuffix(".yaml")]
-        entry_names = _document(kind, file).value["entries"] if _ENTRIES.search(text) else single
-        assert not index.keys() & set(entry_names), f"{kind}/{file} repeats names of another file"
-        index |= dict.fromkeys(entry_names, file)
-    return index
-
-
-@cache
-def _texts(kind: Kind) -> dict[str, str]:
-    return {file.name: file.read_text(encoding="utf-8") for file in data_files(kind)}
-
-
-@cache
-def _document(kind: Kind, file: str) -> Document:
-    document = parse_yaml(_texts(kind)[file], source=f"{kind}/{file}")
-    assert not document.problems, document.problems
-    return document
-
-
-def _entry(document: Document, name: str) -> Document:
-    """Extract one named entry of a data file, merged with the file's shared fields, as a separate document."""
-    family = document.value
-    source = {"source": family["source"]} if "source" in family else {}
-    fields = source | family.get("shared", {}) | family["entries"][name] | {"name": name}
-    prefix = ("entries", name)
-    lines = {key[2:]: line for key, line in document.lines.items() if key[:2] == prefix and len(key) > 2}
-    return Document(source=document.source, value=fields, lines=lines)
+def embedding_profile_of(gpu: str) -> EmbeddingProfile:
+    """Constants of embedding tables on a GPU, from the profile of the GPU, else from one marked `also_for` the
+    GPU, else documented estimates."""
+    profiles = [load_embedding_profile(name) for name in names("embeddings")]
+    matches = [one for one in profiles if one.gpu == gpu] or [one for one in profiles if gpu in one.also_for]
+    return matches[0] if matches else EmbeddingProfile()

@@ -2,6 +2,10 @@
 
 A pipe gives what it holds once: `<(ssh there cat plan.yaml)`, or a name made by `mkfifo`. Opening one by its name waits
 until there is a writer, possibly for ever; so it is opened without waiting, and refused without one.
+
+YAML is read from its events, so no tag can run code and no document can nest or multiply without end, and every key has
+its line. Scalars follow the YAML 1.2 core schema plus what people write: `300e9` and `1_000_000` are numbers, `no` is a
+word.
 """
 
 from __future__ import annotations
@@ -12,18 +16,24 @@ import os
 import re
 import select
 import stat
-from io import BufferedReader, FileIO, RawIOBase
+from collections.abc import Iterator
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from cost_models.documents import Document, printable
+import yaml
+
+from cost_models.documents import Document, Key, printable, show_key
 from cost_models.errors import InputError, Problem
-from cost_models.files.yaml_text import MAX_DEPTH, parse_yaml
 from cost_models.units import MB
+
+MAX_DEPTH = 32
+"""Deepest nesting that is read; real inputs need eight levels."""
+MAX_VALUES = 500_000
+"""Maximum number of values, with aliases followed, so that a few lines cannot stand for billions."""
 
 WRITER_SECONDS = 3.0
 """Seconds to wait for a pipe's writer; shells open pipes before they start a command."""
-_FIRST_BYTES = 1 << 16
 
 
 def is_pipe(path: str | Path) -> bool:
@@ -67,34 +77,15 @@ def opened(path: Path) -> BufferedReader:
 def _opened_pipe(path: str | Path) -> BufferedReader:
     """Open a pipe that somebody writes to, for reading in binary mode. Raises InputError where nobody does."""
     pipe = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    stream: BufferedReader = BufferedReader(pipe)
     readable, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
-    first = pipe.read(_FIRST_BYTES)  # None: nothing so far, and a writer has it open
-    if not readable and first == b"":
-        pipe.close()
+    # peek keeps bytes that came since; a raw read gives None where a writer has it open, b"" where nobody has
+    if not readable and not stream.peek(1) and pipe.read(1) is not None:
+        stream.close()
         hint = "name a file, or write `<(command)` for what a command prints"
         raise InputError(f"`{printable(str(path))}` is a pipe that nobody writes to", hint=hint)
     os.set_blocking(pipe.fileno(), True)
-    return BufferedReader(_Begun(first or b"", pipe))
-
-
-class _Begun(RawIOBase):
-    """Binary stream that continues a pipe after the bytes `first`, which were read already."""
-
-    def __init__(self, first: bytes, pipe: FileIO) -> None:
-        self._first, self._pipe = first, pipe
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._first[: len(buffer)] or self._pipe.read(len(buffer)) or b""
-        self._first = self._first[len(chunk) :]
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
-
-    def close(self) -> None:
-        self._pipe.close()
-        super().close()
+    return stream
 
 
 MAX_BYTES = int(4 * MB)
@@ -199,3 +190,127 @@ class Nesting:
 def is_file(path: str | Path) -> bool:
     """Whether a path is an existing file; False for text that cannot be a path."""
     return os.path.isfile(path)  # where the path is too long, or has a null character, `Path.is_file` raises
+
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INTEGER = re.compile(r"[-+]?\d[\d_]{0,30}$")
+_FLOAT = re.compile(r"[-+]?(\d[\d_]{0,30}(\.\d{0,30})?|\.\d{1,30})([eE][-+]?\d{1,5})?$")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$")
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+def parse_yaml(text: str, *, source: str) -> Document:
+    """Parse a YAML text safely into a `Document` of plain values with line numbers. Raises InputError for text
+    that is not YAML, or is hostile."""
+    if not text.strip():
+        raise InputError(f"`{source}` is empty")
+    try:
+        return _Reader(source, text).document()
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        message = f"not valid YAML: {printable(error.problem or str(error))}"
+        if "nesting depth" in message:  # libyaml reads ahead, and may stop before we do
+            message = f"nested more than {MAX_DEPTH} levels deep"
+        raise InputError(f"cannot read `{source}`", problems=[Problem(f"{source}{line}", message)]) from None
+    except yaml.YAMLError:
+        raise InputError(f"`{source}` holds characters that YAML does not allow") from None
+
+
+class _Reader:
+    """Reader of a YAML text: a value is built from the events between its start and its end."""
+
+    def __init__(self, source: str, text: str) -> None:
+        self.source = source
+        self.events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self.line = 0
+        """Line of the latest event, from 1."""
+        self.lines: dict[Key, int] = {}
+        self.problems: dict[Key, Problem] = {}
+        self.anchors: dict[str, tuple[Any, int]] = {}
+        """Name of an anchor → value, and how many values it stands for."""
+        self.values = 0
+
+    def document(self) -> Document:
+        """Parse the only document of the text. Raises InputError and yaml.YAMLError."""
+        value, mark = None, False
+        self.next_event()  # the stream begins
+        if isinstance(self.next_event(), yaml.DocumentStartEvent):
+            value = self.value(self.next_event(), ())
+            mark = bool(self.next_event().explicit)
+            if isinstance(self.next_event(), yaml.DocumentStartEvent):
+                self.stop("a second document starts here; one file holds one")
+        return Document(source=self.source, value=value, lines=self.lines, problems=self.problems, ended=mark)
+
+    def next_event(self) -> Any:
+        """Take the next event. Tags are refused: a file holds plain values."""
+        event = next(self.events)
+        self.line = event.start_mark.line + 1
+        tag = getattr(event, "tag", None)
+        text = isinstance(event, yaml.ScalarEvent) and tag in ("!", "tag:yaml.org,2002:str")
+        if tag and not text and event.implicit is not True:
+            self.stop(f"the tag `{printable(tag)}` is not allowed; a file holds plain values only")
+        return event
+
+    def value(self, event: Any, key: Key) -> Any:
+        """Value that starts with an event and stands at the place `key`."""
+        before, alias = self.values, isinstance(event, yaml.AliasEvent)
+        if alias and event.anchor not in self.anchors:
+            self.stop(f"`*{printable(str(event.anchor))}` names nothing that is complete")
+        if len(key) >= MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
+            self.stop(f"nested more than {MAX_DEPTH} levels deep")
+        value, size = self.anchors[event.anchor] if alias else (None, 1)
+        self.values += size
+        if self.values > MAX_VALUES:
+            self.stop(f"stands for more than {MAX_VALUES} values")
+        if alias:
+            return value
+        if isinstance(event, yaml.ScalarEvent):
+            value = self.scalar(event.value, key) if event.implicit[0] else event.value
+        else:
+            value = self.collection(key, isinstance(event, yaml.MappingStartEvent))
+        if event.anchor:
+            self.anchors[event.anchor] = value, self.values - before
+        return value
+
+    def collection(self, key: Key, is_mapping: bool) -> dict[str | int, Any] | list[Any]:
+        """Fields of a mapping, or items of a list, whose start was taken."""
+        values: dict[str | int, Any] = {}
+        while not isinstance(event := self.next_event(), yaml.CollectionEndEvent):
+            name: Any = len(values)
+            if is_mapping:
+                self.values += 1
+                is_alias = isinstance(event, yaml.AliasEvent)
+                name = self.value(event, key) if is_alias else getattr(event, "value", None)
+                if not isinstance(name, str):
+                    self.stop("a mapping or list cannot be a field name")
+            place = (*key, name)
+            if name in values:
+                self.problem(place, f"`{printable(name)}` is given twice, first on line {self.lines[place]}")
+            self.lines[place] = self.line
+            values[name] = self.value(self.next_event() if is_mapping else event, place)
+        return values if is_mapping else list(values.values())
+
+    def scalar(self, text: str, key: Key) -> Any:
+        """Value of an unquoted word: None, a bool, an int, a float or text."""
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.match(text):
+            return int(text.replace("_", ""))
+        if _NOT_FINITE.match(text):
+            self.problem(key, f"`{text}` is not a finite number")
+        if not _FLOAT.match(text):
+            return text
+        number = float(text.replace("_", ""))
+        if math.isinf(number):
+            self.problem(key, f"`{text}` is too large a number")
+        return number
+
+    def problem(self, key: Key, message: str) -> None:
+        """Note a problem with the value at the place `key`."""
+        self.problems[key] = Problem(f"{self.source}:{self.line}  {printable(show_key(key))}", message)
+
+    def stop(self, message: str) -> NoReturn:
+        """Refuse the text at the latest line. Raises InputError."""
+        place = f"{self.source}:{self.line}"
+        raise InputError(f"cannot read `{self.source}`", problems=[Problem(place, message)])

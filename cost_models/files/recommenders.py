@@ -1,4 +1,5 @@
-"""Recommenders and their training jobs by name, from our files, or from files of other trainers.
+"""Recommenders and their training jobs by name, from our files, or from files of other trainers; recorded accesses of
+a table, read as the steps of a `TableSpec`'s histogram.
 
     TorchRec    a JSON list of `EmbeddingBagConfig`s: name, num_embeddings, embedding_dim, pooling, feature_names
                 (torchrec/modules/embedding_configs.py)
@@ -7,36 +8,138 @@
 
 TorchRec's lists do not say how many ids a sample has, so a config may add `pooling_factor`. Neither says what dense
 network stands on the tables: it is that of MLPerf's DLRM, with `dot` where all vectors are of its width.
+
+A file of accesses is `.npy` (one count for each row, by row or by rank) or text: a count a line for each row, or
+`row,count` with rows that nothing used left out. Counts are sorted, so it does not matter which rows they are of.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cost_models.documents import Document, Key
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
-from cost_models.files.amounts import read_samples
-from cost_models.files.histograms import read_histogram
-from cost_models.files.names import known_model, known_recommender, unknown_model
-from cost_models.files.parsing import load_job, validate
-from cost_models.files.reading import is_file, read_document
+from cost_models.files.catalog import load_job, validate
+from cost_models.files.loading import is_foreign_recommender, known_name, read_samples, unknown_model
+from cost_models.files.reading import is_file, is_pipe, read_document
 from cost_models.specs.recommender.model import MAX_TABLES, RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
+
+HEAD = 1024
+"""Rows that are steps of their own, those used most."""
+STEPS_PER_E_FOLD = 64
+"""Steps in which ranks beyond grow by a factor e."""
+MOST_FILE_BYTES = 2**34
+
+Counts = Array
+Steps = tuple[tuple[int, float], ...]
+
+
+def read_histogram(path: str | Path, rows: int) -> Steps:
+    """Read a file of access counts of an embedding table with `rows` rows as histogram steps (rows, share of
+    accesses).
+
+    Raises:
+        InputError: it cannot be read, holds what is no count, or counts other rows than the table has.
+    """
+    path = Path(path)
+    if is_pipe(path):
+        raise InputError(f"`{path}` is no file; write what a pipe gives to one")
+    try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise InputError(f"`{path}` is larger than {MOST_FILE_BYTES >> 30} GiB; it is no histogram")
+        counts = _of_array(path, rows) if path.suffix == ".npy" else _of_text(path, rows)
+    except OSError as error:
+        raise InputError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from None
+    if not np.isfinite(counts).all() or (counts < 0).any():
+        raise InputError(f"`{path}` holds counts below zero, or that are no numbers")
+    if not counts.sum() > 0:
+        raise InputError(f"`{path}` counts no access at all")
+    return steps_of(counts)
+
+
+def steps_of(counts: Counts) -> Steps:
+    """Convert access counts of all rows of a table into steps (rows, share of accesses), hottest rows first. Some
+    rows alone, then ever more together."""
+    ranked = np.sort(np.asarray(counts, np.float64))[::-1]
+    edges = np.arange(min(len(ranked), HEAD) + 1)
+    if len(ranked) > HEAD:
+        folds = np.log(len(ranked) / HEAD)
+        tail = np.rint(HEAD * np.exp(np.arange(1, int(folds * STEPS_PER_E_FOLD) + 1) / STEPS_PER_E_FOLD))
+        used = int(np.count_nonzero(ranked))
+        edges = np.unique(np.concatenate((edges, tail.astype(np.int64), [used, len(ranked)])))
+        edges = edges[edges <= len(ranked)]
+    shares = np.add.reduceat(ranked, edges[:-1]) / ranked.sum()
+    return tuple(zip(np.diff(edges).tolist(), shares.tolist(), strict=True))
+
+
+def _of_array(path: Path, rows: int) -> Counts:
+    try:
+        counts = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        raise InputError(f"`{path}` is no array of numbers (`numpy.save` writes one)") from None
+    if counts.ndim != 1 or counts.dtype.kind not in "iuf":
+        holds = f"`{path}` holds {counts.dtype} of shape {counts.shape}"
+        raise InputError(f"{holds}; a count for each row is needed")
+    _require_rows(path, len(counts), rows)
+    return np.asarray(counts, np.float64)
+
+
+def _of_text(path: Path, rows: int) -> Counts:
+    """Read the access counts of a table's rows from a text file with lines of a count, or of `row,count`. A first
+    line of words is a header."""
+    counts: list[float] = []
+    pairs: dict[int, float] = {}
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            words = [word.strip() for word in line.split(",")]
+            if not line.strip() or (number == 1 and not _is_number(words[-1])):
+                continue
+            message = ""
+            if len(words) > 2 or not all(map(str.isdecimal, words[:-1])) or not _is_number(words[-1]):
+                message = f"`{printable(line.strip(), limit=40)}` is neither a count nor `row,count`"
+            elif len(words) == 1:
+                counts.append(float(words[0]))
+            elif (row := int(words[0])) >= rows:
+                message = f"row {row} is not among the table's {rows:,}, which begin with 0"
+            elif row in pairs:
+                message = f"row {row} is counted twice"
+            else:
+                pairs[row] = float(words[1])
+            if message:
+                raise InputError(f"cannot read `{path}`", problems=[Problem(f"{path}:{number}", message)])
+    if counts and pairs:
+        raise InputError(f"`{path}` has lines of counts and lines of `row,count`")
+    if pairs:
+        return np.pad(list(pairs.values()), (0, rows - len(pairs)))
+    _require_rows(path, len(counts), rows)
+    return np.array(counts)
+
+
+def _require_rows(path: Path, row_count: int, rows: int) -> None:
+    if row_count != rows:
+        hint = "write `row,count` lines to leave out rows that nothing used"
+        raise InputError(f"`{path}` counts {row_count:,} rows, the table has {rows:,}", hint=hint)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
 
 _BOTTOM = 512, 256
 _POOLINGS = {"SUM": "sum", "MEAN": "mean", "NONE": "concat"}
 _NEEDED = ("name", "num_embeddings", "embedding_dim")
-
-
-def is_foreign_recommender(document: Document) -> bool:
-    """Whether a document is a recommender in TorchRec's or HugeCTR's format."""
-    value = document.value
-    return isinstance(value, list) or (
-        isinstance(value, dict) and bool({"slot_size_array", "tables"} & set(value)) and "kind" not in value
-    )
 
 
 def read_recommender(document: Document) -> RecommenderSpec:
@@ -107,20 +210,16 @@ def resolve_recommender(text: str | Document) -> RecommenderSpec:
         UnknownNameError: neither a known name nor a file.
         InputError: a file that does not describe one; all problems at once.
     """
-    if isinstance(text, Document):
-        return _of_document(text, Path())
-    if (known := known_recommender(text)) and not is_file(text):
-        return catalog.load_recommender(known)
-    if not is_file(text):
-        if known_model(text):
-            hint = "known names: meshwright catalog models"
-            raise InputError(f"`{text}` is a transformer; a recommender is needed here", hint=hint)
-        raise unknown_model(text)
-    return _of_document(read_document(text), Path(text).parent)
-
-
-def _of_document(document: Document, folder: Path) -> RecommenderSpec:
-    """Convert a document into a recommender; `folder` is the base of relative paths of histograms."""
+    document, folder = text, Path()
+    if isinstance(document, str):
+        if (known := known_name(document, "recommenders")) and not is_file(document):
+            return catalog.load_recommender(known)
+        if not is_file(document):
+            if known_name(document, "models"):
+                hint = "known names: meshwright catalog models"
+                raise InputError(f"`{document}` is a transformer; a recommender is needed here", hint=hint)
+            raise unknown_model(document)
+        folder, document = Path(document).parent, read_document(document)
     if is_foreign_recommender(document):
         return read_recommender(document)
     return validate(read_tables(document, folder), RecommenderSpec)
@@ -130,15 +229,11 @@ def read_tables(document: Document, folder: Path) -> Document:
     """Replace the file names in `histogram` fields of a recommender's document by the histograms read from the files,
     whose relative paths start at `folder`. A problem is noted at each file that cannot be read, and at each class of
     tables that repeats the name of another class. The spec reports any other nonsense."""
-    problems, fields = dict(document.problems), document.value
-    first: dict[str, Key] = {}
+    problems, first = dict(document.problems), dict[str, Key]()
+    fields = json.loads(json.dumps(document.value))  # a copy, in which aliases share no table
     for group in ("tables", "wide"):
         listed = fields.get(group) if isinstance(fields, dict) else None
-        if not isinstance(listed, list):
-            continue
-        tables = [dict(one) if isinstance(one, dict) else one for one in listed]  # aliases share no table
-        fields = fields | {group: tables}
-        for at, table in enumerate(tables):
+        for at, table in enumerate(listed if isinstance(listed, list) else ()):
             if not isinstance(table, dict):
                 continue
             name, count = table.get("name"), table.get("count", 1)
@@ -169,4 +264,4 @@ def resolve_recommender_training(path: str | None, **said: Any) -> RecommenderTr
     Raises:
         InputError: all problems of file and flags at once.
     """
-    return load_job(path, RecommenderTraining, said, lambda fields: {"global_batch": read_samples})
+    return load_job(path, RecommenderTraining, said, lambda fields: {("global_batch",): read_samples})

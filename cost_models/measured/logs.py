@@ -24,10 +24,9 @@ from cost_models.arrays import MAD_TO_DEVIATION
 from cost_models.base import Spec
 from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
-from cost_models.files import data_files
-from cost_models.files.parsing import validate
+from cost_models.files import data_document, data_files
+from cost_models.files.catalog import validate
 from cost_models.files.reading import opened
-from cost_models.files.yaml_text import parse_yaml
 from cost_models.units import LARGEST, counted, grouped
 
 TIMES = ("seconds", "tokens_per_second_per_gpu", "samples_per_second", "steps_per_second")
@@ -105,8 +104,7 @@ def formats() -> Mapping[str, LogFormat]:
     """Log formats of trainers by name; formats with seconds come before formats with rates, progress bars last."""
     by_name: dict[str, LogFormat] = {}
     for file in data_files("logs"):
-        document = parse_yaml(file.read_text(encoding="utf-8"), source=f"logs/{file.name}")
-        by_name |= validate(document, _Formats).formats
+        by_name |= validate(data_document(file), _Formats).formats
     return dict(sorted(by_name.items(), key=lambda one: (one[1].one_total, "seconds" not in one[1].values)))
 
 

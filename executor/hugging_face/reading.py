@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from cost_models.files.reading import read_document
 from cost_models.hugging_face.writing import stated
 from cost_models.specs.transformer import TransformerSpec

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from cost_models.files import catalog
-from cost_models.files.parsing import save_spec
+from cost_models.files.catalog import save_spec
 from cost_models.files.whole import temporary_folder
 from cost_models.measured.calibration.measurements import Measurement
 from cost_models.measured.calibration.microbenchmark_fit import fit_microbenchmarks

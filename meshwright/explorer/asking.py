@@ -13,9 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from cost_models.documents import printable, spec_error
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
-from cost_models.files.amounts import read_tokens
-from cost_models.files.loading import sized
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import read_tokens, resolve_model, sized
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, DeviceMemory, Precision, Rate
 from cost_models.specs.stack import StackSpec

@@ -75,13 +75,13 @@ def explore_command(options: ExploreOptions, output: Output) -> None:
 
 def _start(options: ExploreOptions) -> Start:
     """The question of the page: that of a plan file, or of a model on a cluster. Raises InputError."""
-    from cost_models.files.names import known_model
+    from cost_models.files.loading import known_name
     from meshwright.explorer.starting import start_of, start_of_plan
     from meshwright.inputs.plans import plan_of
     from meshwright.render.words import sentence_list
 
     name = options.model
-    if options.cluster or known_model(name) or not name.endswith(_PLANS):
+    if options.cluster or known_name(name, "models") or not name.endswith(_PLANS):
         require_verb(verbs_of_model(name), "explore")
         return start_of(options)
     if words := [option_word(one) for one in given_flags(options) if one not in ("tokens", "operations")]:

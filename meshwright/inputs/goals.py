@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Literal, TypeVar, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
-from cost_models.files.amounts import read_duration, read_price, read_tokens
 from cost_models.files.catalog import load_operations
+from cost_models.files.loading import read_duration, read_price, read_tokens
 from cost_models.question import Question
 from cost_models.risk import RISKS, Risk
 from cost_models.units import format_count, grouped

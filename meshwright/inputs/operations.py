@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cost_models.errors import InputError, Problem
-from cost_models.files.amounts import read_duration
 from cost_models.files.catalog import load_operations
+from cost_models.files.loading import read_duration
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import parse_bandwidth, parse_seconds
 from meshwright.inputs.options import Operations

@@ -11,9 +11,13 @@ from cost_models.defaults import assumed_dropout, assumed_padding, complete_ques
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster, resolve_training
-from cost_models.files.models import LoadedModel, resolve_model
-from cost_models.files.names import known_cluster, known_model
+from cost_models.files.loading import (
+    LoadedModel,
+    known_name,
+    resolve_cluster,
+    resolve_model,
+    resolve_training,
+)
 from cost_models.question import Question
 from cost_models.risk import EVEN, MOST_CONFIDENT, least_chance
 from cost_models.specs.cluster import MIN_DEVICE_MEMORY, ClusterSpec, MixedCluster, Precision
@@ -221,7 +225,7 @@ def require_nouns(request: Request) -> None:
     model, cluster = request.model, request.cluster
     if not isinstance(model, str) or not isinstance(cluster, str):
         return
-    if known_cluster(model) and known_model(cluster) and not known_model(model):
+    if known_name(model, "clusters") and known_name(cluster, "models") and not known_name(model, "models"):
         raise InputError("MODEL and CLUSTER are swapped", hint=f"write them as `{cluster} {model}`")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.families import family_of_plan_kind, load
-from cost_models.files.parsing import validate
+from cost_models.files.catalog import validate
 from cost_models.files.reading import parse_json, read_text
 from cost_models.units import MB
 from executor.axes.offload.reporting import DriveReport, HostReport

@@ -34,7 +34,7 @@ class EstimateOptions(Amount, Request):
 
     def question(self) -> EstimateAsked:
         """Read the question. Raises InputError: everything that is wrong, at once."""
-        from cost_models.files.models import read_once
+        from cost_models.files.loading import read_once
 
         options = replace(self, model=read_once(self.model))
         verbs = verbs_of_model(options.model)

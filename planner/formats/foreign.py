@@ -17,7 +17,7 @@ from typing import Any
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from planner.formats.settings import by_path
 
 READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "accelerate", "axolotl", "torchrec")

@@ -13,8 +13,7 @@ from cost_models.base import Spec
 from cost_models.defaults import measured_cluster, resolve_stack
 from cost_models.documents import Document
 from cost_models.errors import InfeasibleError, InputError
-from cost_models.files.catalog import embedding_profile_of
-from cost_models.files.parsing import check_kind, validate
+from cost_models.files.catalog import check_kind, embedding_profile_of, validate
 from cost_models.files.reading import read_document
 from cost_models.memory.device import usable_host_memory
 from cost_models.recommender.caching import cached_tables

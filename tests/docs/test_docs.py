@@ -14,8 +14,8 @@ import pytest
 import typer
 
 from cost_models.files import catalog
+from cost_models.files.catalog import KINDS, load_spec
 from cost_models.files.loading import resolve_cluster
-from cost_models.files.parsing import KINDS, load_spec
 from meshwright.cli.frame import command_line
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 
 import meshwright
 from cost_models.base import Spec
-from cost_models.files.parsing import KINDS
+from cost_models.files.catalog import KINDS
 from meshwright.cli.frame import VERBS
 from tools.reference import _members
 

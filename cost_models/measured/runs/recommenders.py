@@ -17,7 +17,7 @@ from typing import Any
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files.reading import parse_yaml
 from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import Links

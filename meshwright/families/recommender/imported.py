@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.errors import InputError
-from cost_models.files.models import read_once
+from cost_models.files.loading import read_once
 from cost_models.files.recommenders import resolve_recommender
 from cost_models.flags import part_of
 from cost_models.specs.recommender.model import RecommenderSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
-from cost_models.files.models import read_once
+from cost_models.files.loading import read_once
 from cost_models.files.recommenders import resolve_recommender
 from cost_models.recommender.caching import POLICIES
 from cost_models.recommender.serving import ServingQuestion

@@ -9,8 +9,7 @@ from typing import Any
 from cost_models.defaults import assumed_dropout, complete_question
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, UnknownNameError
-from cost_models.files.amounts import read_sequence
-from cost_models.files.models import LoadedModel, resolve_model
+from cost_models.files.loading import LoadedModel, read_sequence, resolve_model
 from cost_models.files.reading import read_document, read_text
 from cost_models.question import Question
 from cost_models.specs.cluster import MixedCluster

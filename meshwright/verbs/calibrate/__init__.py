@@ -131,8 +131,7 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
 
 def _measure(options: CalibrateFlags, output: Output) -> None:
     """Measure matrix products, memory and collectives between processes, and write the profile they fit."""
-    from cost_models.files.catalog import local_cluster
-    from cost_models.files.parsing import save_spec
+    from cost_models.files.catalog import local_cluster, save_spec
     from executor.microbenchmarks.calibrate import calibrate
     from meshwright.terminal.progress import progress
     from meshwright.verbs.calibrate.measured import MeasuredProfile

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.files.parsing import save_spec
+from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.refinement import STEP, Refinement, quantities
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, format_seconds

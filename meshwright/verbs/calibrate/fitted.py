@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.documents import printable
-from cost_models.files.parsing import save_spec
+from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.least_squares import Interval
 from cost_models.measured.calibration.profile_fits import Refit, Selection, UnseenSource, named_sources
 from cost_models.specs.hardware import HardwareProfile

@@ -108,7 +108,7 @@ def _show(kind: str, name: str, output: Output) -> None:
 
 def _schema(name: str | None, output: Output) -> None:
     """The schema is the answer itself, so that it can be redirected into a file for an editor."""
-    from cost_models.files.parsing import KINDS, json_schema
+    from cost_models.files.catalog import KINDS, json_schema
     from meshwright.terminal.formats import as_json
 
     if name is None:

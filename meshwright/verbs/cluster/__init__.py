@@ -101,7 +101,7 @@ class ClusterFlags(DiscoverOptions):
 def cluster_command(options: ClusterFlags, output: Output) -> None:
     """Write a cluster file: a template, or of this machine."""
     from cost_models.discovery.network import parse_links
-    from cost_models.files.names import TEMPLATE
+    from cost_models.files.loading import TEMPLATE
     from meshwright.verbs.cluster.linked import linked_cluster
 
     ways = options.template + options.discover + (options.from_links is not None)

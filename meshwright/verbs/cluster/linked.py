@@ -37,7 +37,7 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
         raise InputError(
             f"`{file}` does not say which GPU it is", hint="--gpu h100-sxm, or a line `# gpu: h100-sxm`"
         )
-    catalog.gpu_fields(gpu)
+    catalog.load_gpu(gpu)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-._")[:50]
     answer = LinkedCluster(
         found=linked(found, str(file), gpu, options.name or found.facts.get("name") or stem or "links")

@@ -186,7 +186,7 @@ def later(name: str) -> Any:
 
 def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:
     """The verbs for a model by its name, its file, what that holds, or itself."""
-    from cost_models.files.models import family_of_model
+    from cost_models.files.loading import family_of_model
 
     return _verbs(family_of_model(model))
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.expected import ExpectedStep, expected_step
-from cost_models.files.amounts import read_price, read_tokens
+from cost_models.files.loading import read_price, read_tokens
 from cost_models.question import Question
 from cost_models.reliability.forecast import forecast as forecast_of
 from cost_models.reliability.job import Job, job_of

@@ -11,8 +11,7 @@ from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.operators.flops import forward_flops
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec

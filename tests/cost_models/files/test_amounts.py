@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
-from cost_models.files.amounts import read_batch, read_duration, read_price, read_sequence, read_tokens
-from cost_models.files.loading import resolve_training
+from cost_models.files.loading import (
+    read_batch,
+    read_duration,
+    read_price,
+    read_sequence,
+    read_tokens,
+    resolve_training,
+)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ import pytest
 
 from cost_models.errors import InputError, did_you_mean, similar_names
 from cost_models.files import catalog, read_data
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
-from cost_models.files.names import known_cluster, known_model
+from cost_models.files.loading import known_name, resolve_cluster, resolve_model
 
 
 @pytest.mark.parametrize(
@@ -92,15 +90,16 @@ def test_what_is_nothing_known_is_not_taken_for_another(name: str, kind: catalog
 
 def test_every_other_name_means_what_the_catalogue_has() -> None:
     for written, name in read_data("names")["names"].items():
-        assert name in (known_model(written), known_cluster(written))
+        assert name in (known_name(written, "models"), known_name(written, "clusters"))
         assert name in (*catalog.names("models"), *catalog.names("clusters"))
 
 
 def test_every_name_is_its_own_and_no_two_are_spelt_alike() -> None:
-    assert all(known_model(name) == known_model(name.upper()) == name for name in catalog.names("models"))
-    assert all(
-        known_cluster(name) == known_cluster(name.upper()) == name for name in catalog.names("clusters")
-    )
+    kinds: tuple[catalog.Kind, ...] = ("models", "clusters")
+    for kind in kinds:
+        assert all(
+            known_name(name, kind) == known_name(name.upper(), kind) == name for name in catalog.names(kind)
+        )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.errors import UnknownNameError
-from cost_models.files.parsing import KINDS, json_schema
+from cost_models.files.catalog import KINDS, json_schema
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from cost_models.files.models import LoadedModel, resolve_model
+from cost_models.files.loading import LoadedModel, resolve_model
 
 _PUBLISHED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 CONFIGS: dict[str, dict[str, Any]] = {name: one["config"] for name, one in _PUBLISHED.items()}

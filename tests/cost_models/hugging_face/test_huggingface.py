@@ -10,7 +10,7 @@ from configs import CONFIGS, load
 
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 
 TRAINED_WITH: dict[str, dict[str, Any]] = {"deepseek-v3": {"load_balance": 0.0001}}
 """Where the paper says otherwise than the config, which serves those who run the model."""

@@ -8,8 +8,7 @@ from calling import told
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.flops import forward_flops, model_flops
 from cost_models.operators.parameters import total_parameters

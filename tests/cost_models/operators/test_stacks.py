@@ -13,8 +13,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.documents import Document
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.hugging_face.config import read_config
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.flops import causal_flops, model_flops

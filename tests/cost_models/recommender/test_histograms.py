@@ -10,8 +10,7 @@ import pytest
 
 from cost_models.documents import Document
 from cost_models.errors import InputError
-from cost_models.files.histograms import read_histogram, steps_of
-from cost_models.files.recommenders import read_tables
+from cost_models.files.recommenders import read_histogram, read_tables, steps_of
 from cost_models.recommender.accesses import accesses_of
 from cost_models.specs.recommender.model import TableSpec
 

@@ -13,8 +13,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.estimate import Breakdown
 from cost_models.files.catalog import load_operations
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.question import Question
 from cost_models.reliability.forecast import forecast
 from cost_models.reliability.job import (

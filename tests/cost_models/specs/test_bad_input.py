@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import reading
-from cost_models.files.loading import resolve_cluster, resolve_training
-from cost_models.files.models import resolve_model
-from cost_models.files.parsing import load_spec, validate
-from cost_models.files.reading import Nesting
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files.catalog import load_spec, validate
+from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.files.reading import Nesting, parse_yaml
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

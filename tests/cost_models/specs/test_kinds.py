@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.axes.stages import blocks_by_policy, policy_of_blocks
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds, kinds_of

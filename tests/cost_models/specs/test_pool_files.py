@@ -12,8 +12,8 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
+from cost_models.files.catalog import json_schema
 from cost_models.files.loading import resolve_cluster
-from cost_models.files.parsing import json_schema
 from cost_models.question import SHARED_PARTS, each_pool, parts_of, question_of_parts
 from cost_models.specs.cluster import ClusterSpec, LinkSpec, MixedCluster
 from cost_models.specs.training import TrainingSpec

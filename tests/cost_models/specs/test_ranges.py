@@ -12,9 +12,9 @@ from cost_models.axes.words import MAX_STAGES
 from cost_models.base import Spec
 from cost_models.errors import InputError
 from cost_models.files import catalog
+from cost_models.files.catalog import validate
 from cost_models.files.loading import resolve_cluster
-from cost_models.files.parsing import validate
-from cost_models.files.yaml_text import parse_yaml
+from cost_models.files.reading import parse_yaml
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from cost_models.specs.transformer import TransformerSpec
 from planner.plan import Plan, make_plan
 

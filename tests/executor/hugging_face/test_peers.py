@@ -11,7 +11,7 @@ import torch
 from hub_folders import CONFIGS, ENCODERS, LLAVA, STACKS, make_folder, plan_of, same_bits, train_from, written
 from processes import Processes
 
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from executor.boxes import Box
 from executor.data.batches import Batches
 from executor.hugging_face.reading import Folder, FromTensors

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from training import GPT, LLAMA, MOE, SHARED, plan_for
 
 from cost_models.errors import InputError, RunError
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from executor.boxes import Box
 from executor.engine.engine import Engine
 from executor.hugging_face import writing

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from executor.boxes import Box
 from executor.hugging_face.names import Names
 from executor.hugging_face.reading import FromTensors

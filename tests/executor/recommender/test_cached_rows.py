@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cost_models.files.histograms import steps_of
+from cost_models.files.recommenders import steps_of
 from cost_models.recommender.accesses import accesses_of
 from cost_models.recommender.caching import lru_curve
 from cost_models.specs.recommender.model import TableSpec

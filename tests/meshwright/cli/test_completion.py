@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from cost_models.files import catalog
-from cost_models.files.parsing import KINDS
+from cost_models.files.catalog import KINDS
 from meshwright.cli import completion
 
 

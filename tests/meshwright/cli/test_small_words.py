@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.documents import Document
-from cost_models.files.names import known_model
+from cost_models.files.loading import known_name
 from cost_models.flags import flags_of
 from cost_models.hugging_face.config import read_config
 from meshwright.explorer.verb import ExploreOptions
@@ -26,7 +26,7 @@ def test_the_catalogue_alone_lists_its_kinds(meshwright) -> None:
 
 @pytest.mark.parametrize("name", ["llama3-405b", "Llama-3-405B", "llama3.1-405b"])
 def test_a_size_names_its_release(name: str) -> None:
-    assert known_model(name) == "llama3.1-405b"
+    assert known_name(name, "models") == "llama3.1-405b"
 
 
 def test_an_odd_number_of_gpus_gets_a_hint(certificate: Certificate) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.files.parsing import save_spec
+from cost_models.files.catalog import save_spec
 from executor.emulate.one_rank import EmulationReport
 from executor.faults.stopping import write_stopped
 from executor.measure.any_report import save_report

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from cost_models.families import FAMILIES, Family, load
-from cost_models.files.models import family_of_model
+from cost_models.files.loading import family_of_model
 from executor.families import Training
 from executor.measure.any_report import AnyReport
 from meshwright.cli.commands import typer_function

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from cost_models.base import Spec
 from cost_models.errors import InputError, Problem
 from cost_models.families import FAMILIES, Family
-from cost_models.files.parsing import validate
+from cost_models.files.catalog import validate
 from cost_models.files.reading import read_document
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from meshwright.inputs.options import Request

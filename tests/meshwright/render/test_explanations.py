@@ -11,8 +11,7 @@ from cost_models.axes.stages import even_layers
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.estimate import Breakdown, Estimate
-from cost_models.files.loading import resolve_cluster, resolve_training
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import Question
 from cost_models.risk import FITTING

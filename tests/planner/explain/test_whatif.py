@@ -11,8 +11,7 @@ from questions import base, building_base
 
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
-from cost_models.files.loading import resolve_cluster, resolve_training
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES

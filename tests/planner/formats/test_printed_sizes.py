@@ -9,8 +9,7 @@ from trainer_logs import WRITERS
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.measured.logs import Work, read_logs
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem, UnknownNameError, did_you_mean
 from cost_models.files import catalog
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_model
 from cost_models.question import Question
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.transformer import TransformerSpec

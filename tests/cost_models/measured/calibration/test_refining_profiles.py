@@ -10,8 +10,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.measured.calibration.refinement import (
     STEP,
     MeasuredQuantity,

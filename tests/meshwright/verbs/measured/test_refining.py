@@ -12,8 +12,7 @@ import meshwright as mw
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files.catalog import load_profile
-from cost_models.files.loading import resolve_cluster
-from cost_models.files.models import resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.measure.any_report import Course, Environment, save_report
