@@ -30,7 +30,7 @@ def verdicts(name: str, one: Read, count: int) -> Counter[str]:
     for question, layout in draw(one.stack, _MOST * count, _SEED, name, one.models):
         asked = Job(question, layout)
         fields = one.target.field_exports(asked)
-        if any(field.lacking for field in fields):
+        if any(field.verdict == "lacking" for field in fields):
             found["not expressible"] += 1
             continue
         cases.append(one.case(asked, settings_of(fields)))
@@ -41,7 +41,7 @@ def verdicts(name: str, one: Read, count: int) -> Counter[str]:
         if refusals(name, question, layout):
             found["refused"] += 1
             fields = one.target.field_exports(Job(question, layout))
-            if not any(field.lacking for field in fields):
+            if not any(field.verdict == "lacking" for field in fields):
                 broken.append(one.case(Job(question, layout), settings_of(fields)))
     answers = peers.read_back(one.peer, cases + broken)
     for (question, plan), answer in zip(wanted, answers, strict=False):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, KeysView, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from cost_models.axes.layout import AXES, Layout
@@ -18,6 +18,7 @@ from cost_models.specs.transformer import TransformerSpec
 
 Settings = Mapping[str, Any]
 """Name of a setting in the trainer's file → its value."""
+NOTHING: Settings = MappingProxyType({})
 Verdict = Literal["expressed", "otherwise", "lacking"]
 PARTS = {"layout": Layout, "training": TrainingSpec, "model": TransformerSpec, "stack": StackSpec}
 """Parts of a plan whose every field an exporter has to answer for."""
@@ -63,35 +64,23 @@ class Job(NamedTuple):
         return attrgetter(path)(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldExport:
+class FieldExport(NamedTuple):
     """One field of a plan, its value, and the trainer's settings for it or the reason why there are none."""
 
     field: str
     """Dotted path, such as `layout.tp`."""
     plan_value: str
-    settings: Settings = dataclasses.field(default_factory=dict)
+    settings: Settings
     """Empty where the trainer does it by default, another field's settings say it, or it changes no run."""
-    difference: str = ""
-    """Difference in meaning; empty where there is none."""
-    lacking: str = ""
-    """Reason why the trainer has no setting for it; empty where it has."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether the trainer can express the plan field ("expressed", "otherwise" with another meaning, or
-        "lacking")."""
-        return "lacking" if self.lacking else "otherwise" if self.difference else "expressed"
+    verdict: Verdict = "expressed"
+    """Whether the trainer can express the plan field ("expressed", "otherwise" with another meaning, or
+    "lacking")."""
+    note: str = ""
+    """Difference in meaning, or reason why the trainer has no setting for it."""
 
     def record(self) -> dict[str, Any]:
         """The export of the field as a dictionary for JSON output."""
-        return {
-            "field": self.field,
-            "ours": self.plan_value,
-            "theirs": dict(self.settings),
-            "verdict": self.verdict,
-            "how": self.difference or self.lacking,
-        }
+        return dict(zip(("field", "ours", "theirs", "verdict", "how"), self, strict=True))
 
 
 _COMMON_LIMITS: Mapping[str, tuple[Any, ...]] = {
@@ -129,39 +118,40 @@ class JobExport:
         self.job = job
         self.fields: dict[str, FieldExport] = {}
         self.supports(_COMMON_LIMITS)
-        self.supports(_OWN_DATA, differs=True)
+        self.supports(_OWN_DATA, "otherwise")
         self.sets("stack.context_parallel")  # said with the layout's `context`
 
-    def sets(self, path: str, settings: Settings | None = None, /, *, differs: str = "", **more: Any) -> None:
-        """Express a plan field by trainer settings; `differs` says how their meaning differs."""
-        self._answer(path, settings={**(settings or {}), **more}, difference=differs)
+    def sets(
+        self, path: str, settings: Settings = NOTHING, *, differs: str = "", when: object = True, **more: Any
+    ) -> None:
+        """Express a plan field by trainer settings `when` they apply; `differs` says how their meaning differs."""
+        if when:
+            self._answer(path, {**settings, **more}, "otherwise" if differs else "expressed", differs)
 
-    def lacks(self, path: str, reason: str) -> None:
-        """Name a plan field for which the trainer has no setting."""
-        self._answer(path, lacking=reason)
+    def lacks(self, path: str, reason: str, *, when: object = True) -> None:
+        """Name a plan field for whose value the trainer has no setting, `when` that holds."""
+        if when:
+            self._answer(path, {}, "lacking", reason)
 
-    def supports(self, limits: Mapping[str, tuple[Any, ...]], *, differs: bool = False) -> None:
+    def supports(self, limits: Mapping[str, tuple[Any, ...]], otherwise: Verdict = "lacking") -> None:
         """Name the plan fields whose value the trainer does not support, or has with another meaning.
 
         `limits` are path → (reason, supported value, ..); supported values need no setting.
         """
         for path, (reason, *values) in limits.items():
-            is_supported = self.job.value(path) in values
-            key = "difference" if differs else "lacking"
-            self._answer(path, **({} if is_supported else {key: reason}))
+            if self.job.value(path) not in values:
+                self._answer(path, {}, otherwise, reason)
 
     def choose(self, path: str, value: Any, choices: Mapping[Any, Settings], reason: str) -> None:
         """Express a plan field by a table, value → settings; a value outside is lacking for the reason."""
-        if value in choices:
-            self.sets(path, choices[value])
-        else:
-            self.lacks(path, reason)
+        self.sets(path, choices.get(value, NOTHING))
+        self.lacks(path, reason, when=value not in choices)
 
-    def _answer(self, path: str, **answer: Any) -> None:
+    def _answer(self, path: str, settings: Settings, verdict: Verdict, note: str) -> None:
         part, _, name = path.partition(".")
         value = self.job.value(path)
         words = AXES[name].compare(name, value) if part == "layout" else value_text(value)
-        self.fields[path] = FieldExport(field=path, plan_value=words, **answer)
+        self.fields[path] = FieldExport(path, words, settings, verdict, note)
 
     def complete(self, facts: Iterable[str], trainer_stack: StackSpec) -> tuple[FieldExport, ...]:
         """Answers for all fields of the plan, in order.
@@ -240,11 +230,9 @@ def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str
 def settings_of(fields: tuple[FieldExport, ...]) -> dict[str, Any]:
     """Merge the trainer settings of all exported fields. No two fields may set one name to different
     values."""
-    settings: dict[str, Any] = {}
-    for one in fields:
-        for name, value in one.settings.items():
-            assert settings.get(name, value) == value, (name, value, settings[name])
-            settings[name] = value
+    pairs = [pair for export in fields for pair in export.settings.items()]
+    settings = dict(pairs)
+    assert all(settings[name] == value for name, value in pairs), pairs
     return settings
 
 

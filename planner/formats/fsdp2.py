@@ -123,7 +123,7 @@ def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], sou
     for field in TransformerSpec.model_fields:
         export.sets(f"model.{field}")
     export.supports(limits)
-    export.supports({"training.tokens": ("as many steps as the program does", None)}, differs=True)
+    export.supports({"training.tokens": ("as many steps as the program does", None)}, "otherwise")
     export.sets("training.dropout", differs=f"of the {source}" if export.job.question.dropout else "")
 
 

@@ -27,7 +27,7 @@ def _exporter(name: str, text: Callable[[Job, str], str], usage: Callable[[Job],
             require_runnable(plan.question, plan.layout)
         except InputError as error:
             raise InfeasibleError(error.headline, problems=error.problems, hint=error.hint) from None
-        fields = tuple(FieldExport(field=field, plan_value=str(job.value(field))) for field in field_paths())
+        fields = tuple(FieldExport(field, str(job.value(field)), {}) for field in field_paths())
         stack = job.stack.name
         prices = f"prices are of `{stack}`, and the executor works as `meshwright`: --stack meshwright"
         remarks = (usage(job),) if stack in OWN_STACKS else (prices, usage(job))

@@ -34,7 +34,7 @@ _DECIDES = re.compile(
 _BY_NAME = Fate("unpriced", "is not known here, and by its name could change layout or memory", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Reading:
     """A training run read from another trainer's file or command, with model, training job, layout and stack,
     but no cluster."""

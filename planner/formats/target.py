@@ -58,7 +58,7 @@ class Target:
         job = e.Job(plan.question, plan.layout)
         self.require_allowed(job)
         fields = self.field_exports(job)
-        lacking = [one for one in fields if one.lacking]
+        lacking = [one for one in fields if one.verdict == "lacking"]
         if tasks := [one for one in lacking if one.field in _TASK]:
             task = "would train every parameter to predict the next token"
             message = f"what is written for {self.full_name} {task}"
@@ -69,7 +69,7 @@ class Target:
             hint = f"plan again with --for {self.name}, or " * only_stack + "--partly writes the rest"
             message = f"{self.full_name} cannot say {things} of `{name}`"
             raise InfeasibleError(message, problems=_problems(lacking), hint=hint)
-        remarks = [_remark(one) for one in fields if one.difference]
+        remarks = [_remark(one) for one in fields if one.verdict == "otherwise"]
         remarks += [f"not written: {problem}" for problem in _problems(lacking)]
         text = self.text(job, e.settings_of(fields), name)
         return e.Exported(text=text, remarks=(*remarks, *self.usage(job, name)), fields=fields)
@@ -94,7 +94,7 @@ def _problems(lacking: list[e.FieldExport]) -> list[Problem]:
     """One problem for each field that the trainer lacks; many stack facts are merged into one."""
     stack = [one for one in lacking if one.field.startswith("stack.")]
     single = [one for one in lacking if one not in stack] if len(stack) > _MAX_NAMES else lacking
-    problems = [Problem(one.field, f"`{one.plan_value}`: {one.lacking}") for one in single]
+    problems = [Problem(one.field, f"`{one.plan_value}`: {one.note}") for one in single]
     if len(stack) > _MAX_NAMES:
         names = ", ".join(one.field.removeprefix("stack.") for one in stack[:_MAX_NAMES])
         message = f"works otherwise in {len(stack)} ways ({names}, ..): prices are of another trainer"
@@ -105,7 +105,7 @@ def _problems(lacking: list[e.FieldExport]) -> list[Problem]:
 def _remark(export: e.FieldExport) -> str:
     settings = ", ".join(f"{name} {_value(value)}" for name, value in export.settings.items())
     setting_words = f"`{settings}`" if settings else "no setting"
-    return f"{export.field} `{export.plan_value}` is {setting_words} there: {export.difference}"
+    return f"{export.field} `{export.plan_value}` is {setting_words} there: {export.note}"
 
 
 def _value(value: Any) -> str:

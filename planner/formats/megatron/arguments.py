@@ -19,7 +19,7 @@ from cost_models.units import LARGEST
 from planner.formats.bash import is_decided, may_hold_arguments, plain
 from planner.formats.exporter import Settings
 from planner.formats.settings import UnusedSetting, without
-from planner.formats.table import Fate, table_of
+from planner.formats.table import Argument, Fate, table_of
 
 TABLE = table_of("megatron")
 _EXCLUDE = (
@@ -46,6 +46,7 @@ class Arguments:
     unused: list[UnusedSetting] = field(default_factory=list)
     """Arguments that no price is made of."""
     problems: list[Problem] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Value of an argument; if the command lacks the argument, `default` or else Megatron-LM's own
@@ -62,9 +63,19 @@ class Arguments:
             self.refuse(flag, f"contradicts `{self.flags[name]}`")
         self.values[name], self.flags[name] = value, flag
 
-    def refuse(self, words: str, reason: str) -> None:
-        """Record a problem with these words of the command."""
-        self.problems.append(Problem(f"`{words}`", reason))
+    def refuse(self, words: str, reason: str, row: Argument | None = None) -> None:
+        """Record a problem with these words of the command; a note if no price depends on the argument of the
+        `row`."""
+        if row and row.reason:
+            fate = Fate("noted", f"{reason}, and {row.reason}")
+            self.unused.append(UnusedSetting(row.name, True, words, fate))
+        else:
+            self.problems.append(Problem(f"`{words}`", reason))
+
+    def assume(self, sentence: str, *, when: object = True) -> None:
+        """Report an assumption about what the command does not say, `when` it is made."""
+        if when:
+            self.assumptions.append(sentence)
 
 
 _PASTE = (
@@ -189,11 +200,7 @@ def _take(args: Arguments, flag: str, values: list[str]) -> None:
             raise ValueError(f"takes {'no value' if not arity else 'one value'}, not {len(values)}")
         args.assign(name, _value(row.kind, values) if value is None else value, words)
     except ValueError as error:
-        if row.reason and not values[1:]:
-            fate = Fate("noted", f"{error}, and {row.reason}")
-            args.unused.append(UnusedSetting(name, True, words, fate))
-        else:
-            args.refuse(words, str(error))
+        args.refuse(words, str(error), None if values[1:] else row)
 
 
 def _pass_over(args: Arguments, flag: str, values: list[str], words: str) -> None:

@@ -18,6 +18,7 @@ from cost_models.axes.stages import first_in_full, mixes_of, number_in_full
 from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec
+from cost_models.specs.transformer import TransformerSpec
 from planner.formats.exporter import JobExport
 from planner.formats.megatron.arguments import OFFLOADED, OFFLOADED_OF_EXPERTS, TABLE, Arguments, uses_fsdp
 
@@ -36,18 +37,12 @@ def write_layout(export: JobExport) -> None:
     if job.context:
         kinds = TABLE.arguments["cp_comm_type"].values
         export.sets("layout.context", cp_comm_type=[kinds[job.context]])
-    if job.model.has_experts:
-        export.sets("layout.etp", expert_tensor_parallel_size=layout.expert_tp)
-    if layout.zero > 1:
-        export.lacks("layout.zero", "its distributed optimizer shards optimizer states (zero1)")
-    elif layout.zero:
-        export.sets("layout.zero", use_distributed_optimizer=True)
+    export.sets("layout.etp", expert_tensor_parallel_size=layout.expert_tp, when=job.model.has_experts)
+    export.sets("layout.zero", use_distributed_optimizer=True, when=layout.zero == 1)
     instances = layout.data_ranks // layout.shard_group
-    if instances > 1 and layout.zero:
-        difference = f"{instances} instances of the optimizer, each sharded"
-        export.sets("layout.shard", differs=difference, num_distributed_optimizer_instances=instances)
-    schedules = ("it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved")
-    export.supports({"layout.schedule": schedules})
+    settings = {"num_distributed_optimizer_instances": instances}
+    difference = f"{instances} instances of the optimizer, each sharded"
+    export.sets("layout.shard", settings, differs=difference, when=instances > 1 and layout.zero)
     orders = {"tp-cp-dp-pp": {}, "tp-cp-pp-dp": {"use_tp_pp_dp_mapping": True}}
     export.choose("layout.order", layout.order, orders, "it seats ranks tp-cp-dp-pp or tp-cp-pp-dp")
     _write_recompute(export)
@@ -55,39 +50,28 @@ def write_layout(export: JobExport) -> None:
 
 
 def _write_recompute(export: JobExport) -> None:
-    layout, path = export.job.layout, "layout.recompute"
+    model, layout, path = export.job.model, export.job.layout, "layout.recompute"
     policies, blocks = {*layout.policies}, number_in_full(layout.layers, layout.stage_recompute)
     if policies == {"selective"}:
-        _write_selective(export, path)
-    elif policies == {"full"}:
-        export.sets(path, recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
-    elif policies != {"none"} and blocks is not None:
-        export.sets(path, recompute_granularity="full", recompute_method="block", recompute_num_layers=blocks)
-    elif policies != {"none"}:
+        drops, modules = set(export.job.stack.drops), TABLE.arguments["recompute_modules"].values
+        drops -= {"latent-heads"} if model.latent_attention is None else set()
+        drops -= {"expert-activations", "experts", "shared-experts"} if not model.has_experts else set()
+        names = [name for drop, name in modules.items() if drop in drops]
+        export.sets(path, recompute_granularity="selective", recompute_modules=names)
+        unknown = ", ".join(sorted(drops.difference(modules)))
+        reason = f"its modules to recompute are others than what the stack drops ({unknown})"
+        export.lacks(path, reason, when=unknown)
+    elif blocks is None:
         several = len(set(layout.recompute)) > 1
         same = "recomputes the same on every stage"
         export.lacks(path, f"it {same if several else 'has one policy for the blocks of a stage'}")
-
-
-def _write_selective(export: JobExport, path: str) -> None:
-    drops, modules = set(export.job.stack.drops), TABLE.arguments["recompute_modules"].values
-    if export.job.model.latent_attention is None:
-        drops.discard("latent-heads")
-    if not export.job.model.has_experts:
-        drops -= {"expert-activations", "experts", "shared-experts"}
-    if unknown := drops.difference(modules):
-        dropped = ", ".join(sorted(unknown))
-        export.lacks(path, f"its modules to recompute are others than what the stack drops ({dropped})")
-    else:
-        names = [name for ours, name in modules.items() if ours in drops]
-        export.sets(path, recompute_granularity="selective", recompute_modules=names)
+    elif blocks:
+        method, count = ("uniform", 1) if policies == {"full"} else ("block", blocks)
+        export.sets(path, recompute_granularity="full", recompute_method=method, recompute_num_layers=count)
 
 
 def _write_offload(export: JobExport) -> None:
     layout, offload = export.job.layout, export.job.layout.offload
-    if missing := [part for part in ("parked", "streamed", "drive") if getattr(offload, part)]:
-        export.lacks("layout.offload", f"it keeps no {' and '.join(missing)} blocks on the host")
-        return
     settings: dict[str, Any] = {}
     differences = []
     if offload.states:
@@ -101,11 +85,11 @@ def _write_offload(export: JobExport) -> None:
         settings |= {"fine_grained_activation_offloading": True, "offload_modules": list(modules)}
         differences.append(f"the inputs of {', '.join(modules)}")
     export.sets("layout.offload", settings, differs="; ".join(differences))
+    missing = " and ".join(part for part in ("parked", "streamed", "drive") if getattr(offload, part))
+    export.lacks("layout.offload", f"it keeps no {missing} blocks on the host", when=missing)
 
 
-def layout_of(
-    args: Arguments, blocks: int, has_experts: bool, world: int, stack: StackSpec, assumed: list[str]
-) -> Layout:
+def layout_of(args: Arguments, model: TransformerSpec, world: int, stack: StackSpec) -> Layout:
     """The parallel layout that Megatron-LM arguments describe on `world` GPUs.
 
     Raises:
@@ -118,27 +102,27 @@ def layout_of(
         hint = "the number of nodes is often a variable, or the launcher's: write it in"
         raise InputError(message, hint=hint)
     dp = world // (tp * pp * cp)
-    vpp, layers = stages_of(args, blocks, pp)
-    fields: dict[str, Any] = {**degrees, "vpp": vpp, "dp": dp, "zero": zero_of(args), "layers": layers}
+    (vpp, layers), zero = stages_of(args, model.num_layers, pp), zero_of(args)
+    fields: dict[str, Any] = {**degrees, "vpp": vpp, "dp": dp, "zero": zero, "layers": layers}
     fields["order"] = "tp-cp-pp-dp" if args.get("use_tp_pp_dp_mapping") else "tp-cp-dp-pp"
-    if degrees["sp"] and tp == 1:
-        assumed.append("`--sequence-parallel` says nothing without tensor parallelism")
-        fields["sp"] = False
-    fields["recompute"] = _recompute_of(args, layers, assumed)
-    fields["offload"] = _offload_of(args, blocks // pp)
-    if not args.has("micro_batch_size"):
-        assumed.append("microbatches of one sequence")
-    if args.has("data_parallel_sharding_strategy") and not uses_fsdp(args):
-        assumed.append("`--data-parallel-sharding-strategy` says nothing without `--use-megatron-fsdp`")
+    fields["sp"] = degrees["sp"] and tp > 1
+    args.assume(
+        "`--sequence-parallel` says nothing without tensor parallelism", when=degrees["sp"] and tp == 1
+    )
+    fields["recompute"] = _recompute_of(args, layers)
+    fields["offload"] = _offload_of(args, model.num_layers // pp)
+    args.assume("microbatches of one sequence", when=not args.has("micro_batch_size"))
+    unused = args.has("data_parallel_sharding_strategy") and not uses_fsdp(args)
+    words = "`--data-parallel-sharding-strategy` says nothing without `--use-megatron-fsdp`"
+    args.assume(words, when=unused)
     instances = args.get("num_distributed_optimizer_instances")
-    if fields["zero"] and instances > 1:
+    if zero and instances > 1:
         fields["shard"] = dp * cp // instances
-    if has_experts and (etp := args.get("expert_tensor_parallel_size", tp)) != tp:
+    if model.has_experts and (etp := args.get("expert_tensor_parallel_size", tp)) != tp:
         fields["etp"] = etp
     if cp > 1:
         context = TABLE.arguments["cp_comm_type"].plan_value(args.get("cp_comm_type")[0])
-        if context != stack.context_parallel:
-            fields["context"] = context
+        fields["context"] = None if context == stack.context_parallel else context
     return Layout(**fields)
 
 
@@ -152,7 +136,7 @@ def zero_of(args: Arguments) -> int:
     return int(args.get("use_distributed_optimizer"))
 
 
-def _recompute_of(args: Arguments, layers: tuple[int, ...], assumed: list[str]) -> tuple[str, ...]:
+def _recompute_of(args: Arguments, layers: tuple[int, ...]) -> tuple[str, ...]:
     """Recompute policies by Megatron's granularity, method and number of blocks; in 2021 a method alone meant
     full recompute."""
     method, count = args.get("recompute_method"), args.get("recompute_num_layers")
@@ -163,8 +147,7 @@ def _recompute_of(args: Arguments, layers: tuple[int, ...], assumed: list[str]) 
         case "full", "block":
             return mixes_of(first_in_full(np.array(layers), count))
         case "full", "uniform" | None:
-            if count > 1:
-                assumed.append(f"one checkpoint a block, not one for {count}")
+            args.assume(f"one checkpoint a block, not one for {count}", when=count > 1)
             return ("full",)
     raise InputError(f"`{args.flags.get('recompute_granularity', method)}` is not known here")
 
@@ -208,9 +191,8 @@ def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
     middle = [(blocks - sum(ends)) // max(1, pp - len(ends))] * (pp - len(ends))
     each_rank = [*ends, *middle] if last is None else [*ends[:-1], *middle, last]
     if len(each_rank) != pp or sum(each_rank) != blocks or any(rank % vpp for rank in each_rank):
-        raise InputError(
-            f"`--num-layers {blocks}` does not divide over `pp{pp}` with such first and last ranks"
-        )
+        message = f"`--num-layers {blocks}` does not divide over `pp{pp}`"
+        raise InputError(f"{message} with such first and last ranks")
     return vpp, tuple(rank // vpp for rank in each_rank) * vpp
 
 

@@ -7,7 +7,8 @@ arguments back with that parser.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
@@ -22,9 +23,26 @@ from planner.formats.settings import Reading, unpriced
 from planner.formats.target import Target
 from planner.formats.torchrun import head, several_nodes, torchrun_words
 
+_LIMITS: Mapping[str, tuple[Any, ...]] = {
+    "layout.zero": ("its distributed optimizer shards optimizer states (zero1)", 0, 1),
+    "layout.schedule": ("it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved"),
+    "training.state_dtype": ("its master weights are in fp32 or fp16", "fp32"),
+    "model.router_bias": ("its router has no bias", False),
+    "model.norm_placement": ("its norms lie before attention and MLP", "before"),
+    "model.embedding_norm": ("no norm follows its embedding", False),
+    "model.head_bias": ("its head has no bias", False),
+    "model.embedding_scale": ("it does not scale embeddings", 1.0),
+    "model.residual_scale": ("it does not scale what blocks add", 1.0),
+    "model.logit_scale": ("it does not scale logits", 1.0),
+    "model.attention_scale": ("it scales scores by 1/√head_dim", None),
+    "model.parallel_block": ("its attention and MLP follow one another", False),
+}
+"""Fields of which Megatron Core supports some values alone: the reason, and the values."""
+
 
 def write_core(export: JobExport) -> None:
     """Set Megatron Core's arguments for all fields that its table does not write."""
+    export.supports(_LIMITS)
     for write in (write_layout, write_training, write_model, write_facts):
         write(export)
 
@@ -84,14 +102,15 @@ def read_megatron(
         InputError: the command cannot be read, is incomplete, or contradicts itself.
     """
     args = read_arguments(launch.arguments, ignore)
+    args.assumptions += launch.assumptions
     world, base = world_size(launch, gpus), load_stack(stack or STACK)
     if launch.environment.get("CUDA_LAUNCH_BLOCKING") == "1":
         base = base.model_copy(update={"launches_block": True})
-    return reading_of(args, world, launch.tokenizer, base, stack is not None, [*launch.assumptions])
+    return reading_of(args, world, launch.tokenizer, base, stack_named=stack is not None)
 
 
 def reading_of(
-    args: Arguments, world: int, tokenizer: str | None, base: StackSpec, stack_named: bool, assumed: list[str]
+    args: Arguments, world: int, tokenizer: str | None, base: StackSpec, *, stack_named: bool = True
 ) -> Reading:
     """Turn Megatron Core's arguments into model, training job, layout and stack; missing switches are off
     unless the user named the stack.
@@ -100,9 +119,8 @@ def reading_of(
         InputError: they are incomplete, contradict one another, or change layout or memory as no price does.
     """
     unused = [*args.unused, *unpriced_values(args)]
-    assumed += unpriced(one for one in unused if args.get("num_experts") or "moe" not in one.key)
-    model = model_of(args, assumed, tokenizer)
-    layout = layout_of(args, model.num_layers, model.has_experts, world, base, assumed)
-    training = training_of(args, layout, stack_named, assumed)
-    stack = stack_of(args, base, stack_named, assumed)
-    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=tuple(assumed))
+    args.assumptions += unpriced(one for one in unused if args.get("num_experts") or "moe" not in one.key)
+    model = model_of(args, tokenizer)
+    layout = layout_of(args, model, world, base)
+    training, stack = training_of(args, layout, stack_named), stack_of(args, base, stack_named)
+    return Reading(model, training, layout, stack, tuple(args.assumptions))

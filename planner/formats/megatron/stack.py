@@ -41,17 +41,15 @@ def write_facts(export: JobExport) -> None:
     if multiple == 1 and stack.pads_vocabulary:  # plans of earlier releases have it in the stack
         multiple = VOCABULARY_UNIT
     export.sets("stack.pads_vocabulary", make_vocab_size_divisible_by=multiple)
-    if not stack.fused_elementwise and model.activation == "gelu-tanh":
-        export.lacks("stack.fused_elementwise", "its GELU by tanh is fused with the bias")
-    elif not stack.fused_elementwise:
+    if not stack.fused_elementwise:
         fusions = ("bias_gelu_fusion", "bias_swiglu_fusion", "bias_dropout_fusion")
         export.sets("stack.fused_elementwise", dict.fromkeys(fusions, False))
+        reason = "its GELU by tanh is fused with the bias"
+        export.lacks("stack.fused_elementwise", reason, when=model.activation == "gelu-tanh")
     if stack.master_remainders and job.training.precision != "fp32":
-        if layout.zero == 0:
-            reason = "only its distributed optimizer (zero1) keeps master weights so"
-            export.lacks("stack.master_remainders", reason)
-        else:
-            export.sets("stack.master_remainders", use_precision_aware_optimizer=True)
+        export.sets("stack.master_remainders", use_precision_aware_optimizer=True)
+        reason = "only its distributed optimizer (zero1) keeps master weights so"
+        export.lacks("stack.master_remainders", reason, when=layout.zero == 0)
     _write_overlaps(export)
     if model.has_experts:
         in_copies = stack.expert_dispatch == "copies" or layout.ep * layout.expert_tp == 1
@@ -59,10 +57,9 @@ def write_facts(export: JobExport) -> None:
         if not in_copies:
             dispatcher = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
         export.sets("stack.expert_dispatch", dispatcher, moe_grouped_gemm=True)
-    if stack.overlaps_host and layout.offload.states:
-        export.sets("stack.overlaps_host", overlap_cpu_optimizer_d2h_h2d=True)
-    if not stack.transformer_engine:
-        export.sets("stack.transformer_engine", transformer_impl="local")
+    hides = stack.overlaps_host and layout.offload.states
+    export.sets("stack.overlaps_host", overlap_cpu_optimizer_d2h_h2d=True, when=hides)
+    export.sets("stack.transformer_engine", transformer_impl="local", when=not stack.transformer_engine)
 
 
 def _write_overlaps(export: JobExport) -> None:
@@ -73,71 +70,71 @@ def _write_overlaps(export: JobExport) -> None:
         return getattr(stack, fact) > 0 if layout.overlap is None else axis in layout.overlap
 
     reduces = overlaps("dp", "overlap_gradient_reduce")
-    if reduces:
-        export.sets("stack.overlap_gradient_reduce", overlap_grad_reduce=True)
+    export.sets("stack.overlap_gradient_reduce", overlap_grad_reduce=True, when=reduces)
     if overlaps("dp", "overlap_parameter_gather") and layout.zero:
-        if reduces:
-            export.sets("stack.overlap_parameter_gather", overlap_param_gather=True)
-        else:
-            reason = "it gathers parameters behind compute only where it reduces gradients so"
-            export.lacks("stack.overlap_parameter_gather", reason)
+        export.sets("stack.overlap_parameter_gather", overlap_param_gather=True)
+        reason = "it gathers parameters behind compute only where it reduces gradients so"
+        export.lacks("stack.overlap_parameter_gather", reason, when=not reduces)
     has_buffers = layout.tp > 1 and layout.sp and export.job.training.precision in USER_BUFFERS
-    if has_buffers and overlaps("tp", "overlap_tensor_parallel"):
-        export.sets("stack.overlap_tensor_parallel", tp_comm_overlap=True)
-    if layout.vpp > 1 and not overlaps("pp", "overlap_pipeline_sends"):
-        export.sets("stack.overlap_pipeline_sends", overlap_p2p_comm=False)
+    inside = has_buffers and overlaps("tp", "overlap_tensor_parallel")
+    export.sets("stack.overlap_tensor_parallel", tp_comm_overlap=True, when=inside)
+    waits = layout.vpp > 1 and not overlaps("pp", "overlap_pipeline_sends")
+    export.sets("stack.overlap_pipeline_sends", overlap_p2p_comm=False, when=waits)
 
 
-def stack_of(args: Arguments, base: StackSpec, stack_named: bool, assumed: list[str]) -> StackSpec:
+def stack_of(args: Arguments, base: StackSpec, stack_named: bool) -> StackSpec:
     """Copy of a software stack with the facts that Megatron-LM arguments switch. Missing switches are off,
     unless the user named the stack.
 
     Raises:
         InputError: an attention backend is not known.
     """
-    inside = load_stack(STACK).overlap_tensor_parallel
+    zero, experts = zero_of(args), args.get("num_experts")
+    dispatcher, backend = args.get("moe_token_dispatcher_type"), args.get("attention_backend")
+    gathers = dispatcher == "allgather" and args.get("expert_model_parallel_size") > 1
     precise = args.get("use_precision_aware_optimizer") and not args.get("optimizer_cpu_offload")
-    switches = "overlap_grad_reduce overlap_param_gather deterministic_mode overlap_cpu_optimizer_d2h_h2d"
-    switched = {name: args.get(name) for name in switches.split()}
-    switched["tp_comm_overlap"] = inside * args.get("tp_comm_overlap")
-    switched["use_precision_aware_optimizer"] = bool(precise)
-    zero = zero_of(args)
-    if zero > 1:  # FSDP, which overlaps both
-        switched |= {"overlap_grad_reduce": True, "overlap_param_gather": zero == 3}
-    changes: dict[str, Any] = {
+    switches = {
+        # FSDP overlaps both
+        "overlap_grad_reduce": zero > 1 or args.get("overlap_grad_reduce"),
+        "overlap_param_gather": zero == 3 if zero > 1 else args.get("overlap_param_gather"),
+        "tp_comm_overlap": load_stack(STACK).overlap_tensor_parallel * args.get("tp_comm_overlap"),
+        "use_precision_aware_optimizer": bool(precise),
+        **({"moe_token_dispatcher_type": "tokens" if dispatcher == "flex" else "copies"} if experts else {}),
+        **{name: args.get(name) for name in ("deterministic_mode", "overlap_cpu_optimizer_d2h_h2d")},
+    }
+    facts: dict[str, Any] = {
         TABLE.arguments[name].field.removeprefix("stack."): value
-        for name, value in switched.items()
+        for name, value in switches.items()
         if args.has(name) or not stack_named
     }
+    tokens = "tokens go to experts one by one, not gathered everywhere (`allgather`)"
+    args.assume(tokens, when="expert_dispatch" in facts and gathers)
     if zero > 1:  # core/distributed/fsdp: gradients are scattered, weights gathered for every microbatch
-        changes |= {
-            "zero_stages": (*base.zero_stages, zero),
-            "unsharded_gradients_until_sync": False,
-            "zero3_gathers_every_microbatch": True,
-        }
-    if args.has("make_vocab_size_divisible_by") or not stack_named:
-        changes["pads_vocabulary"] = args.get("make_vocab_size_divisible_by") == VOCABULARY_UNIT
-    if args.has("padded_vocab_size"):
-        changes["pads_vocabulary"] = False
+        facts |= {"zero_stages": (*base.zero_stages, zero), "unsharded_gradients_until_sync": False}
+        facts["zero3_gathers_every_microbatch"] = True
+    if args.has("make_vocab_size_divisible_by") or args.has("padded_vocab_size") or not stack_named:
+        is_unit = args.get("make_vocab_size_divisible_by") == VOCABULARY_UNIT
+        facts["pads_vocabulary"] = is_unit and not args.has("padded_vocab_size")
     if args.has("gradient_accumulation_fusion"):
-        changes["fused_gradient_accumulation"] = args.get("gradient_accumulation_fusion")
+        facts["fused_gradient_accumulation"] = args.get("gradient_accumulation_fusion")
     if _is_unfused(args):
-        changes["fused_elementwise"] = False
+        facts["fused_elementwise"] = False
     if args.get("overlap_p2p_comm") is False:
-        changes["overlap_pipeline_sends"] = False
+        facts["overlap_pipeline_sends"] = False
     if args.get("cross_entropy_loss_fusion"):
-        changes["extra_loss_copies"] = 1.0
-    if args.get("num_experts") and (args.has("moe_token_dispatcher_type") or not stack_named):
-        kind = args.get("moe_token_dispatcher_type")
-        changes["expert_dispatch"] = "tokens" if kind == "flex" else "copies"
-        if kind == "allgather" and args.get("expert_model_parallel_size") > 1:
-            assumed.append("tokens go to experts one by one, not gathered everywhere (`allgather`)")
-    changes |= _attention_of(args)
+        facts["extra_loss_copies"] = 1.0
     if args.get("recompute_granularity") == "selective":
         modules, argument = args.get("recompute_modules"), TABLE.arguments["recompute_modules"]
         drops = tuple(sorted(argument.plan_value(one) for one in modules))
-        changes["selective_drops"] = drops[0] if len(drops) == 1 else drops or "core"
-    return base.model_copy(update=changes)
+        facts["selective_drops"] = drops[0] if len(drops) == 1 else drops or "core"
+    if args.get("transformer_impl") == "local":
+        facts |= {"transformer_engine": False, "attention": "fused-softmax"}
+    if args.get("use_flash_attn"):
+        facts["attention"] = "flash2"
+    if backend not in (*_KERNELS, "auto"):
+        raise InputError(f"`--attention-backend {backend}` is not known here")
+    facts |= {"attention": _KERNELS[backend]} if backend in _KERNELS else {}
+    return base.model_copy(update=facts)
 
 
 def _is_unfused(args: Arguments) -> bool:
@@ -149,17 +146,3 @@ def _is_unfused(args: Arguments) -> bool:
     activation = "bias_swiglu_fusion" if gated else "bias_gelu_fusion"
     off = {name: args.get(name) is False for name in (activation, "bias_dropout_fusion")}
     return (activates and off[activation]) or (adds and off["bias_dropout_fusion"])
-
-
-def _attention_of(args: Arguments) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    if args.get("transformer_impl") == "local":
-        facts = {"transformer_engine": False, "attention": "fused-softmax"}
-    if args.get("use_flash_attn"):
-        facts["attention"] = "flash2"
-    backend = args.get("attention_backend")
-    if backend in _KERNELS:
-        facts["attention"] = _KERNELS[backend]
-    elif backend != "auto":
-        raise InputError(f"`--attention-backend {backend}` is not known here")
-    return facts

@@ -14,38 +14,35 @@ from cost_models.specs.training import TrainingSpec
 from planner.formats.exporter import JobExport, Settings
 from planner.formats.megatron.arguments import TABLE, Arguments
 
-_PRECISIONS: Mapping[str, Settings] = {
+PRECISIONS: Mapping[str, Settings] = {
+    "fp8": {"bf16": True, "fp8": "hybrid"},
+    "fp4": {"bf16": True, "fp4": "e2m1"},
     "bf16": {"bf16": True},
     "fp16": {"fp16": True},
     "fp32": {},
-    "fp8": {"bf16": True, "fp8": "hybrid"},
-    "fp4": {"bf16": True, "fp4": "e2m1"},
 }
+"""Precision of a plan → its arguments, those first of which others follow."""
 
 
 def write_training(export: JobExport) -> None:
     """Set Megatron Core's arguments for the fields of the training job that its table does not write."""
     job, training = export.job, export.job.training
-    wide = training.precision == "fp32"
     reason = "its products in fp32 are without TF32"
-    export.choose("training.precision", training.precision, _PRECISIONS, reason)
-    if training.optimizer == "adamw":
-        difference = "its Adam decays weights apart from gradients, as AdamW"
-        export.sets("training.optimizer", differs=difference, optimizer="adam")
-    else:
-        choices = {"sgd": {"optimizer": "sgd"}}
-        export.choose("training.optimizer", training.optimizer, choices, f"it has no {training.optimizer}")
-    if (training.gradient_dtype or job.stack.gradient_dtype) == "fp32" and not wide:
+    export.choose("training.precision", training.precision, PRECISIONS, reason)
+    TABLE.arguments["optimizer"].export(export)
+    difference = "its Adam decays weights apart from gradients, as AdamW"
+    is_adam = training.optimizer == "adamw"
+    export.sets("training.optimizer", differs=difference, optimizer="adam", when=is_adam)
+    if (training.gradient_dtype or job.stack.gradient_dtype) != "fp32":
+        narrow = training.precision not in ("fp16", "fp32")
+        export.sets("training.gradient_dtype", grad_reduce_in_bf16=True, when=narrow)
+    elif training.precision != "fp32":
         export.sets("training.gradient_dtype", accumulate_allreduce_grads_in_fp32=True)
-    elif not wide and training.precision != "fp16":
-        export.sets("training.gradient_dtype", grad_reduce_in_bf16=True)
-    export.supports({"training.state_dtype": ("its master weights are in fp32 or fp16", "fp32")})
-    narrow_moments = (training.moment_dtype or training.state_dtype) != "fp32"
-    if narrow_moments and job.layout.zero == 0:
-        export.lacks("training.moment_dtype", "only its distributed optimizer (zero1) keeps moments in bf16")
-    elif narrow_moments:
-        moments = {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
-        export.sets("training.moment_dtype", {"use_precision_aware_optimizer": True} | moments)
+    if (training.moment_dtype or training.state_dtype) != "fp32":
+        moments = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+        export.sets("training.moment_dtype", moments)
+        reason = "only its distributed optimizer (zero1) keeps moments in bf16"
+        export.lacks("training.moment_dtype", reason, when=job.layout.zero == 0)
     dropout = job.question.dropout
     export.sets("training.dropout", hidden_dropout=dropout, attention_dropout=dropout)
     if training.tokens is not None:
@@ -53,37 +50,33 @@ def write_training(export: JobExport) -> None:
         export.sets("training.tokens", differs="sequences", train_samples=samples)
 
 
-def training_of(args: Arguments, layout: Layout, stack_named: bool, assumed: list[str]) -> TrainingSpec:
+def training_of(args: Arguments, layout: Layout, stack_named: bool) -> TrainingSpec:
     """The training job (batch, sequence length, precision, optimizer) that Megatron-LM arguments describe.
     Raises InputError for an optimizer that is not priced here."""
-    batch = args.get("global_batch_size")
-    if batch is None:
-        batch = layout.mbs * layout.dp
-        assumed.append(f"a global batch of {batch}: one microbatch on every replica")
-    if args.has("rampup_batch_size"):
-        assumed.append("the batch as it is after its ramp")
-    length = args.get("seq_length")
+    batch, length = args.get("global_batch_size", layout.mbs * layout.dp), args.get("seq_length")
+    one_each = f"a global batch of {batch}: one microbatch on every replica"
+    args.assume(one_each, when=not args.has("global_batch_size"))
+    args.assume("the batch as it is after its ramp", when=args.has("rampup_batch_size"))
+    settings = ((name, args.values.get(name)) for name in PRECISIONS)
+    precision = next((name for name, value in settings if value not in (None, False)), "fp32")
+    args.assume("fp32: neither `--bf16` nor `--fp16` is there", when=precision == "fp32")
+    hidden, attention = args.get("hidden_dropout"), args.get("attention_dropout")
+    has_dropout = args.has("hidden_dropout")
+    args.assume(f"dropout {hidden:g}, Megatron-LM's default of `--hidden-dropout`", when=not has_dropout)
+    difference = f"attention's dropout ({attention:g}) as the hidden one ({hidden:g})"
+    args.assume(difference, when=has_dropout and hidden != attention)
     samples = args.get("train_samples", args.get("train_iters") * batch)
     fields: dict[str, Any] = {
         "global_batch": batch,
         "sequence_length": length,
-        "precision": _precision_of(args, assumed),
+        "precision": precision,
         "optimizer": TABLE.arguments["optimizer"].plan_value(args.get("optimizer")),
         "gradient_dtype": _gradients_of(args, stack_named),
-        "dropout": _dropout_of(args, assumed),
-        **({"tokens": float(samples * length)} if samples else {}),
+        "moment_dtype": "bf16" if args.get("exp_avg_dtype") in ("bf16", "fp16") else None,
+        "dropout": float(hidden),
+        "tokens": float(samples * length) if samples else None,
     }
-    if args.get("exp_avg_dtype") in ("bf16", "fp16"):
-        fields["moment_dtype"] = "bf16"
     return TrainingSpec(**fields)
-
-
-def _precision_of(args: Arguments, assumed: list[str]) -> str:
-    for precision in ("fp8", "fp4", "bf16", "fp16"):
-        if args.get(precision) not in (None, False):
-            return precision
-    assumed.append("fp32: neither `--bf16` nor `--fp16` is there")
-    return "fp32"
 
 
 def _gradients_of(args: Arguments, stack_named: bool) -> str | None:
@@ -94,12 +87,3 @@ def _gradients_of(args: Arguments, stack_named: bool) -> str | None:
     if args.get("grad_reduce_in_bf16") or args.get("main_grads_dtype") == "bf16":
         return "bf16"
     return "bf16" if args.get("fp16") and not stack_named else None
-
-
-def _dropout_of(args: Arguments, assumed: list[str]) -> float:
-    hidden, attention = args.get("hidden_dropout"), args.get("attention_dropout")
-    if not args.has("hidden_dropout"):
-        assumed.append(f"dropout {hidden:g}, Megatron-LM's default of `--hidden-dropout`")
-    elif hidden != attention:
-        assumed.append(f"attention's dropout ({attention:g}) as the hidden one ({hidden:g})")
-    return float(hidden)

@@ -8,7 +8,7 @@ models/mla_provider.py, recipes/gpt/h100/vanilla_gpt.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cost_models.documents import printable
@@ -19,6 +19,7 @@ from planner.formats.exporter import Job, JobExport, Settings
 from planner.formats.megatron.arguments import TABLE
 from planner.formats.megatron.script import reading_of, write_core
 from planner.formats.megatron.stack import FACTS
+from planner.formats.megatron.training import PRECISIONS
 from planner.formats.nemo.config_file import FileArguments, overrides
 from planner.formats.python_values import Call, Unknown, built_by, module_of
 from planner.formats.settings import Reading, gpus_of, without
@@ -66,6 +67,26 @@ _SOURCES = {
 """Name that recipes use → module that it is imported from."""
 
 
+_SEVERAL = {
+    "seq_length": "model.seq_length dataset.seq_length",
+    "vocab_size": "model.vocab_size tokenizer.vocab_size",
+    "use_distributed_optimizer": "ddp.use_distributed_optimizer optimizer.use_distributed_optimizer",
+}
+"""Argument of Megatron Core → its paths in Bridge, where it has several."""
+_SUMS = ("mixed_precision.grad_reduce_in_fp32", "ddp.grad_reduce_in_fp32")
+_TRANSLATED: Mapping[str, Settings] = {
+    "accumulate_allreduce_grads_in_fp32": dict.fromkeys(_SUMS, True),
+    "grad_reduce_in_bf16": dict.fromkeys(_SUMS, False),
+    "exp_avg_dtype": {"optimizer.exp_avg_dtype": py.Code("bfloat16")},
+    "exp_avg_sq_dtype": {"optimizer.exp_avg_sq_dtype": py.Code("bfloat16")},
+    "swiglu": {"model.gated_linear_unit": True, "model.activation_func": py.Code("silu")},
+    "squared_relu": {"model.activation_func": py.Code("squared_relu")},
+    "untie_embeddings_and_output_weights": {"model.share_embeddings_and_output_weights": False},
+    "tp_comm_overlap": {"comm_overlap": py.call("CommOverlapConfig", tp_comm_overlap=True)},
+}
+"""Argument of Megatron Core → settings in Bridge, where its value decides nothing more."""
+
+
 def _lines(job: Job, settings: Settings) -> Iterator[tuple[str, Any]]:
     """Yield path and value of every assignment to a Megatron Bridge configuration, in order."""
     if settings.get("multi_latent_attention"):
@@ -79,37 +100,21 @@ def _lines(job: Job, settings: Settings) -> Iterator[tuple[str, Any]]:
             yield from _bridge_settings(name, value).items()
 
 
-def _bridge_settings(name: str, value: Any) -> dict[str, Any]:
+def _bridge_settings(name: str, value: Any) -> Settings:
     """Settings of a Megatron Bridge configuration, path → value, for one argument of Megatron Core."""
+    if name in _TRANSLATED:
+        return _TRANSLATED[name]
     match name:
-        case "seq_length":
-            return {f"{part}.seq_length": value for part in ("model", "dataset")}
-        case "vocab_size":
-            return {f"{part}.vocab_size": value for part in ("model", "tokenizer")}
-        case "make_vocab_size_divisible_by":
-            return {"model.should_pad_vocab": True, f"model.{name}": value}
-        case "use_distributed_optimizer":
-            return {f"{part}.use_distributed_optimizer": value for part in ("ddp", "optimizer")}
-        case "accumulate_allreduce_grads_in_fp32" | "grad_reduce_in_bf16":
-            in_fp32 = name == "accumulate_allreduce_grads_in_fp32"
-            return {f"{part}.grad_reduce_in_fp32": in_fp32 for part in ("mixed_precision", "ddp")}
-        case "exp_avg_dtype" | "exp_avg_sq_dtype":
-            return {f"optimizer.{name}": py.Code("bfloat16")}
-        case "swiglu":
-            return {"model.gated_linear_unit": True, "model.activation_func": py.Code("silu")}
-        case "squared_relu":
-            return {"model.activation_func": py.Code("squared_relu")}
-        case "untie_embeddings_and_output_weights":
-            return {"model.share_embeddings_and_output_weights": False}
-        case "attention_backend":
-            return {"model.attention_backend": py.Code(f"AttnBackend.{value}")}
-        case "cp_comm_type":
-            return {"model.cp_comm_type": value[0]}
-        case "tp_comm_overlap":
-            return {"comm_overlap": py.call("CommOverlapConfig", tp_comm_overlap=True)}
         case "train_samples":
             return {"train.train_iters": None, "train.train_samples": value}
-    return {TABLE.arguments[name].spellings.get("bridge", f"model.{name}"): value}
+        case "make_vocab_size_divisible_by":
+            return {"model.should_pad_vocab": True, "model.make_vocab_size_divisible_by": value}
+        case "attention_backend":
+            value = py.Code(f"AttnBackend.{value}")
+        case "cp_comm_type":
+            value = value[0]
+    path = TABLE.arguments[name].spellings.get("bridge", f"model.{name}")
+    return dict.fromkeys(_SEVERAL.get(name, path).split(), value)
 
 
 def _text(job: Job, settings: Settings, name: str) -> str:
@@ -160,23 +165,20 @@ def read_bridge(
     """
     world, config = gpus_of("recipe", gpus), _recipe(text)
     mix, values = _mix(config.fields.pop("mixed_precision", "bf16_mixed")), _values(config)
-    file = FileArguments(Paths(without({**values, **overrides(also)}, ignore), TABLE))
+    file = FileArguments(settings=Paths(without({**values, **overrides(also)}, ignore), TABLE))
     _take_all(file)
-    args = file.args
     for name in mix:
-        args.assign(name, {"fp8": "hybrid", "fp4": "nvfp4"}.get(name, True), "mixed_precision")
+        file.assign(name, {"fp8": "hybrid", "fp4": "nvfp4"}.get(name, True), "mixed_precision")
     for name in ("overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer"):
-        if not args.has(name):
-            args.assign(name, False, f"ddp.{name}")
+        file.values.setdefault(name, False)
     overlaps = config.fields.get("comm_overlap")
     inside = isinstance(overlaps, Call) and overlaps.fields.get("tp_comm_overlap") is True
-    args.assign("tp_comm_overlap", inside, "comm_overlap")
+    file.assign("tp_comm_overlap", inside, "comm_overlap")
     in_fp32 = values.get("mixed_precision.grad_reduce_in_fp32", values.get("ddp.grad_reduce_in_fp32", True))
     name = "accumulate_allreduce_grads_in_fp32" if in_fp32 else "grad_reduce_in_bf16"
-    args.assign(name, True, "grad_reduce_in_fp32")
-    file.require_readable("recipe")
-    file.leave("bridge")
-    return reading_of(args, world, None, load_stack(stack or STACK), True, [])
+    file.assign(name, True, "grad_reduce_in_fp32")
+    file.finish("recipe", "bridge")
+    return reading_of(file, world, None, load_stack(stack or STACK))
 
 
 def _recipe(text: str) -> Call:
@@ -198,11 +200,10 @@ def _recipe(text: str) -> Call:
 def _mix(mix: Any) -> tuple[str, ...]:
     """Megatron-LM precisions ("bf16", "fp8", ...) of a Megatron Bridge mixed-precision recipe."""
     name = mix.name if isinstance(mix, Call) else mix
-    if name is None:
-        return ()
-    precisions = {"bf16_mixed": ("bf16",), "fp16_mixed": ("fp16",), _MIXES["fp4"]: ("bf16", "fp4")}
-    if isinstance(name, str) and name.startswith(("bf16_with_fp8", "bf16_with_mxfp8")):
-        return ("bf16", "fp8")
+    if str(name).startswith(("bf16_with_fp8", "bf16_with_mxfp8")):
+        name = _MIXES["fp8"]
+    precisions: dict[str | None, tuple[str, ...]] = {None: ()}
+    precisions |= {mix: tuple(PRECISIONS[name]) for name, mix in _MIXES.items()}
     if name not in precisions:
         raise InputError(f"`mixed_precision: {printable(str(name))}` is not known here")
     return precisions[name]
@@ -233,23 +234,20 @@ def _plain(value: Any) -> Any:
 
 
 def _take_all(file: FileArguments) -> None:
-    values, args, table = file.settings.values, file.args, TABLE
-    if (kind := file.get("model.activation_func")) == "squared_relu":
-        args.assign("squared_relu", True, "activation_func: squared_relu")
+    values, table = file.settings.values, TABLE
+    if (kind := file.setting("model.activation_func")) == "squared_relu":
+        file.assign("squared_relu", True, "activation_func: squared_relu")
     elif kind not in (None, "silu", "gelu"):
         raise InputError(f"`model.activation_func: {printable(str(kind))}` is not known here")
-    file.take_tied_embeddings()
     renamed = {path.rpartition(".")[2]: name for path, name in table.spelled("bridge").items()}
     del renamed["bias_activation_fusion"]  # one of two arguments, by the activation
     for path in values:
         part, _, name = path.partition(".")
-        ours = renamed.get(name, name)
-        if part not in _PARTS or table.fate(path, "bridge") is not None or ours in args.values:
+        name = renamed.get(name, name)
+        if part not in _PARTS or table.fate(path, "bridge") is not None or name in file.values:
             continue
-        if ours in _FIRST_OF_LIST and not isinstance(values[path], list | Unknown | None):
-            args.assign(ours, (str(file.get(path)),), f"{path}: {values[path]}")
-        elif ours in table.arguments:
-            file.take(path, ours)
-    file.take_fused_activation()
-    if args.has("num_query_groups"):
-        args.assign("group_query_attention", True, args.flags["num_query_groups"])
+        if name in _FIRST_OF_LIST and not isinstance(values[path], list | Unknown | None):
+            file.assign(name, (str(file.setting(path)),), f"{path}: {values[path]}")
+        elif name in table.arguments:
+            file.take(path, name)
+    file.take_implied()

@@ -120,7 +120,7 @@ def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> boo
     if check(job.question, job.layout):
         return False
     fields = target.field_exports(job)
-    if any(one.lacking for one in fields):
+    if any(one.verdict == "lacking" for one in fields):
         return False
     text = target.text(job, settings_of(fields), "plan.yaml")
     back = read(text)
@@ -260,5 +260,5 @@ def test_a_gelu_that_is_fused_elsewhere_only_is_named() -> None:
     stack = first.stack.model_copy(update={"fused_elementwise": False})
     cluster = resolve_cluster("dgx-h100", GPUS)
     job = Job(complete_question(first.model, cluster, first.training, stack=stack), first.layout)
-    lacking = [one.field for one in MEGATRON.field_exports(job) if one.lacking]
+    lacking = [one.field for one in MEGATRON.field_exports(job) if one.verdict == "lacking"]
     assert lacking == ["stack.fused_elementwise"]

@@ -68,7 +68,7 @@ def test_a_field_of_a_stack_is_a_fact_or_says_nothing_of_a_run() -> None:
 def test_every_field_of_a_plan_is_exported_in_order(name: str) -> None:
     exported = export(plan_of(name, USUAL[name]), name)
     assert [one.field for one in exported.fields] == list(field_paths())
-    assert not [one for one in exported.fields if one.lacking]
+    assert not [one for one in exported.fields if one.verdict == "lacking"]
 
 
 SHAPES = [
@@ -101,7 +101,7 @@ def test_a_change_that_changes_the_price_changes_the_file_or_is_named(name: str)
 
     def answers(job: Job) -> dict[str, tuple[Any, ...]]:
         fields = one.target.field_exports(job)
-        return {each.field: (each.settings, each.verdict, each.difference) for each in fields}
+        return {each.field: (each.settings, each.verdict, each.note) for each in fields}
 
     drawn = list(draw(one.stack, number(2, 20), 3, name, one.models))
     for asked, layout in drawn:
@@ -164,7 +164,7 @@ def read_all(
     """Those of the drawn that the target has all words for, with its settings and what its parser made of them."""
     one: Read = TARGETS[name]
     translated = [one.target.field_exports(Job(*each)) for each in drawn]
-    said = [not any(field.lacking for field in fields) for fields in translated]
+    said = [not any(field.verdict == "lacking" for field in fields) for fields in translated]
     drawn = list(compress(drawn, said))
     assert 2 * len(drawn) > len(said)
     settings = [settings_of(fields) for fields in compress(translated, said)]
