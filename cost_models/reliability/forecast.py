@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown
@@ -24,7 +25,7 @@ LEAST_GOODPUT = 1e-3
 """Minimum share of a job's time spent on training; below it the job is taken to never end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """Expected duration and time breakdown of a training job under failures, for one interval between checkpoints."""
 
@@ -32,22 +33,58 @@ class Forecast:
     operations: OperationsSpec
     interval: int
     """Number of steps from one checkpoint to the next."""
-    segment: Segment
-    """The steps between two checkpoints, at the pace of the slowest host."""
-    waiting: Waiting
-    slowdown: float
-    """Factor on the seconds of a step from slow hosts that are kept; 1 without any."""
     evicts: bool
     """Whether slow hosts are replaced rather than kept."""
-    maintained: float
-    """Share of all time taken by planned stops."""
-    copy: float
-    """Seconds in which GPUs wait for their share of a checkpoint to be copied to the host."""
-    flush: float
-    """Seconds in which hosts write a checkpoint to storage."""
 
-    read: float = 0.0
-    """Seconds in which a restart reads a checkpoint."""
+    @property
+    def copy(self) -> float:
+        """Seconds in which GPUs wait for their share of a checkpoint to be copied to the host."""
+        link = self.operations.host_copy or self.job.host_bandwidth
+        return self.operations.pause + (
+            0.0 if link is None else self.job.checkpoint_bytes / self.job.gpus / link
+        )
+
+    @property
+    def flush(self) -> float:
+        """Seconds in which hosts write a checkpoint to storage."""
+        return self.job.checkpoint_bytes / self.operations.storage_write
+
+    @property
+    def read(self) -> float:
+        """Seconds in which a restart reads a checkpoint."""
+        return self.job.reading(self.operations.storage_read or self.operations.storage_write)
+
+    @property
+    def slowdown(self) -> float:
+        """Factor on the seconds of a step from slow hosts that are kept; 1 without any."""
+        any_slow = 1 - (1 - self.operations.slow_hosts) ** self.job.nodes
+        return 1.0 if self.evicts else 1 + self.operations.slowness * any_slow
+
+    @cached_property
+    def segment(self) -> Segment:
+        """The steps between two checkpoints, at the pace of the slowest host."""
+        operations, behind = self.operations, self.operations.asynchronous
+        started = self.job.restart.total if self.job.restart else 0.0
+        return Segment(
+            work=self.interval * (self.job.step_seconds * self.slowdown),
+            saving=self.copy if behind else self.copy + self.flush,
+            restart=operations.detection + max(operations.restart, started) + self.read,
+            mtbf=operations.mtbf / self.job.gpus,
+            lag=self.flush if behind else 0.0,
+        )
+
+    @cached_property
+    def waiting(self) -> Waiting:
+        """Chance and time of waiting for a spare node after a failure."""
+        return waiting(self.operations.spares, self.operations.repair, self.segment.mtbf)
+
+    @property
+    def maintained(self) -> float:
+        """Share of all time taken by planned stops."""
+        stop, segment = self.operations.maintenance, self.segment
+        return (
+            0.0 if stop is None else min(0.99, (stop.takes + segment.restart + segment.saving) / stop.every)
+        )
 
     @property
     def resumes(self) -> Breakdown | None:
@@ -71,13 +108,8 @@ class Forecast:
         """Expected seconds of the restarts that replace slow hosts, over the entire job."""
         if not self.evicts:
             return 0.0
-        slow = self.operations.slow_hosts
-        return (
-            slow
-            / (1 - slow)
-            * (self.job.nodes + self.failures)
-            * (self.segment.restart + self.segment.saving)
-        )
+        slow, once = self.operations.slow_hosts, self.segment.restart + self.segment.saving
+        return slow / (1 - slow) * (self.job.nodes + self.failures) * once
 
     @property
     def seconds(self) -> float:
@@ -164,52 +196,35 @@ def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) 
 
 
 def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evicts: bool) -> Forecast:
-    link, flush = operations.host_copy or job.host_bandwidth, job.checkpoint_bytes / operations.storage_write
-    copy = operations.pause + (0.0 if link is None else job.checkpoint_bytes / job.gpus / link)
-    saving, lag = (copy, flush) if operations.asynchronous else (copy + flush, 0.0)
-    read = job.reading(operations.storage_read or operations.storage_write)
-    restart = operations.detection + max(operations.restart, job.restart.total if job.restart else 0.0) + read
-    mtbf = operations.mtbf / job.gpus
-    if mtbf <= restart:
-        fails = f"with {job.gpus:,} GPUs something fails every {format_seconds(mtbf)}"
-        message = f"the job never ends: {fails}, and a restart takes {format_seconds(restart)}"
+    every_step = Forecast(job=job, operations=operations, interval=1, evicts=evicts)
+    step = every_step.segment
+    if step.mtbf <= step.restart:
+        fails = f"with {job.gpus:,} GPUs something fails every {format_seconds(step.mtbf)}"
+        message = f"the job never ends: {fails}, and a restart takes {format_seconds(step.restart)}"
         raise InfeasibleError(message, hint="fewer GPUs, a longer --mtbf, or a quicker restart")
-    stop = operations.maintenance
-    any_slow = 1 - (1 - operations.slow_hosts) ** job.nodes
-    slowdown = 1.0 if evicts else 1 + operations.slowness * any_slow
-    step = Segment(work=job.step_seconds * slowdown, saving=saving, restart=restart, mtbf=mtbf, lag=lag)
-    if interval is not None:
-        _require_possible(interval, job, operations, step)
-    result = Forecast(
-        job=job,
-        operations=operations,
-        interval=1,
-        segment=step,
-        waiting=waiting(operations.spares, operations.repair, mtbf),
-        slowdown=slowdown,
-        evicts=evicts,
-        maintained=0.0 if stop is None else min(0.99, (stop.takes + restart + saving) / stop.every),
-        copy=copy,
-        flush=flush,
-        read=read,
-    )
-    return with_interval(result, interval or min(best_steps(step), job.steps))
+    if interval is None:
+        return replace(every_step, interval=min(best_steps(step), job.steps))
+    if not 1 <= interval <= job.steps:
+        raise InputError(f"a job of {job.steps:,} steps cannot save every {interval:,} of them")
+    if interval < (fewest := least_steps(step)):
+        rate, hint = format_bandwidth(operations.storage_write), f"--every {fewest} or more"
+        message = (
+            f"storage takes {format_bytes(job.checkpoint_bytes)} at {rate}: longer than {interval:,} steps"
+        )
+        problems = [Problem("--every", message)]
+        raise InputError("checkpoints come faster than storage takes them", problems=problems, hint=hint)
+    return replace(every_step, interval=interval)
 
 
-def with_interval(prediction: Forecast, interval: int) -> Forecast:
-    """Copy of a forecast with a different number of steps between checkpoints."""
-    step = prediction.job.step_seconds * prediction.slowdown
-    return replace(prediction, interval=interval, segment=replace(prediction.segment, work=interval * step))
-
-
-def least_steps(prediction: Forecast) -> int:
-    """Minimum number of steps between checkpoints at which storage finishes one checkpoint before the next."""
-    return _least_interval(with_interval(prediction, 1).segment)
+def least_steps(step: Segment) -> int:
+    """Minimum number of steps between checkpoints at which storage finishes one checkpoint before the next; `step` is
+    a segment of one step."""
+    return max(1, math.ceil((step.lag - step.saving) / step.work))
 
 
 def best_steps(step: Segment) -> int:
     """Number of steps between checkpoints with the least expected time; `step` is a segment of one step."""
-    fewest = _least_interval(step)
+    fewest = least_steps(step)
     work = best_work(step.saving, step.mtbf) / step.work
     near = {max(fewest, math.floor(work)), max(fewest, math.ceil(work)), fewest}
 
@@ -218,21 +233,3 @@ def best_steps(step: Segment) -> int:
         return candidate.expected / candidate.work
 
     return min(sorted(near), key=cost)
-
-
-def _least_interval(step: Segment) -> int:
-    """Minimum number of steps in which storage finishes writing a checkpoint."""
-    return max(1, math.ceil((step.lag - step.saving) / step.work))
-
-
-def _require_possible(interval: int, job: Job, operations: OperationsSpec, step: Segment) -> None:
-    """Raise InputError if a job cannot save a checkpoint every `interval` steps."""
-    if not 1 <= interval <= job.steps:
-        raise InputError(f"a job of {job.steps:,} steps cannot save every {interval:,} of them")
-    fewest = _least_interval(step)
-    if interval >= fewest:
-        return
-    rate, hint = format_bandwidth(operations.storage_write), f"--every {fewest} or more"
-    message = f"storage takes {format_bytes(job.checkpoint_bytes)} at {rate}: longer than {interval:,} steps"
-    problems = [Problem("--every", message)]
-    raise InputError("checkpoints come faster than storage takes them", problems=problems, hint=hint)

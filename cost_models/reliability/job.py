@@ -68,7 +68,7 @@ def group_sizes(layout: Layout) -> tuple[int, ...]:
 def requests(sizes: Sequence[int]) -> int:
     """Number of a rank's requests to the rendezvous store for process groups of `sizes` ranks; the first group
     has all ranks."""
-    return sum(1 + 2 * _peers(size) for size in sizes) + 2 * max(0, _peers(sizes[0]) - 1)
+    return sum(1 + 2 * ceil(log2(size)) for size in sizes) + 2 * max(0, ceil(log2(sizes[0])) - 1)
 
 
 def requests_of_all_pairs(sizes: Sequence[int]) -> int:
@@ -96,10 +96,6 @@ def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Break
         weights=weights,
         first_step=blocks * float(seconds["first_split_block"]) if split else 0.0,
     )
-
-
-def _peers(size: int) -> int:
-    return ceil(log2(size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ spare, twice the storage, half the restart, rarer failures.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,9 +14,8 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.errors import InfeasibleError
-from cost_models.reliability.forecast import Forecast, forecast, with_interval
+from cost_models.reliability.forecast import Forecast, forecast
 from cost_models.reliability.segments import truncated
-from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import grouped
 
 RUNS = 10_000
@@ -53,8 +51,8 @@ def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Array:
     draws = []
     for place, step in enumerate(steps):
         timed = forecast(replace(prediction.job, step_seconds=float(step)), prediction.operations)
-        same_interval = with_interval(timed, prediction.interval)
-        draws.append(draw_ends(same_interval, max(1, runs // len(steps)), SEED + place))
+        timed = replace(timed, interval=prediction.interval)
+        draws.append(draw_ends(timed, max(1, runs // len(steps)), SEED + place))
     return np.sort(np.concatenate(draws))
 
 
@@ -87,10 +85,22 @@ def changes_of(current: Forecast, interval: int | None = None) -> tuple[Change, 
     Each keeps the interval between checkpoints that the user fixed, and the best one is a change of its own;
     where nobody fixed it each has its own best.
     """
-    changes = []
-    for name, operations in _changed(current.operations):
+    now, changes = current.operations, []
+    spares, read = now.spares, now.storage_read or now.storage_write
+    updates: dict[str, dict[str, object]] = {
+        "one more spare node": {} if spares is None else {"spares": spares + 1},
+        "twice the spare nodes": {"spares": 2 * spares} if spares else {},
+        "twice the storage bandwidth": {"storage_write": 2 * now.storage_write, "storage_read": 2 * read},
+        "half the time to detect and restart": {"detection": now.detection / 2, "restart": now.restart / 2},
+        "half as many failures": {"mtbf": 2 * now.mtbf},
+        "writing to storage while training": {} if now.asynchronous else {"asynchronous": True},
+        "no slow hosts": {"slow_hosts": 0.0} if now.slow_hosts else {},
+        "no planned stops": {} if now.maintenance is None else {"maintenance": None},
+    }
+    for name, update in updates.items():
         with suppress(InfeasibleError):
-            changes.append(Change(name, forecast(current.job, operations, interval)))
+            if update:
+                changes.append(Change(name, forecast(current.job, now.model_copy(update=update), interval)))
     if interval is not None:
         best = forecast(current.job, current.operations)
         oftener = "often" if best.interval < interval else "rarely"
@@ -100,22 +110,3 @@ def changes_of(current: Forecast, interval: int | None = None) -> tuple[Change, 
 
 
 _WORTH = 1e-3
-
-
-def _changed(now: OperationsSpec) -> Iterator[tuple[str, OperationsSpec]]:
-    if now.spares is not None:
-        yield "one more spare node", now.model_copy(update={"spares": now.spares + 1})
-    if now.spares is not None and now.spares:
-        yield "twice the spare nodes", now.model_copy(update={"spares": 2 * now.spares})
-    read = now.storage_read or now.storage_write
-    faster = {"storage_write": 2 * now.storage_write, "storage_read": 2 * read}
-    yield "twice the storage bandwidth", now.model_copy(update=faster)
-    sooner = {"detection": now.detection / 2, "restart": now.restart / 2}
-    yield "half the time to detect and restart", now.model_copy(update=sooner)
-    yield "half as many failures", now.model_copy(update={"mtbf": 2 * now.mtbf})
-    if not now.asynchronous:
-        yield "writing to storage while training", now.model_copy(update={"asynchronous": True})
-    if now.slow_hosts:
-        yield "no slow hosts", now.model_copy(update={"slow_hosts": 0.0})
-    if now.maintenance is not None:
-        yield "no planned stops", now.model_copy(update={"maintenance": None})

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.errors import InfeasibleError
-from cost_models.reliability.forecast import Forecast, least_steps, with_interval
+from cost_models.reliability.forecast import Forecast, least_steps
 from cost_models.reliability.forecast import forecast as forecast_of
 from cost_models.units import format_days, grouped
 from meshwright.plots.parts import style
@@ -107,11 +107,11 @@ def forecast_frame(found: Forecast) -> pd.DataFrame:
 
 
 def _intervals(found: Forecast) -> Iterator[Forecast]:
-    least = max(found.interval / _SPREAD, least_steps(found))
+    least = max(found.interval / _SPREAD, least_steps(replace(found, interval=1).segment))
     most = min(found.interval * _SPREAD, found.job.steps)
     steps = np.round(np.geomspace(least, max(least, most), _INTERVALS)).astype(int)
     for every in sorted({*steps.tolist(), found.interval}):
-        yield with_interval(found, every)
+        yield replace(found, interval=every)
 
 
 def _sizes(found: Forecast) -> Iterator[Forecast]:

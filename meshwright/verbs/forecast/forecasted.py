@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
 from statistics import NormalDist
@@ -13,7 +13,7 @@ import numpy as np
 from cost_models.estimate import Breakdown
 from cost_models.expected import ExpectedStep
 from cost_models.question import Question
-from cost_models.reliability.forecast import Forecast, with_interval
+from cost_models.reliability.forecast import Forecast
 from cost_models.reliability.outlook import Change, changes_of, draw_ends, draw_ends_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.units import format_count, format_days, format_seconds, grouped
@@ -209,7 +209,7 @@ class Forecasted(AnswerBase):
         wait = f"GPUs wait {format_seconds(one.saving)}" if one.saving else "GPUs do not wait"
         readable = f", readable {format_seconds(one.lag)} later" if one.lag else ""
         words = f"Save every {grouped(found.interval)} steps ({_time(one.work)}): {wait}{readable}"
-        longer = with_interval(found, min(10 * found.interval, found.job.steps))
+        longer = replace(found, interval=min(10 * found.interval, found.job.steps))
         if longer.interval > found.interval:
             words += f"; ten times as rarely ends it {_later(longer.seconds - found.seconds)}"
         return words

@@ -11,7 +11,7 @@ from forecast_job import JOB
 
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_operations, names
-from cost_models.reliability.forecast import forecast, with_interval
+from cost_models.reliability.forecast import forecast
 from cost_models.reliability.outlook import RUNS, changes_of, draw_ends, draw_ends_of
 from cost_models.specs.cluster import OperationsSpec
 
@@ -78,7 +78,7 @@ def test_draws_agree_with_mean_and_deviation() -> None:
 def test_no_other_interval_ends_it_sooner() -> None:
     found = forecast(JOB, BUSY)
     for every in (1, found.interval - 1, found.interval + 1, 10 * found.interval):
-        assert with_interval(found, every).seconds >= found.seconds
+        assert replace(found, interval=every).seconds >= found.seconds
 
 
 def test_what_helps_ends_it_sooner() -> None:
