@@ -28,8 +28,8 @@ from results import read_csv
 from cost_models.defaults import OWN_STACK
 from cost_models.files import catalog
 from cost_models.measured.calibration.microbenchmark_fit import table_rates
-from cost_models.recommender.estimating import RecommenderEstimate, estimate
-from cost_models.recommender.priced import STAGES
+from cost_models.recommender.options import STAGES
+from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.specs.recommender.constants import TablePoint, TableRates
 from cost_models.specs.recommender.sharding import parse_sharding

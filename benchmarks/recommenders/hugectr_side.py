@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.recommenders.instances import Instance, Table, public
 from benchmarks.recommenders.run import append
-from cost_models.recommender.priced import PricedOptions
+from cost_models.recommender.options import PricedOptions
 from cost_models.specs.recommender.sharding import Option
-from planner.recommender.answer import plan_sharding
+from planner.recommender.search import plan_sharding
 
 WORK, BANDWIDTH = 4.0, 60.0
 CAPACITY = 60e9

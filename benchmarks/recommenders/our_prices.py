@@ -11,7 +11,7 @@ from benchmarks.recommenders.instances import Instance
 from benchmarks.recommenders.planners.torchrec import TorchRecTopology, torchrec_options
 from cost_models.arrays import Array
 from cost_models.files.catalog import load_cluster, load_profile, load_stack
-from cost_models.recommender.priced import STAGES, PricedOptions
+from cost_models.recommender.options import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.constants import EmbeddingProfile
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec

@@ -51,8 +51,8 @@ def ours(instance: Instance) -> None:
     """Our search of an instance by both objectives: two rows of ours.csv, rated by TorchRec."""
     from benchmarks.recommenders.our_prices import agree, our_prices
     from benchmarks.recommenders.torchrec_side import TorchRec, stages
-    from planner.recommender.answer import plan_sharding
-    from planner.recommender.search.problem import OBJECTIVES
+    from planner.recommender.problem import OBJECTIVES
+    from planner.recommender.search import plan_sharding
 
     view = TorchRec(instance)
     options, priced, enumerated_seconds = view.enumerated()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recommenders.instances import Instance
-from cost_models.recommender.priced import PricedOptions
+from cost_models.recommender.options import PricedOptions
 from cost_models.specs.recommender.sharding import Option
-from planner.recommender.answer import ShardingAnswer
+from planner.recommender.search import ShardingAnswer
 
 GIB = 1024**3
 PER_MS = GIB / 1000

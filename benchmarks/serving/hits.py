@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from cost_models.files.recommenders import steps_of
-from cost_models.recommender.accesses import Accesses, accesses_of
-from cost_models.recommender.caching import lru_curve
+from cost_models.recommender.accesses import Accesses, accesses_of, lru_curve
 from cost_models.specs.recommender.model import TableSpec
 from executor.embeddings.bags import Bags
 from executor.embeddings.cache import CachedSets, HottestRows

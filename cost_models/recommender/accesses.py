@@ -1,5 +1,5 @@
-"""Distribution of accesses over the rows of an embedding table, with the share of the hottest rows, the rows
-for a share, and the distinct rows of a batch.
+"""Distribution of accesses over the rows of an embedding table, and hits of caches that hold its most used rows or
+the rows used last.
 
     p_r      share of the accesses that go to the row of rank r, the hottest first
     h(f)     share of the accesses that go to the f hottest rows, Σ_{r ≤ f} p_r: concave, as p_r never rises
@@ -9,18 +9,40 @@ Accesses are steps of rows that are used alike. A recorded histogram is steps as
 p_r ∝ r^−s, the first ranks are steps of their own and each later step holds 1/64 more ranks: its share is the exact
 sum of its ranks (formula of Euler and Maclaurin, whose first term left out is below 1e-9 of a step), spread over them
 evenly, which changes h and U inside of steps by s / (8 · 64²) of a step's share, 3e-5 of it for s = 1.
+
+A cache holds
+
+    hottest    the f rows that are used most, for good (what counting uses ends with): hits h(f)
+    lru        the C rows that were used last: a row is there if one of the last n accesses was to it, so that
+
+                   C = U(n) = Σ_r 1 − (1 − p_r)^n,    hits = Σ_r p_r (1 − (1 − p_r)^n)
+
+               for accesses that do not depend on one another (Fagin 1977; Che, Tung and Wang 2002)
+
+A batch of n accesses counts as one use of all its rows, and brings up once what it repeats, so that `lru` has the rows
+of the last w accesses, U(w) = C, and a batch lacks
+
+    Σ_r (1 − (1 − p_r)^n) (1 − p_r)^w = U(n + w) − U(w)     rows; for n = 1 one less its hits, as above
+
+Where it names more rows than there is room for, U(n) > C, all else is evicted, and of its rows those used most are let
+in, whose numbers come first: a row of the kept ones is there with the chance q_r = 1 − (1 − p_r)^n that the batch
+before named it, Σ_kept q_r = C.
+
+Both curves are concave: the slope of the first is p_r, that of the second a mean of p_r with weights p_r (1 − p_r)^n,
+which leave the hot rows as n grows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array, Ints
-from cost_models.specs.recommender.model import TableSpec
+from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 
 HEAD = 1024
 """Number of the most used rows that each form a step of their own in a Zipf distribution."""
@@ -133,3 +155,148 @@ def power_sums(lower: Array, up_to: Array, exponent: float) -> Array:
     ends = (up_to**-exponent - lower**-exponent) / 2
     slopes = exponent * (lower ** (-exponent - 1) - up_to ** (-exponent - 1)) / 12
     return integral + ends + slopes
+
+
+Policy = Literal["hottest", "lru"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+TAG_BYTES = 16.0
+"""Bytes of device memory for each cached row in addition to its vector: its key and when, or how often, it
+was used, 8 bytes each (FBGEMM's `lxu_cache_state` and `lxu_state`)."""
+_WINDOWS_PER_E_FOLD = 16
+"""Number of window lengths, for each factor e, at which the hit curve of an `lru` cache is computed. The
+curve is straight between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedTables:
+    """Embedding tables that share a cache, in C classes, with bytes of rows and hit rates by number of cached
+    rows."""
+
+    names: tuple[str, ...]
+    counts: Array
+    """(C,) number of tables in each class."""
+    rows: Array
+    """(C,) number of rows of each table."""
+    vector_bytes: Array
+    """(C,) bytes of a row outside of the cache."""
+    lookups: Array
+    """(C,) number of ids of a sample that are looked up in each table."""
+    accesses: tuple[Accesses, ...]
+    curves: tuple[Accesses, ...]
+    """Hits of each table by number of cached rows."""
+    policy: Policy
+
+    @property
+    def row_bytes(self) -> Array:
+        """(C,) bytes of one row in the cache, with its tag."""
+        return self.vector_bytes + TAG_BYTES
+
+    @property
+    def weights(self) -> Array:
+        """(C,) share of all accesses that go to the tables of each class."""
+        class_lookups = self.counts * self.lookups
+        return np.asarray(class_lookups / class_lookups.sum())
+
+    @property
+    def cached_whole_bytes(self) -> float:
+        """Bytes of a cache that holds all rows of all tables."""
+        return float(self.counts @ (self.rows * self.row_bytes))
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all rows of all tables, outside of the cache."""
+        return float(self.counts @ (self.rows * self.vector_bytes))
+
+    def table_hits(self, rows: npt.ArrayLike) -> Array:
+        """(C,) hit rate of each table with `rows` of its rows cached."""
+        cached_rows = np.broadcast_to(np.asarray(rows, np.float64), len(self.curves))
+        return np.array([curve.hits(held) for curve, held in zip(self.curves, cached_rows, strict=True)])
+
+    def hits(self, rows: npt.ArrayLike) -> float:
+        """Share of the accesses to all tables that hit the cache, with `rows` rows of each table cached."""
+        return float(self.weights @ self.table_hits(rows))
+
+    def distinct_cold_rows(self, ids: Array, cached: Array) -> Array:
+        """(N, C) number of distinct rows of each table that N batches of `ids` (N, C) look up outside its
+        `cached` hottest rows."""
+        triples = zip(self.accesses, ids.T, cached, strict=True)
+        cold_rows = [table.distinct(of) - table.distinct(of, held) for table, of, held in triples]
+        return np.maximum(0.0, np.stack(cold_rows, axis=-1))
+
+
+def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy = "hottest") -> CachedTables:
+    """Sizes and access distributions of a model's embedding tables, for a cache with eviction by `policy`."""
+    classes = model.classes
+    accesses = tuple(map(accesses_of, classes))
+    return CachedTables(
+        names=tuple(one.name for one in classes),
+        counts=np.array([one.count for one in classes], np.float64),
+        rows=np.array([one.rows for one in classes], np.float64),
+        vector_bytes=np.array([one.width * element_bytes for one in classes]),
+        lookups=np.array([one.pooling for one in classes], np.float64),
+        accesses=accesses,
+        curves=accesses if policy == "hottest" else tuple(map(lru_curve, accesses)),
+        policy=policy,
+    )
+
+
+def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
+    """(N, C) number of rows of each table that N batches of `ids` (N, C) fetch into a cache of `cached` rows
+    (C,)."""
+    if tables.policy == "hottest":
+        return tables.distinct_cold_rows(ids, cached)
+    triples = zip(tables.accesses, ids.T, cached, strict=True)
+    return np.stack([_lru_brings(accesses, of, float(held)) for accesses, of, held in triples], axis=-1)
+
+
+def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
+    """(N,) number of rows of one table that batches of `batch` ids fetch into a least-recently-used cache of
+    `capacity` rows."""
+    distinct, window = accesses.distinct, _window(accesses, capacity)
+    fetched = distinct(batch + window) - distinct(window) if np.isfinite(window) else 0.0 * batch
+    chances = -np.expm1(batch[:, None] * accesses.log_others)
+    of_step = accesses.rows * chances
+    room = capacity - (np.cumsum(of_step, axis=-1) - of_step)
+    resident_share = np.clip(room / np.maximum(of_step, 1e-300), 0.0, 1.0)
+    absent = (of_step * (1.0 - resident_share * chances)).sum(-1)
+    return np.where(distinct(batch) > capacity, absent, np.maximum(fetched, 0.0))
+
+
+def _window(accesses: Accesses, capacity: float) -> float:
+    """Number of accesses whose expected number of distinct rows is `capacity`, U⁻¹; infinite if all rows fit.
+    By Newton's method from below, as U is concave."""
+    if capacity >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
+        return float("inf")
+    logs = accesses.log_others
+    window = capacity
+    for _ in range(200):
+        absent = np.exp(window * logs)
+        lacking = capacity - float(accesses.rows @ (1.0 - absent))
+        if lacking <= 1e-9 * capacity:
+            break
+        window += lacking / -float((accesses.rows * logs) @ absent)
+    return window
+
+
+def lru_curve(accesses: Accesses) -> Accesses:
+    """Hit rate of a least-recently-used cache over the number of cached rows, as steps of decreasing hits per row."""
+    used = accesses.share_of_row[accesses.shares > 0]
+    if len(accesses.rows) == 1 or used[0] >= 1:
+        return accesses
+    folds = np.log(40.0 / used[-1])  # by then the row used least is there, but for e^-40
+    windows = np.exp(np.linspace(0.0, folds, int(np.ceil(folds * _WINDOWS_PER_E_FOLD)) + 1))
+    logs = windows[:, None] * accesses.log_others
+    present, absent = -np.expm1(logs), np.exp(logs)
+    rows = _rises(present @ accesses.rows, absent @ accesses.rows)
+    shares = _rises(present @ accesses.shares, absent @ accesses.shares)
+    distinguishable = rows > 1e-9 * np.cumsum(rows)
+    return Accesses.of_steps(rows[distinguishable], shares[distinguishable])
+
+
+def _rises(present: Array, absent: Array) -> Array:
+    """Increments of a cumulative curve from 0 to the total, from `present` or the complement `absent`,
+    whichever loses fewer digits."""
+    curve, gone = np.concatenate(([0.0], present, present[-1:] + absent[-1])), np.append(absent, 0.0)
+    late = -np.diff(np.concatenate(([curve[-1]], gone)))
+    return np.where(curve[1:] < 0.5 * curve[-1], np.diff(curve), late)

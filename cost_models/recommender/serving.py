@@ -27,9 +27,9 @@ from pydantic import Field
 
 from cost_models.arrays import Array
 from cost_models.base import Overhead, Spec
-from cost_models.recommender.caching import TAG_BYTES, CachedTables, Policy, cached_tables, rows_brought
-from cost_models.recommender.prices.dense import DenseNetwork
-from cost_models.recommender.prices.lookup import ID_BYTES
+from cost_models.recommender.accesses import TAG_BYTES, CachedTables, Policy, cached_tables, rows_brought
+from cost_models.recommender.dense import DenseNetwork
+from cost_models.recommender.memory import ID_BYTES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoint
 from cost_models.specs.recommender.model import RecommenderSpec

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cost_models.recommender.priced import STAGES
+from cost_models.recommender.options import STAGES
 from executor.embeddings.bags import Bags, cut
 from executor.embeddings.places import Places, Slice
 

@@ -15,10 +15,8 @@ import numpy as np
 import torch
 
 from cost_models.errors import InputError, RunError
-from cost_models.recommender.estimating import RecommenderEstimate, estimate
-from cost_models.recommender.priced import STAGES
-from cost_models.recommender.prices.exchange import links_of
-from cost_models.recommender.prices.pricing import reduction_seconds
+from cost_models.recommender.options import STAGES
+from cost_models.recommender.prices import RecommenderEstimate, estimate, links_of, reduction_seconds
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.places import Places
 from executor.emulate.alone import (

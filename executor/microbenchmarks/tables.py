@@ -22,7 +22,7 @@ from cost_models.measured.calibration.microbenchmark_fit import (
     SUMS,
     moved_bytes,
 )
-from cost_models.recommender.caching import POLICIES
+from cost_models.recommender.accesses import POLICIES
 from cost_models.specs.recommender.training import TableOptimizer
 from executor.embeddings.bags import Bags, pooled, row_gradients
 from executor.embeddings.cache import CachedSets, HottestRows

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.arrays import Array, Bools
-from cost_models.recommender.priced import STAGES
+from cost_models.recommender.options import STAGES
 from executor.data.ahead import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks
 from executor.data.criteo import RecordedClicks

@@ -17,7 +17,7 @@ from executor.emulate.alone import device_for, name_of, require_memory
 from executor.serving.requests import Batch, drawn, in_batches, recorded
 from executor.serving.tables import ServedTables
 from executor.timing import finish
-from planner.serving.serving_plan import ServingPlan
+from planner.serving import ServingPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

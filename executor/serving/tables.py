@@ -34,7 +34,7 @@ from executor.embeddings.collection import DTYPES
 from executor.embeddings.holding import fill, on_host
 from executor.embeddings.places import Slice
 from executor.emulate.alone import free_bytes, require_memory
-from planner.serving.serving_plan import ServingPlan, rows_on_host
+from planner.serving import ServingPlan, rows_on_host
 
 
 class StoredRows:

@@ -17,8 +17,7 @@ from meshwright.plots.drawn import Drawing
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.style import Frame
 from meshwright.render.words import percent, size_unit, time_unit
-from planner.serving.knapsack import filling_order, one_share
-from planner.serving.serving_plan import ServingPlan, load_serving_plan, rows_on_host
+from planner.serving import ServingPlan, filling_order, load_serving_plan, one_share, rows_on_host
 
 _POINTS = 60
 _SMALLEST = 1e-5

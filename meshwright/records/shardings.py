@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.recommender.estimating import RecommenderEstimate
-from cost_models.recommender.prices import memory
+from cost_models.recommender import memory
+from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from meshwright.records import frame_of

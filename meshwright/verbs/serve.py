@@ -16,7 +16,7 @@ from meshwright.verbs.contract.family import ServesCaches, verbs_with
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile
     from meshwright.terminal.output import Output
-    from planner.serving.serving_plan import ServingPlan
+    from planner.serving import ServingPlan
 
 
 @dataclass(frozen=True)

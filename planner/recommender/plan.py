@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from cost_models.base import Spec
 from cost_models.errors import InputError, Problem
-from cost_models.recommender.estimating import RecommenderEstimate, estimate
+from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
@@ -19,8 +19,8 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 from cost_models.units import Bytes
 from planner.plan import AnyPlan, package_version
-from planner.recommender.answer import ShardingCertificate
 from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
+from planner.recommender.search import ShardingCertificate
 
 _QUESTION = ("model", "cluster", "training", "stack", "hardware", "embedding")
 """Fields that a plan has in common with its question."""

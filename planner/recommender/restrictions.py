@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.recommender.priced import PricedOptions
-from cost_models.recommender.prices.pricing import priced_options
+from cost_models.recommender.options import PricedOptions, default_options
+from cost_models.recommender.prices import priced_options
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.recommender.rows import default_options
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import FORMS, Option, Sharding, TableWord, parse_words
 

@@ -16,17 +16,15 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.errors import InfeasibleError
-from cost_models.recommender.priced import PricedOptions
+from cost_models.recommender.options import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import format_bytes
 from planner.exact.solvers import SolverName, available_solver, solve
-from planner.recommender.answer import ShardingCertificate, certificate_fields, rows_of
+from planner.recommender.problem import Problem, limited, pose
+from planner.recommender.program import OptionsProgram, PlacesProgram
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search.problem import Problem, limited, pose
-from planner.recommender.search.program import OptionsProgram, PlacesProgram
-from planner.recommender.search.search import FLAT_CLASSES, Search
-from planner.serving.knapsack import filling_order
-from planner.serving.serving_plan import ServingPlan, require_host
+from planner.recommender.search import FLAT_CLASSES, Search, ShardingCertificate, certificate_fields, rows_of
+from planner.serving import ServingPlan, filling_order, require_host
 from planner.verify import TOLERANCE, Check, check_equal
 
 _SOLVER: SolverName = "cbc"

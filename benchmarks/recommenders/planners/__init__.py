@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.recommender.priced import STAGES, PricedOptions
+from cost_models.recommender.options import STAGES, Pair, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.recommender.rows import Pair
 
 
 def option_prices(

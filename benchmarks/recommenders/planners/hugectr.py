@@ -18,9 +18,8 @@ import numpy as np
 
 from benchmarks.recommenders.planners import option_prices
 from cost_models.errors import InputError
-from cost_models.recommender.priced import STAGES, PricedOptions
+from cost_models.recommender.options import STAGES, Pair, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.recommender.rows import Pair
 from cost_models.specs.recommender.sharding import Option
 
 WORK_RATIO = 4.0

@@ -24,9 +24,8 @@ import numpy as np
 from benchmarks.recommenders.planners import option_prices
 from cost_models.communication.topology import levels_of
 from cost_models.errors import InputError
-from cost_models.recommender.priced import STAGES, PricedOptions
+from cost_models.recommender.options import STAGES, Pair, PricedOptions, default_options
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.recommender.rows import Pair, default_options
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option

@@ -30,8 +30,8 @@ from cost_models.compute.gemm import Device, gemm_seconds
 from cost_models.errors import InputError
 from cost_models.measured.calibration.least_squares import median_error, relative_least_squares
 from cost_models.measured.calibration.measurements import Measurement, merge, select
-from cost_models.recommender.caching import POLICIES
-from cost_models.recommender.prices.lookup import change_bytes, lookup_bytes, sum_bytes
+from cost_models.recommender.accesses import POLICIES
+from cost_models.recommender.prices import change_bytes, lookup_bytes, sum_bytes
 from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import (
     AttentionCurve,

@@ -1,4 +1,9 @@
-"""Predictions of published runs of recommenders, beside what was measured.
+"""Published runs of recommenders, as questions with what was measured, and their predictions.
+
+MLPerf         DLRM-DCNv2 with HugeCTR; the sharding is that of HugeCTR's planner for NVIDIA's configurations
+SOK            DLRM with SparseOperationKit: rows of all tables over all GPUs; `compress` asks for a row once
+Wide & Deep    HugeCTR 2.2, whose vocabulary is that of every GPU, and OneFlow 0.2, whose is that of all GPUs;
+               blank layers: 7 where the vocabulary grows, else 2 (DLPerf's descriptions of its tests)
 
 MLPerf's clock runs through evaluations: 89.1 M samples after every twentieth of an epoch of 4195 M, forward only. Each
 sample trained brings 0.425 evaluated ones, at the forward part of a step: lookup, forward exchange, dense network.
@@ -7,14 +12,162 @@ sample trained brings 0.425 evaluated ones, at the forward part of a step: looku
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
-from cost_models.measured.runs.recommenders import RecommenderRun
+from cost_models.documents import printable
+from cost_models.errors import InputError
+from cost_models.files import catalog
+from cost_models.files.reading import parse_yaml
+from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.measured.validation.scores import relative_error
-from cost_models.recommender.estimating import RecommenderEstimate, estimate
-from cost_models.recommender.priced import STAGES
-from cost_models.recommender.prices.dense import dense_seconds
+from cost_models.recommender.dense import dense_seconds
+from cost_models.recommender.options import STAGES
+from cost_models.recommender.prices import RecommenderEstimate, estimate
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.cluster import Links
+from cost_models.specs.recommender.sharding import Sharding, parse_sharding
+from cost_models.specs.recommender.training import RecommenderTraining
+
+_COLUMNS = ("row_id", "source_cite", "model", "framework", "gpu", "num_gpus", "global_batch", "step_time_s")
+FOLDER = files("cost_models") / "data" / "published_recommenders"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommenderRun:
+    """Published training run of a recommender model, with its question, sharding and measurements."""
+
+    row: str
+    framework: str
+    gpu: str
+    question: RecommenderQuestion
+    sharding: Sharding
+    seconds: float | None
+    """Measured seconds of a step; of MLPerf with its evaluations."""
+    training_seconds: float | None
+    """Measured seconds of a step without evaluations, where they were timed separately."""
+    memory_bytes: float | None
+    """Bytes of the first GPU's memory in use."""
+    out_of_memory: bool
+
+
+def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
+    """Read recommender runs from a CSV table in the columns of the shipped table, which is the default.
+    Raises InputError."""
+    text = read_table(path) if path else (FOLDER / "recommender_runs.csv").read_text("utf-8")
+    place = str(path or "recommender_runs.csv")
+    rows = parse_table(text, place=place, needed=_COLUMNS, hint="the shipped table shows them all")
+    return tuple(_run(row.cells, place) for row in rows)
+
+
+def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
+    try:
+        framework = row["framework"]
+        if "DCNv2" in row["model"]:
+            framework, (question, sharding) = "MLPerf HugeCTR", _mlperf(row)
+        elif "SparseOperationKit" in framework:
+            framework, (question, sharding) = "SparseOperationKit", _sok(row)
+        elif row["model"].startswith("Wide"):
+            question, sharding = _wide_and_deep(row)
+        else:
+            raise ValueError(f"nobody says how `{framework}` shards `{row['model']}`")
+        return RecommenderRun(
+            row=row["row_id"],
+            framework=framework,
+            gpu=question.cluster.gpu.name,
+            question=question,
+            sharding=parse_sharding(sharding, question.model.num_tables),
+            seconds=_number(row, "step_time_s"),
+            training_seconds=_number(row, "step_time_ex_eval_s"),
+            memory_bytes=(megabytes := _number(row, "peak_memory_mb")) and megabytes * 2**20,
+            out_of_memory=row.get("oom") == "1",
+        )
+    except (KeyError, ValueError) as error:
+        unknown = f"nothing is known of {error}" if isinstance(error, KeyError) else printable(str(error))
+        raise InputError(f"{place}: {row['row_id']}: {unknown}") from None
+
+
+def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    shardings = parse_yaml((FOLDER / "shardings.yaml").read_text("utf-8"), source="shardings.yaml").value
+    nodes = max(1, int(row["num_gpus"]) // 8)
+    facts = {"precision": "fp16", "optimizer": "adagrad", "dense_optimizer": "adagrad"}
+    question = _question(row, "dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, "hugectr", **facts)
+    return question, {int(key): text for key, text in shardings.items()}[nodes]
+
+
+def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    types = {"precision": "fp16" if "amp" in row.get("precision", "") else "fp32", "exchange_dtype": "fp32"}
+    question = _question(row, "dlrm", _GPUS[row["gpu"]], 1, 8, "sok", **types)
+    facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
+    if "(custom interact op)" not in row["source_cite"]:
+        facts["interaction_passes"] = question.facts.interaction_passes + _PLAIN_INTERACTION
+    return _with(question, facts), "table:0-25=row"
+
+
+_PLAIN_INTERACTION = 28.0
+"""Times more that TensorFlow's own operators read and write what enters the interaction: fitted to eight runs."""
+
+
+def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    gpus, rows, hugectr = int(row["num_gpus"]), int(row["vocab_rows_total"]), "HugeCTR" in row["framework"]
+    layers = int(row.get("mlp_hidden_layers") or (7 if rows >= 3_200_000 else 2))
+    gpus_per_node = min(gpus, int(row["gpus_per_node"]))
+    nodes, stack = gpus // gpus_per_node, "hugectr-2020" if hugectr else "oneflow"
+    facts = {"precision": "fp32", "optimizer": "adam", "dense_optimizer": "adam"}
+    question = _question(row, "wide-deep-2x1024", "dgx-v100-16gb", nodes, gpus_per_node, stack, **facts)
+    changed = {"rows": rows * gpus if hugectr else rows, "hashed": hugectr}
+    wide = tuple(table.model_copy(update=changed) for table in question.model.wide)
+    changed["width"] = int(row["embedding_dim"])
+    tables = tuple(table.model_copy(update=changed) for table in question.model.tables)
+    question = question.updated("model", tables=tables, wide=wide, top_mlp=(1024,) * layers + (1,))
+    if not hugectr and "README" in row["source_cite"]:
+        question = _with(question, _README_MEMORY)
+    links = question.cluster.links  # one 100 Gb/s adapter a node, that all its GPUs share
+    assert isinstance(links, Links)
+    assert links.inter_node is not None
+    network = links.inter_node.model_copy(update={"bandwidth": 12.5e9 / question.cluster.gpus_per_node})
+    question = question.updated("cluster", rails=1, links=links.model_copy(update={"inter_node": network}))
+    sharding = "table:0-1=row" if gpus > 1 else "table:0-1=whole@0,0"
+    return question, sharding
+
+
+_README_MEMORY = {"table_element_bytes": 4.0, "communicator_bytes": 0.95e9}
+"""Memory of OneFlow's README runs beyond the later report's runs: 16 B an element of a table in place of 12 while the
+vocabulary doubles, and as much on each of several GPUs. Nobody says why; fitted to them."""
+
+_GPUS = {
+    "H100-SXM-80GB": "dgx-h100",
+    "H200-SXM-141GB": "hgx-h200",
+    "A100-SXM-80GB": "dgx-a100-80gb",
+    "V100-SXM2-32GB": "dgx-v100",
+}
+"""GPU in tables' words → cluster of the catalogue."""
+
+
+def _question(
+    row: Mapping[str, str], model: str, cluster: str, nodes: int, gpus: int, stack: str, **training: Any
+) -> RecommenderQuestion:
+    """Question of a row on `nodes` nodes of `gpus` GPUs, with the row's batch and further facts of `training`."""
+    node = catalog.load_cluster(cluster)
+    return RecommenderQuestion(
+        model=catalog.load_recommender(model),
+        cluster=node.model_copy(update={"nodes": nodes, "gpus_per_node": gpus}),
+        training=RecommenderTraining(global_batch=int(row["global_batch"]), **training),
+        stack=catalog.load_stack(stack),
+        hardware=catalog.load_profile("datasheet-gpu"),
+    )
+
+
+def _with(question: RecommenderQuestion, facts: dict[str, Any]) -> RecommenderQuestion:
+    return question.updated("stack", recommender=question.facts.model_copy(update=facts))
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    return float(row[name]) if row.get(name) else None
+
 
 EVALUATED = 89_137_319 / (4_195_197_692 / 20)
 """Samples evaluated for each that MLPerf trains on (HugeCTR 25.03, samples/dlrm/train.py)."""

@@ -163,7 +163,7 @@ class EmbeddingProfile(Spec):
 
 class EagerBuffers(Spec):
     """Sizes of the tensors alive in a recommender's training step whose stages run one after another in eager
-    mode. `cost_models.recommender.prices.memory` defines their lifetimes."""
+    mode. `cost_models.recommender.memory` defines their lifetimes."""
 
     received_bytes: Factor = 8.0
     """Bytes per element of the vectors of a GPU's own samples: vectors and gradients in fp32; casts are

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cost_models.recommender.estimating import RecommenderEstimate
+from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.units import counted, format_bytes
 from meshwright.families.recommender.asking import sharding_of
 from meshwright.families.recommender.records import estimate_record, question_record

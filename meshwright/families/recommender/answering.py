@@ -23,7 +23,7 @@ from meshwright.inputs.problems import Problems
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.serve import ServeOptions
-from planner.serving.serving_plan import ServingPlan, load_serving_plan, scaled, with_rates
+from planner.serving import ServingPlan, load_serving_plan, scaled, with_rates
 
 if TYPE_CHECKING:
     from executor.serving.serving import Served

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError
-from cost_models.recommender.estimating import RecommenderEstimate, estimate
+from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import format_bytes, format_count
@@ -28,9 +28,8 @@ from meshwright.render.tables import Table, table
 from meshwright.render.words import change_words, facts_text, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase, WithPlan
 from planner.plan import AnyPlan
-from planner.recommender.answer import ShardingCertificate
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
-from planner.recommender.search.search import ENOUGH
+from planner.recommender.search import ENOUGH, ShardingCertificate
 
 if TYPE_CHECKING:
     from meshwright.plots.drawn import Drawing

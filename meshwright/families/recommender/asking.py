@@ -10,7 +10,7 @@ from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.recommenders import resolve_recommender, resolve_recommender_training
 from cost_models.memory.device import is_own_host
-from cost_models.recommender.estimating import estimate
+from cost_models.recommender.prices import estimate
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
@@ -24,11 +24,11 @@ from meshwright.inputs.options import Limits, Request
 from meshwright.inputs.problems import Problems
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
-from planner.recommender.alternatives import refusal
-from planner.recommender.answer import plan_sharding
+from planner.recommender.advice import refusal
 from planner.recommender.plan import RecommenderPlan, ShardingLimits
+from planner.recommender.problem import OBJECTIVES, Objective
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
-from planner.recommender.search.problem import OBJECTIVES, Objective
+from planner.recommender.search import plan_sharding
 from planner.search.search import Budget
 
 MOST_PROBLEMS = 5

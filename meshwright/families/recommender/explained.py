@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cost_models.recommender.estimating import RecommenderEstimate, estimate
+from cost_models.recommender.prices import RecommenderEstimate, estimate
 from meshwright.families.recommender.records import estimate_record, question_record
 from meshwright.families.recommender.text import (
     binding_table,
@@ -21,10 +21,10 @@ from meshwright.families.recommender.text import (
 from meshwright.render.tables import Table
 from meshwright.render.words import change, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.recommender.alternatives import BindingStage, binding_stages
+from planner.recommender.advice import BindingStage, binding_stages
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
+from planner.recommender.problem import limited
 from planner.recommender.restrictions import covered_options
-from planner.recommender.search.problem import limited
 from planner.search.search import Budget
 from planner.verify import Check, check_equal
 from planner.verify.recommenders import verify_sharding

@@ -24,7 +24,7 @@ from meshwright.verbs.export import ImportOptions
 from meshwright.verbs.plan import PlanOptions
 from planner.formats.torchrec import import_sharding
 from planner.recommender.plan import RecommenderPlan
-from planner.recommender.search.search import PROVEN
+from planner.recommender.search import PROVEN
 from planner.search.search import Budget
 
 

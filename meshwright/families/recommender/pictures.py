@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from cost_models.errors import InfeasibleError, UnknownNameError
-from cost_models.recommender.estimating import estimate
+from cost_models.recommender.prices import estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import grouped
@@ -69,7 +69,7 @@ def _of_one_plan(kind: str, request: PictureRequest) -> Drawing:
 
 def _scaling(request: PictureRequest) -> Drawing:
     from meshwright.plots.shardings.scaling import sharding_scaling
-    from planner.recommender.answer import sharding_scaling_frame
+    from planner.recommender.search import sharding_scaling_frame
 
     question = request.only("scaling", RecommenderPlan).question
     options, kinds = request.options, scaling_kinds(request.options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost_models.recommender.estimating import RecommenderEstimate
+from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 

@@ -11,8 +11,7 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.serving.knapsack import filling_order, one_share
-from planner.serving.serving_plan import ServingPlan, latencies, save_serving_plan
+from planner.serving import ServingPlan, filling_order, latencies, one_share, save_serving_plan
 
 if TYPE_CHECKING:
     from meshwright.plots.drawn import Drawing

@@ -10,7 +10,7 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files.loading import read_once
 from cost_models.files.recommenders import resolve_recommender
-from cost_models.recommender.caching import POLICIES
+from cost_models.recommender.accesses import POLICIES
 from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.cluster import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
@@ -20,7 +20,7 @@ from meshwright.families.recommender.served import ServedRecommender
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
 from meshwright.verbs.plan_cache import CacheOptions
-from planner.serving import serving_plan
+from planner import serving
 
 BATCHES = (64, 256, 1024, 4096, 16384)
 """Samples of a batch, where nobody says."""
@@ -56,8 +56,8 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
         batches=batches,
         drive_rate=rate or (held.drive.read if held.drive else None),
     )
-    question = serving_plan.with_rates(question, profile=options.profile)
-    plan = serving_plan.plan_cache(question, cache_bytes=size, hits=share)
+    question = serving.with_rates(question, profile=options.profile)
+    plan = serving.plan_cache(question, cache_bytes=size, hits=share)
     return ServedRecommender(plan=plan, asked_hits=share, assumptions=silent)
 
 

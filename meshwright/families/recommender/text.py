@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cost_models.memory.device import is_own_host
-from cost_models.recommender.estimating import RecommenderEstimate
+from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.records.shardings import while_
 from meshwright.render.tables import Table, table
 from meshwright.render.words import Fact, change, in_unit, part_label, percent, size_unit, time_unit, wrapped
-from planner.recommender.alternatives import BindingStage
-from planner.recommender.answer import ShardingCertificate
+from planner.recommender.advice import BindingStage
+from planner.recommender.search import ShardingCertificate
 
 _MOST_NAMED = 12
 """Tables of one kind that are named; of more the first, and how many there are."""

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models.errors import InfeasibleError, RunError
-from cost_models.recommender.estimating import RecommenderEstimate, estimate
+from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.units import format_bytes
 from meshwright.families.recommender.records import estimate_record, question_record
 from meshwright.families.recommender.text import precise
 from meshwright.render.tables import Table
 from meshwright.render.words import change, percent, sentence_list, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.recommender.alternatives import Alternative, alternative
-from planner.recommender.answer import ShardingAnswer, plan_sharding
+from planner.recommender.advice import Alternative, alternative
 from planner.recommender.plan import RecommenderPlan
 from planner.recommender.restrictions import covered_options
+from planner.recommender.search import ShardingAnswer, plan_sharding
 
 SECONDS = 10.0
 """Time limit of the search that places all other tables anew."""

@@ -24,7 +24,7 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
     """Throughput of the best sharding at each number of GPUs; beside it the stages of its step.
 
     Args:
-        frame: as `planner.recommender.answer.sharding_scaling_frame` has it.
+        frame: as `planner.recommender.search.sharding_scaling_frame` has it.
         subject: what was priced.
     """
     kinds = [(str(kind), points.sort_values("gpus")) for kind, points in frame.groupby("kind", sort=True)]

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.measured.runs.recommenders import read_runs
 from cost_models.measured.validation.recommenders import (
     RecommenderPrediction,
     RecommenderScore,
     predict,
+    read_runs,
     scores,
 )
 from meshwright.render.tables import Table, table

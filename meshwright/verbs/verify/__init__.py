@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
     from planner.search.search import Budget
-    from planner.serving.serving_plan import ServingPlan
+    from planner.serving import ServingPlan
     from planner.verify import Check
 
 VERIFY_SECONDS = 600.0
@@ -48,7 +48,7 @@ def _read(path: str | Path) -> AnyPlan | ServingPlan:
     """The plan in a file, of a cache too. Raises InputError: not a plan file."""
     from cost_models.files.reading import read_document
     from planner.plan import read_plan_in
-    from planner.serving.serving_plan import serving_plan_in
+    from planner.serving import serving_plan_in
 
     document = read_document(path)
     is_cache = isinstance(document.value, dict) and document.value.get("kind") == "serving-plan"
@@ -58,7 +58,7 @@ def _read(path: str | Path) -> AnyPlan | ServingPlan:
 def _checks(plan: AnyPlan | ServingPlan, budget: Budget, options: VerifyOptions) -> tuple[Check, ...]:
     """Checks of a plan, proved again by the solver that was asked for. Raises InputError: there is nothing to solve."""
     from meshwright.inputs.goals import proof_of
-    from planner.serving.serving_plan import ServingPlan
+    from planner.serving import ServingPlan
     from planner.verify.recommenders import verify_cache
 
     if isinstance(plan, ServingPlan):
@@ -77,7 +77,7 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
     """Price a plan again and prove it again; say what is not true."""
     from meshwright.terminal.progress import searching
     from meshwright.verbs.verify.verified import Verified
-    from planner.serving.serving_plan import ServingPlan
+    from planner.serving import ServingPlan
 
     path = Path(str(options.plan))
     loaded = _read(path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.arrays import Array
-from cost_models.recommender.caching import cached_tables, rows_brought
+from cost_models.recommender.accesses import cached_tables, rows_brought
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 
 ROWS, HELD, EXPONENT = 4000, 500, 1.0

@@ -6,7 +6,7 @@ import pytest
 from asked import asked
 
 from benchmarks.recommenders.planners.hugectr import hugectr_options
-from cost_models.recommender.priced import STAGES
+from cost_models.recommender.options import STAGES
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import parse_option
 

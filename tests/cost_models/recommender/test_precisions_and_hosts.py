@@ -11,10 +11,10 @@ from cost_models.compute.gemm import device_of
 from cost_models.defaults import complete_question
 from cost_models.errors import DoesNotFitError, InputError
 from cost_models.files import catalog
-from cost_models.recommender.estimating import estimate
-from cost_models.recommender.prices.dense import dense_device
+from cost_models.recommender.dense import dense_device
+from cost_models.recommender.options import default_options
+from cost_models.recommender.prices import estimate
 from cost_models.recommender.question import complete_recommender
-from cost_models.recommender.rows import default_options
 from cost_models.specs.cluster import FULL, ClusterSpec, Precision
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining

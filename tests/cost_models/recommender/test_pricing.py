@@ -12,17 +12,16 @@ from asked import asked
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_profile, load_recommender, load_stack
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.estimating import estimate
-from cost_models.recommender.priced import STAGES, PricedOptions
-from cost_models.recommender.prices.exchange import links_of
-from cost_models.recommender.prices.pricing import (
+from cost_models.recommender.options import STAGES, PricedOptions, option_columns
+from cost_models.recommender.prices import (
+    estimate,
     fixed_seconds,
     launch_seconds,
+    links_of,
     priced_options,
     reduction_seconds,
 )
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
-from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.constants import EagerBuffers, RecommenderStack
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option, parse_option, parse_sharding

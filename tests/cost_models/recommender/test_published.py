@@ -10,9 +10,14 @@ import pytest
 from asked import asked
 
 from cost_models.files import catalog
-from cost_models.measured.runs.recommenders import read_runs
-from cost_models.measured.validation.recommenders import EVALUATED, RecommenderPrediction, predict, scores
-from cost_models.recommender.prices.pricing import priced_options
+from cost_models.measured.validation.recommenders import (
+    EVALUATED,
+    RecommenderPrediction,
+    predict,
+    read_runs,
+    scores,
+)
+from cost_models.recommender.prices import priced_options
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
 

@@ -12,7 +12,7 @@ from asked import asked
 
 from benchmarks.recommenders.planners.torchrec import TorchRecTopology, torchrec_options
 from cost_models.errors import InputError
-from cost_models.recommender.priced import STAGES
+from cost_models.recommender.options import STAGES
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import parse_option
 

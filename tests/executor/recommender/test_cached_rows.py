@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from cost_models.files.recommenders import steps_of
-from cost_models.recommender.accesses import accesses_of
-from cost_models.recommender.caching import lru_curve
+from cost_models.recommender.accesses import accesses_of, lru_curve
 from cost_models.specs.recommender.model import TableSpec
 from executor.embeddings.bags import Bags, pooled
 from executor.embeddings.cache import CachedSets, HottestRows

@@ -11,9 +11,8 @@ from recommending import BATCH, model
 
 from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.priced import STAGES
-from cost_models.recommender.prices.exchange import links_of
-from cost_models.recommender.prices.pricing import fixed_seconds, reduction_seconds
+from cost_models.recommender.options import STAGES
+from cost_models.recommender.prices import fixed_seconds, links_of, reduction_seconds
 from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining

@@ -9,7 +9,7 @@ from recommending import peak_among_others
 from test_recommender_runs import MIXED, plan_of
 
 from cost_models.errors import HostError, InputError, RunError
-from cost_models.recommender.priced import STAGES
+from cost_models.recommender.options import STAGES
 from executor.emulate.recommender import emulate
 
 LAYOUTS = ("table:0-7=row", "table:0-7=copy", MIXED)

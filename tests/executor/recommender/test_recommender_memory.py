@@ -9,8 +9,8 @@ from processes import Processes
 
 from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.estimating import estimate
-from cost_models.recommender.prices.dense import dense_state_bytes
+from cost_models.recommender.dense import dense_state_bytes
+from cost_models.recommender.prices import estimate
 from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining

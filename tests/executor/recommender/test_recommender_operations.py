@@ -10,9 +10,9 @@ from processes import Processes
 
 from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.prices.pricing import fixed_launch_seconds, launch_seconds
+from cost_models.recommender.options import option_columns
+from cost_models.recommender.prices import fixed_launch_seconds, launch_seconds
 from cost_models.recommender.question import complete_recommender
-from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 

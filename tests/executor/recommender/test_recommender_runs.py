@@ -15,7 +15,7 @@ from processes import Processes
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.priced import STAGES
+from cost_models.recommender.options import STAGES
 from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining

@@ -26,7 +26,7 @@ from executor.embeddings.places import Slice
 from executor.serving.requests import drawn
 from executor.serving.serving import serve
 from executor.serving.tables import ServedTables
-from planner.serving.serving_plan import ServingPlan, latencies, plan_cache, scaled
+from planner.serving import ServingPlan, latencies, plan_cache, scaled
 
 CPU = torch.device("cpu")
 MODEL = RecommenderSpec(

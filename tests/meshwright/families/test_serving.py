@@ -15,7 +15,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_profile
 from cost_models.specs.recommender.constants import TableRates
 from meshwright.verbs.plot import plot
-from planner.serving.serving_plan import load_serving_plan, rows_on_host
+from planner.serving import load_serving_plan, rows_on_host
 
 MODEL = """\
 kind: recommender

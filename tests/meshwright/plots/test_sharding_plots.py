@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from command_line import SHOP
 
-from cost_models.recommender.estimating import estimate
-from cost_models.recommender.priced import STAGES
+from cost_models.recommender.options import STAGES
+from cost_models.recommender.prices import estimate
 from meshwright.verbs.plot import PlotOptions, plot
 from planner.plan import load_any_plan
 

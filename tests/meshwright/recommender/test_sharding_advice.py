@@ -10,9 +10,9 @@ from command_line import SHOP
 
 import meshwright as mw
 from cost_models.errors import RunError
-from cost_models.recommender.estimating import estimate
+from cost_models.recommender.prices import estimate
 from planner.plan import load_any_plan
-from planner.recommender import answer as answers
+from planner.recommender import search as searches
 from planner.recommender.advice import WORTH
 
 MODEL = SHOP.replace("pooling: 2.0", "pooling: 2.0, zipf: 1.05").replace(
@@ -95,7 +95,7 @@ def test_why_no_sharding_was_found_is_told_as_it_was(
     def nothing(*args: object, **kwargs: object) -> object:
         raise RunError("no sharding that fits was found")
 
-    monkeypatch.setattr(answers, "plan_sharding", nothing)
+    monkeypatch.setattr(searches, "plan_sharding", nothing)
     answer = meshwright("advise", str(today))
     assert answer.code == 1
     assert "error: no sharding that fits was found" in answer.err

@@ -21,7 +21,7 @@ from meshwright.cli.frame import main
 from meshwright.verbs.contract.family import verbs_of_plan
 from meshwright.verbs.verify import _read, verify
 from planner.search.search import Budget
-from planner.serving.serving_plan import ServingPlan
+from planner.serving import ServingPlan
 from planner.verify import Check
 
 PLANNED = {

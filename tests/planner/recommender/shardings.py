@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.recommender.priced import PricedOptions
+from cost_models.recommender.options import PricedOptions
 from cost_models.specs.recommender.sharding import Option
 
 STAGES = 6

@@ -15,13 +15,12 @@ from shardings import least_of_all, loads_of, random_prices
 
 from cost_models.errors import DoesNotFitError, RunError
 from planner.exact.solvers import solve
-from planner.recommender.answer import plan_sharding
+from planner.recommender import search as proving
+from planner.recommender.local_search import greedy
+from planner.recommender.problem import OBJECTIVES, Objective, pose
+from planner.recommender.program import OptionsProgram
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search import search as proving
-from planner.recommender.search.local_search import greedy
-from planner.recommender.search.problem import OBJECTIVES, Objective, pose
-from planner.recommender.search.program import OptionsProgram
-from planner.recommender.search.search import ENOUGH, ENOUGH_SHARE, Search
+from planner.recommender.search import ENOUGH, ENOUGH_SHARE, Search, plan_sharding
 
 HARD = 267
 """A question in which only the program over places finds what fits."""

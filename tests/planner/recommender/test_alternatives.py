@@ -6,12 +6,12 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.estimating import estimate
+from cost_models.recommender.prices import estimate
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
-from planner.recommender.alternatives import alternative
+from planner.recommender.advice import alternative
 from planner.recommender.restrictions import ShardingRestrictions
 
 NONE = ShardingRestrictions()

@@ -13,9 +13,9 @@ from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError
 from planner.exact.solvers import SolverName
+from planner.recommender.problem import OBJECTIVES, Objective, Problem, pose
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search.problem import OBJECTIVES, Objective, Problem, pose
-from planner.recommender.search.search import Case, Search, probed, split
+from planner.recommender.search import Case, Search, probed, split
 
 
 def search_of(problem: Problem, solver: SolverName, value: float) -> tuple[Search, Case]:

@@ -9,9 +9,9 @@ import pytest
 from shardings import STAGES, random_prices
 
 from cost_models.specs.recommender.sharding import Option
+from planner.recommender.local_search import State, improve, repack
+from planner.recommender.problem import OBJECTIVES, Placement, pose
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search.local_search import State, improve, repack
-from planner.recommender.search.problem import OBJECTIVES, Placement, pose
 
 LONG, SHORT = 5.0, 2.0
 

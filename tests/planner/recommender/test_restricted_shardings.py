@@ -18,9 +18,9 @@ from cost_models.specs.recommender.sharding import Option, TableWord
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.units import format_bytes
 from planner.formats.torchrec import not_in_torchrec
-from planner.recommender.answer import plan_sharding
 from planner.recommender.plan import ShardingLimits
 from planner.recommender.restrictions import ShardingRestrictions, covered_options, read_restrictions
+from planner.recommender.search import plan_sharding
 
 PRICES = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
 

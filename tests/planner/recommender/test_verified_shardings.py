@@ -11,10 +11,10 @@ from shardings import loads_of, random_prices
 
 from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from planner.exact.solvers import Solved, SolverName, solve
-from planner.recommender.alternatives import binding_stages
-from planner.recommender.answer import plan_sharding
+from planner.recommender.advice import binding_stages
+from planner.recommender.problem import OBJECTIVES, Objective
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search.problem import OBJECTIVES, Objective
+from planner.recommender.search import plan_sharding
 from planner.verify import recommenders
 from planner.verify.recommenders import verify_sharding
 

@@ -10,10 +10,9 @@ from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.recommender.accesses import zipf_accesses
-from cost_models.recommender.caching import TAG_BYTES, CachedTables, cached_tables, lru_curve
+from cost_models.recommender.accesses import TAG_BYTES, CachedTables, cached_tables, lru_curve, zipf_accesses
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
-from planner.serving.knapsack import filling_order, one_share
+from planner.serving import filling_order, one_share
 
 
 def model(*tables: TableSpec) -> RecommenderSpec:

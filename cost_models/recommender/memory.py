@@ -33,18 +33,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cost_models.arrays import Array
 from cost_models.memory.device import is_own_host
-from cost_models.recommender.prices.dense import DenseNetwork, dense_state_bytes
-from cost_models.recommender.prices.lookup import ID_BYTES, state_bytes
+from cost_models.recommender.dense import DenseNetwork, dense_state_bytes
+from cost_models.recommender.options import OptionColumns
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.recommender.rows import OptionColumns
 from cost_models.specs.recommender.constants import EagerBuffers
 from cost_models.units import FP32_BYTES
 
+ID_BYTES = 8.0
 FORWARD, DENSE, BACKWARD = "forward exchange", "dense network", "backward exchange"
 COPIES, UPDATE, SUMS = "gradients of copies", "update", "sums of gradients"
+
+
+def state_bytes(question: RecommenderQuestion, width: ArrayLike) -> Array:
+    """Bytes of fp32 optimizer states of a row of `width` elements. There are none, one number, or one or two
+    numbers an element."""
+    elements = np.asarray(width, dtype=np.float64)
+    if question.training.optimizer == "rowwise-adagrad":
+        return np.full_like(elements, 4.0)
+    return {"sgd": 0.0, "adagrad": 4.0, "adam": 8.0}[question.training.optimizer] * elements
 
 
 def moments_of(question: RecommenderQuestion) -> tuple[str, ...]:

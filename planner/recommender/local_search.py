@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from planner.recommender.search.problem import Placement, Places, Problem
+from planner.recommender.problem import Placement, Places, Problem
 
 OVERFULL = 10.0
 """Penalty for a memory filled twice over, as a multiple of the objective: more than any placement that fits

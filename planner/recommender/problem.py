@@ -29,7 +29,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.errors import DoesNotFitError, InputError
 from cost_models.errors import Problem as UserProblem
-from cost_models.recommender.priced import PricedOptions
+from cost_models.recommender.options import PricedOptions
 from cost_models.specs.recommender.sharding import Option
 from cost_models.units import counted, format_bytes
 from planner.recommender.restrictions import ShardingRestrictions

@@ -22,7 +22,7 @@ import numpy as np
 import pulp
 
 from cost_models.arrays import Array, Ints
-from planner.recommender.search.problem import Placement, Places, Problem
+from planner.recommender.problem import Placement, Places, Problem
 
 SMALL = 0.2
 """Share of a stage's minimum length below which a shard is too small to determine the length: it gets no row

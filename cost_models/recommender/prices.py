@@ -1,0 +1,632 @@
+"""Prices of sharding options, as seconds of stages and bytes of memory, and the estimate of a training step under one
+sharding of the tables.
+
+Exchanges between GPUs are of ids (to the GPUs that hold their rows), vectors (back) and gradients (the other way).
+Of W GPUs, with B samples, P vectors a sample of D elements of e bytes:
+
+    whole, column    all-to-all: the holder sends (W−1)/W · B·P·D/k·e           the same of gradients comes back
+    row K            the same of B·P·D·e from each holder
+    row              reduce-scatter of B·P·D·e, all-gather back: W times that over all tables of a GPU
+    node-row         reduce-scatter of it in the node, then all-to-all of B/L·P·D·e between nodes; and back
+    copy, hot rows   nothing forward; backward an all-reduce of all copied rows, or an all-gather of touched ones
+    ids              all-to-all: the holder gets (W−1)/W of its ids, and the lengths of bags that vary
+
+A holder's bytes share its links; a shard alone on one GPU is sent at that GPU's rate while the others wait. Start-up
+and hops come once a stage (`Rate.start`): tables of a stage travel together.
+
+Lookups and the tables' update take the bytes that random rows move at the bandwidth that memory reaches for them.
+
+    lookup     Σ ids · row bytes + vectors written + ids read
+    update     Σ ids · (sort bytes + gradient) + distinct rows, or all · (weight and states, read and written)
+
+    share of bandwidth = efficiency · row / (row + half_row_bytes), or as measured (`table_rates`)
+
+Rows that a batch meets again come from the last-level cache as far as it holds the rows that the batch meets. Rows in
+host memory come over the link to it, read in place (CUDA's unified addressing), the share that is cached from HBM.
+
+Left out: bank conflicts, page misses of the TLB, and what one hot row costs that all threads add to.
+
+Measured rates are shares of memory bandwidth by row bytes and pooling, on straight lines of logarithms between points.
+
+The host launches the operations of a step one after another: what small batches wait for. Each takes `kernel_seconds`
+of the hardware profile, the least that any operation takes, its launch included. Stacks whose operations were not
+counted have none.
+
+Stages are barriers: a step lasts Σ_k max_g load_gk. What a search for the most loaded GPU alone would see,
+max_g Σ_k load_gk, is given beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.communication.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    reduce_scatter_seconds,
+)
+from cost_models.communication.topology import Groups, group_of
+from cost_models.errors import InputError, Problem
+from cost_models.estimate import Breakdown
+from cost_models.memory.device import is_own_host
+from cost_models.recommender.dense import DenseNetwork, dense_device, dense_seconds
+from cost_models.recommender.memory import ID_BYTES, PARTS, fixed_bytes, moments_of, option_bytes, state_bytes
+from cost_models.recommender.options import (
+    STAGES,
+    OptionColumns,
+    Pair,
+    PricedOptions,
+    default_options,
+    option_columns,
+)
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.cluster import FULL
+from cost_models.specs.recommender.constants import TablePoint
+from cost_models.specs.recommender.sharding import Sharding, TablePlacement, require_none
+from cost_models.units import FP32_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Linear cost of a collective as start-up seconds plus seconds per byte of one rank, fitted near a usual
+    message size."""
+
+    start: float
+    each_byte: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Linear costs of the collectives between the GPUs of a cluster."""
+
+    all_to_all: Rate
+    """Cost of an all-to-all over all GPUs per byte that one rank sends to all, itself included."""
+    reduce_scatter: Rate
+    """Cost of a reduce-scatter over all GPUs per byte of the entire tensor."""
+    all_gather: Rate
+    all_reduce: Rate
+    node_scatter: Rate
+    """Cost of a reduce-scatter inside a node per byte of the entire tensor."""
+    node_gather: Rate
+    between_nodes: Rate
+    """Cost of an all-to-all of the GPUs at the same place of every node, per byte that one rank sends to
+    all."""
+
+
+def links_of(question: RecommenderQuestion) -> Links:
+    """Linear costs of the collectives between the question's GPUs: the straight line through their seconds at two
+    message sizes, the mean bytes of embedding vectors per GPU and step, and twice as many. Formulas are straight lines;
+    measured curves have a start-up that large messages do not show."""
+    cluster, profile = question.cluster, question.profile
+    everyone = group_of(cluster, cluster.num_gpus)
+    node = group_of(cluster, cluster.gpus_per_node)
+    peers = group_of(cluster, cluster.nodes, cluster.gpus_per_node)
+    vectors = sum(one.count * one.outputs * one.width for one in question.model.classes)
+    message_bytes = question.samples * vectors * question.training.exchange_bytes
+
+    def rate(collective: Callable[..., Any], group: Groups, ranks: float = 1.0) -> Rate:
+        sizes = (message_bytes, 2 * message_bytes)
+        near, far = (float(collective(size * ranks, group, profile)[0]) for size in sizes)
+        seconds_per_byte = max(0.0, (far - near) / message_bytes)
+        return Rate(start=max(0.0, near - seconds_per_byte * message_bytes), each_byte=seconds_per_byte)
+
+    return Links(
+        all_to_all=rate(all_to_all_seconds, everyone, cluster.num_gpus),
+        reduce_scatter=rate(reduce_scatter_seconds, everyone),
+        all_gather=rate(all_gather_seconds, everyone),
+        all_reduce=rate(all_reduce_seconds, everyone),
+        node_scatter=rate(reduce_scatter_seconds, node),
+        node_gather=rate(all_gather_seconds, node),
+        between_nodes=rate(all_to_all_seconds, peers, cluster.nodes),
+    )
+
+
+def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
+    """(O,) seconds a step, by sharding option, in which ids and lengths arrive by all-to-all at a GPU that
+    holds a shard; 0 if the exchange is hidden."""
+    facts = question.facts
+    if not facts.exchanges_ids or facts.hides_ids:
+        return np.zeros(len(x))
+    arriving = x.exchanged / x.sharers * facts.id_bytes + x.lengths * facts.length_bytes
+    return np.where(x.ids > 0, arriving * links.all_to_all.each_byte, 0.0)
+
+
+def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
+    """(O,) seconds a step on every GPU to reduce the gradients of copied rows; all tables share one start-up."""
+    element = question.training.exchange_bytes
+    all_rows = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
+    gpus = question.cluster.num_gpus
+    touched = gpus * x.local_hot_distinct * (x.whole_width * element + question.facts.id_bytes)
+    gathered = touched * links.all_gather.each_byte
+    of = {"all": all_rows, "touched": gathered, "least": np.minimum(all_rows, gathered)}
+    starts = question.facts.copy_collectives / question.model.num_tables * links.all_gather.start
+    return of[question.facts.copies_reduce] + np.where(x.hot_rows > 0, starts, 0.0)
+
+
+def vectors_seconds(
+    question: RecommenderQuestion, x: OptionColumns, links: Links, scatter: Rate, node_scatter: Rate
+) -> Array:
+    """(O,) seconds a step in which a GPU that holds (part of) a shard sends embedding vectors or, with the rates of
+    all-gathers, receives their gradients."""
+    element = question.training.exchange_bytes
+    exchanged = x.bags * x.width * element * links.all_to_all.each_byte
+    sums = x.outputs * x.whole_width * element
+    rows = sums * scatter.each_byte
+    if question.facts.rows_send == "vectors":
+        vectors = x.exchanged / x.sharers * x.whole_width * element * links.all_to_all.each_byte
+        rows = np.minimum(rows, vectors)
+    between_nodes = sums / question.cluster.gpus_per_node * links.between_nodes.each_byte
+    in_node = sums * node_scatter.each_byte + between_nodes
+    conditions = [(x.form == "row") & (x.shards == 0), x.form == "node-row", x.form == "copy"]
+    seconds: Array = np.select(conditions, [rows, in_node, np.zeros(len(x))], default=exchanged)
+    return np.where(x.ids > 0, seconds, 0.0)
+
+
+def lookup_bytes(ids: ArrayLike, row_bytes: ArrayLike, written: ArrayLike) -> Array:
+    """Memory traffic in bytes of a lookup that reads `ids` and a row for each id, and writes vectors of
+    `written` bytes."""
+    return np.asarray(np.asarray(ids) * (np.asarray(row_bytes) + ID_BYTES) + np.asarray(written))
+
+
+def sum_bytes(ids: ArrayLike, gradient_bytes: ArrayLike, distinct: ArrayLike, width: ArrayLike) -> Array:
+    """Memory traffic in bytes of summing gradients, which reads each id with its gradient and writes a sum
+    for each distinct row."""
+    read = np.asarray(ids) * (np.asarray(gradient_bytes) + ID_BYTES)
+    return np.asarray(read + np.asarray(distinct) * np.asarray(width) * FP32_BYTES)
+
+
+def change_bytes(distinct: ArrayLike, kept_bytes: ArrayLike) -> Array:
+    """Memory traffic in bytes of reading and writing distinct rows with their optimizer states."""
+    return np.asarray(2 * np.asarray(distinct) * np.asarray(kept_bytes))
+
+
+def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: ArrayLike = 1.0) -> Array:
+    """Share of memory bandwidth reached by rows of `row_bytes`, interpolated between measured `points`.
+    Beyond these it is the share at the nearest point."""
+    rows = np.array(sorted({one.row_bytes for one in points}))
+    poolings = np.array(sorted({one.pooling for one in points}))
+    measured = {(one.row_bytes, one.pooling): one.efficiency for one in points}
+    logs = np.log([[measured[row, pool] for pool in poolings] for row in rows])
+    at, low, share = _bracket(np.log(rows), row_bytes)
+    to, low_pool, share_pool = _bracket(np.log(poolings), np.broadcast_to(pooling, np.shape(row_bytes)))
+    near = logs[low, low_pool] * (1 - share_pool) + logs[low, to] * share_pool
+    far = logs[at, low_pool] * (1 - share_pool) + logs[at, to] * share_pool
+    return np.asarray(np.exp(near * (1 - share) + far * share))
+
+
+def _bracket(logs: Array, values: ArrayLike) -> tuple[Ints, Ints, Array]:
+    """(index of the upper point, of the lower point, share of the way) of each value on a measured axis."""
+    clipped = np.clip(np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12)), logs[0], logs[-1])
+    upper = np.clip(np.searchsorted(logs, clipped), 0, len(logs) - 1)
+    lower = np.maximum(upper - 1, 0)
+    gap = np.where(upper > lower, logs[upper] - logs[lower], 1.0)
+    return upper, lower, np.asarray((clipped - logs[lower]) / gap * (upper > lower))
+
+
+def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
+    """(O,) lookup seconds a step on a GPU that holds (part of) a shard, and (O,) on every GPU for copied rows."""
+    gpus, all_rows = question.cluster.num_gpus, np.ones(len(x))
+    ids, bags = x.ids / x.sharers, np.where(x.form == "row", x.outputs, x.bags)
+    vectors, distinct = bags * _sent_share(question, x), x.distinct / x.sharers
+    shard = _read_seconds(question, x.width, ids, vectors, distinct, x.hit)
+    hot = x.hot_ids / gpus, x.hot_bags / gpus, x.local_hot_distinct
+    return shard, _read_seconds(question, x.whole_width, *hot, all_rows)
+
+
+def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
+    """Seconds a step to update table rows: on a GPU with a shard, (O,), and on every GPU for rows that all GPUs
+    copy, (O,). Gradients of copied rows are already summed."""
+    copied = _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
+    ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
+    shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)
+    changed = rows if question.facts.updates_whole_tables else distinct
+    over_link = (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / host_rate(question)
+    return shard + over_link, copied
+
+
+def copy_sum_seconds(question: RecommenderQuestion, x: OptionColumns) -> Array:
+    """(O,) seconds a step on every GPU to sum the gradients of copied rows before and after the exchange.
+    Before it those of its samples are summed; and where rows that were touched are gathered, those of all
+    GPUs once more."""
+    gpus = question.cluster.num_gpus
+    seconds = _update(question, x.hot_ids / gpus, x.local_hot_distinct, x.whole_width)
+    if question.facts.copies_reduce == "touched" and gpus > 1:
+        seconds = seconds + _update(question, gpus * x.local_hot_distinct, x.hot_distinct, x.whole_width)
+    return np.where(x.hot_rows > 0, seconds, 0.0)
+
+
+def host_rate(question: RecommenderQuestion) -> float:
+    """Bytes/s of one GPU's share of the link to host memory, while all GPUs of its node use theirs."""
+    cluster = question.cluster
+    link = (cluster.gpu.host_bandwidth or np.inf) / cluster.gpus_per_host_link
+    memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
+    return float(min(link, memory)) * question.embedding.host_efficiency
+
+
+def _read_seconds(
+    question: RecommenderQuestion, width: Array, ids: Array, bags: Array, distinct: Array, hit: Array
+) -> Array:
+    """(O,) seconds to read a row for each id and the ids, and to write vectors of samples."""
+    gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
+    row_bytes, written = (
+        width * question.training.table_bytes,
+        bags * width * question.training.exchange_bytes,
+    )
+    distinct_met = np.minimum(distinct, ids)
+    cached_share = np.minimum(1.0, (gpu.l2_cache or 0.0) / np.maximum(distinct_met * row_bytes, 1.0))
+    repeated = cached_share * (ids - distinct_met)
+    on_cpu = measured is not None and gpu.kind == "cpu"  # whose measured rows came from its caches already
+    read = ids - repeated + repeated / (1.0 if on_cpu else constants.cache_speedup)
+    host = ids * row_bytes / host_rate(question)
+    over_link = np.where(hit < 1, (1 - hit) * host, 0.0)
+    if measured is not None:
+        pooling = ids / np.maximum(bags, 1e-9)
+        share = efficiency(measured.lookup, row_bytes, pooling)
+        return lookup_bytes(hit * read, row_bytes, written) / (gpu.memory_bandwidth * share) + over_link
+    rate = gpu.memory_bandwidth * constants.lookup_efficiency * _share(question, row_bytes)
+    device = hit * read * row_bytes / rate
+    return np.asarray(device + over_link + _streamed_seconds(question, ids * ID_BYTES + written))
+
+
+def _sent_share(question: RecommenderQuestion, x: OptionColumns) -> Array:
+    """(O,) share of the samples' vectors that a GPU computes. It is 1, or the GPU's share of ids where
+    unsummed vectors are sent."""
+    if question.facts.rows_send == "sums":
+        return np.ones(len(x))
+    return np.where(x.sharers > 1, np.minimum(1.0, x.ids / x.sharers / np.maximum(x.outputs, 1.0)), 1.0)
+
+
+def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
+    """(O,) seconds to sort ids and sum the gradients of each row."""
+    measured, gradient = question.hardware.tables, width * question.training.exchange_bytes
+    if measured is not None:
+        rate = question.cluster.gpu.memory_bandwidth * efficiency(measured.sums, width * FP32_BYTES)
+        return sum_bytes(ids, gradient, distinct, width) / rate
+    sort = _streamed_seconds(question, ids * question.embedding.sort_bytes)
+    return sort + ids * gradient / (_update_rate(question) * _share(question, gradient))
+
+
+def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
+    """(O,) seconds to read and write the rows of a batch with optimizer states, or all rows in order where
+    all change."""
+    state_row_bytes, measured = _kept_bytes(question, width), question.hardware.tables
+    if question.facts.updates_whole_tables:
+        return rows * 2 * state_row_bytes / _update_rate(question)
+    row_bytes = width * question.training.table_bytes
+    points = () if measured is None else measured.changes.get(question.training.optimizer, ())
+    if points:
+        rate = question.cluster.gpu.memory_bandwidth * efficiency(points, row_bytes)
+        return change_bytes(distinct, state_row_bytes) / rate
+    return distinct * 2 * state_row_bytes / (_update_rate(question) * _share(question, row_bytes))
+
+
+def _kept_bytes(question: RecommenderQuestion, width: Array) -> Array:
+    return width * question.training.table_bytes + state_bytes(question, width)
+
+
+def _update_rate(question: RecommenderQuestion) -> float:
+    return question.cluster.gpu.memory_bandwidth * question.embedding.update_efficiency
+
+
+def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
+    """Seconds to read or write `amount` bytes in order, at the memory bandwidth that lookups reach."""
+    return amount / (question.cluster.gpu.memory_bandwidth * question.embedding.lookup_efficiency)
+
+
+def _share(question: RecommenderQuestion, row_bytes: Array) -> Array:
+    """(O,) bandwidth reached by rows of `row_bytes`, relative to the bandwidth of very long rows."""
+    return row_bytes / (row_bytes + question.embedding.half_row_bytes)
+
+
+def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
+    """(O, K) launch seconds by stage, first of a shard on each GPU that holds it, then of a table on every GPU.
+
+    What all copies need together is shared out to the tables: the whole of it where all have copied rows.
+    """
+    operations = question.facts.operations
+    zero = np.zeros((len(x), len(STAGES)))
+    if operations is None:
+        return zero, zero
+    of = _Counter(question)
+    updated = np.zeros(len(STAGES))
+    updated[STAGES.index(STAGES.update)] = operations.states.get(question.training.optimizer, 0.0)
+    copy, copies = x.form == "copy", x.hot_rows > 0
+    hot = copies & ~copy
+    shard = _select_rows(x.ids > 0, of("shard") + updated)
+    everywhere = (
+        of("table")
+        + _select_rows(~copy, of("placed"))
+        + _select_rows(x.form == "row", of("spread"))
+        + (np.maximum(x.shards, 1) - 1.0)[:, None] * of("further_slice")
+        + _select_rows(copy, of("copied"))
+        + _select_rows(hot, of("hot"))
+        + _select_rows(copies, updated + of("copies") / question.model.num_tables)
+    )
+    if question.model.interaction.kind == "dot":
+        everywhere = everywhere + of("dot_table")
+    return shard * of.seconds, everywhere * of.seconds
+
+
+def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
+    """(K,) launch seconds of each stage that do not depend on the sharding."""
+    operations, network = question.facts.operations, DenseNetwork(question.model)
+    if operations is None:
+        return np.zeros(len(STAGES))
+    of = _Counter(question)
+    total = of("step") + of("layer") * (len(network.bottom) + len(network.top))
+    total = total + of("cross") * (len(network.cross) / 2)
+    if question.model.interaction.kind == "dot":
+        total = total + of("dot")
+    return np.asarray(total * of.seconds)
+
+
+class _Counter:
+    """Counts (K,) of the operations that the host launches in each stage, by name, and the seconds of one launch."""
+
+    def __init__(self, question: RecommenderQuestion) -> None:
+        facts = question.facts
+        self.gpus, self.seconds = question.cluster.num_gpus, question.hardware.kernel_seconds
+        casts = question.training.precision not in FULL
+        self._sets = [one for one in (facts.operations, facts.cast_operations if casts else None) if one]
+
+    def __call__(self, name: str) -> Array:
+        counts = [getattr(one, name).of(self.gpus) for one in self._sets]
+        return np.asarray(np.sum(counts, axis=0), dtype=np.float64)
+
+
+def _select_rows(mask: Bools, values: Array) -> Array:
+    return np.where(mask[:, None], values, 0.0)
+
+
+def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:
+    """Compute seconds and bytes of sharding options, (table class, option) pairs grouped by class; default is
+    `default_options`.
+
+    Raises:
+        InputError: the GPU has no matrix rate in the training precision.
+    """
+    pairs = tuple(default_options(question) if options is None else options)
+    x, links = option_columns(question, pairs), links_of(question)
+    shard_seconds, everywhere_seconds = stage_loads(question, x, links)
+    size = option_bytes(question, x)
+    cluster = question.cluster
+    fixed, hidden = fixed_seconds(question, links)
+    return PricedOptions(
+        options=tuple(option for _, option in pairs),
+        table_class=np.array([which for which, _ in pairs], dtype=np.int64),
+        shards=x.shards,
+        shard_seconds=shard_seconds,
+        everywhere_seconds=everywhere_seconds,
+        shard_bytes=size.shard.sum(axis=2).T,
+        everywhere_bytes=size.everywhere.sum(axis=2).T,
+        shard_host_bytes=size.shard_host.sum(axis=1),
+        everywhere_host_bytes=size.everywhere_host.sum(axis=1),
+        counts=np.array([one.count for one in question.model.classes], dtype=np.int64),
+        fixed=fixed,
+        stage_floors=hidden,
+        fixed_bytes=np.sum(list(fixed_bytes(question).values()), axis=0),
+        device_memory=cluster.gpu.memory * (1 - (cluster.memory_reserve or 0.0)),
+        host_memory=cluster.host_memory or 0.0,
+        gpus=cluster.num_gpus,
+        gpus_per_node=cluster.gpus_per_node,
+        table_names=question.model.table_names,
+    )
+
+
+def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
+    """(O, K) seconds of work by stage, first of a shard on each GPU that holds it, then of a table on every GPU."""
+    zero = np.zeros(len(x))
+    lookup, lookup_copied = lookup_seconds(question, x)
+    update, update_copied = update_seconds(question, x)
+    copies = copy_sum_seconds(question, x) + copy_seconds(question, x, links)
+    ids = index_seconds(question, x, links)
+    forward = vectors_seconds(question, x, links, links.reduce_scatter, links.node_scatter)
+    backward = vectors_seconds(question, x, links, links.all_gather, links.node_gather)
+    shard_loads = np.stack([ids, lookup, forward, zero, backward, update], axis=1)
+    copied = np.stack([zero, lookup_copied, zero, zero, copies, update_copied], axis=1)
+    launches, launches_everywhere = launch_seconds(question, x)
+    shard_loads, has_places = shard_loads + launches, (x.shards > 0)[:, None]
+    everywhere = copied + launches_everywhere + np.where(has_places, 0.0, shard_loads)
+    return np.where(has_places, shard_loads, 0.0), everywhere
+
+
+def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
+    """(K,) seconds of each stage that do not depend on the sharding, and (K,) seconds that are hidden behind
+    the stage.
+
+    A CPU's cores move the bytes of a reduction themselves, so there it hides behind nothing.
+    """
+    facts, dense, kernel = question.facts, dense_seconds(question), question.profile.kernel_seconds
+    start = links.all_to_all.start
+    if facts.hierarchical and question.cluster.nodes > 1:
+        start = links.node_scatter.start + links.between_nodes.start
+    fixed, hidden = dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0.0)
+    waits_for_ids = facts.exchanges_ids and not facts.hides_ids
+    fixed[STAGES.index_exchange] = facts.index_collectives * start if waits_for_ids else 0.0
+    fixed[STAGES.lookup] = kernel
+    fixed[STAGES.forward_exchange] = fixed[STAGES.backward_exchange] = start
+    fixed[STAGES.update] = kernel + dense.update
+    fixed[STAGES.dense] = dense.interaction + dense.top + host_seconds(question)
+    hides_reduction = facts.hides_reduction and not is_own_host(question.cluster)
+    for hides, behind, otherwise, seconds in (
+        (facts.hides_weight_gradients, STAGES.update, STAGES.dense, dense.weight_gradients),
+        (facts.hides_bottom, STAGES.forward_exchange, STAGES.dense, dense.bottom_forward),
+        (facts.hides_bottom, STAGES.backward_exchange, STAGES.dense, dense.bottom_backward),
+        (hides_reduction, STAGES.update, STAGES.update, reduction_seconds(question, links)),
+    ):
+        (hidden if hides else fixed)[behind if hides else otherwise] += seconds
+    return np.array([*fixed.values()]) + fixed_launch_seconds(question), np.array([*hidden.values()])
+
+
+def host_seconds(question: RecommenderQuestion) -> float:
+    """Seconds a step in which each host hands the samples of a batch over to its GPUs."""
+    samples = question.training.global_batch / question.cluster.nodes
+    return question.facts.step_seconds + samples * question.facts.sample_seconds
+
+
+def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
+    """Seconds a step of the all-reduce of the dense network's gradients; 0 for one GPU."""
+    if question.cluster.num_gpus == 1:
+        return 0.0
+    size = DenseNetwork(question.model).parameters * question.training.dense_bytes
+    return question.facts.reduction_collectives * links.all_reduce.start + size * links.all_reduce.each_byte
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommenderEstimate:
+    """Predicted seconds by stage and memory of one training step of a recommender, on W GPUs, K stages and N
+    nodes."""
+
+    stages: Breakdown
+    """Seconds of each stage of the step on the stage's busiest GPU, which sum to the step time."""
+    busiest: tuple[int, ...]
+    """(K,) GPU that each stage waits for."""
+    loads: Array
+    """(W, K) seconds of work on embedding tables by each GPU in each stage."""
+    fixed: Array
+    """(K,) seconds of each stage that do not depend on the tables."""
+    hidden: Array
+    """(K,) seconds of other work that overlaps the table work of each stage, and counts where it takes
+    longer."""
+    device_bytes: Array
+    """(W,) peak memory of each GPU during a step, bytes."""
+    fullest_moment: tuple[str, ...]
+    """(W,) name of the moment of the step at which each GPU's memory peaks."""
+    moments: dict[str, Array]
+    """Moment of the step → (W,) bytes of each GPU's memory."""
+    device_parts: dict[str, Array]
+    """Part of the device memory → (W,) bytes of the part at each GPU's memory peak."""
+    host_bytes: Array
+    """(N,) bytes of each host's memory that tables fill."""
+    rank_host_bytes: Array
+    """(W,) bytes of host memory of each GPU's process."""
+    host_parts: dict[str, Array]
+    """Part of the host memory → (N,) bytes on each host."""
+    device_memory: float
+    """Bytes of a GPU's memory that may be used."""
+    host_memory: float
+    """Bytes of a host's memory that may be used; 0 if unknown."""
+    samples_per_second: float
+    mfu: float
+    """Model FLOPs utilisation, in which only FLOPs of the dense network count, as a share of peak over the
+    step."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Predicted seconds of a step, the sum over stages."""
+        return self.stages.total
+
+    @property
+    def busiest_sum_seconds(self) -> float:
+        """Seconds of a step without barriers between stages, max_g Σ_k load_gk plus the fixed seconds."""
+        return float(self.loads.sum(axis=1).max() + self.fixed.sum())
+
+    @property
+    def fullest(self) -> int:
+        """Index of the GPU with the largest peak memory."""
+        return int(self.device_bytes.argmax())
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak memory of all GPUs and hosts is within their limits."""
+        device = bool((self.device_bytes <= self.device_memory).all())
+        return device and (not self.host_memory or bool((self.host_bytes <= self.host_memory).all()))
+
+
+def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEstimate:
+    """Predict the seconds by stage and the memory of GPUs and hosts for one step under a sharding.
+
+    Raises:
+        InputError: it names other tables, GPUs or nodes than there are; or the GPU has no rate in that precision.
+    """
+    _check(question, sharding)
+    cluster = question.cluster
+    gpus, nodes, per_node = cluster.num_gpus, cluster.nodes, cluster.gpus_per_node
+    kinds = list(zip(question.model.class_of_table, (one.option for one in sharding.tables), strict=True))
+    pairs = tuple(dict.fromkeys(kinds))
+    row_of = {pair: index for index, pair in enumerate(pairs)}
+    table_rows = np.array([row_of[kind] for kind in kinds], dtype=np.int64)
+    shard_gpus, held_rows, holders = _shards(sharding, table_rows, per_node)
+    counts = np.bincount(table_rows, minlength=len(pairs)).astype(np.float64)
+    x, links = option_columns(question, pairs), links_of(question)
+    shard_seconds, everywhere_seconds = stage_loads(question, x, links)
+    size = option_bytes(question, x)
+
+    def on_gpus(shard: Array, everywhere: Array, holders: Array | float = 1.0) -> Array:
+        total: Array = np.tile(counts @ everywhere, (gpus, 1))
+        np.add.at(total, shard_gpus, shard[held_rows] / holders)
+        return total
+
+    loads = on_gpus(shard_seconds, everywhere_seconds)
+    fixed_parts, moments = fixed_bytes(question), moments_of(question)
+    parts = np.stack([on_gpus(*of) for of in zip(size.shard, size.everywhere, strict=True)])  # (M, W, P)
+    filled = parts.sum(axis=2) + np.sum(list(fixed_parts.values()), axis=0)[:, None]
+    peak = filled.argmax(axis=0)
+    device = parts[peak, np.arange(gpus)]
+    rank_host = on_gpus(size.shard_host, size.everywhere_host / per_node, holders[:, None])
+    host = rank_host.reshape(nodes, per_node, -1).sum(axis=1)
+    fixed, hidden = fixed_seconds(question, links)
+    stages = np.maximum(loads.max(axis=0), hidden) + fixed
+    batch, flops = question.training.global_batch, DenseNetwork(question.model).flops
+    return RecommenderEstimate(
+        stages=Breakdown(zip(STAGES, map(float, stages), strict=True)),
+        busiest=tuple(int(gpu) for gpu in loads.argmax(axis=0)),
+        loads=loads,
+        fixed=fixed,
+        hidden=hidden,
+        device_bytes=filled.max(axis=0),
+        fullest_moment=tuple(moments[at] for at in peak.tolist()),
+        moments=dict(zip(moments, filled, strict=True)),
+        device_parts={name: device[:, at] for at, name in enumerate(PARTS)}
+        | {name: each[peak] for name, each in fixed_parts.items()},
+        host_bytes=host.sum(axis=1),
+        rank_host_bytes=rank_host.sum(axis=1),
+        host_parts={name: host[:, at] for at, name in enumerate(PARTS)},
+        device_memory=cluster.gpu.memory * (1 - (cluster.memory_reserve or 0.0)),
+        host_memory=cluster.host_memory or 0.0,
+        samples_per_second=batch / float(stages.sum()),
+        mfu=batch * flops / float(stages.sum()) / (gpus * dense_device(question).peak),
+    )
+
+
+def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, Ints, Array]:
+    """For every shard with a GPU of its own, the index of the GPU, the index of the table's option, and the
+    number of GPUs that share the shard, (S,) each. A `node-row` shard has one entry for each GPU of the
+    node."""
+    entries = []
+    for placement, row in zip(sharding.tables, table_rows.tolist(), strict=True):
+        size = per_node if placement.option.form == "node-row" else 1
+        entries += [(gpu, row, size) for at in placement.at for gpu in range(at * size, (at + 1) * size)]
+    gpus, rows, holders = np.array(entries, dtype=np.int64).reshape(-1, 3).T
+    return gpus, rows, holders.astype(np.float64)
+
+
+def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
+    model, tables = question.model, len(sharding.tables)
+    if tables != model.num_tables:
+        raise InputError(f"the sharding has {tables} tables, `{model.name}` has {model.num_tables}")
+    problems = []
+    for number, (name, placement) in enumerate(zip(model.table_names, sharding.tables, strict=True)):
+        width = model.classes[model.class_of_table[number]].width
+        complaints = _complaints(question, placement, width)
+        problems += [Problem(f"table:{number} (`{name}`)", complaint) for complaint in complaints]
+    require_none(problems, "tables cannot be held so")
+
+
+def _complaints(question: RecommenderQuestion, placement: TablePlacement, width: int) -> Iterator[str]:
+    """What forbids to hold a table of `width` columns so, in words."""
+    option, cluster = placement.option, question.cluster
+    place, limit = ("node", cluster.nodes) if option.form == "node-row" else ("GPU", cluster.num_gpus)
+    if invalid := [at for at in placement.at if at >= limit]:
+        yield f"lies on {place} {invalid[0]}, and there are {limit}, counted from 0"
+    if option.tier == "host" and not question.facts.host_tables:
+        yield f"lies in host memory, where software stack `{question.stack.name}` keeps no tables"
+    if option.form == "column" and width % option.shards:
+        yield f"has {width} columns, which {option.shards} slices do not divide"
