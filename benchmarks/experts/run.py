@@ -24,12 +24,12 @@ from pathlib import Path
 from statistics import median
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.errors import InfeasibleError, RunError
+from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
 from cost_models.expected import expected_step
 from cost_models.files.whole import write_whole
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows
+from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
@@ -295,7 +295,7 @@ def main() -> None:
         for source, row in chosen_rows(given.sources or list(SOURCES)):
             try:
                 pair = compared(row, source, given.time_limit)
-            except (UnpredictableError, InfeasibleError, RunError) as reason:
+            except (InputError, InfeasibleError, RunError) as reason:
                 print(f"{row.row_id}: left out, {reason}")
                 continue
             rows.append(record(source, pair))

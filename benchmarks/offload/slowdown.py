@@ -19,8 +19,9 @@ from statistics import median
 
 from cost_models.axes.layout import NOWHERE
 from cost_models.axes.offload.channels import update_seconds
+from cost_models.errors import InputError
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows
+from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.pipeline.pricing import estimate
 
 TABLE = Path(__file__).with_name("runs.csv")
@@ -121,11 +122,11 @@ def _cases(rows: Sequence[Row]) -> tuple[list[Case], list[tuple[str, str]]]:
     for row in rows:
         try:
             if NO_STACK in row.text("framework").lower():
-                raise UnpredictableError("no stack describes its trainer")
+                raise InputError("no stack describes its trainer")
             if row.number("step_time_best_s") is None:
-                raise UnpredictableError("not timed")
+                raise InputError("not timed")
             cases.append(read_case(row))
-        except UnpredictableError as error:
+        except InputError as error:
             left_out.append((row.row_id, str(error)))
     return cases, left_out
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from cost_models.axes.layout import Layout
 from cost_models.axes.stages import even_layers, layers_in_turn, layers_up_to_shares
 from cost_models.defaults import complete_question
-from cost_models.documents import printable, spec_error
+from cost_models.documents import printable
 from cost_models.errors import InputError
-from cost_models.measured.runs.hardware import cluster_of, gpu_of
+from cost_models.measured.runs.hardware import cluster_of
 from cost_models.measured.runs.model import model_of
-from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
+from cost_models.measured.runs.rows import Notes, Row, meaning
 from cost_models.measured.runs.stack import (
     keeps_experts_whole,
     month_of,
@@ -58,23 +56,22 @@ _NO_VALUE = re.compile(
 
 
 def check_counts(row: Row) -> None:
-    """Raise UnpredictableError unless each column of whole numbers holds a plausible one or is blank.
+    """Raise InputError unless each column of whole numbers holds a plausible one or is blank.
 
     A `global_batch` may be a fraction of 1 or more (tokens over sequence length), `hybrid_shard` a word.
 
     Raises:
-        UnpredictableError: the first cell that is something else, with what it says.
+        InputError: the first cell that is something else, with what it says.
     """
     for column, largest in LARGEST_COUNTS.items():
         words, count = row.text(column), row.count(column)
-        if count is not None and count > largest:
-            raise UnpredictableError(f"`{column}` is {printable(words, 20)}, beyond anything that is trained")
+        if (count or 0) > largest:
+            raise InputError(f"`{column}` is {printable(words, 20)}, beyond anything that is trained")
         if count is not None or _NO_VALUE.fullmatch(words.lower()):
             continue
         fraction = column == "global_batch" and (row.number(column) or 0) >= 1
-        hybrid = column == "hybrid_shard" and (row.flag(column) or names_hybrid(words))
-        if not fraction and not hybrid:
-            raise UnpredictableError(f"`{column}` is `{printable(words, 20)}`, not a whole number above zero")
+        if not fraction and not (column == "hybrid_shard" and (row.flag(column) or names_hybrid(words))):
+            raise InputError(f"`{column}` is `{printable(words, 20)}`, not a whole number above zero")
 
 
 _USUAL_GPUS = 128
@@ -95,7 +92,7 @@ def degrees_of(row: Row, notes: Notes) -> Layout:
     model_gpus = tp * pp * cp
     if gpus is not None:
         if gpus % model_gpus:
-            raise UnpredictableError(f"tp · pp · cp = {model_gpus} does not divide {gpus} GPUs")
+            raise InputError(f"tp · pp · cp = {model_gpus} does not divide {gpus} GPUs")
         if dp is not None and dp * model_gpus != gpus:
             notes.append(f"dp {gpus // model_gpus}: the row's {dp} does not fit {gpus} GPUs")
         dp = gpus // model_gpus
@@ -103,7 +100,7 @@ def degrees_of(row: Row, notes: Notes) -> Layout:
         notes.append(f"{model_gpus * dp} GPUs: the product of the degrees")
     else:
         if (batch := row.count("global_batch")) is None:
-            raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
+            raise InputError("neither `num_gpus` nor `dp` nor `global_batch` is given")
         samples = max(1, batch // (row.count("micro_batch") or 1))
         dp = next(n for n in range(max(1, _USUAL_GPUS // model_gpus), 0, -1) if samples % n == 0)
         notes.append(f"{model_gpus * dp} GPUs: the row names none")
@@ -119,9 +116,8 @@ def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Layou
     pp, blocks, batch = degrees.pp, model.num_layers, row.count("global_batch")
     if pp == 1 or row.count("vp"):
         return degrees.vpp
-    chunks, microbatches = 1, row.count("grad_accum") or pp
-    if batch and not row.count("grad_accum"):
-        microbatches = max(1, batch // (degrees.dp * (row.count("micro_batch") or 1)))
+    chunks, samples = 1, degrees.dp * (row.count("micro_batch") or 1)
+    microbatches = row.count("grad_accum") or (max(1, batch // samples) if batch else pp)
     if stack.usually_splits_sequence and microbatches % pp == 0:
         with_ends = blocks + 2 * stack.ends_count_as_blocks
         per_rank = next((count for count in (blocks, with_ends) if count % pp == 0), pp) // pp
@@ -156,47 +152,42 @@ class Case:
     """Whether the row says how many GPUs it had; otherwise only its memory means something."""
 
 
-def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) -> Case:
-    """Read a row of a run table as a question and a layout, with the assumptions made. Raises
-    UnpredictableError: with the reason why not."""
-    try:
-        return _read(row, stack, profile, Notes())
-    except (InputError, ValidationError) as error:
-        problem = spec_error(error) if isinstance(error, ValidationError) else error
-        raise UnpredictableError("; ".join(map(str, problem.problems)) or problem.headline) from error
-
-
 def case_or_reason(row: Row, *, stack: str | None = None, profile: Profile = None) -> Case | str:
     """Read a row as `read_case` does, or return the reason why it cannot be predicted."""
     try:
         return read_case(row, stack=stack, profile=profile)
-    except UnpredictableError as reason:
-        return printable(str(reason).splitlines()[0])
+    except InputError as error:
+        reason = "; ".join(map(str, error.problems)) or error.headline
+        return printable(reason.splitlines()[0])
 
 
-def _read(row: Row, forced_stack: str | None, profile: Profile, notes: Notes) -> Case:
+def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) -> Case:
+    """Read a row of a run table as a question and a layout, with the assumptions made; `stack` replaces that of the
+    row.
+
+    Raises:
+        InputError: with the reason why the row cannot be predicted.
+    """
+    notes = Notes()
     check_counts(row)
-    if _ADAPTERS.search(f"{row.text('task')} {row.text('framework')} {row.text('model_name')}".lower()):
-        reason = "fine-tunes adapters (LoRA), whose frozen weights need no gradients: not modelled"
-        raise UnpredictableError(reason)
-    gpu = gpu_of(row)
+    if _ADAPTERS.search(row.words("task", "framework", "model_name")):
+        raise InputError("fine-tunes adapters (LoRA), whose frozen weights need no gradients: not modelled")
+    gpu: str | None = meaning("gpus", row.words("gpu"))
     if gpu is None:
-        raise UnpredictableError(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
-    stack = stack_of(row, forced_stack, notes)
-    model = model_of(row, stack, notes)
+        raise InputError(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
+    ran_stack = stack_of(row, stack, notes)
+    model = model_of(row, ran_stack, notes)
     degrees = degrees_of(row, notes)
     cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
-    chunks = chunks_of(row, model, stack, degrees, notes)
-    zero = zero_of(row, stack, degrees.data_ranks, notes)
+    chunks = chunks_of(row, model, ran_stack, degrees, notes)
+    zero = zero_of(row, ran_stack, degrees.data_ranks, notes)
     degrees = degrees.model_copy(update={"vpp": chunks, "zero": zero})
-    sequence, dropout = row.count("seq_len"), row.number("dropout")
-    if sequence is None:
-        raise UnpredictableError("no `seq_len`")
-    facts: dict[str, object] = {"global_batch": _global_batch(row, degrees, notes)}
-    facts |= {"sequence_length": sequence, "precision": precision_of(row, cluster, notes)}
-    facts["dropout"] = dropout if dropout is not None and 0 <= dropout < 1 else None
-    training = TrainingSpec.model_validate(facts | training_changes(row))
-    question = complete_question(model, cluster, training, stack=stack, profile=profile)
+    if (sequence := row.count("seq_len")) is None:
+        raise InputError("no `seq_len`")
+    batch, facts = _global_batch(row, degrees, notes), training_changes(row)
+    facts["precision"] = precision_of(row, cluster, notes)
+    training = TrainingSpec(global_batch=batch, sequence_length=sequence, **facts)
+    question = complete_question(model, cluster, training, stack=ran_stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
     question = with_host_update(row, question, layout, notes)
     sized = row.count("num_gpus") is not None or row.count("dp") is not None
@@ -205,20 +196,14 @@ def _read(row: Row, forced_stack: str | None, profile: Profile, notes: Notes) ->
 
 def _global_batch(row: Row, degrees: Layout, notes: Notes) -> int:
     """Sequences a step, as printed in the row or from microbatch, accumulation and data parallelism."""
-    batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
-    printed = row.number("global_batch")
-    if batch is not None:
-        return batch
+    printed, micro = row.number("global_batch"), row.count("micro_batch")
     if printed is not None and printed >= 1:
-        batch = round(printed)
-        notes.append(f"global batch {batch}: the row's {printed:g} is no whole number")
+        if (batch := round(printed)) != printed:
+            notes.append(f"global batch {batch}: the row's {printed:g} is no whole number")
         return batch
     if micro is None:
-        raise UnpredictableError("neither `global_batch` nor `micro_batch` is given")
-    if accumulated is None:
-        accumulated = degrees.pp
-        notes.append(f"{accumulated} microbatches a step")
-    return micro * accumulated * degrees.dp
+        raise InputError("neither `global_batch` nor `micro_batch` is given")
+    return micro * row.count_or("grad_accum", degrees.pp, "{} microbatches a step", notes) * degrees.dp
 
 
 def _layout(row: Row, question: Question, degrees: Layout, notes: Notes) -> Layout:
@@ -227,22 +212,20 @@ def _layout(row: Row, question: Question, degrees: Layout, notes: Notes) -> Layo
     stages, blocks = degrees.pp * degrees.vpp, question.model.num_layers
     batch = question.training.global_batch
     if stages > blocks + 2 * stack.ends_count_as_blocks:
-        raise UnpredictableError(f"{blocks} blocks on {stages} stages")
+        raise InputError(f"{blocks} blocks on {stages} stages")
     if stages * (batch // ((micro or 1) * degrees.dp)) > MAX_ACTIONS:
-        raise UnpredictableError(f"global batch {batch} is too many microbatches")
+        raise InputError(f"global batch {batch} is too many microbatches")
     offload, ring = offload_of(row, stack, blocks, notes)
     shard = _shard_group(row, degrees, question.cluster.gpus_per_node, notes)
-    splits_sequence = row.flag("sequence_parallel")
-    if splits_sequence is None and degrees.tp > 1:
-        splits_sequence = stack.usually_splits_sequence
-        if splits_sequence:
-            notes.append("sequence parallelism (blank)")
+    splits_sequence = degrees.tp > 1 and row.flag("sequence_parallel")
+    if splits_sequence is None and (splits_sequence := stack.usually_splits_sequence):
+        notes.append("sequence parallelism (blank)")
     layout = Layout(
         **degrees.model_dump(exclude_unset=True),
         etp=_expert_tensor(row, degrees),
         mbs=micro or 1,
         shard=shard,
-        sp=degrees.tp > 1 and bool(splits_sequence),
+        sp=bool(splits_sequence),
         recompute=(recompute_of(row, stack, notes),),
         layers=_blocks_on_stages(question, stages, notes),
         offload=offload,
@@ -256,13 +239,13 @@ def _layout(row: Row, question: Question, degrees: Layout, notes: Notes) -> Layo
 
 def _blocks_on_stages(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
     """Number of transformer blocks of each pipeline stage, as the software stack places them."""
-    model = question.model
-    if question.stack.places_blocks == "by-compute" and stages > 1:
+    model, placement = question.model, question.stack.places_blocks
+    if placement == "by-compute" and stages > 1:
         block = sum(one.flops for one in block_operators(model))
         notes.append("blocks placed up to equal shares of their products and the head's")
         head = 2.0 * model.hidden_size * float(padded_vocabulary(model, 1)) / block
         return layers_up_to_shares(model.num_layers, stages, head)
-    if model.num_layers % stages and question.stack.places_blocks == "in-turn":
+    if model.num_layers % stages and placement == "in-turn":
         notes.append("stages filled in turn, the last with what is left")
         return layers_in_turn(model.num_layers, stages)
     if model.num_layers % stages:
@@ -294,16 +277,15 @@ def _expert_tensor(row: Row, degrees: Layout) -> int | None:
     if degrees.ep == 1 or degrees.data_ranks % degrees.ep == 0:
         return None
     if degrees.tp * degrees.data_ranks % degrees.ep:
-        raise UnpredictableError(f"ep {degrees.ep} does not divide tp · cp · dp")
+        raise InputError(f"ep {degrees.ep} does not divide tp · cp · dp")
     return 1
 
 
 def _shard_group(row: Row, degrees: Layout, per_node: int, notes: Notes) -> int | None:
     """Ranks that share one copy of the states that ZeRO shards; None for all replicas."""
     size, replicas, hybrid = row.count("hybrid_shard"), degrees.data_ranks, row.flag("hybrid_shard")
-    unsized = hybrid or names_hybrid(row.text("hybrid_shard"))
-    unsized = unsized or (hybrid is None and names_hybrid(row.text("zero_stage")))
-    if degrees.zero and size in (None, 1) and unsized:
+    words = row.words("hybrid_shard") if hybrid is not None else row.words("hybrid_shard", "zero_stage")
+    if degrees.zero and size in (None, 1) and (hybrid or names_hybrid(words)):
         size = max(1, per_node // (degrees.tp * degrees.pp))
         notes.append(f"hybrid sharding over {size} ranks: those of a node")
     if size is None or size >= replicas or degrees.zero == 0:
@@ -318,16 +300,16 @@ def _micro_batch(row: Row, question: Question, degrees: Layout, notes: Notes) ->
     """Sequences a microbatch by the row, or by its accumulation; None where both are blank."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
-        accumulated = row.count("grad_accum")
-        until, month = question.stack.microbatches_per_stage_until, month_of(row)
-        if accumulated is None and degrees.pp > 1 and until and month and month <= until:
-            accumulated = degrees.pp  # that release ran one microbatch a stage in each step
+        # early releases ran one microbatch a stage in each step
+        until = question.stack.microbatches_per_stage_until or ""
+        a_stage = degrees.pp > 1 and (month_of(row) or "undated") <= until
+        accumulated = row.count("grad_accum") or (degrees.pp if a_stage else None)
         if accumulated is None and batch >= degrees.dp:
             return None
         micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1
         notes.append(f"microbatch {micro}")
     if micro * degrees.dp > batch:
-        raise UnpredictableError(f"microbatch {micro} × dp {degrees.dp} exceeds the global batch {batch}")
+        raise InputError(f"microbatch {micro} × dp {degrees.dp} exceeds the global batch {batch}")
     if batch % (micro * degrees.dp):
         notes.append(f"global batch {batch} in {batch // (micro * degrees.dp)} whole microbatches")
     return micro

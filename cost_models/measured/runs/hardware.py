@@ -29,20 +29,18 @@ _BOARDS = (0.5, 1.6)
 
 def board_of_cell(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
     """GPU specification with the memory, power limit and bandwidth that the words of a row's GPU cell state."""
-    printed: dict[str, Any] = {}
-    if label := _MEMORY.search(words):
-        memory = int(label[1]) * _REPORTED * GIB
-        ratio = memory / gpu.memory
-        if abs(ratio - 1) > _SAME_LABEL and _BOARDS[0] < ratio < _BOARDS[1]:
-            printed["memory"] = memory
-    if limit := _WATTS.search(words):
+    label, limit, rate = (pattern.search(words) for pattern in (_MEMORY, _WATTS, _BANDWIDTH))
+    memory = int(label[1]) * _REPORTED * GIB if label else gpu.memory
+    ratio, printed = memory / gpu.memory, dict[str, Any]()
+    if abs(ratio - 1) > _SAME_LABEL and _BOARDS[0] < ratio < _BOARDS[1]:
+        printed["memory"] = memory
+    if limit:
         printed["tdp_watts"] = int(limit[1])
-    if rate := _BANDWIDTH.search(words):
+    if rate:
         printed["memory_bandwidth"] = float(rate[1]) * _SCALES[rate[2].lower()]
     changed = {name: value for name, value in printed.items() if value != getattr(gpu, name)}
-    if not changed:
-        return gpu
-    notes.append(f"{', '.join(name.replace('_', ' ') for name in changed)} as the GPU's cell says")
+    if changed:
+        notes.append(f"{', '.join(name.replace('_', ' ') for name in changed)} as the GPU's cell says")
     return gpu.model_copy(update=changed)
 
 
@@ -54,19 +52,18 @@ _GENERATION = re.compile(
     r"(?:(?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>100|200|400|800)\b(?!\s*[gt]b)", re.IGNORECASE
 )
 """Pattern of InfiniBand by generation and Gb/s, as in `8x NDR400`."""
-_OMNI_PATH = re.compile(r"(?P<rails>\d+)\s*[x×]\s*omni", re.IGNORECASE)
-_OMNI_PATH_BITS = 100e9
+_OMNI_PATH = re.compile(r"(\d+\s*[x×]\s*)omni", re.IGNORECASE)
 _BUS = re.compile(
     r"nv(?:link|switch)[^,;+]*?\d+(?:\.\d+)?\s*[GT]B/s|\d+(?:\.\d+)?\s*[GT]B/s[^,;+]*?nv(?:link|switch)",
     re.IGNORECASE,
 )
 """Words for the links inside a node."""
-_OTHER_NETWORK = re.compile(r"(?i)manage|mgmt|\bbmc\b|out[- ]of[- ]band|storage|front[- ]?end|in[- ]band")
-_ADAPTER = re.compile(
-    r"connectx|\bcx-?\d|infiniband|\bib\b|roce|ethernet|\bhca|\bnics?\b|[hnex]dr|efa|slingshot|omni",
-    re.IGNORECASE,
-)
+_ADAPTER = r"connectx|\bcx-?\d|infiniband|\bib\b|roce|ethernet|\bhca|\bnics?\b|[hnex]dr|efa|slingshot|omni"
 """Words for an adapter of the network, which may itself be said to sit on PCIe."""
+_NO_NETWORK = re.compile(
+    rf"(?is)manage|mgmt|\bbmc\b|out[- ]of[- ]band|storage|front[- ]?end|in[- ]band|^(?!.*(?:{_ADAPTER})).*pcie"
+)
+"""Words for networks that training does not use, and for the host's bus where no adapter is named."""
 _PER_GPU = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
 _ONE_ADAPTER = re.compile(r"ethernet|gbe\b|\btcp", re.IGNORECASE)
 _ONE_ADAPTER_BITS = 101e9
@@ -80,34 +77,19 @@ def network_bits(words: str, per_node: int) -> float | None:
     A rate that one adapter can have is a GPU's, unless the words say node or it is the instance's (EFA) or the only
     one of its box (Ethernet up to 100 Gb/s).
     """
-    if match := _OMNI_PATH.search(words):
-        return int(match["rails"]) * _OMNI_PATH_BITS / per_node
-    parts = re.split(r"([,;+()])", _BUS.sub("", words))
-    outside = "".join(part for part in parts if not _OTHER_NETWORK.search(part) and not _is_bus(part))
+    parts = re.split(r"([,;+()])", _BUS.sub("", _OMNI_PATH.sub(r"\g<1>100G", words)))
+    outside = "".join(part for part in parts if not _NO_NETWORK.search(part))
     if several := [int(match["rails"]) * _bits(match) for match in _RAILS.finditer(outside)]:
         return max(several) / per_node
     if match := _SPEED.search(outside):
         bits = _bits(match)
-        if _PER_GPU.search(outside):
-            return bits
-        shared = re.search(r"node|instance|\befa\b", outside, re.IGNORECASE)
+        of_node = re.search(r"node|instance|\befa\b", outside, re.IGNORECASE) or bits > _ADAPTER_BITS
         single_adapter = _ONE_ADAPTER.search(outside) and bits < _ONE_ADAPTER_BITS
-        return bits / per_node if shared or single_adapter or bits > _ADAPTER_BITS else bits
+        return bits / per_node if (of_node or single_adapter) and not _PER_GPU.search(outside) else bits
     if match := _GENERATION.search(outside):
         bits = float(match["rate"]) * 1e9
         return bits * int(match["rails"]) / per_node if match["rails"] else bits
     return None
-
-
-def adapters(words: str) -> int | None:
-    """Number of network adapters of a node, where words such as `4x100Gb RoCE per node` count them; else None."""
-    match = _RAILS.search(_BUS.sub("", words))
-    return int(match["rails"]) if match else None
-
-
-def _is_bus(words: str) -> bool:
-    """Whether words on a network are about the host's bus, and name no adapter."""
-    return "pcie" in words.lower() and not _ADAPTER.search(words)
 
 
 def _bits(match: re.Match[str]) -> float:
@@ -128,12 +110,6 @@ _LARGEST_BOX = 16
 """Largest number of GPUs in a machine; a catalogue node with more is a rack."""
 
 
-def gpu_of(row: Row) -> str | None:
-    """Catalogue name of the GPU that the row names; None for an unknown GPU."""
-    gpu: str | None = meaning("gpus", row.text("gpu").lower())
-    return gpu
-
-
 def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     """Catalogue cluster of the GPU, with the row's node size and network where given."""
     words = row.text("interconnect")
@@ -145,22 +121,23 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
         per_node = _allocated(num_gpus, max(per_node, cluster.gpus_per_node), notes)
     per_node = min(per_node, num_gpus)
-    network, links = network_bits(words, stated or cluster.gpus_per_node), cluster.links
-    several, inter = num_gpus > per_node, links.inter_node
-    if network is not None and inter is not None:
-        links = links.with_inter_node(inter.model_copy(update={"bandwidth": network / 8}))
-    elif several:
+    bits = network_bits(words, stated or cluster.gpus_per_node)
+    intra, inter = cluster.links.intra_node, cluster.links.inter_node
+    if bits is not None and inter is not None:
+        inter = inter.model_copy(update={"bandwidth": bits / 8})
+    elif num_gpus > per_node:
         inter = inter or _UNNAMED_NETWORK
         notes.append(f"network of {inter.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
-        links = links.with_inter_node(inter)
-    by_nvlink = links.intra_node.kind in ("nvlink", "nvswitch")
-    if by_nvlink and "pcie" in words.lower() and "nvlink" not in words.lower():
-        links = links.with_intra_node(_through_host(cluster.gpu))
-    board = board_of_cell(cluster.gpu, row.text("gpu"), notes)
-    nodes, rails = -(-num_gpus // per_node), adapters(words)
-    rails = rails if rails and per_node % rails == 0 else None
-    changes = {"gpu": board, "gpus_per_node": per_node, "nodes": nodes, "links": links, "rails": rails}
-    return cluster.model_copy(update=changes)
+    if intra.kind in ("nvlink", "nvswitch") and "pcie" in words.lower() and "nvlink" not in words.lower():
+        intra = _through_host(cluster.gpu)
+    match = _RAILS.search(_BUS.sub("", words))
+    rails = int(match["rails"]) if match else 0
+    changes = {"gpu": board_of_cell(cluster.gpu, row.text("gpu"), notes), "gpus_per_node": per_node}
+    changes |= {
+        "nodes": -(-num_gpus // per_node),
+        "rails": rails if rails and per_node % rails == 0 else None,
+    }
+    return cluster.model_copy(update=changes | {"links": Links(intra_node=intra, inter_node=inter)})
 
 
 def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
@@ -184,8 +161,7 @@ def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
     candidates = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
     network = meaning("networks", words.lower()) or "infiniband"
     if not candidates:
-        spec = catalog.load_gpu(gpu)
-        links = Links(intra_node=_through_host(spec))
+        links = Links(intra_node=_through_host(spec := catalog.load_gpu(gpu)))
         return ClusterSpec(name=gpu, gpu=spec, gpus_per_node=_USUAL_BOX, links=links)
     networks = ((spec, spec.links.inter_node) for spec in candidates)
     return next((spec for spec, link in networks if link and link.kind == network), candidates[0])

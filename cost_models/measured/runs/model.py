@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.measured.runs.rows import Notes, Row, UnpredictableError, meaning, spellings
+from cost_models.measured.runs.rows import Notes, Row, meaning, spellings
 from cost_models.measured.runs.stack import further_tokens
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -20,33 +21,26 @@ _GATED = re.compile(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm")
 
 def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     """Model that a row trained, from the shape in the row or the catalogue's model of that name. Raises
-    UnpredictableError: the row has neither a shape nor a name the catalogue knows."""
+    InputError: the row has neither a shape nor a name the catalogue knows."""
     layers, hidden = row.count("layers"), row.count("hidden")
     catalogued = _by_name(row.text("model_name"))
     if layers is None or hidden is None:
         if catalogued is not None:
             notes.append(f"shape of the catalogue's {catalogued.name}")
             return catalogued
-        raise UnpredictableError("`layers` or `hidden` is blank and the catalogue has no model of that name")
+        raise InputError("`layers` or `hidden` is blank and the catalogue has no model of that name")
     if catalogued is not None and (catalogued.num_layers, catalogued.hidden_size) == (layers, hidden):
         row = _with_missing_cells(row, catalogued, notes)
-    kind, name, inner = row.text("ffn_kind").lower(), row.text("model_name"), row.count("ffn_hidden")
+    kind, name, inner = row.words("ffn_kind"), row.text("model_name"), row.count("ffn_hidden")
     if kind:
         gated = "glu" in kind
     else:  # by the model's name, or an inner width below 3h
         narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
         gated = narrow or _GATED.search(name.lower()) is not None
     activation = meaning("activations", kind) or "gelu"
-    heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
-    if row.count("heads") is None:
-        notes.append(f"{heads} heads")
-    if inner is None:  # 4h, or for three matrices 8h/3 rounded up to a multiple of 256
-        inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
-        notes.append(f"MLP of {inner}")
-    vocabulary = row.count("vocab")
-    if vocabulary is None:
-        vocabulary = _VOCABULARY
-        notes.append(f"vocabulary of {vocabulary}")
+    heads = row.count_or("heads", max(1, hidden // (row.count("head_dim") or 128)), "{} heads", notes)
+    # 4h, or for three matrices 8h/3 rounded up to a multiple of 256
+    usual_inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
     fields: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name or row.row_id)[:_LONGEST_NAME].strip("._-") or "model",
         "num_layers": layers,
@@ -54,15 +48,15 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         "num_heads": heads,
         "num_kv_heads": row.count("kv_heads") or heads,
         "head_dim": row.count("head_dim") or max(1, hidden // heads),
-        "ffn_hidden_size": inner,
-        "vocab_size": vocabulary,
+        "ffn_hidden_size": row.count_or("ffn_hidden", usual_inner, "MLP of {}", notes),
+        "vocab_size": row.count_or("vocab", _VOCABULARY, "vocabulary of {}", notes),
         "vocab_multiple": VOCABULARY_UNIT if stack.pads_vocabulary else 1,
         "gated_mlp": gated,
         "activation": activation,
         "max_positions": row.count("seq_len") or 2048,
         "tied_embeddings": row.flag("tied_embeddings") if row.text("tied_embeddings") else not gated,
     }
-    if re.search(r"\bptb\b|parallel (transformer )?block", words := row.text("framework").lower()):
+    if re.search(r"\bptb\b|parallel (transformer )?block", words := row.words("framework")):
         fields["parallel_block"] = True
     if re.search(r"\bswa\b|sliding", words):
         fields["attention_window"] = max(1, (row.count("seq_len") or 2048) // 2)
@@ -71,10 +65,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         norm = "rmsnorm" if gated else "layernorm"
         fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}
     if (experts := row.count("moe_experts") or 1) > 1:
-        per_token = row.count("moe_top_k")
-        if per_token is None:
-            per_token = min(2, experts)
-            notes.append(f"{per_token} experts a token")
+        per_token = row.count_or("moe_top_k", min(2, experts), "{} experts a token", notes)
         fields |= {"num_experts": experts, "experts_per_token": min(per_token, experts)}
         columns = {"moe_ffn_hidden_size": "moe_ffn_hidden", "num_moe_layers": "moe_layers"}
         fields |= {field: count for field, column in columns.items() if (count := row.count(column))}
@@ -86,7 +77,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
             fields |= {"head_dim": catalogued.head_dim, "num_kv_heads": catalogued.num_kv_heads}
         if fields.get("num_experts") == catalogued.num_experts:
             fields["expert_groups"] = catalogued.expert_groups
-    return TransformerSpec.model_validate(fields)
+    return TransformerSpec(**fields)
 
 
 _BIASES = ("attention_bias", "attention_output_bias", "mlp_bias", "router_bias")
@@ -116,8 +107,7 @@ def _by_name(name: str) -> TransformerSpec | None:
     for spelling, replacement in spellings()["model_names"]:
         name = re.sub(spelling, replacement, name.lower())
     letters = _letters(name)
-    names = (one for one in catalog.names("models") if letters and _letters(one) == letters)
-    match = next(names, None)
+    match = next((one for one in catalog.names("models") if letters and _letters(one) == letters), None)
     return catalog.load_model(match) if match else None
 
 

@@ -43,7 +43,16 @@ def read_table(path: Path) -> str:
     raw = read_raw(path, MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise InputError(f"`{path}` is larger than {MAX_BYTES // int(MB)} MB; it is no table of runs")
-    return _decoded(raw, path)
+    encodings, position = ["utf-8-sig", "latin-1"], raw.find(b"\0")
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encodings, position = ["utf-16"], -1
+    for encoding in encodings if position < 0 else []:
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError as error:
+            position = error.start
+    problem = Problem(str(path), f"byte {position} is no text")
+    raise InputError(f"`{path}` is not a text file", problems=[problem])
 
 
 def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> list[TableRow]:
@@ -56,41 +65,15 @@ def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> l
     delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
     table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
-        columns = [column.strip().lower() for column in table.fieldnames or ()]
-        table.fieldnames = columns
-        rows = []
-        for row in table:
-            cells = {key: cell for key, cell in row.items() if isinstance(cell, str) and cell}
-            rows.append(TableRow(table.line_num, cells))
+        columns = table.fieldnames = [column.strip().lower() for column in table.fieldnames or ()]
+        filled = ({key: cell for key, cell in row.items() if isinstance(cell, str) and cell} for row in table)
+        rows = [TableRow(table.line_num, cells) for cells in filled]
     except csv.Error as error:
         problem = Problem(f"{place}:{table.line_num}", str(error))
         raise InputError(f"`{place}` is not a table", problems=[problem]) from None
-    missing = [column for column in needed if column not in columns]
-    if missing:
-        names = ", ".join(f"`{column}`" for column in missing)
+    if names := ", ".join(f"`{column}`" for column in needed if column not in columns):
         raise InputError(f"`{place}` has no column {names}", hint=hint)
     return rows
-
-
-def _decoded(raw: bytes, path: Path) -> str:
-    """Decode the bytes of a text file; raise InputError where they are no text."""
-    try:
-        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return raw.decode("utf-16")
-        if b"\0" not in raw:
-            try:
-                return raw.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                return raw.decode("latin-1")
-        position = raw.index(b"\0")
-    except UnicodeDecodeError as error:
-        position = error.start
-    problem = Problem(str(path), f"byte {position} is no text")
-    raise InputError(f"`{path}` is not a text file", problems=[problem])
-
-
-class UnpredictableError(Exception):
-    """Raised for a row of a run table that cannot be predicted; the message is the reason shown to users."""
 
 
 Notes = list[str]
@@ -100,8 +83,9 @@ Notes = list[str]
 NEEDED_COLUMNS = ("num_gpus", "layers", "hidden")
 """Columns that a table of runs must have; their cells may be blank."""
 _COLUMNS_HINT = "docs/guides/validating.md lists the columns of a table of runs"
-_YES = frozenset({"1", "true", "yes", "y", "on"})
-_NO = frozenset({"0", "false", "no", "n", "off"})
+_FLAGS = dict.fromkeys(["1", "true", "yes", "y", "on"], True)
+_FLAGS |= dict.fromkeys(["0", "false", "no", "n", "off"], False)
+"""Words of cells that say yes or no, and what they mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +108,10 @@ class Row:
         """Text of the cell in `column` without surrounding blanks; empty where the cell is missing."""
         return (self.cells.get(column) or "").strip()
 
+    def words(self, *columns: str) -> str:
+        """Text of the cells in `columns` in small letters, with `; ` between cells."""
+        return "; ".join(map(self.text, columns)).lower()
+
     def number(self, column: str) -> float | None:
         """Finite number in the cell of `column`; None where the cell holds none."""
         try:
@@ -132,15 +120,25 @@ class Row:
             return None
         return value if math.isfinite(value) else None
 
+    def positive(self, column: str) -> float | None:
+        """Finite number above zero in the cell of `column`; None where the cell holds none."""
+        value = self.number(column)
+        return value if value is not None and value > 0 else None
+
     def count(self, column: str) -> int | None:
         """Positive whole number in the cell of `column` (`8.0` counts as 8); None where the cell holds none."""
-        value = self.number(column)
-        return int(value) if value is not None and value >= 1 and value == int(value) else None
+        value = self.positive(column)
+        return int(value) if value is not None and value.is_integer() else None
+
+    def count_or(self, column: str, default: int, words: str, notes: Notes) -> int:
+        """Whole number in the cell of `column`; where it holds none, `default`, noted in `words` with a `{}` for it."""
+        if (count := self.count(column)) is None:
+            notes.append(words.format(count := default))
+        return count
 
     def flag(self, column: str) -> bool | None:
         """True or False for a cell of `column` that says yes or no; None where it says neither."""
-        word = self.text(column).lower().removesuffix(".0")
-        return True if word in _YES else False if word in _NO else None
+        return _FLAGS.get(self.words(column).removesuffix(".0"))
 
 
 @cache

@@ -10,9 +10,9 @@ in the stack, or in the recipe of that release.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import NOWHERE, USUAL_RING, Layout, Offload
@@ -33,10 +33,6 @@ _MIXED = re.compile(r"|mixed|amp|auto|o[12]")
 
 NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
 """Words of tables for something that was not used."""
-_SOME_BLOCKS = re.compile(
-    r"every (other|\d|second|third)|every-?_?(?:2nd|3rd|[2-9])|\d+ ?(of|/) ?\d+|partial|\d ?%|block\("
-)
-_SELECTIVE = re.compile(r"select|\bsac\b|core|attn|attention|\bops?\b|per[-_ ]?op|mlp|norm|swiglu|moe_act")
 _MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:\[]+(?P<names>[a-z_, ]+)")
 """Words for what of a block was recomputed, by name."""
 _DROPS: dict[str, SelectiveDrops] = {"core_attn": "core", "core": "core", "norm": "norms"}
@@ -48,19 +44,20 @@ _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
 """Names of frameworks that mean plain data parallelism."""
 
 
+_LACKING: dict[Precision, tuple[Precision, ...]] = {"tf32": ("fp32",), "fp4": ("fp8", "bf16")}
+"""Precision that a GPU may lack → those that stand for it, the first that it has; of others bf16, else fp16."""
+
+
 def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     """Precision of matrix products in a row; bf16 where blank or unknown, a replacement where the GPU lacks it."""
-    words, peak = row.text("precision").lower(), cluster.gpu.peak
+    words, peak = row.words("precision"), cluster.gpu.peak
     stated: Precision | None = meaning("precisions", words)
     if stated is None and not _MIXED.fullmatch(words):
         notes.append(f"bf16: precision `{printable(words, 30)}` is not known")
     precision = stated or "bf16"
     if precision not in peak:
-        replacement: Precision = "bf16" if "bf16" in peak else "fp16"
-        if precision == "tf32":
-            replacement = "fp32"
-        elif precision == "fp4" and "fp8" in peak:
-            replacement = "fp8"
+        substitutes = _LACKING.get(precision) or ("bf16",)
+        replacement: Precision = next((one for one in substitutes if one in peak), "fp16")
         notes.append(f"{replacement}: {cluster.gpu.name} has no {precision}")
         return replacement
     if not words:
@@ -71,7 +68,7 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
 def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
     """Recompute policy (`none`, `selective` or `full`) of a row; where blank, that of its recipe or of the
     stack's users."""
-    words = row.text("recompute").lower()
+    words = row.words("recompute")
     if modules := _recipe_modules(row):
         notes.append(f"recompute {modules}, as its recipe does (blank)")
         return "selective"
@@ -81,42 +78,38 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
         return default
     if NOTHING.fullmatch(words):
         return "none"
-    if _SOME_BLOCKS.search(words):
+    policy: Recompute | Literal["some blocks"] = meaning("recompute", words)
+    if policy == "some blocks":
         notes.append(f"recompute full in every block: `{printable(words, 30)}` names some")
         return "full"
-    if _SELECTIVE.search(words):
-        return "selective"
-    return "full"  # "full", "every layer", "true", "gradient checkpointing", ...
+    return policy
 
 
 def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
     """Modules of a block that Megatron recomputed (`--recompute-modules`), where the row names only known
     ones; else empty."""
-    match = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
+    match = _MODULES.search(row.words("recompute", "notes"))
     names = re.findall(r"[a-z_]+", match["names"] if match else _recipe_modules(row))
     drops = [_DROPS[name] for name in names if name in _DROPS]
     return tuple(sorted({*drops})) if len(drops) == len(names) else ()
 
 
+def _ran(row: Row) -> str:
+    """Trainer, model, GPU and precision of a row, by which recipes are known, in small letters."""
+    trainer, model, gpu, precision = map(row.words, ("framework", "model_name", "gpu", "precision"))
+    return f"{trainer}: {model} on {gpu} in {precision}"
+
+
 def _recipe_modules(row: Row) -> str:
     """Names of modules that the trainer's recipe recomputes, where the table leaves recomputation blank; else
     empty."""
-    if row.text("recompute"):
-        return ""
-    ran = " ".join(row.text(cell) for cell in ("framework", "model_name", "gpu", "precision"))
-    modules: str | None = meaning("recipe_modules", ran.lower())
+    modules: str | None = None if row.text("recompute") else meaning("recipe_modules", _ran(row))
     return modules or ""
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
     """ZeRO stage of a row with `replicas` data-parallel ranks; where blank, the usual stage of the stack."""
-    words, stage = row.text("zero_stage").lower(), row.number("zero_stage")
-    stated = int(stage) if stage is not None and 0 <= stage <= 3 else None
-    if stated is None and re.fullmatch(r"none|off|no|false|disabled?", words):
-        stated = 0
-    elif stated is None:
-        matches = ((re.search(pattern, words), meant) for pattern, meant in spellings()["zero_stages"])
-        stated = next((int(match[2]) if meant < 0 else meant for match, meant in matches if match), None)
+    stated: int | None = meaning("zero_stages", row.words("zero_stage"))
     if replicas == 1:
         return 0
     if (row.count("pp") or 1) > 1 and stated == 3 and stack.pipelines_keep_weights:
@@ -124,7 +117,7 @@ def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
         return 2
     if stated is not None:
         return stated
-    if _REPLICATES.search(row.text("framework").lower()):
+    if _REPLICATES.search(row.words("framework")):
         notes.append("ZeRO-0: data-parallel replicas")
         return 0
     notes.append(f"ZeRO-{stack.usual_zero_stage}, as {stack.name} usually runs")
@@ -136,164 +129,98 @@ def names_hybrid(words: str) -> bool:
     return re.search(r"hybrid|hsdp|intra[-_ ]?node|per[-_ ]?node", words.lower()) is not None
 
 
+_STATES_OFFLOADED = "optimizer states in host memory, updated by the CPU"
+
+
 def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[Offload, int]:
     """Offload to host memory in a row's model of `blocks` blocks, and buffers of the ring for streamed blocks."""
-    words = row.text("offload").lower()
+    words = row.words("offload")
     if not words or NOTHING.fullmatch(words):
         return NOWHERE, USUAL_RING
     if "window" in words:
         window = min(row.count("window") or 1, blocks)
         notes.append(f"a ring of {window} blocks besides {window} that stay on the device")
         return Offload(streamed=blocks - window), window
-    in_notes = "see notes" in words and "activation" in row.text("notes").lower()
-    if in_notes or ("activation" in words and "(" in words):
-        notes.append("activations of some operators in host memory count as on the device")
-        return NOWHERE, USUAL_RING
-    if "activation" in words:
-        notes.append("activations in host memory")
-        return Offload(activations=EVERY), USUAL_RING
-    if "nvme" in words:
-        notes.append("NVMe as fast as host memory")
     only_streams = stack.residencies == ("streamed",) and not re.search("optim|state", words)
-    offloads_weights = only_streams or re.search(r"param|weight|model|nvme|infinity", words)
-    parts = "weights, gradients and optimizer states" if offloads_weights else "optimizer states"
-    notes.append(f"{parts} in host memory, updated by the CPU")
-    return (Offload(streamed=EVERY) if offloads_weights else Offload(states=EVERY)), USUAL_RING
+    activations = "activation" in words
+    if (activations and "(" in words) or ("see notes" in words and "activation" in row.words("notes")):
+        offload, note = NOWHERE, "activations of some operators in host memory count as on the device"
+    elif activations:
+        offload, note = Offload(activations=EVERY), "activations in host memory"
+    elif only_streams or re.search(r"param|weight|model|nvme|infinity", words):
+        offload, note = Offload(streamed=EVERY), f"weights, gradients and {_STATES_OFFLOADED}"
+    else:
+        offload, note = Offload(states=EVERY), _STATES_OFFLOADED
+    if offload.streamed and "nvme" in words:
+        notes.append("NVMe as fast as host memory")
+    notes.append(note)
+    return offload, USUAL_RING
 
 
 def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes) -> Question:
     """Question with the host's seconds per parameter update from the row's log; unchanged where the row has none."""
-
-    def updating_in(seconds: float) -> Question:
-        hardware = question.hardware.model_copy(update={"host_update_seconds": seconds})
-        return replace(question, hardware=hardware)
-
-    stated = row.number("cpu_update_s") or 0.0
-    if stated <= 0:
-        return question
-    by_unit = channel_seconds(updating_in(_UNIT), LayoutColumns.of([layout])).update[0] / _UNIT
-    if by_unit == 0:
+    stated, slow = row.positive("cpu_update_s"), question.updated("hardware", host_update_seconds=_UNIT)
+    by_unit = channel_seconds(slow, LayoutColumns.of([layout])).update[0] / _UNIT if stated else 0
+    if not stated or by_unit == 0:
         return question
     notes.append(f"its host updates a parameter in {stated / by_unit * 1e9:.2f} ns, as its log says")
-    return updating_in(stated / by_unit)
+    return question.updated("hardware", host_update_seconds=stated / by_unit)
 
 
 _SUSPECT = re.compile(r"noisy|suspect|inconsistent|regression|_bound\b")
-_LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
-_DROPOUT = re.compile(r"dropout(?: default)?[ =](?P<share>0(?:\.\d+)?)(?:/[\d.]+)?")
-_OPTIMIZER = re.compile(r"optimizer=(sgd|adamw?)(?!\w)")
 
 
 def is_suspect(row: Row) -> bool:
     """Whether the transcriber flagged the row's time as noisy, suspect, or bound by something the row does
     not say."""
-    return _SUSPECT.search(row.text("flags").lower()) is not None
+    return _SUSPECT.search(row.words("flags")) is not None
 
 
-def _switches(row: Row) -> tuple[str, ...]:
+def _remarks(row: Row) -> list[str]:
     """Words that stand alone between separators in a row's notes and assumed fields, without leading dashes."""
     words = re.split(r"[;,()]", f"{row.text('notes')};{row.text('assumed_fields')}")
-    return tuple(one.strip().lstrip("-") for one in words)
+    return [one.strip().lstrip("-") for one in words]
 
 
-def stack_changes(row: Row) -> dict[str, Any]:
-    """Fields of `StackSpec` → values that switches in the row's notes set."""
-    changes: dict[str, Any] = {"launches_block": True} if _LAUNCH_BLOCKING in row.text("notes") else {}
-    for switch in _switches(row):
-        changes |= spellings()["stack_flags"].get(switch, {})
-    return changes
+def _facts(kind: str, remarks: Iterable[str]) -> dict[str, Any]:
+    """Fields → values of all patterns of a kind that are found in the remarks; of several values the last counts."""
+    facts: dict[str, Any] = {}
+    for remark in remarks:
+        for pattern, fields in spellings()[kind]:
+            facts |= fields if re.search(pattern, remark) else {}
+    return facts
+
+
+_DROPOUT = re.compile(r"dropout(?: default)?[ =](0(?:\.\d+)?)")
 
 
 def training_changes(row: Row) -> dict[str, Any]:
     """Fields of `TrainingSpec` → values that the row's notes set (dropout, optimizer, bf16 moments)."""
-    changes: dict[str, Any] = {"moment_dtype": "bf16"} if has_narrow_moments(row) else {}
-    for switch in _switches(row):
-        if dropout := _DROPOUT.match(switch):
-            changes["dropout"] = float(dropout["share"])
-        if optimizer := _OPTIMIZER.match(switch):
-            changes["optimizer"] = "sgd" if optimizer[1] == "sgd" else "adamw"
-    return changes
-
-
-_MOMENTS = re.compile(r"(?:bf16|16-bit) (?:adam )?moments|exp[- ]avg[- ]dtype[= ]bf16")
-_WHERE_SPLIT = re.compile(r"when tp\*pp ?> ?1")
-"""A launcher that asks for 16-bit moments where the model is split."""
-
-
-def has_narrow_moments(row: Row) -> bool:
-    """Whether the row's notes or assumed fields say that the optimizer's moments are in 16 bits."""
-    words = f"{row.text('notes')}; {row.text('assumed_fields')}".lower()
-    split = (row.count("tp") or 1) * (row.count("pp") or 1) > 1
-    return _MOMENTS.search(words) is not None and (split or _WHERE_SPLIT.search(words) is None)
-
-
-_DISPATCHERS: tuple[tuple[str, str], ...] = (
-    (r"deep-?ep|hybrid-?ep|\bflex\b", "tokens"),  # Megatron Core 0.13 and later
-    (r"\ba2a\b|all-?to-?all|\bmoe alltoall", "copies"),
-)
-"""Pattern in a table → `expert_dispatch` of a stack; the first pattern found counts."""
-_OVERLAPS = re.compile(r"(?:1f1b|a2a|ep|expert)[- ]overlap|overlap[-_ ]moe")
-_CONTAINER = re.compile(r"container (\d\d)\.(\d\d)")
-_RECIPES: tuple[tuple[tuple[int, int], str, dict[str, Any]], ...] = (
-    # kept `moe_token_dispatcher_type: alltoall` on nodes of eight GPUs; `moe_a2a_overlap` on H100
-    ((0, 0), r"(qwen3.?235b|gpt.?oss).* on .*(h100|\bb[23]00)", {"expert_dispatch": "copies"}),
-    ((0, 0), r"qwen3.?235b.* on .*h100", {"overlap_expert_exchange": 1.0}),
-    # stages filled in turn: 16 of four blocks, the last of one beside the heads of further tokens and the loss
-    # (recipes/deepseek/deepseek_v3.py and recipes/kimi/kimi_k2.py, the map of layouts)
-    ((0, 0), r"(deepseek.?v3|kimi).* on ", {"places_blocks": "in-turn", "recomputes_latent_heads": False}),
-    # `mla_up_proj` recomputed on nodes of eight GPUs; racks change from one release to the next
-    ((0, 0), r"(deepseek.?v3|kimi).* on .*(h100|\bb[23]00)", {"recomputes_latent_heads": True}),
-    # Megatron Bridge 0.5: some recipes in MXFP8 capture the whole step in a CUDA graph, run the exchange behind the
-    # other microbatch and all experts of a rank in one kernel (scripts/performance/configs, `cuda_graph_impl`,
-    # `moe_a2a_overlap`, `cutedsl_fused_grouped_mlp`)
-    (
-        (26, 6),
-        r"((deepseek|qwen3|gpt.?oss).* on gb[23]00|qwen3.?30b.* on b300).* in .*(mx-?fp8|nvfp4)",
-        {"overlap_expert_exchange": 1.0, "experts_in_one_kernel": True},
-    ),
-)
-"""Recipes of Megatron Bridge: first container, pattern of `MODEL on GPU in PRECISION`, fields of the stack."""
-_FURTHER = re.compile(r"deepseek.?v3")
-"""Models that Megatron Bridge's recipes train to predict one token more (recipes/deepseek/deepseek_v3.py,
-`mtp_num_layers`) unless the table says `w/o MTP`."""
+    remarks, dropout = _remarks(row), row.number("dropout")
+    for match in filter(None, map(_DROPOUT.match, remarks)):
+        dropout = float(match[1])
+    usable = dropout is not None and 0 <= dropout < 1
+    return _facts("training_facts", remarks) | {"dropout": dropout if usable else None}
 
 
 def keeps_experts_whole(row: Row) -> bool:
     """Whether the recipes for the row's trainer do not split experts over tensor ranks. All of Megatron
     Bridge's set `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts that DeepEP
     exchanges."""
-    return "bridge" in row.text("framework").lower() or expert_changes(row).get("expert_dispatch") == "tokens"
+    return "bridge" in row.words("framework") or expert_changes(row).get("expert_dispatch") == "tokens"
 
 
 def expert_changes(row: Row) -> dict[str, Any]:
     """Fields of `StackSpec` → values that an MoE row's framework, kernels and notes imply; empty for dense models."""
     if (row.count("moe_experts") or 1) == 1:
         return {}
-    words = f"{row.text('other_kernels')}; {row.text('notes')}".lower()
-    changes: dict[str, Any] = {}
-    framework = row.text("framework").lower()
-    container = _CONTAINER.search(framework)
-    if container is None and "nemo" in framework:  # before Megatron Bridge
-        changes |= {"expert_dispatch": "copies", "weighs_inside_experts": False}
-    ran = f"{row.text('model_name')} on {row.text('gpu')} in {row.text('precision')}".lower()
-    for first, pattern, fields in _RECIPES:
-        if container and (int(container[1]), int(container[2])) >= first and re.search(pattern, ran):
-            changes |= fields
-    if dispatch := next((kind for pattern, kind in _DISPATCHERS if re.search(pattern, words)), None):
-        changes["expert_dispatch"] = dispatch
-        changes |= {"weighs_inside_experts": True} if dispatch == "tokens" else {}
-    if _OVERLAPS.search(words):
-        changes["overlap_expert_exchange"] = 1.0
-    return changes
+    return _facts("expert_facts", [f"{_ran(row)} | {row.words('other_kernels', 'notes')}"])
 
 
 def further_tokens(row: Row) -> int:
     """Multi-token-prediction depth (0 or 1) of the model in a table row, from its name, else from the known
     recipe."""
-    name = row.text("model_name").lower()
-    if match := re.search(r"\b(w/|with|w/o|without) ?mtp", name):
-        return int(match[1] in ("w/", "with"))
-    return int(_CONTAINER.search(row.text("framework").lower()) is not None and bool(_FURTHER.search(name)))
+    return int(meaning("further_tokens", _ran(row)))
 
 
 _SOME_FLASH = re.compile(r"flash[- _]?(attn|attention)?")
@@ -320,29 +247,27 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     """Stack named by `forced`, or the catalogue's for the row's framework and date, with the kernels that the
     row names."""
     stack = catalog.load_stack(forced or _release_of(_stack_name(row, notes), row))
-    changes: dict[str, object] = {"attention": _kernel(row, stack, notes)}
-    other_kernels = row.text("other_kernels").lower()
+    facts = _facts("stack_facts", _remarks(row))
+    changes: dict[str, object] = {"attention": _kernel(row, stack, facts, notes)}
+    other_kernels = row.words("other_kernels")
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", other_kernels):
-        month, months = month_of(row), stack.loss_not_compiled
-        left_loss = month is not None and months is not None and months[0] <= month <= months[1]
+        first, last = stack.loss_not_compiled or ("", "")
+        left_loss = first <= (month_of(row) or "undated") <= last
         changes |= stack.when_compiled(loss=stack.compiles_loss and not left_loss)
     elif "norm" in other_kernels:
         changes["fused_norms"] = True
-    changes |= expert_changes(row)
-    changes |= stack_changes(row)
+    changes |= expert_changes(row) | facts
     if stack.drops <= OUTPUTS | CORE:
         changes["selective_drops"] = modules_of(row) or "core"
-    if has_narrow_moments(row):
-        changes["master_remainders"] = True
     return stack.model_copy(update=changes)
 
 
 def _release_of(family: str, row: Row) -> str:
     """Stack of the earliest release of `family` whose last month is no earlier than the row's date; else `family`."""
     year = _year(row)
-    month, releases = month_of(row) or (f"{year}-12" if year else None), _last_months(family)
-    earlier = [last for last in releases if month is not None and month <= last]
-    return releases[min(earlier)] if earlier else family
+    month, releases = month_of(row) or (f"{year}-12" if year else "undated"), _last_months(family)
+    last_month = min((last for last in releases if month <= last), default="")
+    return releases.get(last_month, family)
 
 
 @cache
@@ -355,7 +280,7 @@ def _last_months(family: str) -> dict[str, str]:
 def _stack_name(row: Row, notes: Notes) -> str:
     """Catalogue name of the stack for the row's framework; for an unknown one, `fsdp`, or a Megatron if the
     model is split."""
-    words = row.text("framework").lower()
+    words = row.words("framework")
     family: str | None = meaning("frameworks", words)
     if family is None:
         split = any((row.count(axis) or 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
@@ -363,62 +288,50 @@ def _stack_name(row: Row, notes: Notes) -> str:
         notes.append(f"{words or 'an unnamed framework'} works as {family}")
     if family != "megatron":
         return family
-    kernel, model = _attention(row), f"{row.text('ffn_kind')} {row.text('model_name')}".lower()
-    stored = kernel in STORES_SCORES or _is_native(row) or (kernel is None and not _LLAMA_LIKE.search(model))
-    year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
+    words, recent = row.words("attention_kernel"), _RECENT_GPUS.search(row.words("gpu", "precision"))
+    kernel, llama_like = meaning("attention", words), _LLAMA_LIKE.search(row.words("ffn_kind", "model_name"))
+    stored = kernel in STORES_SCORES or _NATIVE.search(words) or not (kernel or llama_like)
+    year = _year(row) or (2024 if recent else 2021 if stored else 2023)
     return "megatron-lm" if year > 2023 else f"megatron-{max(year, 2021)}"
-
-
-def _machine(row: Row) -> str:
-    return f"{row.text('gpu')} {row.text('precision')}".lower()
 
 
 def kernel_is_assumed(row: Row) -> bool:
     """Whether the table's author filled in the row's attention kernel as an assumption."""
-    return _ASSUMED.search(row.text("assumed_fields").lower()) is not None
+    return _ASSUMED.search(row.words("assumed_fields")) is not None
 
 
-def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
-    """Attention kernel that the row names; where it names no known one, the stack's default.
+def _kernel(row: Row, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) -> AttentionKernel:
+    """Attention kernel that the row names; where it names no known one, the stack's default. `facts` are those of the
+    row's notes.
 
     GPUs before Ampere and years before 2022 have no flash kernel.
     """
-    words, framework = row.text("attention_kernel").lower(), row.text("framework").lower()
     container, until = _UNFUSED_IF_DETERMINISTIC
-    in_time, deterministic = (month_of(row) or "9999") <= until, stack_changes(row).get("deterministic")
-    if container.search(framework) and in_time and deterministic:
+    in_time = container.search(row.words("framework")) and (month_of(row) or "undated") <= until
+    if in_time and facts.get("deterministic"):
         notes.append("attention stores its scores: its container had no deterministic kernel")
         return "unfused"
-    if (stated := _attention(row)) is not None and not kernel_is_assumed(row):
+    words = row.words("attention_kernel")
+    stated: AttentionKernel | None = meaning("attention", words)
+    if stated is not None and not kernel_is_assumed(row):
         return stack.attention if _SOME_FLASH.fullmatch(words) and stack.attention in _FLASH else stated
-    native, year = _is_native(row), _year(row)
+    native = _NATIVE.search(words)
     if words and not native:
         notes.append(f"{stack.attention} attention: the kernel named is not known")
     default = stack.native_attention if native else stack.attention
-    too_old = _WITHOUT_FLASH.search(_machine(row)) or (year or _FLASH_YEAR) < _FLASH_YEAR
+    too_old = _WITHOUT_FLASH.search(row.words("gpu", "precision")) or 0 < _year(row) < _FLASH_YEAR
     if default in STORES_SCORES or not too_old:
         return default
     notes.append("attention stores its scores: no flash kernel for this GPU or year")
     return "unfused"
 
 
-def _is_native(row: Row) -> bool:
-    return _NATIVE.search(row.text("attention_kernel").lower()) is not None
-
-
-def _attention(row: Row) -> AttentionKernel | None:
-    """Attention kernel that the row names; None where the cell is blank or unknown."""
-    words = row.text("attention_kernel").lower()
-    return meaning("attention", words) if words else None
-
-
 def month_of(row: Row) -> str | None:
     """Month (as `2024-07`) in the row's framework or date; None where neither has one."""
-    dated = _MONTH.search(f"{row.text('framework')} {row.text('run_date')}")
+    dated = _MONTH.search(row.words("framework", "run_date"))
     return dated[0] if dated else None
 
 
-def _year(row: Row) -> int | None:
-    """Latest year in the row's date or framework; None where neither has one."""
-    years = re.findall(r"\b(20[12]\d)\b", f"{row.text('run_date')} {row.text('framework')}")
-    return max(map(int, years)) if years else None
+def _year(row: Row) -> int:
+    """Latest year in the row's date or framework; 0 where neither has one."""
+    return max(map(int, re.findall(r"\b(20[12]\d)\b", row.words("run_date", "framework"))), default=0)

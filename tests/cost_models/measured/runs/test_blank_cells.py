@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from cost_models.errors import InputError
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.rows import Row, UnpredictableError
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.pipeline.pricing import estimate
 
@@ -80,7 +81,7 @@ def test_blank_degrees_of_a_model_that_cannot_fit_undivided() -> None:
     "cells", [{"task": "sft (LoRA)"}, {"task": "PEFT"}, {"model_name": "llama3-70b qlora"}]
 )
 def test_adapters_are_not_taken_for_pre_training(cells: dict[str, str]) -> None:
-    with pytest.raises(UnpredictableError, match="LoRA"):
+    with pytest.raises(InputError, match="LoRA"):
         read(**cells)
 
 

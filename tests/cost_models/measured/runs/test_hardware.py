@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.runs.hardware import cluster_of, gpu_of
-from cost_models.measured.runs.rows import Notes, Row, spellings
+from cost_models.measured.runs.hardware import cluster_of
+from cost_models.measured.runs.rows import Notes, Row, meaning, spellings
 
 
 @pytest.mark.parametrize("gpu", sorted({name for _, name in spellings()["gpus"]}))
@@ -44,7 +44,7 @@ def test_every_gpu_that_tables_name_is_in_the_catalogue_with_a_cluster(gpu: str)
     ],
 )
 def test_names_of_gpus(words: str, gpu: str | None) -> None:
-    assert gpu_of(Row({"gpu": words})) == gpu
+    assert meaning("gpus", words.lower()) == gpu
 
 
 @pytest.mark.parametrize(

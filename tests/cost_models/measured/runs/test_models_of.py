@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.measured.runs.model import model_of
-from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
+from cost_models.measured.runs.rows import Notes, Row
 from cost_models.specs.transformer import TransformerSpec
 
 
@@ -32,7 +33,7 @@ def test_names_however_they_are_spelt(name: str, catalogued: str) -> None:
 
 
 def test_a_name_nobody_knows_needs_a_shape() -> None:
-    with pytest.raises(UnpredictableError, match="`layers` or `hidden`"):
+    with pytest.raises(InputError, match="`layers` or `hidden`"):
         read(model_name="Frobnicator-9B")
 
 
