@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, KeysView, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from cost_models.axes.layout import AXES, Layout
+from cost_models.base import Spec
 from cost_models.errors import InputError
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
@@ -20,7 +21,8 @@ Settings = Mapping[str, Any]
 """Name of a setting in the trainer's file → its value."""
 NOTHING: Settings = MappingProxyType({})
 Verdict = Literal["expressed", "otherwise", "lacking"]
-PARTS = {"layout": Layout, "training": TrainingSpec, "model": TransformerSpec, "stack": StackSpec}
+PARTS: dict[str, type[Spec]] = {"layout": Layout, "training": TrainingSpec, "model": TransformerSpec}
+PARTS["stack"] = StackSpec
 """Parts of a plan whose every field an exporter has to answer for."""
 _ABOUT_STACKS = """
     kind name family last_month source
@@ -36,28 +38,15 @@ recommenders. All others are facts: exported by choosing a trainer whose own sta
 exporter has a setting for it."""
 
 
-class Job(NamedTuple):
+class Job:
     """A training question (model, cluster, training, stack) and the layout to export for it."""
 
-    question: Question
-    layout: Layout
-
-    @property
-    def model(self) -> TransformerSpec:
-        return self.question.model
-
-    @property
-    def training(self) -> TrainingSpec:
-        return self.question.training
-
-    @property
-    def stack(self) -> StackSpec:
-        return self.question.stack
-
-    @property
-    def context(self) -> str:
+    def __init__(self, question: Question, layout: Layout) -> None:
+        self.question, self.layout = question, layout
+        self.model, self.training, self.stack = question.model, question.training, question.stack
+        kind = layout.context or self.stack.context_parallel
+        self.context = kind if layout.cp > 1 else ""
         """Kind of context parallelism (layout's, else the stack's default); empty if cp = 1."""
-        return (self.layout.context or self.stack.context_parallel) if self.layout.cp > 1 else ""
 
     def value(self, path: str) -> Any:
         """The value of a plan field by its dotted path, such as `layout.tp`."""
@@ -165,10 +154,11 @@ class JobExport:
             if f"stack.{name}" not in self.fields
             and getattr(self.job.stack, name) != getattr(trainer_stack, name)
         }
-        for name in trainer_facts.keys() - _without_effect(self.job, trainer_facts):
+        idle = _without_effect(self.job, trainer_facts) if trainer_facts else frozenset()
+        for name in trainer_facts.keys() - idle:
             self.lacks(f"stack.{name}", f"`{trainer_stack.name}` has {value_text(trainer_facts[name])}")
         paths = field_paths()
-        for path in paths - self.fields.keys():
+        for path in set(paths) - self.fields.keys():
             self.sets(path)
         return tuple(self.fields[path] for path in paths)
 
@@ -198,14 +188,10 @@ class Exporter:
     all problems at once."""
 
 
-def field_paths() -> KeysView[str]:
+def field_paths() -> list[str]:
     """Dotted paths of all plan fields that an exporter answers for, in order."""
-    return dict.fromkeys(
-        f"{part}.{name}"
-        for part, spec in PARTS.items()
-        for name in spec.model_fields  # type: ignore[attr-defined]
-        if part != "stack" or name not in ABOUT_STACKS
-    ).keys()
+    paths = (f"{part}.{name}" for part, spec in PARTS.items() for name in spec.model_fields)
+    return [path for path in paths if path.removeprefix("stack.") not in ABOUT_STACKS]
 
 
 def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str]:
@@ -217,8 +203,6 @@ def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str
         priced = estimate(replace(job.question, stack=stack), job.layout)
         return priced.step_seconds, priced.peak_bytes
 
-    if not trainer_facts:
-        return frozenset()
     try:
         unchanged_cost = cost(())
         idle = frozenset(name for name in trainer_facts if cost((name,)) == unchanged_cost)

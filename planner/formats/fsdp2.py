@@ -1,7 +1,8 @@
 """Rules, sharding and batch that trainers over PyTorch's `fully_shard` (FSDP2) share, written and read.
 
 Sources: accelerate 1.15.0: utils/dataclasses.py (FullyShardedDataParallelPlugin), parallelism_config.py,
-utils/fsdp_utils.py (fsdp2_prepare_model).
+utils/fsdp_utils.py (fsdp2_prepare_model); axolotl-ai-cloud/axolotl 0.18.0: src/axolotl/utils/schemas/config.py,
+fsdp.py, validation.py.
 """
 
 from __future__ import annotations
@@ -227,13 +228,7 @@ ACCELERATE = Trainer(
     rules=fsdp2_rules("accelerate"),
     policies=POLICIES,
     counts_full=False,
-    source="huggingface/accelerate 1.15.0: parallelism_config.py, utils/dataclasses.py, utils/fsdp_utils.py",
 )
 
 
-AXOLOTL = replace(
-    ACCELERATE,
-    name="axolotl",
-    rules=fsdp2_rules("axolotl"),
-    source="axolotl-ai-cloud/axolotl 0.18.0: src/axolotl/utils/schemas/config.py, fsdp.py, validation.py",
-)
+AXOLOTL = replace(ACCELERATE, name="axolotl", rules=fsdp2_rules("axolotl"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
@@ -17,19 +17,20 @@ from cost_models.question import Question
 from planner.formats.exporter import Exporter, Job, settings_of
 from planner.formats.foreign import READERS, refuse_foreign
 from planner.formats.target import Target
-from planner.formats.trainers import trainers_of
+from planner.formats.trainers import TRAINERS, trainers_of
 from planner.plan import Plan
 
 _TARGETS = {"megatron": "script", "torchtitan": "writer", "deepspeed": "config_file", "nemo": "recipe"}
 _TARGETS |= dict.fromkeys(("accelerate", "axolotl"), "config_file")
 """Folder of a trainer → module there that writes its files, imported on first use, as most plans need one."""
-_OTHER = {"torchrun": "own_executor:TORCHRUN", "slurm": "own_executor:SLURM", "torchrec": "torchrec:EXPORTER"}
+_OTHER = {"torchrun": "torchrun:TORCHRUN", "slurm": "torchrun:SLURM", "torchrec": "torchrec:EXPORTER"}
 EXPORTERS = {name: f"{name}.{module}:TARGET" for name, module in _TARGETS.items()} | _OTHER
 """Name of an exporter → where in `planner.formats` it is (see `exporter_named`)."""
-_SUFFIXES = {".py": "torchtitan", ".toml": "torchtitan", ".yaml": "nemo", ".yml": "nemo", ".json": "torchrec"}
-_SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), "megatron")
-_SEVERAL = (".json", ".py", ".yaml", ".yml")
-"""Suffixes that several trainers use; the content tells their files apart."""
+_SUFFIXES = {".py": ("nemo", "torchtitan"), ".toml": ("torchtitan",), ".json": ("deepspeed", "torchrec")}
+_SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
+_SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), ("megatron",))
+"""Suffix of a file → trainers that use it; the content tells the files of several apart, the last one's being the
+rest."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -75,11 +76,12 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     if is_command(source):
         return "megatron"
     suffix = PurePath(source).suffix
-    if suffix in _SEVERAL and is_pipe(source):
-        message = f"`{source}` is a pipe, which is read once: its words cannot tell whose it is"
-        raise InputError(message, hint=hint)
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=hint)
+    *marked, rest = _SUFFIXES[suffix]
+    if marked and is_pipe(source):
+        message = f"`{source}` is a pipe, which is read once: its words cannot tell whose it is"
+        raise InputError(message, hint=hint)
     from planner.formats.accelerate import config_file as accelerate
     from planner.formats.axolotl import config_file as axolotl
     from planner.formats.deepspeed import config_file as deepspeed
@@ -93,17 +95,14 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     is_bridge = suffix == ".py" and nemo.MARK in text
     refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options or {})
     # each file of these trainers has at least one of their keys
-    yaml_marks = {"axolotl": axolotl.MARKS, "accelerate": accelerate.MARKS}
-    marks = {".json": {"deepspeed": deepspeed.MARKS}, ".yaml": yaml_marks, ".yml": yaml_marks}
-    for name, keys in marks.get(suffix, {}).items():
-        if keys & document.keys():
+    marks = {"axolotl": axolotl.MARKS, "accelerate": accelerate.MARKS, "deepspeed": deepspeed.MARKS}
+    for name in marked:
+        if is_bridge or marks.get(name, frozenset()) & document.keys():
             return name
-    if is_bridge:
-        return "nemo"
-    if _SUFFIXES[suffix] == "nemo" and not document.keys() >= nemo_file.KEYS:
+    if rest == "nemo" and not document.keys() >= nemo_file.KEYS:
         hint = f"read are those of {known}; `meshwright estimate` asks about any layout"
         raise InputError(f"`{source}` is of no trainer that is known here", hint=hint)
-    return _SUFFIXES[suffix]
+    return rest
 
 
 def _document(source: str, text: str, suffix: str) -> dict[str, Any]:
@@ -127,10 +126,10 @@ def is_command(source: str) -> bool:
 def switch_words(old_question: Question, new_question: Question, layout: Layout) -> str:
     """Trainer settings to add and to drop when going from one question to another, in words; empty where no
     trainer has settings for the change."""
-    targets: Iterator[Target] = (load(f"planner.formats.{EXPORTERS[name]}") for name in _TARGETS)
-    target = next((one for one in targets if one.stack == old_question.stack.name), None)
-    if target is None:
+    names = [name for name in _TARGETS if TRAINERS[name].stack == old_question.stack.name]
+    if not names:
         return ""
+    target: Target = load(f"planner.formats.{EXPORTERS[names[0]]}")
     old, new = (settings_of(target.field_exports(Job(one, layout))) for one in (old_question, new_question))
     added = {name: value for name, value in new.items() if old.get(name) != value}
     dropped = {name: value for name, value in old.items() if name not in new}

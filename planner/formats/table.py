@@ -22,14 +22,12 @@ from planner.formats.exporter import JobExport
 
 _FOLDER = Path(__file__).parent
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "switch": lambda text: text == "true",
-    "off": lambda text: text != "false",
     "whole": int,
     "share": float,
-    "list": lambda text: (text,),
     "pattern": int,
+    "list": str.split,
 }
-"""Kind of an argument → how the table's text becomes its default."""
+"""Kind of an argument → how the table's text becomes its default; of others it is the text, or a switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class Argument:
     """Value of the field → the trainer's value that is written for it, where they differ."""
     synonyms: Mapping[Any, Any]
     """Every value of the trainer's, in lower case → value of the field."""
-    reason: str
+    why: str
     """Why no price depends on it, though it is read: how long a job trains; else empty."""
     spellings: Mapping[str, str]
     """Column of other spellings, or of the role in what several trainers share → the word there."""
@@ -134,17 +132,15 @@ def table_of(folder: str) -> Table:
 
 
 def _argument(row: Mapping[str, str]) -> Argument:
-    text, parse = row.get("default"), _PARSERS.get(row["kind"], str)
-    default = {"switch": False, "off": True}.get(row["kind"])
+    text, kind = row.get("default"), row["kind"]
+    default = None if text is None else _PARSERS.get(kind, str)(text)
+    if kind in ("switch", "off"):
+        default = text == "true" or (kind == "off" and text is None)
     pairs = [pair.split("=", 1) for pair in row.get("values", "").split()]
     return Argument(
-        name=row["name"],
-        kind=row["kind"],
-        default=default if text is None else parse(text),
-        field=row.get("field", ""),
-        written=row.get("written", ""),
+        **{key: row.get(key, "") for key in ("name", "kind", "field", "written", "why")},
+        default=default,
         values={ours: next(two for one, two in pairs if one == ours) for ours, _ in pairs},
         synonyms={theirs.lower(): ours for ours, theirs in pairs},
-        reason=row.get("why", ""),
         spellings={key: row[key] for key in ("flag", "earlier", "nemo", "bridge", "role") if key in row},
     )

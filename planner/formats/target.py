@@ -10,7 +10,7 @@ from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.files.catalog import load_stack
 from planner.formats import exporter as e
 from planner.formats.table import table_of
-from planner.formats.trainers import refusals
+from planner.formats.trainers import TRAINERS, refusals
 from planner.plan import Plan
 
 _MAX_NAMES = 4
@@ -27,8 +27,6 @@ class Target:
     """Name of the exporter, and of the trainer in `planner.formats.trainers` whose rules apply."""
     full_name: str
     """Trainer and version, as people write them."""
-    stack: str
-    """Catalogue name of the software stack that it runs."""
     table: str
     """Folder of the trainer's `arguments.csv`."""
     export: Callable[[e.JobExport], None]
@@ -87,7 +85,7 @@ class Target:
             if argument.written:
                 argument.export(export)
         self.export(export)
-        return export.complete(self.facts.split(), load_stack(self.stack))
+        return export.complete(self.facts.split(), load_stack(TRAINERS[self.name].stack))
 
 
 def _problems(lacking: list[e.FieldExport]) -> list[Problem]:

@@ -14,45 +14,30 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError, Problem
 from cost_models.files.reading import read_document
-from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-from cost_models.specs.recommender.sharding import Form, Option, Sharding, TablePlacement
+from cost_models.specs.recommender.sharding import FORMS, Form, Option, Sharding, TablePlacement
 from planner.formats.exporter import Exported, Exporter
+
+if TYPE_CHECKING:
+    from planner.recommender.plan import RecommenderPlan
 
 VERSION = "1.8.0"
 MODULE = "embedding_bag_collection"
 """Default path of the module of tables in the wrapped model."""
 
-_TYPES: dict[Form, str] = {
-    "whole": "table_wise",
-    "column": "column_wise",
-    "row": "row_wise",
-    "node-row": "table_row_wise",
-    "copy": "data_parallel",
-}
+_NAMES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
+_TYPES: dict[Form, str] = dict(zip(FORMS, _NAMES, strict=True))
+_FORMS: dict[str, Form] = {name: form for form, name in _TYPES.items()} | {"table_column_wise": "column"}
 _KERNELS = {("device", False): "fused", ("host", False): "fused_uvm", ("host", True): "fused_uvm_caching"}
 """Memory of the rows, and whether the GPU caches some → TorchRec's kernel, but for copies."""
 MOST_BYTES = 2**28
 
 
-class ShardedTables(Protocol):
-    """The attributes of a `planner.recommender.plan.RecommenderPlan` that the TorchRec export needs."""
-
-    @property
-    def model(self) -> RecommenderSpec: ...
-
-    @property
-    def cluster(self) -> ClusterSpec: ...
-
-    @property
-    def sharding(self) -> Sharding: ...
-
-
-def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -> Exported:
+def export_sharding(plan: RecommenderPlan, name: str = "", partly: bool = False) -> Exported:
     """Export an embedding-table sharding as a TorchRec sharding plan in JSON.
 
     Raises:
@@ -71,11 +56,14 @@ def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -
         hint = "plan again with --stack torchrec and without --allow hot: it has whole, column, row, node-row, copy"
         raise InputError(f"TorchRec {VERSION} cannot run this sharding", problems=problems, hint=hint)
     world, local = cluster.num_gpus, cluster.gpus_per_node
-    parameters = {
-        _module_name(name): _parameter(model.classes[of], placed, world, local) for name, of, placed in tables
+    sharded = ((_module_name(name), model.classes[of], placed) for name, of, placed in tables)
+    parameters = {name: _parameter(table, placed, world, local) for name, table, placed in sharded}
+    fields = {
+        "torchrec": VERSION,
+        "world_size": world,
+        "local_world_size": local,
+        "plan": {MODULE: parameters},
     }
-    fields: dict[str, Any] = {"torchrec": VERSION, "world_size": world, "local_world_size": local}
-    fields["plan"] = {MODULE: parameters}
     remarks = [f"tables are those of the module `{MODULE}` of the model that is wrapped"]
     if dotted := next((name for name in model.table_names if "." in name), ""):
         words = f"table `{dotted}` is called `{_module_name(dotted)}` there"
@@ -144,12 +132,10 @@ def _parameter(table: TableSpec, placement: TablePlacement, world: int, local: i
     """TorchRec's ParameterSharding of one table, as a dictionary."""
     option, ranks = placement.option, _ranks(placement, world, local)
     kernel = "dense" if option.form == "copy" else _KERNELS[option.tier, option.cached > 0]
+    shards = zip(_shards(table, option.form, len(ranks)), ranks, strict=True)
+    placed = [shard | {"placement": f"rank:{rank}/cuda:{rank % local}"} for shard, rank in shards]
     fields: dict[str, Any] = {"sharding_type": _TYPES[option.form], "compute_kernel": kernel, "ranks": ranks}
-    fields["sharding_spec"] = None
-    if option.form != "copy":
-        places = [{"placement": f"rank:{rank}/cuda:{rank % local}"} for rank in ranks]
-        shards = zip(_shards(table, option.form, len(ranks)), places, strict=True)
-        fields["sharding_spec"] = {"shards": [shard | place for shard, place in shards]}
+    fields["sharding_spec"] = None if option.form == "copy" else {"shards": placed}
     if option.cached:
         fields["cache_params"] = {"load_factor": option.cached}
     return fields
@@ -177,10 +163,8 @@ def _shards(table: TableSpec, form: Form, count: int) -> list[dict[str, Any]]:
 def _placement(fields: dict[str, Any], table: TableSpec, world: int, local: int) -> TablePlacement:
     """Sharding option and places of one table, from TorchRec's ParameterSharding. Raises ValueError with the
     reason where nothing here shards so."""
-    form = next((form for form, name in _TYPES.items() if name == fields["sharding_type"]), None)
+    form = _FORMS.get(fields["sharding_type"])
     ranks = [int(rank) for rank in fields["ranks"] or ()]
-    if form is None and fields["sharding_type"] == "table_column_wise":
-        form = "column"
     if form is None:
         raise ValueError(f"`{fields['sharding_type']}` is no way to shard that is known here")
     if any(not 0 <= rank < world for rank in ranks):

@@ -1,15 +1,25 @@
-"""Lines of exported scripts that start processes: bash around argument lists that `shlex` quotes."""
+"""torchrun and SLURM: a plan as a script that starts this project's own executor on it, and the lines of scripts that
+start other trainers: bash around argument lists that `shlex` quotes."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterable
 
-from planner.formats.exporter import Job
+from cost_models.defaults import OWN_STACKS
+from cost_models.errors import InfeasibleError, InputError
+from planner.formats.exporter import Exported, Exporter, FieldExport, Job, field_paths
+from planner.plan import Plan
+from planner.rules.stack import require_runnable
+
+_FOLDER = "run"
+_MINUTES = 30
 
 
-def head(comment: str) -> list[str]:
-    """First lines of a generated bash script, with a comment and `set -euo pipefail`."""
-    return ["#!/usr/bin/env bash", *(f"# {line}" for line in comment.splitlines()), "set -euo pipefail"]
+def script(comment: str, lines: Iterable[str], directives: Iterable[str] = ()) -> str:
+    """Text of a bash script that stops at the first error, with a comment behind its `directives`."""
+    comments = (f"# {line}" for line in comment.splitlines())
+    return "\n".join(["#!/usr/bin/env bash", *directives, *comments, "set -euo pipefail", *lines]) + "\n"
 
 
 def several_nodes(job: Job) -> str:
@@ -27,13 +37,59 @@ def torchrun_by_hand(job: Job) -> str:
 def torchrun_words(job: Job) -> list[str]:
     """Lines of bash that set `LAUNCH` to torchrun's arguments; with several nodes, node rank and master address
     come from variables."""
-    cluster = job.question.cluster
-    per_node, nodes = cluster.gpus_per_node, cluster.nodes
-    words = ["--nproc-per-node", str(per_node)]
+    per_node, nodes = job.question.cluster.gpus_per_node, job.question.cluster.nodes
     if nodes == 1:
-        return [f"LAUNCH=({shlex.join(['--standalone', *words])})"]
+        return [f"LAUNCH=(--standalone --nproc-per-node {per_node})"]
     return [
-        f"LAUNCH=({shlex.join(words)}",
+        f"LAUNCH=(--nproc-per-node {per_node}",
         f'  --nnodes "${{NNODES:-{nodes}}}" --node-rank "${{NODE_RANK:?which of the nodes this is}}"',
         '  --master-addr "${MASTER_ADDR:?a host that all nodes reach}" --master-port "${MASTER_PORT:-29500}")',
     ]
+
+
+def _exporter(name: str, text: Callable[[Job, str], str], usage: Callable[[Job], str]) -> Exporter:
+    def write(plan: Plan, plan_file: str, partly: bool) -> Exported:
+        if plan.question.has_pools:
+            message = f"{name} starts as many ranks on every node, and pools of several kinds may differ"
+            hint = "`meshwright run` on each node, in the order of the pools, trains it"
+            raise InputError(message, hint=hint)
+        job = Job(plan.question, plan.layout)
+        try:
+            require_runnable(plan.question, plan.layout)
+        except InputError as error:
+            raise InfeasibleError(error.headline, problems=error.problems, hint=error.hint) from None
+        fields = tuple(FieldExport(field, str(job.value(field)), {}) for field in field_paths())
+        stack = job.stack.name
+        prices = f"prices are of `{stack}`, and the executor works as `meshwright`: --stack meshwright"
+        remarks = (usage(job),) if stack in OWN_STACKS else (prices, usage(job))
+        return Exported(text=text(job, plan_file), remarks=remarks, fields=fields)
+
+    return Exporter(write=write)
+
+
+def _torchrun(job: Job, plan_file: str) -> str:
+    command = shlex.join(["-m", "meshwright", "run", plan_file, "-o", _FOLDER])
+    comment = f"{plan_file} on torchrun, as `meshwright export --to torchrun` wrote it; run it on every node"
+    safe_path = "export PYTHONSAFEPATH=1  # ranks import nothing from the current directory"
+    return script(
+        comment, [*torchrun_words(job), safe_path, f'exec torchrun "${{LAUNCH[@]}}" {command} "$@"']
+    )
+
+
+def _slurm(job: Job, plan_file: str) -> str:
+    cluster = job.question.cluster
+    devices = {} if cluster.gpu.kind == "cpu" else {"gpus-per-node": cluster.gpus_per_node}
+    options = {"nodes": cluster.nodes, "ntasks-per-node": 1, **devices, "time": _MINUTES}
+    words, setup, nodes = shlex.join(["meshwright", "run", plan_file]), list[str](), ""
+    if cluster.nodes > 1:
+        setup = ['HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)']
+        nodes = ' --nodes "$SLURM_NNODES" --rendezvous "$HEAD:${MASTER_PORT:-29500}"'
+    start = f'exec srun {words} -o "{_FOLDER}-$SLURM_JOB_ID"{nodes} "$@"'
+    comment = f"{plan_file} under SLURM, as `meshwright export --to slurm` wrote it"
+    return script(comment, [*setup, start], [f"#SBATCH --{name}={value}" for name, value in options.items()])
+
+
+_OPTIONS = "steps, data and checkpoints are options behind it: `bash run.sh --steps 20`"
+_YOURS = f"account, partition and time ({_MINUTES} minutes here) are yours: `sbatch --partition .. job.sh`"
+TORCHRUN = _exporter("torchrun", _torchrun, lambda job: _OPTIONS + several_nodes(job))
+SLURM = _exporter("slurm", _slurm, lambda job: _YOURS)

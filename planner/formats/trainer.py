@@ -24,5 +24,3 @@ class Trainer:
     """Recompute policies of the trainer."""
     counts_full: bool
     """Whether it can recompute a number of blocks of every stage in full (`full:N`)."""
-    source: str
-    """Code the rules were read from."""

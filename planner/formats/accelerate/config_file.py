@@ -82,7 +82,6 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
 TARGET = Target(
     name="accelerate",
     full_name=f"accelerate {VERSION}",
-    stack=fsdp2.STACK,
     table=_TABLE,
     export=_export,
     facts=fsdp2.FACTS,

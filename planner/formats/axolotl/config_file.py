@@ -94,7 +94,6 @@ def _command(job: Job) -> str:
 TARGET = Target(
     name="axolotl",
     full_name=f"axolotl {VERSION}",
-    stack=fsdp2.STACK,
     table="axolotl",
     export=_export,
     facts=fsdp2.FACTS,

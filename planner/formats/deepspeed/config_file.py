@@ -141,7 +141,6 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
 TARGET = Target(
     name="deepspeed",
     full_name=f"DeepSpeed {VERSION}",
-    stack="deepspeed",
     table="deepspeed",
     export=_export,
     facts=FACTS,

@@ -1,4 +1,8 @@
-"""Rules of DeepSpeed: what its engines refuse, and which ways to split a model it has."""
+"""Rules of DeepSpeed: what its engines refuse, and which ways to split a model it has.
+
+Sources: deepspeedai/DeepSpeed 0.19.8: deepspeed/runtime/engine.py, runtime/pipe/engine.py, runtime/pipe/module.py,
+runtime/pipe/schedule.py, runtime/zero/config.py.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +68,5 @@ DEEPSPEED = Trainer(
     rules=rules(_RULES),
     policies=("none", "full"),
     counts_full=False,
-    source=(
-        "deepspeedai/DeepSpeed 0.19.8: deepspeed/runtime/engine.py, runtime/pipe/engine.py, runtime/pipe/module.py, "
-        "runtime/pipe/schedule.py, runtime/zero/config.py"
-    ),
 )
 """Shard groups were MiCS's (`mics_shard_size`) until 0.19; they are no more in 0.19.8."""

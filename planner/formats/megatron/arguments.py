@@ -66,8 +66,8 @@ class Arguments:
     def refuse(self, words: str, reason: str, row: Argument | None = None) -> None:
         """Record a problem with these words of the command; a note if no price depends on the argument of the
         `row`."""
-        if row and row.reason:
-            fate = Fate("noted", f"{reason}, and {row.reason}")
+        if row and row.why:
+            fate = Fate("noted", f"{reason}, and {row.why}")
             self.unused.append(UnusedSetting(row.name, True, words, fate))
         else:
             self.problems.append(Problem(f"`{words}`", reason))

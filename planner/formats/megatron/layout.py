@@ -110,7 +110,10 @@ def layout_of(args: Arguments, model: TransformerSpec, world: int, stack: StackS
         "`--sequence-parallel` says nothing without tensor parallelism", when=degrees["sp"] and tp == 1
     )
     fields["recompute"] = _recompute_of(args, layers)
-    fields["offload"] = _offload_of(args, model.num_layers // pp)
+    share = args.get("optimizer_offload_fraction") if args.get("optimizer_cpu_offload") else 0.0
+    states = EVERY if share >= 1 else round(share * (model.num_layers // pp))
+    activations = EVERY if args.get("fine_grained_activation_offloading") else 0
+    fields["offload"] = Offload(states=states, activations=activations)
     args.assume("microbatches of one sequence", when=not args.has("micro_batch_size"))
     unused = args.has("data_parallel_sharding_strategy") and not uses_fsdp(args)
     words = "`--data-parallel-sharding-strategy` says nothing without `--use-megatron-fsdp`"
@@ -150,14 +153,6 @@ def _recompute_of(args: Arguments, layers: tuple[int, ...]) -> tuple[str, ...]:
             args.assume(f"one checkpoint a block, not one for {count}", when=count > 1)
             return ("full",)
     raise InputError(f"`{args.flags.get('recompute_granularity', method)}` is not known here")
-
-
-def _offload_of(args: Arguments, blocks: int) -> Offload:
-    states = 0
-    if args.get("optimizer_cpu_offload"):
-        share = args.get("optimizer_offload_fraction")
-        states = EVERY if share >= 1 else round(share * blocks)
-    return Offload(states=states, activations=EVERY if args.get("fine_grained_activation_offloading") else 0)
 
 
 def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ...]]:

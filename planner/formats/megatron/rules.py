@@ -1,4 +1,8 @@
-"""Rules of Megatron-LM (Megatron Core): what its argument checks and its schedules refuse."""
+"""Rules of Megatron-LM (Megatron Core): what its argument checks and its schedules refuse.
+
+Sources: NVIDIA/Megatron-LM, August 2026: megatron/training/arguments.py, megatron/core/parallel_state.py,
+transformer/transformer_config.py, transformer/moe/moe_layer.py, pipeline_parallel/schedules.py.
+"""
 
 from __future__ import annotations
 
@@ -76,16 +80,7 @@ MEGATRON = Trainer(
     ),
     rules=rules(_RULES),
     counts_full=True,  # --recompute-method block --recompute-num-layers N
-    source=(
-        "NVIDIA/Megatron-LM, August 2026: megatron/training/arguments.py, megatron/core/parallel_state.py, "
-        "transformer/transformer_config.py, transformer/moe/moe_layer.py, pipeline_parallel/schedules.py"
-    ),
 )
 
-NEMO = replace(
-    MEGATRON,
-    name="NeMo",
-    stack="nemo",
-    other_stacks=("megatron-core", "megatron-lm"),
-    source=f"Megatron Bridge runs Megatron Core: {MEGATRON.source}",
-)
+NEMO = replace(MEGATRON, name="NeMo", stack="nemo", other_stacks=("megatron-core", "megatron-lm"))
+"""Megatron Bridge, which runs Megatron Core."""

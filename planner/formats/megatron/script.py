@@ -21,7 +21,7 @@ from planner.formats.megatron.stack import FACTS, STACK, stack_of, write_facts
 from planner.formats.megatron.training import training_of, write_training
 from planner.formats.settings import Reading, unpriced
 from planner.formats.target import Target
-from planner.formats.torchrun import head, several_nodes, torchrun_words
+from planner.formats.torchrun import script, several_nodes, torchrun_words
 
 _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "layout.zero": ("its distributed optimizer shards optimizer states (zero1)", 0, 1),
@@ -49,7 +49,6 @@ def write_core(export: JobExport) -> None:
 
 def _text(job: Job, settings: Settings, name: str) -> str:
     lines = [
-        *head(f"{name} for Megatron-LM, as `meshwright export --to megatron` wrote it; run it on every node"),
         *(f"export {key}={shlex.quote(value)}" for key, value in environment(job, settings).items()),
         "ARGUMENTS=(",
         *(f"  {shlex.join(words)}" for words in written(settings)),
@@ -57,7 +56,8 @@ def _text(job: Job, settings: Settings, name: str) -> str:
         *torchrun_words(job),
         'exec torchrun "${LAUNCH[@]}" "${MEGATRON:-.}/pretrain_gpt.py" "${ARGUMENTS[@]}" "$@"',
     ]
-    return "\n".join(lines) + "\n"
+    comment = f"{name} for Megatron-LM, as `meshwright export --to megatron` wrote it; run it on every node"
+    return script(comment, lines)
 
 
 def environment(job: Job, settings: Settings) -> dict[str, str]:
@@ -81,7 +81,6 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
 TARGET = Target(
     name="megatron",
     full_name="Megatron-LM (core 0.20)",
-    stack=STACK,
     table="megatron",
     export=write_core,
     facts=f"{FACTS} launches_block",  # the last in the environment

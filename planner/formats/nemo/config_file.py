@@ -62,7 +62,7 @@ class FileArguments(Arguments):
         if fits:
             self.assign(name, tuple(value) if isinstance(value, list) else value, words)
         elif value is not None:
-            self.refuse(path if row.reason else words, "is no value of this setting", row)
+            self.refuse(path if row.why else words, "is no value of this setting", row)
 
     def take_implied(self) -> None:
         """Record what other settings decide: the fusion of bias and activation, which Megatron-LM names by the

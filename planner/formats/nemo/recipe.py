@@ -33,18 +33,12 @@ MARK = "megatron.bridge"
 _BASE = "vanilla_gpt_pretrain_config"
 _PARTS = ("model", "train", "ddp", "dist", "optimizer")
 """Parts of the container that have Megatron Core's arguments."""
-_SET_ELSEWHERE = {
-    "group_query_attention",  # by the number of groups
-    "num_layers_per_virtual_pipeline_stage",  # by the number of chunks
-    "multi_latent_attention",  # by the provider of the model
-    *("bf16", "fp16", "fp8", "fp4"),  # by the mixed precision
-}
-_MIXES = {
-    "fp8": "bf16_with_fp8_delayed_scaling_mixed",
-    "fp4": "bf16_with_nvfp4_mixed",
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-}
+_SET_ELSEWHERE = """
+    group_query_attention num_layers_per_virtual_pipeline_stage multi_latent_attention bf16 fp16 fp8 fp4
+"""
+"""Arguments of Megatron Core that groups, chunks, the provider of the model and the mixed precision set in Bridge."""
+_MIXES = {"fp8": "bf16_with_fp8_delayed_scaling_mixed", "fp4": "bf16_with_nvfp4_mixed"}
+_MIXES |= {name: f"{name}_mixed" for name in ("bf16", "fp16")}
 _MODELS = {"": False, "GPTModelProvider": False, "MLAModelProvider": True}
 """Provider of a model without settings of its own → whether its attention is latent."""
 _FIRST_OF_LIST = ("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff")
@@ -96,7 +90,7 @@ def _lines(job: Job, settings: Settings) -> Iterator[tuple[str, Any]]:
     if job.layout.vpp > 1:
         yield "model.virtual_pipeline_model_parallel_size", job.layout.vpp
     for name, value in settings.items():
-        if name not in _SET_ELSEWHERE:
+        if name not in _SET_ELSEWHERE.split():
             yield from _bridge_settings(name, value).items()
 
 
@@ -145,7 +139,6 @@ def _export(export: JobExport) -> None:
 TARGET = Target(
     name="nemo",
     full_name="NeMo (Megatron Bridge 0.6)",
-    stack=STACK,
     table="megatron",
     export=_export,
     facts=FACTS,

@@ -363,7 +363,7 @@ def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
         priced = path != "optimizer" and any(f"{name}.".startswith(f"{path}.") for name in table.arguments)
         if isinstance(value, Unknown) and priced and table.fate(path) is None:
             message = f"only Python knows what `{value}` is"
-            if path in table.arguments and (reason := table.arguments[path].reason):
+            if path in table.arguments and (reason := table.arguments[path].why):
                 assumed.append(f"no effect of `{path}`: {message}, and {reason}")
                 del values[path]
             else:

@@ -1,4 +1,8 @@
-"""Rules of torchtitan: what its mesh, its sharding and its model checks refuse."""
+"""Rules of torchtitan: what its mesh, its sharding and its model checks refuse.
+
+Sources: pytorch/torchtitan, August 2026: torchtitan/distributed/parallel_dims.py, fsdp.py, pipeline_parallel.py,
+activation_checkpoint.py, torchtitan/models/common/decoder.py.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,4 @@ TORCHTITAN = Trainer(
     stack="torchtitan",
     rules=(*rules(_RULES), streams_all_blocks("torchtitan")),
     counts_full=False,
-    source=(
-        "pytorch/torchtitan, August 2026: torchtitan/distributed/parallel_dims.py, fsdp.py, pipeline_parallel.py, "
-        "activation_checkpoint.py, torchtitan/models/common/decoder.py"
-    ),
 )

@@ -277,7 +277,6 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
 TARGET = Target(
     name="torchtitan",
     full_name=f"torchtitan {VERSION}",
-    stack="torchtitan",
     table="torchtitan",
     export=_export,
     facts=FACTS,
