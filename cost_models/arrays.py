@@ -1,7 +1,10 @@
-"""Type aliases of numpy arrays by element type (`Array` for floats, `Ints`, `Bools`), and reductions over
-such arrays. Aliases say nothing of the shape, which docstrings give."""
+"""Type aliases of numpy arrays by element type (`Array` for floats, `Ints`, `Bools`), reductions over
+such arrays, and groups of rows. Aliases say nothing of the shape, which docstrings give."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +13,19 @@ Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+T = TypeVar("T")
+K = TypeVar("K")
+
 MAD_TO_DEVIATION = 1.4826
 """Ratio of standard deviation to median absolute deviation for normally distributed values."""
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Key → the items that have it, keys and items in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def least_allowed(values: Array, allowed: Bools) -> Array:

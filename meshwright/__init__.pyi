@@ -35,10 +35,10 @@ from meshwright.families.transformer.run import Emulated as Emulated
 from meshwright.families.transformer.run import Ran as Ran
 from meshwright.plots.drawn import Drawing as Drawing
 from meshwright.verbs.advise import advise as advise
-from meshwright.verbs.calibrate import calibrate_from_run as calibrate_from_run
-from meshwright.verbs.calibrate import calibrate_from_runs as calibrate_from_runs
 from meshwright.verbs.calibrate.calibrated import Calibrated as Calibrated
 from meshwright.verbs.calibrate.fitted import Fitted as Fitted
+from meshwright.verbs.calibrate.reading import calibrate_from_run as calibrate_from_run
+from meshwright.verbs.calibrate.reading import calibrate_from_runs as calibrate_from_runs
 from meshwright.verbs.cluster import cluster_from_links as cluster_from_links
 from meshwright.verbs.cluster import discover as discover
 from meshwright.verbs.cluster.discovered import Discovered as Discovered

@@ -61,7 +61,7 @@ def calibrate(out: Path, cluster: ClusterSpec, *, quick: bool) -> None:
     on_cpu = cluster.gpu.kind == "cpu"
     precision = "fp32" if on_cpu else "bf16"
     rows = measure(1, device="cpu" if on_cpu else "cuda", precision=precision, quick=quick, on_progress=print)
-    write_csv(out / "measurements.csv", [row.as_dict() for row in rows])
+    write_csv(out / "measurements.csv", [asdict(row) for row in rows])
     watch = Stopwatch(device=torch.device("cpu" if on_cpu else "cuda:0"), budget_seconds=_BUDGET_SECONDS)
     write_csv(out / "fusions.csv", timed(watch, torch.float32 if on_cpu else torch.bfloat16))
     save_spec(fit_measurements(rows, cluster, precision), out / PROFILE)

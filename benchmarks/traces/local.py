@@ -23,7 +23,7 @@ from cost_models.specs.training import TrainingSpec
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
 from meshwright.families.transformer.measured import measure
-from meshwright.verbs.calibrate import calibrate_from_run
+from meshwright.verbs.calibrate.reading import calibrate_from_run
 from planner.plan import Plan, make_plan
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 
 import torch
@@ -75,7 +75,7 @@ def main() -> None:
         # fault the pages in that the measurements will use: training does it in its first step
         torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=device)
         rows = measure(watch, scale, on_progress=announce)
-        text = json.dumps([row.as_dict() for row in rows])
+        text = json.dumps([asdict(row) for row in rows])
         result_of(given.folder, given.rank).write_text(text, encoding="utf-8")
 
 

@@ -8,15 +8,14 @@ constants, all pulled back to where they were, so that one odd row moves little 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import Array, group_by
 from cost_models.measured.calibration.few_runs import covariance_of, offset_of
-from cost_models.measured.calibration.step_time_fit import CONSTANTS, TimedCases
+from cost_models.measured.calibration.step_time_fit import CONSTANTS, TimedCases, ignore
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.pipeline.pricing import estimate
@@ -31,7 +30,7 @@ _ANOTHER_UNIT = 500.0
 
 
 def anchor(
-    predictions: Iterable[Prediction], anchors: int, *, on_sweep: Callable[[int, int], None] | None = None
+    predictions: Iterable[Prediction], anchors: int, *, on_sweep: Callable[[int, int], None] = ignore
 ) -> tuple[Prediction, ...]:
     """Calibrate the predicted step times of each sweep of runs on the measured times of `anchors` of its runs;
     keep the order.
@@ -40,10 +39,9 @@ def anchor(
     is called with the number of sweeps that are done and of all.
     """
     ordered = list(predictions)
-    sweeps: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, prediction in enumerate(ordered):
-        row = prediction.row
-        sweeps[row.source, row.text("framework"), row.text("gpu")].append(index)
+    rows = [prediction.row for prediction in ordered]
+    sweep_of = [(row.source, row.text("framework"), row.text("gpu")) for row in rows]
+    sweeps = group_by(range(len(rows)), sweep_of.__getitem__)
     for sweeps_done, indices in enumerate(sweeps.values(), start=1):
         timed = [i for i in indices if _ratio(ordered[i]) is not None]
         timed.sort(key=lambda i: ordered[i].row.row_id)
@@ -55,8 +53,7 @@ def anchor(
                 ordered[i] = Prediction(row=run.row, case=run.case, skipped=IS_ANCHOR, anchor=True)
                 if i not in anchor_indices:
                     ordered[i] = calibrated(run)
-        if on_sweep is not None:
-            on_sweep(sweeps_done, len(sweeps))
+        on_sweep(sweeps_done, len(sweeps))
     return tuple(ordered)
 
 

@@ -28,6 +28,7 @@ from cost_models.measured.calibration.step_time_fit import (
     StepTimeFit,
     TimedCases,
     fit_step_times,
+    ignore,
     pulls_of,
 )
 from cost_models.measured.runs.cases import Case
@@ -132,7 +133,7 @@ _NEGLIGIBLE_WEIGHT = 1e-6
 """Weight of a run that moves nothing."""
 
 
-def fit_few_runs(start: HardwareProfile, cases: Sequence[Case], *, on_round: OnRound = None) -> StepTimeFit:
+def fit_few_runs(start: HardwareProfile, cases: Sequence[Case], *, on_round: OnRound = ignore) -> StepTimeFit:
     """Refit a profile to a few timed runs of one cluster; constants move only by the offset δ inferred from
     the runs, not by the cluster's own factor γ or odd rows."""
     timed = TimedCases(start, cases)

@@ -36,47 +36,38 @@ _HUBER = 1.345
 """Residuals beyond this many deviations count linearly: 95 % efficient on clean data (Huber 1964)."""
 
 
-def relative_least_squares(terms: Array, seconds: Array, lower_bounds: Array | float = 0.0) -> Array:
+def relative_least_squares(
+    terms: Array, seconds: Array, lower_bounds: Array | float = 0.0
+) -> tuple[Array, float]:
     """Coefficients c (T,), at least `lower_bounds`, that minimise the relative errors of `terms` (N, T) · c
-    against `seconds` (N,).
+    against `seconds` (N,); and the median absolute relative error that remains.
 
     Iteratively reweighted with Huber's weights, so that a disturbed point does not move the rest. Coefficients that
     come out below `lower_bounds` have no meaning and are fixed at it, the lowest first.
     """
-    lower_bounds = np.broadcast_to(np.asarray(lower_bounds, dtype=np.float64), terms.shape[1:])
+    coefficients = np.broadcast_to(np.asarray(lower_bounds, dtype=np.float64), terms.shape[1:]).copy()
     free = np.ones(terms.shape[1], dtype=bool)
-    values = 1.0 - terms @ lower_bounds / seconds
+    values = 1.0 - terms @ coefficients / seconds
     while free.any():
-        scaled = terms[:, free] / seconds[:, None]
-        solution = _huber(scaled, values)
+        solution = _huber(terms[:, free] / seconds[:, None], values)
         if (solution >= 0).all():
-            coefficients = lower_bounds.copy()
             coefficients[free] += solution
-            return coefficients
+            break
         free[np.flatnonzero(free)[np.argmin(solution)]] = False
-    return lower_bounds.copy()
-
-
-def median_error(terms: Array, coefficients: Array, seconds: Array) -> float:
-    """Median absolute relative error of fitted rows, `terms` (N, T) · `coefficients` (T,) against `seconds` (N,)."""
-    return float(np.median(np.abs(terms @ coefficients / seconds - 1.0)))
+    return coefficients, float(np.median(np.abs(terms @ coefficients / seconds - 1.0)))
 
 
 def _huber(terms: Array, values: Array) -> Array:
     """Solve `terms` · x ≈ `values` by iteratively reweighted least squares (Huber), starting from the plain
     solution."""
-    solution = _solve(terms, values)
-    for _ in range(_HUBER_ROUNDS):
+    root = np.ones(len(values))
+    for _ in range(_HUBER_ROUNDS + 1):
+        fit = np.linalg.lstsq(terms * root[:, None], values * root, rcond=None)
+        solution = np.asarray(fit[0], dtype=np.float64)
         residual = np.abs(terms @ solution - values)
         deviation = max(MAD_TO_DEVIATION * float(np.median(residual)), np.finfo(np.float64).eps)
-        weights = np.minimum(1.0, _HUBER * deviation / np.maximum(residual, np.finfo(np.float64).tiny))
-        root = np.sqrt(weights)
-        solution = _solve(terms * root[:, None], values * root)
+        root = np.sqrt(np.minimum(1.0, _HUBER * deviation / np.maximum(residual, np.finfo(np.float64).tiny)))
     return solution
-
-
-def _solve(terms: Array, values: Array) -> Array:
-    return np.asarray(np.linalg.lstsq(terms, values, rcond=None)[0], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,29 +135,6 @@ CLEARLY_LESS = 0.75
 the model leaves out."""
 
 
-def best_expansion(
-    errors_at: ErrorsAt, current: Expansion, candidates: Array, pulls: Array, weights: Array
-) -> Expansion:
-    """Errors and derivatives at the best of (K, C) `candidates` if clearly better than the origin, else those
-    at the origin (`current`).
-
-    What a maximum hides has no slope: a fit to runs that wait for a host would never hear of it from where nothing
-    waits.
-    """
-    losses = _loss(errors_at(candidates), candidates, current.point, pulls, weights)
-    best = int(np.argmin(losses))
-    if losses[best] >= CLEARLY_LESS * _loss(current.errors, current.point, current.point, pulls, weights):
-        return current
-    return expand(errors_at, candidates[best])
-
-
-def _loss(errors: Array, point: Array, origin: Array, pulls: Array, weights: Array) -> Array:
-    """(...) losses of a fit from (..., R) errors at (..., C) points."""
-    size = np.abs(errors)
-    huber = np.where(size < 1, size**2 / 2, size - 0.5)
-    return np.asarray((weights * huber).sum(-1) + 0.5 * (((point - origin) / pulls) ** 2).sum(-1))
-
-
 def shrink(
     errors_at: ErrorsAt,
     origin: Array,
@@ -176,21 +144,26 @@ def shrink(
     floor: Array | float = -np.inf,
     ceiling: Array | float = np.inf,
     around: Expansion | None = None,
+    candidates: Array | None = None,
     on_round: Callable[[int, Array], None] | None = None,
 ) -> tuple[Expansion, Array]:
     """Minimise the Huber loss of the errors plus the pulls towards `origin` over points (C,) between `floor`
     and `ceiling`.
 
-    The result is the expansion around the best point, and the curvature (C, C) of the loss there, whose inverse is
-    the covariance of the point.
+    The result is the expansion around the best point, and the covariance (C, C) of the point, the inverse of the
+    loss's curvature there.
 
     `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of 1.
-    The search starts where the errors are known `around`, by default at the origin. `on_round` hears of every step
-    and its errors.
+    The search starts where the errors are known `around`, by default at the origin, or at the best of (K, C)
+    `candidates` if that is clearly better: what a maximum hides has no slope, and a fit to runs that wait for a host
+    would never hear of it from where nothing waits. `on_round` hears of every step and its errors.
     """
 
-    def loss(errors: Array, point: Array) -> float:
-        return float(_loss(errors, point, origin, pulls, weights))
+    def loss(errors: Array, points: Array) -> Array:
+        """(...) losses from (..., R) errors at (..., C) points."""
+        size = np.abs(errors)
+        huber = np.where(size < 1, size**2 / 2, size - 0.5)
+        return np.asarray((weights * huber).sum(-1) + 0.5 * (((points - origin) / pulls) ** 2).sum(-1))
 
     def curvature_of(errors: Array, slopes: Array) -> tuple[Array, Array]:
         inlier = weights * np.minimum(1.0, 1.0 / np.maximum(np.abs(errors), 1e-12))
@@ -209,7 +182,11 @@ def shrink(
         return point
 
     current = around or expand(errors_at, origin)
-    best, damping = loss(current.errors, current.point), 1e-2
+    if candidates is not None:
+        losses = loss(errors_at(candidates), candidates)
+        if losses.min() < CLEARLY_LESS * loss(current.errors, current.point):
+            current = expand(errors_at, candidates[losses.argmin()])
+    best, damping = float(loss(current.errors, current.point)), 1e-2
     for round_ in range(_ROUNDS):
         loss_before = best
         for _ in range(_TRIALS):
@@ -218,7 +195,7 @@ def shrink(
             if hoped < _RELATIVE_GAIN * max(1.0, best):
                 break
             trial = expand(errors_at, point)
-            if (value := loss(trial.errors, trial.point)) < best:
+            if (value := float(loss(trial.errors, trial.point))) < best:
                 current, best, damping = trial, value, damping / 3
                 break
             damping *= 4
@@ -228,4 +205,5 @@ def shrink(
             on_round(round_ + 1, current.errors)
         if loss_before - best < _RELATIVE_GAIN * max(1.0, best):
             break
-    return current, curvature_of(current.errors, current.slopes)[0]
+    curvature, _ = curvature_of(current.errors, current.slopes)
+    return current, np.asarray(np.linalg.inv(curvature), dtype=np.float64)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
+from cost_models.arrays import group_by
 from cost_models.specs.cluster import AttentionKernel
 
 Kind = Literal[
@@ -46,13 +46,9 @@ class Measurement:
         """Relative excess of the typical repetition's seconds over the fastest repetition's."""
         return self.seconds / self.quiet_seconds - 1.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Fields of the measurement as plain values for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Measurement:
-        """Build a measurement from the output of `as_dict`, also after JSON turned the tuple `shape` into a list."""
+        """Build a measurement from its fields as a dictionary, also after JSON turned the tuple `shape` into a list."""
         return cls(**{**row, "shape": tuple(row["shape"])})
 
 
@@ -80,9 +76,7 @@ def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
 def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
     """Merge the timings of processes that ran side by side into one measurement an operation, with the mean
     seconds."""
-    groups: dict[tuple[str, str, tuple[int, ...], float], list[Measurement]] = defaultdict(list)
-    for row in measurements:
-        groups[row.kind, row.name, row.shape, row.size].append(row)
+    groups = group_by(measurements, lambda row: (row.kind, row.name, row.shape, row.size))
     means = []
     for rows in groups.values():
         seconds, quiet = fmean(row.seconds for row in rows), fmean(row.quiet_seconds for row in rows)

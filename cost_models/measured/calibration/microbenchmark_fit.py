@@ -18,17 +18,16 @@ the base.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median, mode
 from typing import Any, get_args
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import Array, group_by
 from cost_models.compute.gemm import Device, gemm_seconds
 from cost_models.errors import InputError
-from cost_models.measured.calibration.least_squares import median_error, relative_least_squares
+from cost_models.measured.calibration.least_squares import relative_least_squares
 from cost_models.measured.calibration.measurements import Measurement, merge, select
 from cost_models.recommender.accesses import POLICIES
 from cost_models.recommender.prices import change_bytes, lookup_bytes, sum_bytes
@@ -79,24 +78,18 @@ _SPLIT_HOST = {
 
 
 def fit_microbenchmarks(
-    measurements: Rows,
-    cluster: ClusterSpec,
-    base: HardwareProfile,
-    *,
-    name: str,
-    precision: Precision,
-    source: str,
+    points: Rows, cluster: ClusterSpec, base: HardwareProfile, *, name: str, precision: Precision, source: str
 ) -> HardwareProfile:
     """Fit the profile of one device of `cluster` to microbenchmarks in `precision`; unmeasured constants are
     those of `base`.
 
     Peak and bandwidth of a CPU are the best that was measured, those of a GPU its datasheet's: no share of them is
-    above 1. `source` opens the provenance; the number of points, the residuals and the noise are added to it.
+    above 1. `source` opens the provenance; the number of `points`, the residuals and the noise are added to it.
 
     Raises:
         InputError: a family of measurements is missing.
     """
-    rows = merge(measurements)
+    rows = merge(points)
     if missing := [kind for kind in _FAMILIES if not any(row.kind == kind for row in rows)]:
         raise InputError(f"nothing was measured of {', '.join(missing)}")
     gpu = measured_gpu(rows, cluster.gpu)
@@ -106,13 +99,15 @@ def fit_microbenchmarks(
     published = gpu.attention_share(kernel or "flash2")
     matrices, matrix_error = _matrices(rows, gpu, base, precision)
     memory_rate = _memory_rate(rows, precision)
-    bandwidth = gpu.memory_bandwidth
+    bandwidth, updates = gpu.memory_bandwidth, select(rows, "optimizer")
     if is_cpu:
-        updates = [OPTIMIZER_BYTES * row.size / row.quiet_seconds for row in select(rows, "optimizer")]
-        bandwidth = max(bandwidth, memory_rate, *updates)
-    optimizer_rate, optimizer_error = _optimizer(rows, bandwidth)
+        update_rates = [OPTIMIZER_BYTES * row.size / row.quiet_seconds for row in updates]
+        bandwidth = max(bandwidth, memory_rate, *update_rates)
+    terms = np.array([(OPTIMIZER_BYTES * row.size, row.shape[0]) for row in updates])
+    seconds, at_best = np.array([row.seconds for row in updates]), np.array([1.0 / bandwidth, 0.0])
+    (seconds_a_byte, _), optimizer_error = relative_least_squares(terms, seconds, lower_bounds=at_best)
     errors = f"matrix {matrix_error:.1%}, optimizer {optimizer_error:.1%}"
-    noise = float(np.median([row.noise for row in measurements]))
+    noise = float(np.median([row.noise for row in points]))
     constants = {
         "name": name,
         "tier": "measured",
@@ -123,18 +118,18 @@ def fit_microbenchmarks(
         "attention_backward_efficiency": _attention_efficiency(rows, "backward", peak * published.backward),
         "memory_efficiency": _efficiency(memory_rate / bandwidth),
         "kernel_seconds": rounded(min(row.seconds for row in select(rows, "operator"))),
-        "optimizer_efficiency": _efficiency(optimizer_rate / bandwidth),
+        "optimizer_efficiency": _efficiency(float(1.0 / seconds_a_byte) / bandwidth),
         "measured_peak": rounded(peak) if is_cpu else None,
         "measured_bandwidth": rounded(bandwidth) if is_cpu else None,
         "operators": operator_curves(rows),
         "attention": attention_curves(rows),
         "collectives": collective_curves(rows, behind_compute=is_cpu),
         "tables": table_rates(rows, bandwidth, source),
-        **host_constants(rows, ranks=1 + max(row.rank for row in measurements), is_cpu=is_cpu),
+        **host_constants(rows, ranks=1 + max(row.rank for row in points), is_cpu=is_cpu),
         "median_error": None,
         "unseen_error": None,
         "validated_runs": 0,
-        "source": f"{source}; {len(measurements)} points; median residual: {errors}; machine noise {noise:.1%}",
+        "source": f"{source}; {len(points)} points; median residual: {errors}; machine noise {noise:.1%}",
     }
     profile = base.model_copy(update=constants)  # on a CPU, host seconds depend on its curves
     host_seconds = {
@@ -179,13 +174,10 @@ def _matrices(
     ideal = gemm_seconds(m, n, k, device)
     second = ideal / k if gpu.kind != "cpu" else element_bytes * (m * k + k * n + m * n)
     terms = np.stack([ideal, second, np.ones(len(products))], axis=1)
-    coefficients = relative_least_squares(terms, seconds, lower_bounds=_NO_FASTER_THAN_THE_PEAK)
-    error = median_error(terms, coefficients, seconds)
+    coefficients, error = relative_least_squares(terms, seconds, lower_bounds=_NO_FASTER_THAN_THE_PEAK)
     slope, second_coefficient = np.maximum(coefficients[:2], np.finfo(np.float64).tiny)
-    constants = {
-        "gemm_efficiency": _efficiency(1.0 / slope),
-        "gemm_settled": _sustained(rows, products, terms @ coefficients, precision),
-    }
+    settled = _sustained(rows, products, terms @ coefficients, precision)
+    constants = {"gemm_efficiency": _efficiency(1.0 / slope), "gemm_settled": settled}
     if gpu.kind != "cpu":
         return constants | {"gemm_k_half": rounded(second_coefficient / slope)}, error
     return constants | {"gemm_operand_bandwidth": rounded(min(1.0 / second_coefficient, _NO_TRAFFIC))}, error
@@ -204,16 +196,6 @@ def _sustained(rows: Rows, bursts: Rows, priced: Array, precision: Precision) ->
         burst = min(max(one.seconds, price) for one, price in forward if one.shape == row.shape)
         return _efficiency(burst / row.quiet_seconds)
     return None
-
-
-def _optimizer(rows: Rows, bandwidth: float) -> tuple[float, float]:
-    """Bytes/s of the optimizer step (at most `bandwidth`, without start-up of each tensor), and median error
-    of the fit."""
-    updates = select(rows, "optimizer")
-    seconds = np.array([row.seconds for row in updates])
-    terms = np.array([(OPTIMIZER_BYTES * row.size, row.shape[0]) for row in updates])
-    coefficients = relative_least_squares(terms, seconds, lower_bounds=np.array([1.0 / bandwidth, 0.0]))
-    return float(1.0 / coefficients[0]), median_error(terms, coefficients, seconds)
 
 
 def _attention_efficiency(rows: Rows, direction: str, rate: float) -> float:
@@ -276,26 +258,25 @@ def operator_curves(rows: Rows) -> tuple[OperatorCurve, ...]:
 
 def attention_curves(rows: Rows) -> tuple[AttentionCurve, ...]:
     """Curves of seconds of one attention head over the sequence length, for each head width."""
-    points: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for direction in ("forward", "backward"):
-        for row in select(rows, "attention", direction):
-            points[row.shape[1]][direction].append((float(row.shape[0]), row.seconds))
+
+    def curve(direction: str, width: int) -> tuple[CurvePoint, ...]:
+        timed = (row for row in select(rows, "attention", direction) if row.shape[1] == width)
+        return _curve((float(row.shape[0]), row.seconds) for row in timed)
+
     return tuple(
-        AttentionCurve(head_dim=width, forward=_curve(ways["forward"]), backward=_curve(ways["backward"]))
-        for width, ways in sorted(points.items())
+        AttentionCurve(head_dim=width, forward=curve("forward", width), backward=curve("backward", width))
+        for width in sorted({row.shape[1] for row in select(rows, "attention")})
     )
 
 
 def collective_curves(rows: Rows, *, behind_compute: bool) -> tuple[CollectiveCurve, ...]:
     """Curve of seconds over message bytes for each measured collective and group size."""
-    groups: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
-    for row in select(rows, "collective"):
-        groups[row.name, row.shape[0]].append(row)
-    curves = []
-    for (operation, ranks), members in sorted(groups.items(), key=lambda group: group[0]):
-        fields = {"operation": operation, "group_size": ranks, "points": _points(members)}
-        curves.append(CollectiveCurve.model_validate(fields | {"behind_compute": behind_compute}))
-    return tuple(curves)
+    groups = group_by(select(rows, "collective"), lambda row: (row.name, row.shape[0]))
+    fields = (
+        {"operation": name, "group_size": ranks, "points": _points(groups[name, ranks])}
+        for name, ranks in sorted(groups)
+    )
+    return tuple(CollectiveCurve.model_validate({**one, "behind_compute": behind_compute}) for one in fields)
 
 
 def _points(rows: Iterable[Measurement]) -> tuple[CurvePoint, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import Array, group_by
 from cost_models.defaults import DIES, die_of, nearest_profile
 from cost_models.documents import printable
 from cost_models.files import catalog
@@ -27,6 +27,7 @@ from cost_models.measured.calibration.step_time_fit import (
     TimedCases,
     fit_step_times,
     fitted_profile,
+    ignore,
     measured_seconds,
 )
 from cost_models.measured.runs.cases import Case
@@ -69,12 +70,9 @@ def fit_families(
     (`is_fitted`).
     """
     timed = cases if isinstance(cases, TimedCases) else timed_by_default(cases)
-    groups: dict[Pair, list[int]] = {}
-    for index, case in enumerate(timed.cases):
-        if is_fitted(case):
-            die, stack = pair_of(case)
-            for pair in ((die, stack), (die, ANY)):
-                groups.setdefault(pair, []).append(index)
+    rows = [row for row, case in enumerate(timed.cases) if is_fitted(case)]
+    groups = group_by(rows, lambda row: pair_of(timed.cases[row]))
+    groups |= group_by(rows, lambda row: (pair_of(timed.cases[row])[0], ANY))
     fits = {}
     for pair, rows in sorted(groups.items()):
         if len(rows) >= fewest and (needed is None or pair in needed):
@@ -133,7 +131,7 @@ def seconds_of(cases: Sequence[Case]) -> Array:
 
 
 def under_other_sources(
-    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
+    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] = ignore
 ) -> Iterator[tuple[str, tuple[Case, ...]]]:
     """Yield each source with its cases, each under the nearest of the profiles that were fitted without that
     source."""
@@ -148,13 +146,12 @@ def profiles_without(
     of_all: Mapping[str, StepTimeFit],
     *,
     fewest: int = _FEWEST,
-    on_source: Callable[[str], None] | None = None,
+    on_source: Callable[[str], None] = ignore,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
     """Yield each source with the profiles needed to predict its runs, fitted to all other sources."""
     cases = timed.cases
     for source in dict.fromkeys(case.row.source for case in cases):
-        if on_source is not None:
-            on_source(source)
+        on_source(source)
         other_rows = [row for row, case in enumerate(cases) if case.row.source != source]
         other_pairs = {pair_of(cases[row]) for row in other_rows}
         source_pairs = {pair_of(case) for case in cases if case.row.source == source}
@@ -176,7 +173,7 @@ class UnseenSource:
     """Median absolute relative errors of one source's step times under default, left-out and fully fitted
     profiles."""
 
-    source: str
+    source_id: str
     runs: int
     defaults: float
     """Error under the documented defaults, which were fitted to nothing."""
@@ -187,10 +184,7 @@ class UnseenSource:
 
 
 def cross_validate(
-    cases: Sequence[Case],
-    fitted_errors: Mapping[str, float],
-    *,
-    on_source: Callable[[str], None] | None = None,
+    cases: Sequence[Case], fitted_errors: Mapping[str, float], *, on_source: Callable[[str], None] = ignore
 ) -> tuple[UnseenSource, ...]:
     """Step-time errors of each source of `cases` under profiles fitted without it, beside default and full
     fits. `fitted_errors` are the errors of the full fits, by run.
@@ -200,7 +194,7 @@ def cross_validate(
     """
     return tuple(
         UnseenSource(
-            source=source,
+            source_id=source,
             runs=len(members),
             defaults=_median(errors_of(under_nearest((), members))),
             left_out=_median(errors_of(members)),
@@ -214,6 +208,8 @@ def _median(errors: Array | list[float]) -> float:
     return float(np.median(np.abs(errors)))
 
 
+OnRow = Callable[[int], None]
+"""Hears how many rows were read."""
 _SLIP = 10.0
 """Factor between measured and predicted time beyond which a cell is taken for a slip: milliseconds, a lost digit."""
 _LONGEST_NAME = 100
@@ -233,19 +229,12 @@ class Selection:
 
     def pairs(self) -> dict[Pair, tuple[Case, ...]]:
         """Cases grouped by the (GPU die, stack) that they ran on, the largest group first."""
-        groups: dict[Pair, list[Case]] = {}
-        for case in self.cases:
-            groups.setdefault(_pair(case), []).append(case)
-        ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+        ordered = sorted(group_by(self.cases, _pair).items(), key=lambda group: (-len(group[1]), group[0]))
         return {pair: tuple(members) for pair, members in ordered}
 
 
 def select_runs(
-    rows: Iterable[Row],
-    *,
-    stack: str | None = None,
-    gpu: str | None = None,
-    on_row: Callable[[int], None] | None = None,
+    rows: Iterable[Row], *, stack: str | None = None, gpu: str | None = None, on_row: OnRow = ignore
 ) -> Selection:
     """Select the timed rows that the cost model can predict, of one `stack` and the die of one `gpu` where given.
 
@@ -265,15 +254,12 @@ def select_runs(
     def predictions(*, forced: bool) -> Iterator[Prediction]:
         for rows_done, row in enumerate(timed, start=1):
             yield from predict((row,), stack=stack if forced or not row.text("framework") else None)
-            if on_row is not None:
-                on_row(rows_done)
-
-    def ran_under(prediction: Prediction) -> bool:
-        return prediction.case is not None and prediction.case.question.stack.name == stack_name
+            on_row(rows_done)
 
     forced = stack is not None and stack not in catalog.names("stacks")
     predicted = list(predictions(forced=forced))
-    if stack_name and not forced and not any(map(ran_under, predicted)):
+    run_under = {one.case.question.stack.name for one in predicted if one.case is not None}
+    if stack_name and not forced and stack_name not in run_under:
         forced, predicted = True, list(predictions(forced=True))
     cases = []
     for prediction in predicted:
@@ -345,7 +331,7 @@ class Refit:
         return _median(list(self.start_errors.values()))
 
 
-def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = None) -> Refit:
+def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = ignore) -> Refit:
     """Fit the hardware profile of `pair` (GPU die, stack) to timed `cases`, starting from the catalogue's
     nearest profile. `on_round` is called after every step.
 

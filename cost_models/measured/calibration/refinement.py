@@ -9,7 +9,7 @@ quantity of a run pulls the less, the more it varied from step to step and the m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,9 +94,7 @@ class Refinement:
     """Factor by kind of `FittedFactors`; `contention` stands for 1 + contention."""
 
 
-def refine(
-    profile: HardwareProfile, runs: Sequence[ObservedRun], *, on_round: Callable[[int], None] | None = None
-) -> Refinement:
+def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
     """Refine the measured `profile` by timed `runs` of one machine, after undoing any earlier refinement.
 
     Raises:
@@ -128,17 +126,10 @@ def refine(
 
     pulls = np.array(list(_PULLS.values()))
     floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in _PULLS])
-    around, curvature = shrink(
-        errors_at,
-        np.zeros(len(pulls)),
-        pulls,
-        np.ones(len(usable)),
-        floor=floor,
-        ceiling=_FARTHEST,
-        on_round=None if on_round is None else lambda round_, errors: on_round(round_),
-    )
+    weights = np.ones(len(usable))
+    around, covariance = shrink(errors_at, 0 * pulls, pulls, weights, floor=floor, ceiling=_FARTHEST)
     logarithms = totals @ around.point
-    covariances = (np.asarray(np.linalg.inv(curvature)), np.diag(pulls**2))
+    covariances = covariance, np.diag(pulls**2)
     posterior, prior = (np.sqrt(np.diag(totals @ one @ totals.T)) for one in covariances)
     result = _scaled_profile(start, logarithms)
     estimates = tuple(priced(run, result) for run in runs)

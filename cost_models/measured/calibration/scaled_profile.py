@@ -39,15 +39,23 @@ _SECONDS |= {f"{kind}_seconds": kind for kind in (*FOLLOW_HOST, "step")}
 
 def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareProfile:
     """Copy of `profile` with the seconds of each kind (compute, host, ...) multiplied by the factor of that kind."""
+    compute, transfer = factors.compute, factors.collectives
     # factors by which a measured peak and bandwidth rise so that no fitted rate exceeds them
     rise = bandwidth_rise = 1.0
-    compute, transfer = factors.compute, factors.collectives
+    changes: dict[str, object] = {
+        "operators": tuple(_slowed(curve, compute) for curve in profile.operators),
+        "attention": tuple(_slowed(curve, compute) for curve in profile.attention),
+        "collectives": tuple(_slowed(curve, transfer) for curve in profile.collectives),
+    }
+    if profile.gemm_operand_bandwidth is not None:
+        changes["gemm_operand_bandwidth"] = _short(profile.gemm_operand_bandwidth / compute)
     if profile.measured_peak is not None:
         rise = max(rise, profile.gemm_efficiency / compute)
+        changes["measured_peak"] = _short(profile.measured_peak * rise)
     if profile.measured_bandwidth is not None:
         rates = profile.memory_efficiency / compute, profile.optimizer_efficiency / factors.optimizer
         bandwidth_rise = max(bandwidth_rise, *rates)
-    operands = profile.gemm_operand_bandwidth
+        changes["measured_bandwidth"] = _short(profile.measured_bandwidth * bandwidth_rise)
     shares = {
         "gemm_efficiency": (compute, rise),
         "attention_forward_efficiency": (compute, rise),
@@ -56,14 +64,6 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
         "optimizer_efficiency": (factors.optimizer, bandwidth_rise),
         "link_efficiency": (transfer, 1.0),
         "network_efficiency": (transfer, 1.0),
-    }
-    changes: dict[str, object] = {
-        "gemm_operand_bandwidth": None if operands is None else _short(operands / compute),
-        "measured_peak": _risen(profile.measured_peak, rise),
-        "measured_bandwidth": _risen(profile.measured_bandwidth, bandwidth_rise),
-        "operators": tuple(_slowed(curve, compute) for curve in profile.operators),
-        "attention": tuple(_slowed(curve, compute) for curve in profile.attention),
-        "collectives": tuple(_slowed(curve, transfer) for curve in profile.collectives),
     }
     for name, (slower, more) in shares.items():
         changes[name] = min(1.0, _short(getattr(profile, name) / slower / more))
@@ -107,10 +107,6 @@ def _slowed(curve: Curve, factor: float) -> Curve:
 
     passes = {name: tuple(map(slower, points)) for name, points in curve if isinstance(points, tuple)}
     return curve.model_copy(update=passes)
-
-
-def _risen(rate: float | None, rise: float) -> float | None:
-    return None if rate is None else _short(rate * rise)
 
 
 def _short(value: float) -> float:

@@ -33,16 +33,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from cost_models.arrays import MAD_TO_DEVIATION, Array
+from cost_models.arrays import MAD_TO_DEVIATION, Array, group_by
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_value
-from cost_models.measured.calibration.least_squares import (
-    Expansion,
-    Interval,
-    best_expansion,
-    expand,
-    intervals,
-    shrink,
-)
+from cost_models.measured.calibration.least_squares import Expansion, Interval, expand, intervals, shrink
 from cost_models.measured.calibration.scaled_profile import ceiling_of
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.validation.scores import Reach, source_weights, sweep_of, weighted_quantile
@@ -61,39 +54,17 @@ _TAIL_SHARE = 0.9
 
 
 def scenarios_of(
-    constants: Sequence[str],
-    covariance: Array,
-    slopes: Array,
-    errors: Array,
-    sources: Sequence[str],
-    pulls: Array,
+    constants: Sequence[str], covariance: Array, slopes: Array, errors: Array, sources: Sequence[str]
 ) -> Scenarios:
     """Plausible sets of the fitted constants (scenarios), from the fit's covariance (C, C) and the variation
     between sources. That follows from the runs' errors (R,) with slopes (R, C). All are of logarithms;
-    `sources` (R,) are the runs' sources."""
-    spread, unexplained = _source_variances(slopes, errors, sources, pulls)
-    factors = with_covariance(constants, covariance + np.diag(spread))
-    return Scenarios(factors=factors, unexplained=round(unexplained, 4))
+    `sources` (R,) are the runs' sources.
 
-
-def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
-    """Constant → factors in all scenarios, as text, whose logarithms have mean zero and the given covariance
-    (C, C)."""
-    assert len(constants) < COUNT
-    rotation = np.linalg.qr(np.random.default_rng(_SEED).normal(size=(len(constants),) * 2))[0]
-    factors = np.exp(np.linalg.cholesky(covariance) @ rotation @ _design(len(constants)))
-    words = [" ".join(f"{factor:.4g}" for factor in row) for row in factors.tolist()]
-    return dict(zip(constants, words, strict=True))
-
-
-def _source_variances(
-    slopes: Array, errors: Array, sources: Sequence[str], pulls: Array
-) -> tuple[Array, float]:
-    """(C,) variances by which the logarithms of constants differ from one source of timed runs to another,
-    and the standard deviation of the error that this leaves unexplained."""
-    rows: dict[str, list[int]] = defaultdict(list)
-    for row, source in enumerate(sources):
-        rows[source].append(row)
+    `variances` (C,) are by how much the constants differ from one source of timed runs to another, `unexplained`
+    is the deviation of the errors that this leaves.
+    """
+    rows = group_by(range(len(sources)), sources.__getitem__)
+    pulls = pulls_of(constants)
     variances, unexplained = pulls**2, float(np.std(errors)) or 1e-3
     for _ in range(_ROUNDS):
         squares, remaining = pulls**2, np.empty_like(errors)
@@ -111,15 +82,24 @@ def _source_variances(
         variances = squares / (len(rows) + 1)
         unexplained = max(1e-3, MAD_TO_DEVIATION * float(np.median(np.abs(remaining))))
     tails = float(np.quantile(np.abs(remaining), _TAIL_SHARE)) / NormalDist().inv_cdf((1 + _TAIL_SHARE) / 2)
-    return variances, max(unexplained, tails)
+    factors = with_covariance(constants, covariance + np.diag(variances))
+    return Scenarios(factors=factors, unexplained=round(max(unexplained, tails), 4))
 
 
-def _design(rows: int) -> Array:
-    """(rows, COUNT) matrix of ±1, made of rows of a Hadamard matrix, orthogonal to one another and of mean zero."""
-    matrix = np.ones((1, 1))
-    while len(matrix) < COUNT:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix[1 : rows + 1]
+def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
+    """Constant → factors in all scenarios, as text, whose logarithms have mean zero and the given covariance
+    (C, C).
+
+    The design is of rows of a Hadamard matrix of ±1, orthogonal to one another and of mean zero.
+    """
+    assert len(constants) < COUNT
+    design = np.ones((1, 1))
+    while len(design) < COUNT:
+        design = np.block([[design, design], [design, -design]])
+    rotation = np.linalg.qr(np.random.default_rng(_SEED).normal(size=(len(constants),) * 2))[0]
+    factors = np.exp(np.linalg.cholesky(covariance) @ rotation @ design[1 : len(constants) + 1])
+    words = [" ".join(f"{factor:.4g}" for factor in row) for row in factors.tolist()]
+    return dict(zip(constants, words, strict=True))
 
 
 FEWEST_PAIRS = 10
@@ -132,9 +112,7 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
 
     `errors` are predicted / measured − 1 by run. Every sweep weighs as much as it has runs, not pairs.
     """
-    sweeps: dict[tuple[str, ...], list[Case]] = defaultdict(list)
-    for case in cases:
-        sweeps[(case.row.source, *sweep_of(case.row))].append(case)
+    sweeps = group_by(cases, lambda case: (case.row.source, *sweep_of(case.row)))
     sizes, weights = [], []
     for runs in sweeps.values():
         for first, second in combinations(runs, 2):
@@ -156,23 +134,23 @@ def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[Time
     plainest, runs = Layout(), []
     for (source, gpu, stack), members in groups.items():
         gpus = [one.layout.num_gpus for one in members]
+        median_error = round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4)
         values = {name: {axis_value(name, one.layout) for one in members} for name in COMPARED}
-        runs.append(
-            TimedRuns(
-                source=source,
-                gpu=gpu,
-                stack=stack,
-                runs=len(members),
-                median_error=round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4),
-                fewest_gpus=min(gpus),
-                most_gpus=max(gpus),
-                axes={
-                    name: " ".join(sorted(used, key=lambda text: (len(text), text)))
-                    for name, used in values.items()
-                    if used != {axis_value(name, plainest)}
-                },
-            )
+        varied = {name: used for name, used in values.items() if used != {axis_value(name, plainest)}}
+        axes = {
+            name: " ".join(sorted(used, key=lambda text: (len(text), text))) for name, used in varied.items()
+        }
+        group = TimedRuns(
+            source=source,
+            gpu=gpu,
+            stack=stack,
+            runs=len(members),
+            median_error=median_error,
+            fewest_gpus=min(gpus),
+            most_gpus=max(gpus),
+            axes=axes,
         )
+        runs.append(group)
     return tuple(runs)
 
 
@@ -194,8 +172,12 @@ WEIGHT_ON_ONE_CLUSTER = 4.0
 publishers' do."""
 
 
-OnRound = Callable[[int, float], None] | None
+OnRound = Callable[[int, float], None]
 """Hears the number of each round of a fit and the median error after it."""
+
+
+def ignore(*_: object) -> None:
+    """Listener to the progress of a fit that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,10 +211,10 @@ class StepTimeFit:
 
     def by_source(self) -> dict[str, Array]:
         """Source → (n,) relative step-time errors of its runs."""
-        errors: dict[str, list[float]] = defaultdict(list)
-        for run, error in self.residuals.items():
-            errors[self.sources[run]].append(error)
-        return {source: np.array(of_source) for source, of_source in errors.items()}
+        runs_by_source = group_by(self.residuals, self.sources.__getitem__)
+        return {
+            source: np.array([self.residuals[run] for run in runs]) for source, runs in runs_by_source.items()
+        }
 
 
 class TimedCases:
@@ -290,7 +272,7 @@ def fit_step_times(
     *,
     weight_of_a_run: float | None = None,
     around: Expansion | None = None,
-    on_round: OnRound = None,
+    on_round: OnRound = ignore,
 ) -> StepTimeFit:
     """Fit the constants of profile `start` to the measured step times of `cases`. `on_round` is called after
     every step.
@@ -299,36 +281,29 @@ def fit_step_times(
     `around`, by default at the constants of `start`.
     """
     timed = cases if isinstance(cases, TimedCases) else TimedCases(start, cases)
-    pulls = pulls_of(timed.constants)
-    weight = source_weights([case.row.source for case in timed.cases])
-    if weight_of_a_run is not None:
-        weight = np.full(len(timed.cases), weight_of_a_run)
-    ceiling = np.log([ceiling_of(name) for name in timed.constants])
-
+    pulls, sources = pulls_of(timed.constants), [case.row.source for case in timed.cases]
+    weight = source_weights(sources) if weight_of_a_run is None else np.full(len(sources), weight_of_a_run)
     # a fit begins at the constants of `start`, or at a slower host where that explains more
     slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in timed.constants])
-    hosts = timed.origin + slower
 
-    def heard(round_: int, errors: Array) -> None:
-        if on_round is not None:
-            on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
+    def report_round(round_: int, errors: Array) -> None:
+        on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
 
-    around, curvature = shrink(
+    around, covariance = shrink(
         timed.errors_at,
         timed.origin,
         pulls,
         weight,
-        ceiling=ceiling,
-        around=around or best_expansion(timed.errors_at, timed.at_start, hosts, pulls, weight),
-        on_round=heard,
+        ceiling=np.log([ceiling_of(name) for name in timed.constants]),
+        around=around or timed.at_start,
+        candidates=timed.origin + slower if around is None else None,
+        on_round=report_round,
     )
     names = [case.row.row_id for case in timed.cases]
     residuals = dict(zip(names, np.expm1(_HUBER * around.errors).tolist(), strict=True))
-    covariance = np.asarray(np.linalg.inv(curvature), dtype=np.float64)
     deviations, influence = np.sqrt(np.diag(covariance)), covariance @ (around.slopes * weight[:, None]).T
     slopes, errors = _HUBER * around.slopes, _HUBER * around.errors
     values = timed.values_at(around.point).items()
-    sources = [case.row.source for case in timed.cases]
     return StepTimeFit(
         profile=start.model_copy(update={name: float(value) for name, value in values}),
         residuals=residuals,
@@ -336,7 +311,7 @@ def fit_step_times(
         constants=intervals(timed.constants, around.point, deviations, pulls, influence, names),
         around=around,
         pair_error=pair_error(timed.cases, residuals),
-        scenarios=scenarios_of(timed.constants, covariance, slopes, errors, sources, pulls),
+        scenarios=scenarios_of(timed.constants, covariance, slopes, errors, sources),
         timed=timed_runs(timed.cases, residuals),
     )
 

@@ -1,8 +1,8 @@
-"""The answer of `calibrate --from-run`: a profile moved by runs of this machine, and what it says of them."""
+"""The answers of `calibrate`: a profile measured on this machine, or moved by runs of it and what it says of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.refinement import STEP, Refinement, quantities
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.units import counted, format_seconds
+from cost_models.units import counted, format_bandwidth, format_seconds
 from executor.measure.observed_run import Machine
 from executor.measure.report import RunReport
 from meshwright.records import frame_of
 from meshwright.records.runs import comparison
+from meshwright.render.measured import quantity_label
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
@@ -27,37 +28,35 @@ if TYPE_CHECKING:
 class Calibrated(AnswerBase):
     """A profile with the runs that moved it, and how far they did."""
 
-    profile: HardwareProfile
     machine: Machine
     """That all runs are of."""
     refinement: Refinement = field(repr=False)
     reports: tuple[RunReport, ...] = field(repr=False)
-
     file: Path | None = None
     """Where the profile was written."""
+
+    @property
+    def profile(self) -> HardwareProfile:
+        """The profile that the runs moved."""
+        return self.refinement.profile
 
     def runs(self) -> list[dict[str, Any]]:
         """A record for each run and quantity: measured, the errors of its plan and of the new profile, the noise."""
         records = []
-        told = zip(self.refinement.runs, self.reports, self.refinement.estimates, strict=True)
-        for run, report, estimate in told:
-            before = {line.quantity: line for line in comparison(report)}
+        estimated = zip(self.refinement.runs, self.reports, self.refinement.estimates, strict=True)
+        for run, report, estimate in estimated:
+            before = {line.quantity: line.predicted for line in comparison(report)}
             after = quantities(estimate)
             for quantity, name in _COMPARED.items():
-                if quantity not in run.seen:
-                    continue
-                measured = run.seen[quantity].seconds
-                records.append(
-                    {
+                if (seen := run.seen.get(quantity)) is not None:
+                    figures: dict[str, Any] = {
                         "run": run.name,
                         "layout": report.layout.brief,
                         "quantity": name,
-                        "measured": measured,
-                        "before": before[name].predicted / measured - 1,
-                        "after": after[quantity] / measured - 1,
-                        "noise": run.seen[quantity].noise,
                     }
-                )
+                    predicted = {"before": before[name], "after": after[quantity]}
+                    errors = {when: seconds / seen.seconds - 1 for when, seconds in predicted.items()}
+                    records.append({**figures, "measured": seen.seconds, **errors, "noise": seen.noise})
         return records
 
     def factors(self) -> list[dict[str, Any]]:
@@ -84,10 +83,18 @@ class Calibrated(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright calibrate --from-run` prints."""
+        """What `meshwright calibrate --from-run` prints: the runs, and the factors that they settle."""
         number, start = len(self.reports), self.refinement.start.source
-        said = f"{self.profile.name}: moved by {counted(number, 'run')} on {self.machine}; from: {start}"
-        return wrapped(said), "", *refinement_text(self.runs(), self.factors())
+        moved = f"{self.profile.name}: moved by {counted(number, 'run')} on {self.machine}; from: {start}"
+        note = "(before: of the plan that ran; noise: what the middle half of its steps spans)"
+        text: list[str | Table] = [wrapped(moved), "", runs_table(self.runs()), note]
+        factors = self.factors()
+        if cells := [_factor_cells(record) for record in factors if record["told"] >= _SILENT]:
+            settled = table(FACTOR_HEADERS, cells, words=FACTOR_HEADERS[:1])
+            text += ["", settled, wrapped(_FACTOR_NOTE, indent=" ")]
+        if silent := [part_label(one["kind"]) for one in factors if one["told"] < _SILENT]:
+            text.append(wrapped(f"The runs say nothing of {sentence_list(silent)}"))
+        return tuple(text)
 
     def runs_to_frame(self) -> pd.DataFrame:
         """`runs` as a table."""
@@ -107,56 +114,95 @@ class Calibrated(AnswerBase):
 
 _COMPARED = {STEP: "step_seconds", "thread": "thread_cpu_seconds"}
 """Quantities that a person is told of → their names beside a run."""
-_QUANTITIES = {"step_seconds": "step", "thread_cpu_seconds": "thread cpu"}
 RUN_HEADERS = ("run", "quantity", "measured", "before", "after", "noise")
+FACTOR_HEADERS = ("seconds of", "factor", "90 % interval", "told")
+_FACTOR_NOTE = (
+    "(factor: of what was measured apart; told: share of what was uncertain about it that the runs settle)"
+)
 _SILENT = 0.05
 """Share of what was uncertain about a factor below which the runs say nothing of it."""
 
 
-def refinement_text(
-    runs: Sequence[dict[str, Any]], factors: Sequence[dict[str, Any]]
-) -> Iterator[str | Table]:
-    """The runs, before and after; then the factors that they settle at least a little."""
-    yield runs_table(runs)
-    yield "(before: of the plan that ran; noise: what the middle half of its steps spans)"
-    told = [record for record in factors if record["told"] >= _SILENT]
-    if told:
-        yield ""
-        yield table(
-            ("seconds of", "factor", "90 % interval", "told"),
-            [_factor_cells(record) for record in told],
-            words=("seconds of",),
-        )
-        yield wrapped(
-            "(factor: of what was measured apart; told: share of what was uncertain about it that the runs"
-            " settle)",
-            indent=" ",
-        )
-    if silent := [part_label(one["kind"]) for one in factors if one["told"] < _SILENT]:
-        yield wrapped(f"The runs say nothing of {sentence_list(silent)}")
-
-
 def runs_table(runs: Sequence[dict[str, Any]]) -> Table:
     """What was measured, and how far off the plan that ran and the moved profile are."""
-    rows = [run_cells(record) for record in runs]
+    rows = []
+    for record in runs:
+        errors = [percent(record[when], "+.1%") for when in ("before", "after")]
+        figures = format_seconds(record["measured"]), *errors, percent(record["noise"])
+        rows.append((record["layout"], quantity_label(record["quantity"]), *figures))
     return table(RUN_HEADERS, rows, words=("run",), names=("quantity",))
 
 
-def run_cells(record: dict[str, Any]) -> list[str]:
-    """One run and quantity, in words."""
-    return [
-        record["layout"],
-        _QUANTITIES[record["quantity"]],
-        format_seconds(record["measured"]),
-        *(percent(record[when], "+.1%") for when in ("before", "after")),
-        percent(record["noise"]),
-    ]
+def _factor_cells(record: dict[str, Any]) -> tuple[str, ...]:
+    interval = f"{record['low']:.2f}-{record['high']:.2f}"
+    return part_label(record["kind"]), f"x {record['factor']:.2f}", interval, percent(record["told"], ".0%")
 
 
-def _factor_cells(record: dict[str, Any]) -> list[str]:
-    return [
-        part_label(record["kind"]),
-        f"x {record['factor']:.2f}",
-        f"{record['low']:.2f}-{record['high']:.2f}",
-        percent(record["told"], ".0%"),
+def _gigaflops(rate: float) -> str:
+    return f"{rate / 1e9:.4g} GFLOP/s"
+
+
+_RATES = ("gemm_efficiency", "gemm_settled", "attention_forward_efficiency", "attention_backward_efficiency")
+_SHARES = (*_RATES, "memory_efficiency", "optimizer_efficiency", "link_efficiency")
+_TIMES = ("kernel_seconds", "host_layer_seconds", "collective_seconds", "step_seconds")
+_CHECKED: dict[str, Callable[[float], str]] = {
+    "measured_peak": _gigaflops,
+    "measured_bandwidth": format_bandwidth,
+    **dict.fromkeys(_SHARES, percent),
+    **dict.fromkeys(_TIMES, format_seconds),
+}
+"""Constants that a person wants to check → how they are written; the file has the rest."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MeasuredProfile(AnswerBase):
+    """The answer of `calibrate`: the profile that was measured on this machine, and the file it is written to."""
+
+    profile: HardwareProfile
+    file: Path
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """Rates, shares and start-up times; a constant that was not measured has no row."""
+        profile = self.profile
+        values = {name: getattr(profile, name) for name in _CHECKED}
+        rows = [(name, value, _CHECKED[name](value)) for name, value in values.items() if value is not None]
+        rows += _of_the_host(profile)
+        records = [{"constant": name, "value": repr(value), "text": text} for name, value, text in rows]
+        if (kernel := profile.attention_kernel) is not None:
+            records.append({"constant": "attention_kernel", "value": kernel, "text": kernel})
+        return records
+
+    def document(self) -> dict[str, Any]:
+        return {"file": str(self.file), "profile": self.profile.model_dump(mode="json")}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright calibrate` prints."""
+        cells = [(row["constant"], row["text"]) for row in self.rows]
+        source = wrapped(f"profile {self.profile.name}: {self.profile.source}")
+        return source, "", table(("constant", "value"), cells, words=("constant",))
+
+
+def _of_the_host(profile: HardwareProfile) -> list[tuple[str, float, str]]:
+    """What offload asks of it, each rank's while all others do the same; nothing where it was not measured."""
+    update, call, rates = profile.host_update_seconds, profile.host_call_seconds, profile.host_rates
+    if update is None or rates is None:
+        return []
+    updates = {f"update, {counted(one.threads, 'thread')} a rank": one.seconds for one in rates.updates}
+    rows = [
+        ("host_update_seconds", update, _nanoseconds(update)),
+        ("host_call_seconds", call, f"{format_seconds(call)} a block"),
+        ("host_overlap", profile.host_overlap, percent(profile.host_overlap)),
+        *((name, seconds, _nanoseconds(seconds)) for name, seconds in updates.items()),
     ]
+    within = "copy within memory" if profile.measured_peak is not None else "pinned copy"
+    for one in rates.copies:
+        for way, rate in (("down", one.down), ("up", one.up), ("each way", one.both)):
+            name = f"{within} {way}, {counted(one.ranks, 'rank')} at once"
+            rows.append((name, rate, format_bandwidth(rate)))
+    return rows
+
+
+def _nanoseconds(seconds: float) -> str:
+    return f"{seconds * 1e9:.3g} ns a parameter"

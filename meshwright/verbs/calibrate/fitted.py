@@ -10,7 +10,6 @@ from typing import Any
 
 from cost_models.documents import printable
 from cost_models.files.catalog import save_spec
-from cost_models.measured.calibration.least_squares import Interval
 from cost_models.measured.calibration.profile_fits import Refit, Selection, UnseenSource, named_sources
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
@@ -43,28 +42,29 @@ class Fitted(AnswerBase):
             save_one(profile, file)
 
     @property
-    def _filed(self) -> list[tuple[Refit, Path | None]]:
-        return list(zip(self.refits, self.files or (None,) * len(self.refits), strict=True))
-
-    @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each constant of each profile."""
-        return [row for one, file in self._filed for row in constant_rows(one, file)]
+        """A row for each constant of each profile: the profile's file beside it, runs in one cell."""
+        return [
+            {"file": profile["file"], **constant, "moved_by": "; ".join(constant["moved_by"])}
+            for profile in self.document()["profiles"]
+            for constant in profile["constants"]
+        ]
 
     def document(self) -> dict[str, Any]:
+        files: Sequence[str | None] = [str(file) for file in self.files] or [None] * len(self.refits)
         return {
-            "profiles": [refit_record(one, file) for one, file in self._filed],
+            "profiles": [refit_record(*filed) for filed in zip(self.refits, files, strict=True)],
             "left_out": [
                 {"row_id": row.row_id, "source_id": row.source, "reason": reason}
                 for row, reason in self.selection.left_out
             ],
             "read_as_stack": self.stack if self.selection.forced else None,
-            "cross_validation": None if self.unseen is None else [unseen_record(one) for one in self.unseen],
+            "cross_validation": None if self.unseen is None else [asdict(one) for one in self.unseen],
         }
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        return tuple(fits_text(self.refits, self.selection, self.unseen or (), stack=self.stack))
+        return tuple(fits_text(self))
 
 
 def save_one(profile: HardwareProfile, file: Path) -> None:
@@ -73,25 +73,20 @@ def save_one(profile: HardwareProfile, file: Path) -> None:
     save_spec(profile, file)
 
 
-def refit_record(refit: Refit, file: Path | None) -> dict[str, Any]:
+def refit_record(refit: Refit, file: str | None) -> dict[str, Any]:
     """One profile: what it was, what it is, and what every run says of both."""
-    die, stack = refit.pair
+    (die, stack), fit, before = refit.pair, refit.fit, refit.start_errors
     return {
-        "file": None if file is None else str(file),
+        "file": file,
         "gpu": die,
         "stack": stack,
         "started_from": refit.start.name,
         "median_error_before": refit.median_before,
-        "median_error_after": refit.fit.median_error,
+        "median_error_after": fit.median_error,
         "constants": constant_records(refit),
         "runs": [
-            {
-                "row_id": run,
-                "source_id": refit.fit.sources[run],
-                "before": refit.start_errors[run],
-                "after": after,
-            }
-            for run, after in refit.fit.residuals.items()
+            {"row_id": run, "source_id": fit.sources[run], "before": before[run], "after": after}
+            for run, after in fit.residuals.items()
         ],
         "profile": refit.profile.model_dump(mode="json"),
     }
@@ -113,21 +108,6 @@ def constant_records(refit: Refit) -> list[dict[str, Any]]:
     ]
 
 
-def constant_rows(refit: Refit, file: Path | None) -> list[dict[str, Any]]:
-    """The same, flat: the profile's file beside every constant, runs in one cell."""
-    return [
-        {"file": None if file is None else str(file)} | record | {"moved_by": "; ".join(record["moved_by"])}
-        for record in constant_records(refit)
-    ]
-
-
-def unseen_record(source: UnseenSource) -> dict[str, Any]:
-    """Median errors of one source."""
-    return {"source_id": source.source} | {
-        key: value for key, value in asdict(source).items() if key != "source"
-    }
-
-
 HEADERS = ("constant", "before", "after", "90 % interval", "told")
 UNSEEN_HEADERS = ("source", "rows", "defaults", "left out", "fitted")
 _SILENT = 0.05
@@ -141,19 +121,22 @@ _MAX_REASONS = 8
 _ID = 24
 
 
-def fits_text(
-    refits: Sequence[Refit], selection: Selection, unseen: Sequence[UnseenSource], *, stack: str | None
-) -> Iterator[str | Table]:
+def fits_text(fitted: Fitted) -> Iterator[str | Table]:
     """Each profile with what moved it, sources left out, then the rows that took no part."""
+    selection, unseen = fitted.selection, fitted.unseen or ()
     if selection.forced:
-        yield wrapped(f"every row is read as run on {stack}")
-    for refit in refits:
+        yield wrapped(f"every row is read as run on {fitted.stack}")
+    for refit in fitted.refits:
         yield from _refit_text(refit)
         yield ""
     if unseen:
         yield "Each source left out of every fit (median errors; fits start from the defaults)"
         yield ""
-        yield table(UNSEEN_HEADERS, [_unseen_cells(one) for one in unseen], words=("source",))
+        cells = []
+        for one in unseen:
+            errors = map(percent, (one.defaults, one.left_out, one.fitted))
+            cells.append((printable(one.source_id, 40), str(one.runs), *errors))
+        yield table(UNSEEN_HEADERS, cells, words=("source",))
         if len(unseen) == 1:
             yield "one source only: nothing is left to fit to when it is left out"
         yield ""
@@ -165,86 +148,48 @@ def fits_text(
 
 
 def _refit_text(refit: Refit) -> Iterator[str | Table]:
-    die, stack = refit.pair
-    yield wrapped(
-        f"{die} under {stack}: {counted(len(refit.start_errors), 'row')} ({named_sources(refit.fit)}), from profile"
-        f" {refit.start.name}"
-    )
+    (die, stack), rows = refit.pair, counted(len(refit.start_errors), "row")
+    start, sources = refit.start.name, named_sources(refit.fit)
+    yield wrapped(f"{die} under {stack}: {rows} ({sources}), from profile {start}")
     yield f"median error {percent(refit.median_before)} before, {percent(refit.fit.median_error)} after"
-    spoken = [name for name in refit.fit.constants if _is_spoken_of(refit, name)]
+    constants = constant_records(refit)
+    spoken = [one for one in constants if one["told"] >= _SILENT or _has_moved(one)]
     if spoken:
         yield ""
-        yield table(HEADERS, [_cells(refit, name) for name in spoken], words=("constant",))
+        yield table(HEADERS, [_cells(one) for one in spoken], words=("constant",))
         yield ""
         yield "(told: share of what was uncertain about a constant that the rows settle)"
-        yield from _movers(refit)
-    if silent := [name for name in refit.fit.constants if name not in spoken]:
+    for one in spoken:
+        if one["told"] >= _SILENT and _has_moved(one):
+            movers = ", ".join(printable(run, _ID) for run in one["moved_by"])
+            moved = change(one["before"], one["after"])
+            yield wrapped(f"  {one['constant']} {moved}: most by {movers}", indent="    ")
+    if silent := [one["constant"] for one in constants if one not in spoken]:
         yield wrapped(f"The rows say nothing of {sentence_list(silent)}")
-    if far := _far(refit):
-        yield wrapped(f"Far off still: {far}; look at these rows again")
-
-
-def _cells(refit: Refit, name: str) -> list[str]:
-    interval = refit.fit.constants[name]
-    return [
-        name,
-        _value(name, getattr(refit.start, name)),
-        _value(name, getattr(refit.profile, name)),
-        _span(name, interval),
-        percent(interval.determined, ".0%"),
-    ]
-
-
-def _movers(refit: Refit) -> Iterator[str]:
-    """For each constant that the rows know and moved, by how much, and the rows that moved it most."""
-    for name, interval in refit.fit.constants.items():
-        if interval.determined >= _SILENT and _has_moved(refit, name):
-            before, after = getattr(refit.start, name), getattr(refit.profile, name)
-            movers = ", ".join(printable(run, _ID) for run in interval.movers)
-            yield wrapped(f"  {name} {change(before, after)}: most by {movers}", indent="    ")
-
-
-def _is_spoken_of(refit: Refit, name: str) -> bool:
-    return refit.fit.constants[name].determined >= _SILENT or _has_moved(refit, name)
-
-
-def _has_moved(refit: Refit, name: str) -> bool:
-    before, after = getattr(refit.start, name), getattr(refit.profile, name)
-    return bool(abs(after / before - 1) >= _MOVED)
-
-
-def _far(refit: Refit) -> str:
-    """Runs that the fitted profile still misses, the worst first."""
-    worst = sorted(refit.fit.residuals.items(), key=lambda item: -abs(item[1]))
-    far = [(run, error) for run, error in worst if abs(error) > _FAR]
+    # runs that the fitted profile still misses, the worst first
+    far = [(run, error) for run, error in refit.fit.residuals.items() if abs(error) > _FAR]
+    far.sort(key=lambda item: -abs(item[1]))
     words = [f"{printable(run, _ID)} {percent(error, '+.0%')}" for run, error in far[:_MAX_FAR]]
-    if len(far) > _MAX_FAR:
-        words.append(f"{len(far) - _MAX_FAR} more")
-    return sentence_list(words)
+    words += [f"{len(far) - _MAX_FAR} more"] if len(far) > _MAX_FAR else []
+    if words:
+        yield wrapped(f"Far off still: {sentence_list(words)}; look at these rows again")
 
 
-def _unseen_cells(one: UnseenSource) -> list[str]:
-    errors = (one.defaults, one.left_out, one.fitted)
-    return [printable(one.source, 40), str(one.runs), *map(percent, errors)]
+def _has_moved(constant: dict[str, Any]) -> bool:
+    return bool(abs(constant["after"] / constant["before"] - 1) >= _MOVED)
 
 
-def _is_time(name: str) -> bool:
-    return name.endswith("seconds")
-
-
-def _value(name: str, value: float) -> str:
-    if not _is_time(name):
-        return _share(value)
-    unit = time_unit(value)
-    return f"{in_unit(value, unit)} {unit[0]}"
-
-
-def _span(name: str, interval: Interval) -> str:
-    """Both ends in one unit: "84.2-92.0 %"."""
-    if _is_time(name):
-        unit = time_unit(interval.value)
-        return f"{in_unit(interval.low, unit)}-{in_unit(interval.high, unit)} {unit[0]}"
-    return f"{_share(interval.low).removesuffix(' %')}-{_share(interval.high)}"
+def _cells(constant: dict[str, Any]) -> list[str]:
+    """A constant in words; both ends of its interval are in one unit: "84.2-92.0 %"."""
+    name, low, high = constant["constant"], constant["low"], constant["high"]
+    values = constant["before"], constant["after"]
+    if name.endswith("seconds"):
+        units = [time_unit(value) for value in values]
+        words = [f"{in_unit(value, unit)} {unit[0]}" for value, unit in zip(values, units, strict=True)]
+        span = f"{in_unit(low, units[1])}-{in_unit(high, units[1])} {units[1][0]}"
+    else:
+        words, span = list(map(_share, values)), f"{_share(low).removesuffix(' %')}-{_share(high)}"
+    return [name, *words, span, percent(constant["told"], ".0%")]
 
 
 def _share(value: float) -> str:

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
-from cost_models.measured.calibration.profile_fits import (
-    Pair,
-    Refit,
-    Selection,
-    UnseenSource,
-    refit,
-    select_runs,
-)
+from cost_models.measured.calibration.profile_fits import Pair, Refit, UnseenSource, refit, select_runs
 from cost_models.measured.calibration.profile_fits import cross_validate as leave_sources_out
 from cost_models.measured.calibration.refinement import ObservedRun, refine
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, grouped
-from executor.measure.observed_run import Machine, machine_of, observed_run
+from executor.measure.observed_run import machine_of, observed_run
 from executor.measure.report import RunReport
 from meshwright.inputs.problems import Problems
 from meshwright.records.runs import read_report
@@ -34,115 +27,78 @@ from meshwright.verbs.calibrate.calibrated import Calibrated
 from meshwright.verbs.calibrate.fitted import Fitted
 from meshwright.verbs.contract.answers import RunAnswer
 
-OnStatus = Callable[[str], None]
-"""Told what is being done now."""
 _MAX_REASONS = 8
 
 
-def moved_by_runs(
-    runs: Sequence[str | Path | RunAnswer | RunReport],
-    profile: str | HardwareProfile | None,
-    out: str | Path | None,
+def calibrate_from_run(
+    *runs: str | Path | RunAnswer | RunReport,
+    profile: str | HardwareProfile | None = None,
+    out: str | Path | None = None,
 ) -> Calibrated:
-    """Move the profile of this machine by runs on it, and write it to `out`. Raises InputError."""
-    found = _calibrated(_named(runs), profile)
-    if out is not None:
-        found.save(out)
-        return replace(found, file=Path(out))
-    return found
+    """Move the profile of this machine by what training runs on it measured: reports, or what `run` returned.
 
+    It starts from `profile`, else from the one that the first run's plan was made with, and in either case from what
+    was measured before any run moved it. The profile is written to `out` if given.
 
-def _named(runs: Sequence[str | Path | RunAnswer | RunReport]) -> list[tuple[str, Callable[[], RunReport]]]:
-    named: list[tuple[str, Callable[[], RunReport]]] = []
+    Raises:
+        InputError: no run, a file that is no report or too old, runs of several machines, torch versions, precisions or
+            software stacks, or a profile of another GPU.
+    """
+    if not runs:
+        raise InputError("there is no run to calibrate from", hint="meshwright run writes run-report.json")
+    problems, reports, observed = Problems(), list[RunReport](), list[ObservedRun]()
     for number, run in enumerate(runs, start=1):
         if isinstance(run, (str, Path)):
-            named.append((str(run), partial(read_report, Path(run))))
+            name, report = str(run), problems.read(partial(read_report, Path(run)))
         else:
-            report = run if isinstance(run, RunReport) else run.report
-            assert isinstance(report, RunReport), "profiles are moved by runs of transformers"
-            named.append((f"run {number}", partial(_itself, report)))
-    return named
-
-
-def _itself(report: RunReport) -> RunReport:
-    return report
-
-
-def _calibrated(
-    named: Sequence[tuple[str, Callable[[], RunReport]]],
-    profile: str | HardwareProfile | None,
-) -> Calibrated:
-    if not named:
-        raise InputError("there is no run to calibrate from", hint="meshwright run writes run-report.json")
-    problems = Problems()
-    reports: list[RunReport] = []
-    runs: list[ObservedRun] = []
-    for name, read in named:
-        report = problems.read(read)
-        run = problems.read(partial(observed_run, report, name)) if report is not None else None
-        if report is not None and run is not None:
+            answer = run if isinstance(run, RunReport) else run.report
+            assert isinstance(answer, RunReport), "profiles are moved by runs of transformers"
+            name, report = f"run {number}", answer
+        if report is not None and (one := problems.read(partial(observed_run, report, name))) is not None:
             reports.append(report)
-            runs.append(run)
+            observed.append(one)
     start = problems.read(lambda: catalog.load_profile(profile)) if isinstance(profile, str) else profile
     problems.require()
-    machine = _one_machine(runs, reports)
-    refinement = refine(start or runs[0].question.hardware, runs)
-    return Calibrated(
-        profile=refinement.profile, machine=machine, refinement=refinement, reports=tuple(reports)
-    )
-
-
-def _one_machine(runs: Sequence[ObservedRun], reports: Sequence[RunReport]) -> Machine:
-    """The machine that all runs are of. Raises InputError where they differ."""
-    machines = {run.name: machine_of(report) for run, report in zip(runs, reports, strict=True)}
-    different = set(machines.values())
-    if len(different) > 1:
+    machines = {one.name: machine_of(report) for one, report in zip(observed, reports, strict=True)}
+    machine, *others = set(machines.values())
+    if others:
         raise InputError(
-            f"{len(runs)} runs are of {len(different)} kinds, and one profile is of one",
+            f"{len(observed)} runs are of {1 + len(others)} kinds, and one profile is of one",
             problems=[Problem(name, str(machine)) for name, machine in machines.items()],
             hint="calibrate from those that are alike",
         )
-    return different.pop()
+    refinement = refine(start or observed[0].question.hardware, observed)
+    calibrated = Calibrated(machine=machine, refinement=refinement, reports=tuple(reports))
+    if out is None:
+        return calibrated
+    calibrated.save(out)
+    return replace(calibrated, file=Path(out))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitQuestion:
-    """Tables that were read: what is left is to fit profiles to their rows."""
+def calibrate_from_runs(
+    *tables: str | Path,
+    stack: str | None = None,
+    gpu: str | None = None,
+    cross_validate: bool = False,
+    out: str | Path | None = None,
+) -> Fitted:
+    """Fit the catalogue's profiles to the timed rows of tables, one for each GPU and stack that they name.
 
-    tables: tuple[Path, ...]
-    rows: tuple[Row, ...]
-    stack: str | None
-    gpu: str | None
+    `stack` and `gpu` choose among the rows; `cross_validate` also says how far off profiles are on sources left out of
+    every fit. A single profile is written to the file `out`, several into the folder `out`.
 
-    def answer(
-        self, *, cross_validate: bool = False, out: str | None = None, on_status: OnStatus | None = None
-    ) -> Fitted:
-        """Fit one profile, or with a folder as `out` (or none) one for each GPU and stack.
-
-        Raises:
-            InputError: no row was timed, or rows of several GPUs or stacks for one file.
-        """
-        say = on_status or (lambda _: None)
-        selection = select_runs(
-            self.rows,
-            stack=self.stack,
-            gpu=self.gpu,
-            on_row=lambda done: say(f"reading  {grouped(done)}/{grouped(len(self.rows))} rows"),
-        )
-        pairs = selection.pairs()
-        _require_one_answer(pairs, selection, self.tables, folder=out is None or is_folder(out))
-        refits = tuple(_refitted(pair, cases, say) for pair, cases in pairs.items())
-        return Fitted(
-            refits=refits,
-            selection=selection,
-            stack=self.stack,
-            unseen=_unseen(selection, refits, say) if cross_validate else None,
-            files=() if out is None else _files(refits, out),
-        )
+    Raises:
+        InputError: a table, a stack or a GPU cannot be read, no row was timed, or rows of several GPUs or stacks for
+            one file.
+    """
+    rows, place = read_tables(tables, stack=stack, gpu=gpu), None if out is None else str(out)
+    fitted = fit_tables(rows, tables, stack=stack, gpu=gpu, cross_validate=cross_validate, out=place)
+    fitted.save()
+    return fitted
 
 
-def ask_tables(tables: Sequence[str | Path], *, stack: str | None, gpu: str | None) -> FitQuestion:
-    """Read tables of timed runs, of which `stack` and `gpu` choose rows.
+def read_tables(tables: Sequence[str | Path], *, stack: str | None, gpu: str | None) -> list[Row]:
+    """Rows of tables of timed runs, of which `stack` and `gpu` choose some.
 
     Raises:
         InputError: a table, a stack or a GPU cannot be read; everything that cannot, at once.
@@ -152,65 +108,70 @@ def ask_tables(tables: Sequence[str | Path], *, stack: str | None, gpu: str | No
     problems.read(lambda: catalog.load_stack(stack) if stack else None)
     problems.read(lambda: catalog.load_gpu(gpu) if gpu else None)
     problems.require()
-    rows = tuple(row for table in read for row in table or ())
-    return FitQuestion(tables=tuple(map(Path, tables)), rows=rows, stack=stack, gpu=gpu)
+    return [row for table in read for row in table or ()]
 
 
-def is_folder(out: str) -> bool:
-    """Whether profiles go into a folder, which need not exist yet."""
-    return out.endswith("/") or Path(out).is_dir()
+def fit_tables(
+    rows: Sequence[Row],
+    tables: Sequence[str | Path],
+    *,
+    stack: str | None,
+    gpu: str | None,
+    cross_validate: bool,
+    out: str | None,
+    on_status: Callable[[str], None] = lambda _: None,
+) -> Fitted:
+    """Fit one profile to the `rows` of `tables`, or with a folder as `out` (or none) one for each GPU and stack.
 
+    A folder ends in `/` or exists. `on_status` hears what is being done.
 
-def _require_one_answer(
-    pairs: Mapping[Pair, Sequence[Case]], selection: Selection, tables: Sequence[Path], *, folder: bool
-) -> None:
-    """Raises InputError without a row to fit to, or with several GPUs or stacks for one file."""
-    named = ", ".join(f"`{path}`" for path in tables)
+    Raises:
+        InputError: no row was timed, or rows of several GPUs or stacks for one file.
+    """
+
+    def count_rows(rows_done: int) -> None:
+        on_status(f"reading  {grouped(rows_done)}/{grouped(len(rows))} rows")
+
+    def name_source(source: str) -> None:
+        on_status(f"fitting without {printable(source, 40)}")
+
+    selection = select_runs(rows, stack=stack, gpu=gpu, on_row=count_rows)
+    pairs, has_folder = selection.pairs(), out is None or out.endswith("/") or Path(out).is_dir()
+    subject = ", ".join(f"`{Path(path)}`" for path in tables) + (" has" if len(tables) == 1 else " have")
     if not pairs:
         reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
         raise InputError(
-            f"{named} {'has' if len(tables) == 1 else 'have'} no row to fit to",
-            problems=[Problem(counted(rows, "row"), printable(reason)) for reason, rows in reasons],
+            f"{subject} no row to fit to",
+            problems=[Problem(counted(count, "row"), printable(reason)) for reason, count in reasons],
             hint="a row needs `step_time_best_s`, seconds of a step; see docs/guides/calibrating-from-runs.md",
         )
-    if len(pairs) > 1 and not folder:
+    if len(pairs) > 1 and not has_folder:
         raise InputError(
-            f"{named} {'has' if len(tables) == 1 else 'have'} runs for {len(pairs)} profiles",
+            f"{subject} runs for {len(pairs)} profiles",
             problems=[
-                Problem(f"--gpu {die} --stack {stack}", counted(len(cases), "row"))
-                for (die, stack), cases in pairs.items()
+                Problem(f"--gpu {die} --stack {name}", counted(len(cases), "row"))
+                for (die, name), cases in pairs.items()
             ],
             hint="choose one, or write a file each: -o profiles/",
         )
+    refits = tuple(_refitted(pair, cases, on_status) for pair, cases in pairs.items())
+    unseen: tuple[UnseenSource, ...] | None = None
+    if cross_validate:
+        errors = {run: error for one in refits for run, error in one.fit.residuals.items()}
+        unseen = leave_sources_out(selection.cases, errors, on_source=name_source)
+    files = []
+    if out is not None:
+        names = (one.profile.name.replace("/", "-") for one in refits)
+        files = [Path(out) / f"{name}.yaml" for name in names] if has_folder else [Path(out)]
+    return Fitted(refits=refits, selection=selection, stack=stack, unseen=unseen, files=tuple(files))
 
 
-def _refitted(pair: Pair, cases: Sequence[Case], say: OnStatus) -> Refit:
+def _refitted(pair: Pair, cases: Sequence[Case], on_status: Callable[[str], None]) -> Refit:
     """Fit one profile, and say how far the fit is."""
-    name = f"{pair[0]} {pair[1]}"
-    say(f"fitting {name}  {counted(len(cases), 'row')}")
-    return refit(
-        pair,
-        cases,
-        on_round=lambda round_, error: say(
-            f"fitting {name}  {counted(len(cases), 'row')}  round {round_}  median error {percent(error)}"
-        ),
-    )
+    fitting = f"fitting {pair[0]} {pair[1]}  {counted(len(cases), 'row')}"
+    on_status(fitting)
 
+    def count_rounds(round_: int, error: float) -> None:
+        on_status(f"{fitting}  round {round_}  median error {percent(error)}")
 
-def _unseen(selection: Selection, refits: Sequence[Refit], say: OnStatus) -> tuple[UnseenSource, ...]:
-    """Fit without each source in turn, and say which is left out."""
-    errors = {run: error for one in refits for run, error in one.fit.residuals.items()}
-    return leave_sources_out(
-        selection.cases,
-        errors,
-        on_source=lambda source: say(f"fitting without {printable(source, 40)}"),
-    )
-
-
-def _files(refits: Sequence[Refit], out: str) -> tuple[Path, ...]:
-    """Name a file for each profile."""
-    path = Path(out)
-    if not is_folder(out):
-        assert len(refits) == 1, "a file holds one profile"
-        return (path,)
-    return tuple(path / f"{one.profile.name.replace('/', '-')}.yaml" for one in refits)
+    return refit(pair, cases, on_round=count_rounds)

@@ -12,14 +12,14 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.calibration.step_time_fit import COUNT, scenarios_of
+from cost_models.measured.calibration.step_time_fit import COUNT, pulls_of, scenarios_of
 from cost_models.pipeline.pricing import estimate, seconds_under_scenarios, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 
 NAMES = ("gemm_efficiency", "memory_efficiency", "link_efficiency")
-PULLS = np.full(3, 0.15)
+PULLS = pulls_of(NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def logs(told: Scenarios) -> np.ndarray:
 def test_their_mean_is_zero_and_their_covariance_is_what_is_known() -> None:
     covariance = np.array([[0.04, 0.01, 0.0], [0.01, 0.09, 0.0], [0.0, 0.0, 0.01]])
     flat = np.zeros((5, 3))  # runs that say nothing: sources differ by the pulls
-    told = scenarios_of(NAMES, covariance, flat, np.full(5, 0.1), ["a"] * 5, PULLS)
+    told = scenarios_of(NAMES, covariance, flat, np.full(5, 0.1), ["a"] * 5)
     drawn = logs(told)
     assert drawn.shape == (3, COUNT)
     assert drawn.mean(axis=1) == pytest.approx(np.zeros(3), abs=1e-3)
@@ -56,7 +56,7 @@ def test_constants_that_differ_between_sources_are_less_sure() -> None:
     sources = [str(row % 8) for row in range(400)]
     shift = {source: 0.3 * (-1) ** int(source) for source in set(sources)}
     errors = np.array([-shift[source] * slope[0] for source, slope in zip(sources, slopes, strict=True)])
-    told = scenarios_of(NAMES, 1e-6 * np.eye(3), slopes, errors, sources, PULLS)
+    told = scenarios_of(NAMES, 1e-6 * np.eye(3), slopes, errors, sources)
     spread = logs(told).std(axis=1)
     assert spread[0] == pytest.approx(0.3, rel=0.1)
     assert max(spread[1:]) < 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def test_the_norm_of_gradients_makes_no_copies_of_them() -> None:
 
 
 def test_measurements_survive_json(rows: list[Measurement]) -> None:
-    assert [Measurement.from_dict(row.as_dict()) for row in rows] == rows
+    assert [Measurement.from_dict(asdict(row)) for row in rows] == rows
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has CUDA devices")

@@ -307,7 +307,7 @@ def test_a_source_is_predicted_by_the_others(cases, start, true_seconds) -> None
     halves = [with_cells(case, source_id=f"lab-{index % 2}") for index, case in enumerate(some)]
     heard: list[str] = []
     found = cross_validate(halves, {case.row.row_id: 0.5 for case in halves}, on_source=heard.append)
-    assert heard == [one.source for one in found] == ["lab-0", "lab-1"]
+    assert heard == [one.source_id for one in found] == ["lab-0", "lab-1"]
     assert sum(one.runs for one in found) == len(halves)
     for one in found:
         assert one.left_out < one.defaults
