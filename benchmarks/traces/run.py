@@ -112,7 +112,7 @@ def faults() -> Iterable[Mapping[str, Any]]:
 
 def calibrated() -> Iterable[Mapping[str, Any]]:
     """Predictions of layouts that were not traced, before and after."""
-    from meshwright.verbs.calibrate import calibrate_from_run
+    from meshwright.verbs.calibrate.reading import calibrate_from_run
 
     machine = scale_seconds(plan_of(TRACED).question.hardware, MACHINE)
     with tempfile.TemporaryDirectory() as folder:
@@ -195,7 +195,7 @@ def _whole(path: Path) -> Mapping[str, float]:
         if event.category in KERNELS and event.device == (event.device if device is None else device):
             device, part = event.device, parts.part_of(event)
             spans.add(event.start, event.seconds, "dp" if part == UNNAMED else part)
-    if not spans.start:
+    if not len(spans):
         raise InputError("no kernel of a GPU")
     found = step_of(spans)
     busy = step_of(spans, order=(*AXES, *(kind for kind in KINDS if kind not in AXES))).parts

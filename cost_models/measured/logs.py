@@ -329,17 +329,6 @@ class Work:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Setting of the job that a log prints, with value and place in the file."""
-
-    name: str
-    """The trainer's name for the size, or the field of a plan that a whole line prints."""
-    value: str
-    place: str
-    """File and line."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Log:
     """Steps, memory and settings read from the lines of one trainer in a job's logs."""
@@ -349,8 +338,9 @@ class Log:
     allocated: dict[int, float] = field(default_factory=dict)
     """Rank → peak bytes; lines that name no rank count for rank 0."""
     reserved: dict[int, float] = field(default_factory=dict)
-    settings: dict[str, dict[str, Setting]] = field(default_factory=dict)
-    """Name → value → where it stands first."""
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The trainer's name for a size, or the field of a plan that a whole line prints → value as printed → file and line
+    where it stands first."""
     problems: list[Problem] = field(default_factory=list)
     other_batch: dict[int, str] = field(default_factory=dict)
     """Sequences of a step, other than the plan's → where they stand first."""
@@ -397,26 +387,19 @@ def _first_step(path: Path) -> float:
 
 def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -> InputError:
     file_names = ", ".join(f"`{printable(str(path))}`" for path in paths)
-    ramped = next((log for log in logs.values() if log.other_batch), None)
-    if ramped is not None:
-        batches = ramped.other_batch.items()
+    if batches := next((log.other_batch for log in logs.values() if log.other_batch), None):
         return InputError(
             "no step of the log has the plan's global batch",
-            problems=[Problem(place, f"global batch {grouped(batch)}") for batch, place in batches],
+            problems=[Problem(place, f"global batch {grouped(batch)}") for batch, place in batches.items()],
             hint="measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml",
         )
-    field_names = {name: ("gpus", *log.format.fields) for name, log in logs.items()}
-    if started := [
-        log.format
-        for name, log in logs.items()
-        if any("." in log_format or log_format in field_names[name] for log_format in log.settings)
-    ]:
-        log_format = started[0]
-        return InputError(
-            f"{file_names} looks like a log of {log_format.called}, but has no line of a step",
-            problems=[Problem("", f"such a line has `{log_format.mark}`; {counted(lines, 'line')} read")],
-            hint="give the file that has stdout and stderr of the rank that prints: 2>&1 | tee train.log",
-        )
+    for log in logs.values():
+        if any("." in name or name in ("gpus", *log.format.fields) for name in log.settings):
+            return InputError(
+                f"{file_names} looks like a log of {log.format.called}, but has no line of a step",
+                problems=[Problem("", f"such a line has `{log.format.mark}`; {counted(lines, 'line')} read")],
+                hint="give the file that has stdout and stderr of the rank that prints: 2>&1 | tee train.log",
+            )
     known = (log.format for log in logs.values())
     return InputError(
         f"{file_names} is the log of no known trainer: {counted(lines, 'line')} read, none of a step",
@@ -450,8 +433,7 @@ def _take_setting(log: Log, name: str, value: str, place: str) -> None:
     values = log.settings.get(name, {})
     full = len(values) >= _MOST_VALUES or (not values and len(log.settings) >= _MOST_SETTINGS)
     if value not in values and not full:
-        setting = Setting(name=name, value=printable(value.strip(), limit=80), place=printable(place))
-        log.settings.setdefault(name, {})[value] = setting
+        log.settings.setdefault(name, {})[value] = printable(place)
 
 
 def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:

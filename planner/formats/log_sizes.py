@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
+from cost_models.documents import printable
 from cost_models.errors import Problem
 from cost_models.measured.logs import Log
 from cost_models.units import grouped
@@ -23,8 +23,8 @@ def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
     plan. Passed over are other settings, and settings whose meaning depends on others."""
     job = Job(plan.question, plan.layout)
     rows = table_of(log.format.table).arguments if log.format.table else {}
-    for setting in chain.from_iterable(values.values() for values in log.settings.values()):
-        name = setting.name
+    settings = ((name, *setting) for name, values in log.settings.items() for setting in values.items())
+    for name, value, place in settings:
         field = name if name.partition(".")[0] in (GPUS, *PARTS) else log.format.fields.get(name)
         row = rows.get(name)
         if field is not None:
@@ -33,11 +33,12 @@ def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
             expected = row.trainer_value(job.value(row.field.removeprefix("not ")))
         else:
             continue
-        if not _agrees(setting.value, expected):
-            text = setting.value.strip("'\"")
+        printed = printable(value.strip(), limit=80)
+        if not _agrees(printed, expected):
+            text = printed.strip("'\"")
             is_count = text.isdecimal() and text.isascii() and len(text) < 20
             message = f"the log has {grouped(int(text)) if is_count else text}, the plan {_words(expected)}"
-            yield Problem(f"{setting.place}  {name}", message)
+            yield Problem(f"{place}  {name}", message)
 
 
 def _agrees(printed: str, expected: Any) -> bool:

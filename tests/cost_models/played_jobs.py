@@ -189,7 +189,7 @@ def _program(
         yield "mark", "enumerate(DataLoader)#_Iter.__next__", lambda now, kept=loading: kept[0]
         for number, action in enumerate(pipeline.table.actions(place)):
             length = pipeline.expected[action.kind, action.stage] * (1 + jitter * draw.uniform(-1, 1))
-            if pipeline.receives(action):
+            if pipeline.crosses(action, output=False):
                 other = action.stage + (-1 if action.kind == "F" else 1)
                 yield _message(layout, rank, "recv", step, action, other)
             for part in range(KERNELS):
@@ -201,7 +201,7 @@ def _program(
                     more = fault.strength if (fault.kind, fault.axis) == ("slow link", "tp") else 0.0
                     seconds = (share["tp_comm"] + more) * length / KERNELS
                     yield _meeting(layout, rank, "tp", (step, number, part), seconds, "allreduce")
-            if pipeline.sends(action):
+            if pipeline.crosses(action, output=True):
                 yield _message(layout, rank, "send", step, action, action.stage)
         if layout.dp > 1:
             more = fault.strength * step_seconds if (fault.kind, fault.axis) == ("slow link", "dp") else 0.0

@@ -8,12 +8,12 @@ import sqlite3
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ijson
+import numpy as np
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
@@ -37,8 +37,7 @@ _STEP = "ProfilerStep#"
 """Begin of the annotation that PyTorch 1.8 wrote among the operators."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(NamedTuple):
     """Span of a trace, such as a kernel, an operator or an annotation, with its start and seconds."""
 
     name: str
@@ -52,20 +51,24 @@ class Event:
     details: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class Series:
-    """Begin, seconds and kind of each of many events, in little memory."""
+class Columns:
+    """Figures of many events in little memory, a column for each figure."""
 
-    start: array[float] = field(default_factory=lambda: array("d"))
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    kind: array[int] = field(default_factory=lambda: array("i"))
-    """Number of each event's kind."""
+    def __init__(self, codes: str) -> None:
+        """Make a column of each type that the module `array` has a code for."""
+        self._columns: list[array[float]] = [array(code) for code in codes]
 
-    def append(self, start: float, seconds: float, kind: int) -> None:
-        """Add an event."""
-        self.start.append(start)
-        self.seconds.append(seconds)
-        self.kind.append(kind)
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def append(self, *figures: float) -> None:
+        """Add the figures of an event."""
+        for column, figure in zip(self._columns, figures, strict=True):
+            column.append(figure)
+
+    def arrays(self) -> list[Any]:
+        """(N,) figures of all events, one array for each column."""
+        return [np.array(column) for column in self._columns]
 
 
 def rank_in_name(path: Path) -> int | None:
@@ -152,15 +155,9 @@ class TraceFile:
         category = _OLDER.get(category, category)
         if name.startswith(_STEP) and "gpu" not in category:
             category = "user_annotation"
-        return Event(
-            name=name,
-            category=category,
-            start=start,
-            seconds=seconds,
-            device=device if isinstance(device, int) else 0,
-            thread=str(entry.get("tid", ""))[:40],
-            details=details,
-        )
+        device = device if isinstance(device, int) else 0
+        thread = str(entry.get("tid", ""))[:40]
+        return Event(name, category, start, seconds, device, thread, details)
 
 
 def _number(value: object) -> float:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.measured.traces.events import Event, Series, whole_number
+from cost_models.measured.traces.events import Columns, Event, whole_number
 from cost_models.measured.traces.step_parts import AXES, Step
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -50,43 +49,35 @@ TimesByExchange = Mapping[Exchange, list[tuple[float, float]]]
 """Begin and seconds of each exchange of a step, by kind."""
 
 
-@dataclass(slots=True)
-class Exchanges(Series):
-    """Communication kernels of one rank's trace, with the kind of each."""
+class Exchanges(Columns):
+    """Begin, seconds and kind of the communication kernels of one rank's trace."""
 
-    kinds: dict[Exchange, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        super().__init__("ddi")
+        self.kinds: dict[Exchange, int] = {}
 
     def add(self, event: Event, axis: str) -> None:
         """Add a communication kernel of the given axis."""
-        exchange = _exchange(event, axis)
+        details = event.details
+        name = str(details.get("Collective name") or event.name).lower().replace("_", "")
+        operation = next((one for word, one in _OPERATIONS.items() if word in name), "")
+        inputs, outputs = (whole_number(details.get(f"{way} msg nelems"), 10**15) for way in ("In", "Out"))
+        elements = inputs if operation == "all_to_all" else max(inputs, outputs)
+        message_bytes = float(_BYTES.get(str(details.get("dtype", "float")).lower(), 1) * elements)
+        ranks = details.get("Process Group Ranks") or details.get("Process Group Description") or ""
+        size = whole_number(details.get("Group size"), 10**9)
+        exchange = Exchange(axis, operation, str(ranks)[:4_000], size, message_bytes)
         if exchange in self.kinds or len(self.kinds) < _MOST_KINDS:
             self.append(event.start, event.seconds, self.kinds.setdefault(exchange, len(self.kinds)))
 
     def of_step(self, step: Step) -> dict[Exchange, list[tuple[float, float]]]:
         """(begin, seconds) of the communication kernels of a step in order of time, by kind of collective."""
-        start, seconds, kind = np.array(self.start), np.array(self.seconds), np.array(self.kind)
+        start, seconds, kind = self.arrays()
         inside = np.flatnonzero((start >= step.begin) & (start < step.begin + step.seconds))
         exchange_kinds, times = list(self.kinds), defaultdict(list)
         for index in inside[np.argsort(start[inside], kind="stable")].tolist():
             times[exchange_kinds[kind[index]]].append((float(start[index]), float(seconds[index])))
         return dict(times)
-
-
-def _exchange(event: Event, axis: str) -> Exchange:
-    details = event.details
-    name = str(details.get("Collective name") or event.name).lower().replace("_", "")
-    operation = next((one for word, one in _OPERATIONS.items() if word in name), "")
-    inputs, outputs = (whole_number(details.get(f"{way} msg nelems"), 10**15) for way in ("In", "Out"))
-    elements = inputs if operation == "all_to_all" else max(inputs, outputs)
-    width = _BYTES.get(str(details.get("dtype", "float")).lower(), 1)
-    group = details.get("Process Group Ranks")
-    return Exchange(
-        axis=axis,
-        operation=operation,
-        group=str(group or details.get("Process Group Description") or "")[:4_000],
-        size=whole_number(details.get("Group size"), 10**9),
-        message_bytes=float(width * elements),
-    )
 
 
 class Late(NamedTuple):
@@ -114,17 +105,15 @@ def arrivals(exchanges_by_rank: Mapping[int, TimesByExchange], layout: Layout) -
     groups: dict[tuple[object, ...], dict[int, list[tuple[float, float]]]] = defaultdict(dict)
     for rank, exchanges in exchanges_by_rank.items():
         for kind, times in exchanges.items():
-            group = _members(kind, layout, rank)
-            if group is not None:
+            if (group := _members(kind, layout, rank)) is not None:
                 groups[group, kind.axis, kind.operation, kind.group, kind.message_bytes][rank] = times
     matched = []
     for members in groups.values():
-        if len(members) < 2 or len({len(times) for times in members.values()}) > 1:
-            continue
-        for kernels in zip(*members.values(), strict=True):
-            longest = max(seconds for _, seconds in kernels)
-            pairs = zip(members, kernels, strict=True)
-            matched.append([Arrival(rank, start, longest - seconds) for rank, (start, seconds) in pairs])
+        if len(members) > 1 and len({len(times) for times in members.values()}) == 1:
+            for kernels in zip(*members.values(), strict=True):
+                longest = max(seconds for _, seconds in kernels)
+                pairs = zip(members, kernels, strict=True)
+                matched.append([Arrival(rank, start, longest - seconds) for rank, (start, seconds) in pairs])
     return matched
 
 

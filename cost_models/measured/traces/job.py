@@ -74,7 +74,6 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
         last = max(arrival.waited for arrival in members)
         for arrival in members:
             waits[arrival.rank].append((arrival.at, last - arrival.waited))
-    late = _first_late(late_ranks(matched, longest), traced, layout)
     annotated = all(trace.passes for trace in traced)
     ranks = []
     for trace in traced:
@@ -84,6 +83,11 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
         if annotated:  # on a CPU: a barrier is where steps begin, so each waits until the slowest is done
             parts = parts | {"bubble": parts["bubble"] + longest - sum(parts.values())}
         ranks.append(replace(trace, parts=parts))
+    # place in the pipeline → rank → seconds of its own work
+    work: dict[int, dict[int, float]] = defaultdict(dict)
+    for trace in ranks:
+        work[layout.place_along("pp", trace.rank)][trace.rank] = trace.parts["compute"] + trace.parts["host"]
+    late = _first_late(late_ranks(matched, longest), work)
     if layout.pp == 1 and not annotated:
         return Job(traced=tuple(ranks), passes={}, late=late, late_seconds=_delays(ranks, matched))
     pipeline = pipeline_of(question, layout)
@@ -109,27 +113,28 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
         all_there = max(updates)
         all_passes = [span for each in clock.values() for span in each]
         for place, trace in replica.items():
-            placed_passes[trace.rank] = clock[place]
-            traces[trace.rank] = _refined(trace, clock[place], all_passes, begins[place], all_there)
+            # waits for unfinished stages are `bubble`, and the rest of send time is `pp_comm`
+            end_wait = trace.seconds - trace.step.seconds
+            bubble = bubble_of(trace.step, clock[place], all_passes, begins[place], all_there)
+            sends = trace.parts["pp_comm"] + trace.parts["bubble"] - end_wait - bubble
+            parts = trace.parts | {"bubble": bubble + end_wait, "pp_comm": max(0.0, sends)}
+            placed_passes[trace.rank], traces[trace.rank] = clock[place], replace(trace, parts=parts)
     return Job(
         traced=tuple(traces.values()),
         passes=placed_passes,
         late=late,
         late_seconds=_delays(ranks, matched),
-        slow_stage=_slow_stage(ranks, pipeline, layout),
+        slow_stage=_slow_stage(work, pipeline),
         unfollowed=tuple(rank for rank, each in raw.items() if not each),
     )
 
 
-def _first_late(late: Sequence[Late], ranks: Sequence[RankTrace], layout: Layout) -> tuple[Late, ...]:
+def _first_late(late: Sequence[Late], work: Mapping[int, Mapping[int, float]]) -> tuple[Late, ...]:
     """Late ranks that caused the delay, as their own compute and host time is longer than their stage
     peers'; all late ranks if none is. All late ranks, where no work explains any."""
-    work: dict[int, dict[int, float]] = defaultdict(dict)  # stage → rank → seconds
-    for trace in ranks:
-        work[layout.place_along("pp", trace.rank)][trace.rank] = trace.parts["compute"] + trace.parts["host"]
     own_work = []
     for delay in late:
-        stage = work[layout.place_along("pp", delay.rank)]
+        stage = next(ranks for ranks in work.values() if delay.rank in ranks)
         peers = [seconds for rank, seconds in stage.items() if rank != delay.rank]
         if peers and stage[delay.rank] - median(peers) >= _OWN_WORK_SHARE * delay.seconds:
             own_work.append(delay)
@@ -147,19 +152,17 @@ def _delays(ranks: Sequence[RankTrace], matched: Sequence[Sequence[Arrival]]) ->
     return {rank: tuple(each) for rank, each in seconds_by_rank.items()}
 
 
-def _slow_stage(ranks: Sequence[RankTrace], pipeline: Pipeline, layout: Layout) -> SlowStage | None:
+def _slow_stage(work: Mapping[int, Mapping[int, float]], pipeline: Pipeline) -> SlowStage | None:
     """Pipeline stage whose compute most exceeds the plan, relative to the others; None where even or some
     were not traced."""
-    measured: dict[int, list[float]] = defaultdict(list)
-    for trace in ranks:
-        measured[layout.place_along("pp", trace.rank)].append(trace.parts["compute"] + trace.parts["host"])
-    actions = [pipeline.table.actions(place) for place in range(layout.pp)]
+    places = range(pipeline.table.pp)
+    actions = [pipeline.table.actions(place) for place in places]
     planned = [sum(pipeline.expected.get((one.kind, one.stage), 0.0) for one in each) for each in actions]
-    if len(measured) < layout.pp or layout.pp == 1 or not all(planned):
+    if len(work) < len(places) or len(places) == 1 or not all(planned):
         return None
     # not of one slow rank
-    times = [median_low(measured[place]) / planned[place] for place in range(layout.pp)]
-    worst = max(range(layout.pp), key=times.__getitem__)
+    times = [median_low(work[place].values()) / planned[place] for place in places]
+    worst = max(places, key=times.__getitem__)
     typical = median(times[:worst] + times[worst + 1 :])
     if typical <= 0 or times[worst] < (1 + _UNEVEN) * typical:
         return None
@@ -175,16 +178,6 @@ def pipeline_of(question: Question, layout: Layout) -> Pipeline:
         if kind < len(KINDS):
             seconds[KINDS[kind], int(stage)].append(float(length))
     return Pipeline(table, {key: median(each) for key, each in seconds.items()})
-
-
-def _refined(
-    trace: RankTrace, passes: Sequence[Pass], all_passes: Sequence[Pass], begin: float, all_there: float
-) -> RankTrace:
-    """Copy of the trace in which waits for unfinished stages are `bubble`, and the rest of send time is `pp_comm`."""
-    end_wait = trace.seconds - trace.step.seconds
-    bubble = bubble_of(trace.step, passes, all_passes, begin, all_there)
-    sends = trace.parts["pp_comm"] + trace.parts["bubble"] - end_wait - bubble
-    return replace(trace, parts=trace.parts | {"bubble": bubble + end_wait, "pp_comm": max(0.0, sends)})
 
 
 _PRICES: dict[str, Callable[..., Array]] = {

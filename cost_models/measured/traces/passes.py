@@ -14,16 +14,16 @@ does.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.measured.logs import search
-from cost_models.measured.traces.events import Event, Series
+from cost_models.measured.traces.events import Columns, Event
 from cost_models.measured.traces.exchanges import TimesByExchange
 from cost_models.measured.traces.step_parts import COMPUTE, Interval, Spans, Step, patterns
 from cost_models.schedules.actions import Action, ActionTable
@@ -49,31 +49,20 @@ class Pass(NamedTuple):
 Passes = Sequence[Pass]
 
 
-@dataclass(slots=True)
-class _Frame:
-    """Host operator that is running, with the intervals so far in which no inner operator ran."""
+class HostSpans(Columns):
+    """Operators of all host threads in a CPU trace (begin, seconds, numbers of name and thread), and the waits, passes
+    and updates that the training thread annotates."""
 
-    name: int
-    end: float
-    since: float
-    spans: list[Interval] = field(default_factory=list)
-    dispatches: bool = False
-
-
-@dataclass(slots=True)
-class HostSpans(Series):
-    """Operators of all host threads in a CPU trace, each name a kind, and the waits, passes and updates that the
-    training thread annotates."""
-
-    thread: array[int] = field(default_factory=lambda: array("i"))
-    waits: list[tuple[str, float, float]] = field(default_factory=list)
-    """Axis, begin, seconds."""
-    passes: list[Pass] = field(default_factory=list)
-    updates: list[Interval] = field(default_factory=list)
-    training: str = ""
-    """The thread that annotates steps."""
-    _names: dict[str, int] = field(default_factory=dict)
-    _threads: dict[str, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        super().__init__("ddii")
+        self.waits: list[tuple[str, float, float]] = []
+        """Axis, begin, seconds."""
+        self.passes: list[Pass] = []
+        self.updates: list[Interval] = []
+        self.training = ""
+        """The thread that annotates steps."""
+        self._names: dict[str, int] = {}
+        self._threads: dict[str, int] = {}
 
     def add(self, event: Event) -> None:
         """Add an operator or an annotation of the host."""
@@ -86,8 +75,9 @@ class HostSpans(Series):
             self.updates.append((begin, end))
         elif search(kineto.step, event.name):
             self.training = event.thread
-        self.append(begin, event.seconds, self._names.setdefault(event.name, len(self._names)))
-        self.thread.append(self._threads.setdefault(event.thread, len(self._threads)))
+        name = self._names.setdefault(event.name, len(self._names))
+        thread = self._threads.setdefault(event.thread, len(self._threads))
+        self.append(begin, event.seconds, name, thread)
 
     def passes_of(self, begin: float, seconds: float) -> tuple[Pass, ...]:
         """Annotated passes of the step that starts at `begin` and lasts `seconds`, in seconds since `begin`."""
@@ -105,35 +95,33 @@ class HostSpans(Series):
         for begin, end in self._computed():
             spans.add(begin, end - begin, "compute")
 
-    def _computed(self) -> Iterator[Interval]:
-        """Yield the intervals in which each operator of the training thread runs outside inner operators,
-        innermost first."""
-        thread = np.array(self.thread)
+    def _computed(self) -> list[Interval]:
+        """Intervals in which an operator of the training thread runs and no operator inside it does, in order of time;
+        an operator that only dispatches to one of its name does not count."""
+        columns, thread = self.arrays()[:3], self.arrays()[3]
         training = self._threads.get(self.training, np.bincount(thread).argmax())
-        columns = (np.array(column) for column in (self.start, self.seconds, self.kind))
         start, seconds, name = (column[thread == training] for column in columns)
-        operators = {number for one, number in self._names.items() if one.startswith(_OPERATOR)}
-        open_frames: list[_Frame] = []
+        counts = np.isin(name, [number for word, number in self._names.items() if word.startswith(_OPERATOR)])
+        begins, ends = start.tolist(), (start + seconds).tolist()
+        running: list[int] = []
+        changes: list[tuple[float, int]] = []  # moment, and the innermost event from then on (-1: none)
 
-        def close(until: float) -> Iterator[Interval]:
-            while open_frames and open_frames[-1].end <= until:
-                frame = open_frames.pop()
-                frame.spans.append((frame.since, frame.end))
-                if open_frames:
-                    open_frames[-1].since = frame.end
-                if frame.name in operators and not frame.dispatches:
-                    yield from (span for span in frame.spans if span[1] > span[0])
+        def close(until: float) -> None:
+            while running and ends[running[-1]] <= until:
+                end = ends[running.pop()]
+                changes.append((end, running[-1] if running else -1))
 
         for index in np.lexsort((-seconds, start)).tolist():
-            begin, end, kind = float(start[index]), float(start[index] + seconds[index]), int(name[index])
-            yield from close(begin)
-            if open_frames:
-                outer = open_frames[-1]
-                outer.spans.append((outer.since, begin))
-                outer.dispatches |= outer.name == kind
-                end = min(end, outer.end)
-            open_frames.append(_Frame(name=kind, end=end, since=begin))
-        yield from close(float("inf"))
+            close(begins[index])
+            if running:
+                outer = running[-1]
+                counts[outer] &= name[outer] != name[index]
+                ends[index] = min(ends[index], ends[outer])
+            running.append(index)
+            changes.append((begins[index], index))
+        close(math.inf)
+        spans = ((low, high) for (low, event), (high, _) in pairwise(changes) if event >= 0 and counts[event])
+        return [(low, high) for low, high in spans if high > low]
 
 
 _TICK = 1e-6
@@ -147,25 +135,18 @@ class Pipeline:
     table: ActionTable
     expected: Mapping[tuple[str, int], float]
 
-    def sends(self, action: Action) -> bool:
-        """Whether the output of a pass goes to a stage on another rank."""
-        return action.kind != "W" and self._leaves(action.stage, forward=action.kind == "F")
-
-    def receives(self, action: Action) -> bool:
-        """Whether the input of a pass comes from a stage on another rank."""
-        return action.kind != "W" and self._leaves(action.stage, forward=action.kind != "F")
-
-    def _leaves(self, stage: int, *, forward: bool) -> bool:
-        """Whether the next stage (with `forward`), or the previous one, is on another rank."""
-        neighbour, ranks = stage + (1 if forward else -1), self.table.rank_of_stage
-        return 0 <= neighbour < len(ranks) and bool(ranks[neighbour] != ranks[stage])
+    def crosses(self, action: Action, *, output: bool) -> bool:
+        """Whether the `output` of a pass, or else its input, passes between stages on different ranks."""
+        neighbour = action.stage + (1 if (action.kind == "F") == output else -1)
+        ranks = self.table.rank_of_stage
+        known = action.kind != "W" and 0 <= neighbour < len(ranks)
+        return known and bool(ranks[neighbour] != ranks[action.stage])
 
 
 def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place: int) -> tuple[Pass, ...]:
     """Passes of the rank at `place` in the pipeline, in order; empty where its sends do not follow the action
     table."""
-    # sorted times at which a pass may end (a send begins) or begin (a receive ends)
-    cuts = []
+    cuts = []  # times at which a pass may end (a send begins) or begin (a receive ends)
     for kind, times in exchanges.items():
         if kind.axis == "pp" and kind.operation in ("send", "recv", "p2p"):
             cuts += [start for start, _ in times if kind.operation != "recv"]
@@ -194,7 +175,8 @@ def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
     """Pipeline actions of a rank in order, grouped wherever none sends or receives in between."""
     runs: list[list[Action]] = []
     for action in pipeline.table.actions(place):
-        if not runs or pipeline.sends(runs[-1][-1]) or pipeline.receives(action):
+        cut = runs and pipeline.crosses(runs[-1][-1], output=True)
+        if not runs or cut or pipeline.crosses(action, output=False):
             runs.append([])
         runs[-1].append(action)
     return runs
@@ -208,10 +190,8 @@ def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[in
     ahead: dict[tuple[int, int], list[float]] = {}
     for (forward, stage, microbatch), span in passes_by_key.items():
         sender = passes_by_key.get((forward, stage + (-1 if forward else 1), microbatch))
-        if sender is None or span.kind == "W" or ranks[stage] == ranks[sender.stage]:
-            continue
-        sender_rank, receiver_rank = ranks[sender.stage], ranks[stage]
-        ahead.setdefault((sender_rank, receiver_rank), []).append(span.start - sender.end)
+        if sender is not None and span.kind != "W" and ranks[stage] != ranks[sender.stage]:
+            ahead.setdefault((ranks[sender.stage], ranks[stage]), []).append(span.start - sender.end)
     shift = {min(passes): 0.0}
     for _ in passes:  # a clock is known once a neighbour's is
         for (sender_rank, receiver_rank), gaps in ahead.items():

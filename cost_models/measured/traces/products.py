@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from array import array
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Ints
-from cost_models.measured.traces.events import Event, whole_number
+from cost_models.measured.traces.events import Columns, Event, whole_number
 from cost_models.measured.traces.step_parts import patterns
 
 _OPERATORS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 """Operator → index of the first factor among the inputs; the second follows."""
 _RUNTIME = ("cuda_runtime", "cuda_driver")
 """Categories of launches; ROCm's are called alike."""
-_MAX_EVENTS = 2_000_000
+_MAX_EVENTS, _MAX_NAMES = 2_000_000, 100_000
 
 
 class Product(NamedTuple):
@@ -38,53 +38,48 @@ class Product(NamedTuple):
         return words if self.batch == 1 else f"{self.batch} x ({words})"
 
 
-@dataclass(slots=True)
+@lru_cache(maxsize=_MAX_NAMES)
+def _multiplies(name: str) -> bool:
+    """Whether a kernel multiplies matrices, by its name."""
+    return bool(re.search(patterns().kernels["compute"][0], name.lower()))
+
+
 class Products:
     """Matrix-product kernels of a trace, collected with the launches and operators that tell their shapes."""
 
-    _shapes: dict[Product, int] = field(default_factory=dict)
-    _operator: array[int] = field(default_factory=lambda: array("q"))
-    """Id of an operator."""
-    _shape: array[int] = field(default_factory=lambda: array("i"))
-    """Number of the operator's shape."""
-    _launch: array[int] = field(default_factory=lambda: array("q"))
-    _launcher: array[int] = field(default_factory=lambda: array("q"))
-    _kernel: array[int] = field(default_factory=lambda: array("q"))
-    """Id of each kernel's operator, or minus the number of its launch."""
-    _seconds: array[float] = field(default_factory=lambda: array("d"))
-    _multiplies: dict[str, bool] = field(default_factory=dict)
-    """Name of a kernel → whether it multiplies."""
+    def __init__(self) -> None:
+        self._shapes: dict[Product, int] = {}
+        self._operators = Columns("qi")
+        """Id of an operator, and number of its shape."""
+        self._launches = Columns("qq")
+        """Number of a launch, and id of its operator."""
+        self._kernels = Columns("qd")
+        """Id of a kernel's operator, or minus the number of its launch; and its seconds."""
 
     def add_kernel(self, event: Event) -> None:
         """Add a kernel if it multiplies matrices."""
-        if event.category != "kernel" or len(self._kernel) >= _MAX_EVENTS:
-            return
-        if event.name not in self._multiplies and len(self._multiplies) < _MAX_EVENTS:
-            self._multiplies[event.name] = bool(re.search(patterns().compute[0], event.name.lower()))
-        if not self._multiplies.get(event.name):
-            return
-        operator, launch = (whole_number(event.details.get(key)) for key in ("External id", "correlation"))
-        if operator or launch:
-            self._kernel.append(operator or -launch)
-            self._seconds.append(event.seconds)
+        if event.category == "kernel" and len(self._kernels) < _MAX_EVENTS and _multiplies(event.name):
+            operator, launch = (
+                whole_number(event.details.get(key)) for key in ("External id", "correlation")
+            )
+            if operator or launch:
+                self._kernels.append(operator or -launch, event.seconds)
 
     def add_operator(self, event: Event) -> None:
         """Record a trace event if it is an operator that multiplies matrices, or a kernel launch."""
         operator = whole_number(event.details.get("External id"))
-        if event.category == "cpu_op" and event.name in _OPERATORS and len(self._operator) < _MAX_EVENTS:
+        if event.category == "cpu_op" and event.name in _OPERATORS and len(self._operators) < _MAX_EVENTS:
             if operator and (shape := _shape(event.details.get("Input Dims"), _OPERATORS[event.name])):
-                self._operator.append(operator)
-                self._shape.append(self._shapes.setdefault(shape, len(self._shapes)))
-        elif event.category in _RUNTIME and operator and len(self._launch) < 10 * _MAX_EVENTS:
-            self._launch.append(whole_number(event.details.get("correlation")))
-            self._launcher.append(operator)
+                self._operators.append(operator, self._shapes.setdefault(shape, len(self._shapes)))
+        elif event.category in _RUNTIME and operator and len(self._launches) < 10 * _MAX_EVENTS:
+            self._launches.append(whole_number(event.details.get("correlation")), operator)
 
     def seconds_by_shape(self) -> dict[Product, array[float]]:
         """Shape of a matrix product → seconds of each of its kernels in the trace."""
-        kernel, seconds = np.array(self._kernel), np.array(self._seconds)
-        launched = _values_of(-kernel, np.array(self._launch), np.array(self._launcher), none=0)
+        kernel, seconds = self._kernels.arrays()
+        launched = _values_of(-kernel, *self._launches.arrays(), none=0)
         operator = np.where(kernel < 0, launched, kernel)
-        shape = _values_of(operator, np.array(self._operator), np.array(self._shape), none=-1)
+        shape = _values_of(operator, *self._operators.arrays(), none=-1)
         shapes = list(self._shapes)
         numbers = dict.fromkeys(shape[shape >= 0].tolist())
         return {shapes[number]: array("d", seconds[shape == number]) for number in numbers}

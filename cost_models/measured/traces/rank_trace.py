@@ -115,7 +115,7 @@ def _read(path: Path, layout: Layout, default_rank: int, number: int | None, *, 
         products.add_operator(event)
         if on_cpu and event.category in (_CPU_OPERATOR, _CPU_STEP):
             host.add(event)
-    if on_cpu and not len(spans.start):
+    if on_cpu and not len(spans):
         host.fill(spans)
         seconds = {kind: sum(seconds for axis, _, seconds in host.waits if axis == kind) for kind in KINDS}
     _require_complete(name, layout, spans, seconds, sorted(categories))
@@ -139,7 +139,7 @@ def _require_complete(
     name: str, layout: Layout, spans: Spans, seconds: Mapping[str, float], categories: Sequence[str]
 ) -> None:
     """Raise InputError where no kernel ran, or where ranks of a job of several never communicated."""
-    if not len(spans.start):
+    if not len(spans):
         host = all(one.startswith(_HOST) or one == _CPU_STEP for one in categories)
         raise InputError(
             f"`{name}` has no kernel of a GPU",
@@ -148,9 +148,10 @@ def _require_complete(
             else f"kernels are {either(list(KERNELS))}; the file has {printable(', '.join(categories), limit=200)}",
         )
     if layout.num_gpus > 1 and not any(seconds[kind] for kind in (*AXES, UNNAMED)):
+        words = ", ".join(patterns().kernels["communication"])
         raise InputError(
             f"`{name}` has no communication, and the plan is of {counted(layout.num_gpus, 'rank')} ({layout.brief})",
-            hint=f"it is told by names of kernels ({', '.join(patterns().communication)}): profile whole steps",
+            hint=f"it is told by names of kernels ({words}): profile whole steps",
         )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from cost_models.axes.layout import Layout
 from cost_models.base import Spec
 from cost_models.errors import InputError
 from cost_models.files import read_data
-from cost_models.measured.traces.events import Event, Series
+from cost_models.measured.traces.events import Columns, Event
 from cost_models.units import grouped
 
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -57,19 +57,27 @@ class Patterns(Spec):
     """Annotation of a pass; the groups are kind, stage and microbatch."""
     groups: tuple[tuple[str, str], ...]
     """Description of a process group → axis."""
-    communication: tuple[str, ...]
-    """Words in names of kernels that send or receive."""
+    kernels: dict[str, tuple[str, ...]]
+    """Part of a step, or `communication` → patterns of names of its kernels, the first that matches. A kernel that
+    nothing names is `other`."""
     to_host: tuple[str, ...]
     """Words in names of copies to and from host memory."""
-    optimizer: tuple[str, ...]
-    compute: tuple[str, ...]
-    """Patterns of names of kernels that compute; a kernel that nothing names is `other`."""
 
 
 @cache
 def patterns() -> Patterns:
     """Load the patterns for names of kernels and annotations from `data/traces/kineto.yaml`."""
     return Patterns.model_validate(read_data("traces/kineto"), strict=False)
+
+
+@lru_cache(maxsize=100 * _MOST_NAMES)
+def _part_by_name(name: str, category: str) -> str:
+    """Part of a step that a kernel belongs to by its name, or `communication`."""
+    name, kineto = name.lower(), patterns()
+    if category != "kernel":
+        return "offload" if any(word in name for word in kineto.to_host) else "compute"
+    parts = (part for part, names in kineto.kernels.items() if any(re.search(one, name) for one in names))
+    return next(parts, UNKNOWN)
 
 
 @dataclass(slots=True)
@@ -80,17 +88,12 @@ class Parts:
     layout: Layout
     unknown: dict[str, float] = field(default_factory=dict)
     """Name of a kernel that nothing names → its seconds."""
-    _parts_by_name: dict[str, str] = field(default_factory=dict)
     _groups: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def part_of(self, event: Event) -> str:
         """Part of a step that a kernel belongs to, `compute`, `optimizer`, `offload`, an axis of `AXES`,
         `other`, or `unnamed`."""
-        part = self._parts_by_name.get(event.name)
-        if part is None:
-            part = self._by_name(event)
-            if len(self._parts_by_name) < 100 * _MOST_NAMES:
-                self._parts_by_name[event.name] = part
+        part = _part_by_name(event.name, event.category)
         if part == "communication":
             details = event.details
             group = str(details.get("Process Group Description", "")).lower()
@@ -102,16 +105,6 @@ class Parts:
         if part == UNKNOWN and (event.name in self.unknown or len(self.unknown) < _MOST_NAMES):
             self.unknown[event.name] = self.unknown.get(event.name, 0.0) + event.seconds
         return part
-
-    def _by_name(self, event: Event) -> str:
-        name, kineto = event.name.lower(), patterns()
-        if event.category != "kernel":
-            return "offload" if any(word in name for word in kineto.to_host) else "compute"
-        if any(word in name for word in kineto.communication):
-            return "communication"
-        if any(re.search(one, name) for one in kineto.optimizer):
-            return "optimizer"
-        return "compute" if any(re.search(one, name) for one in kineto.compute) else UNKNOWN
 
     def _axis_of(self, description: str, ranks: str, kind: str, details: Mapping[str, Any]) -> str:
         """Parallel axis of a collective, by the description of its group, else by its ranks, else by its
@@ -149,23 +142,24 @@ MOST_SPANS = 20_000_000
 Interval = tuple[float, float]
 
 
-@dataclass(slots=True)
-class Spans(Series):
-    """Activity of one rank in a trace (start, seconds and kind of each kernel), with annotated steps and updates."""
+class Spans(Columns):
+    """Start, seconds and kind of each kernel of one rank's trace, with annotated steps and updates."""
 
-    steps: dict[int, Interval] = field(default_factory=dict)
-    """Number of a step → begin and end."""
-    updates: list[Interval] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__("ddi")
+        self.steps: dict[int, Interval] = {}
+        """Number of a step → begin and end."""
+        self.updates: list[Interval] = []
 
     def add(self, start: float, seconds: float, part: str) -> None:
         """Add a kernel of the given part; raise InputError where there are too many."""
-        if len(self.start) >= MOST_SPANS:
+        if len(self) >= MOST_SPANS:
             message = f"a trace has more than {grouped(MOST_SPANS)} kernels"
             raise InputError(message, hint="profile two or three steps")
         self.append(start, seconds, KINDS.index(part))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """Traced step of one rank, with its seconds by part and its kernels."""
 
@@ -190,8 +184,7 @@ class Step:
 def step_of(spans: Spans, *, number: int | None = None, order: Sequence[str] = KINDS) -> Step:
     """Step with the given number, or else of median length, split into parts; without annotations the trace
     is one step."""
-    start, seconds = np.array(spans.start), np.array(spans.seconds)
-    kind = np.array(spans.kind, dtype=np.int64)
+    start, seconds, kind = spans.arrays()
     for began, ended in spans.updates:  # kernels that compute within an update belong to it
         middle = start + seconds / 2
         kind[(kind == COMPUTE) & (middle >= began) & (middle <= ended)] = _OPTIMIZER
@@ -208,18 +201,8 @@ def step_of(spans: Spans, *, number: int | None = None, order: Sequence[str] = K
     shortest = float(seconds[inside][kind == PP].min()) if len(sends) else 0.0
     waited = max(0.0, parts["pp_comm"] - shortest * int((kind == PP).sum()))
     parts |= {"pp_comm": parts["pp_comm"] - waited, "bubble": waited}
-    return Step(
-        number=number,
-        begin=begin,
-        seconds=end - begin,
-        parts=parts,
-        low=low,
-        high=high,
-        kind=kind,
-        sends=sends,
-        updating=min((began for began, _ in spans.updates if begin <= began < end), default=None),
-        count=len(windows),
-    )
+    updating = min((began for began, _ in spans.updates if begin <= began < end), default=None)
+    return Step(number, begin, end - begin, parts, low, high, kind, sends, updating, len(windows))
 
 
 def without_waits(step: Step, waits: Sequence[Interval]) -> dict[str, float]:
