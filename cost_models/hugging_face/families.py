@@ -110,25 +110,22 @@ def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, An
     return fields | entry
 
 
-class Noted(dict[str, Any]):
-    """A Hugging Face config (dictionary) that records which keys were read."""
+class Noted(Mapping[str, Any]):
+    """A Hugging Face config that records which keys were read."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config)
+        self.config = config
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
-        return super().__getitem__(key)
+        return self.config[key]
 
-    def __contains__(self, key: object) -> bool:
-        self.read.add(str(key))
-        return super().__contains__(key)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.config)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the key's value or the default, and record the key as read."""
-        self.read.add(key)
-        return super().get(key, default)
+    def __len__(self) -> int:
+        return len(self.config)
 
 
 def unread(config: Noted, redundant: Sequence[str] = ()) -> str:

@@ -33,6 +33,11 @@ _KINDS |= {"sliding_attention": "window", "chunked_attention": "window"}
 """Word of `layer_types` → what a block's queries see."""
 
 
+def keyed(config: Config, **fields: tuple[str, Any]) -> Derived:
+    """Spec fields that a config states in our terms, each by key and value where the config has no such key."""
+    return {name: (key, config.get(key, default)) for name, (key, default) in fields.items()}
+
+
 def windows(
     config: Config,
     *,
@@ -50,14 +55,13 @@ def windows(
     """
     if switch and config.get(switch) is not True:
         return {}
-    window = config.get(key, default)
-    listed = config.get("layer_types")
+    window, listed = config.get(key, default), config.get("layer_types")
     if full_every:
         pattern = ("window",) * (full_every - 1) + ("full",)
     kinds = [_KINDS[kind] for kind in listed] if listed else list(pattern)
     if window is None or "window" not in kinds:
         return {}
-    fields: dict[str, tuple[str, Any]] = {"attention_window": (key, window)}
+    fields: Derived = {"attention_window": (key, window)}
     if "full" in kinds:
         fields["window_pattern"] = ("layer_types", shortest_round(kinds))
     if "chunk" in key:
@@ -67,12 +71,10 @@ def windows(
 
 def last_blocks(config: Config, *, switch: str = "use_sliding_window") -> Derived:
     """Derive the windows of Qwen2, which apply from block `max_window_layers` on if `use_sliding_window` is set."""
-    layers, first = config.get("num_hidden_layers", 0), config.get("max_window_layers", 28)
     config.get("sliding_window")  # means nothing without the switch, so that it counts as read
-    pattern = ["window"]
-    if isinstance(layers, int) and isinstance(first, int):
-        full = max(0, min(first, layers, MAX_LAYERS))
-        pattern = ["full"] * full + ["window"] * min(layers - full, MAX_LAYERS)
+    layers, first = blocks(config), config.get("max_window_layers", 28)
+    full = max(0, min(first, layers)) if isinstance(first, int) else 0
+    pattern = ["full"] * full + ["window"] * (layers - full)
     return windows(config, default=4096, pattern=pattern, switch=switch)
 
 
@@ -282,14 +284,12 @@ def neox_halves(config: Config) -> Derived:
 def falcon(config: Config) -> Derived:
     """Derive key/value heads, parallel blocks and positions of the Falcon generations. 7B has one norm and one
     key head, 40B and 180B two norms and some key heads, 11B one norm."""
-    newer = config.get("new_decoder_architecture", False)
-    heads = config.get("num_attention_heads")
+    newer, heads = config.get("new_decoder_architecture", False), config.get("num_attention_heads")
     if newer:
-        kv_heads = ("num_kv_heads", config.get("num_kv_heads", heads))
+        fields = keyed(config, num_kv_heads=("num_kv_heads", heads))
     else:
-        kv_heads = ("multi_query", 1 if config.get("multi_query", True) else heads)
-    fields: dict[str, tuple[str, Any]] = {"num_kv_heads": kv_heads}
-    fields["parallel_block"] = ("parallel_attn", config.get("parallel_attn", True))
+        fields = {"num_kv_heads": ("multi_query", 1 if config.get("multi_query", True) else heads)}
+    fields |= keyed(config, parallel_block=("parallel_attn", True))
     if fields["parallel_block"][1] is True:
         norms = config.get("num_ln_in_parallel_attn") or (2 if newer else 1)
         fields["parallel_norms"] = ("num_ln_in_parallel_attn", norms)
@@ -365,10 +365,7 @@ def routing(config: Config, *, normalized: bool) -> Derived:
     """Derive whether routing weights are normalized and the load-balance coefficient; `normalized` is the default
     of the family."""
     key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
-    return {
-        "normalized_routing": ("norm_topk_prob", config.get("norm_topk_prob", normalized)),
-        "load_balance": (key, config.get(key, 0.001)),
-    }
+    return keyed(config, normalized_routing=("norm_topk_prob", normalized), load_balance=(key, 0.001))
 
 
 def mixtures(key: str, layers: int, expert_layers: Iterable[int]) -> Derived:
@@ -460,8 +457,7 @@ def jamba(config: Config) -> Derived:
     if whole_number(config, "num_experts", 16) < 2:
         return fields
     experts = mixtures("expert_layer_period", layers, chosen("expert_layer", 2, 1))
-    fields |= {"num_experts": ("num_experts", config.get("num_experts", 16))}
-    fields |= {"experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2))}
+    fields |= keyed(config, num_experts=("num_experts", 16), experts_per_token=("num_experts_per_tok", 2))
     return fields | experts | routing(config, normalized=False)
 
 
@@ -477,8 +473,8 @@ def llama4(config: Config) -> Derived:
         **mixtures("interleave_moe_layer_step", layers, expert_layers),
         **windows(config, key="attention_chunk_size", default=8192, pattern=pattern),
         **rotary(config, base=500_000.0, pattern=turned),
-        "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
-        "shared_expert_ffn_hidden_size": ("intermediate_size", config.get("intermediate_size")),
+        **keyed(config, load_balance=("router_aux_loss_coef", 0.001)),
+        **keyed(config, shared_expert_ffn_hidden_size=("intermediate_size", None)),
     }
 
 
@@ -490,8 +486,7 @@ def mellum(config: Config) -> Derived:
 
 
 def shared_granite(config: Config) -> Derived:
-    key = "shared_intermediate_size"
-    return {"shared_expert_ffn_hidden_size": (key, config.get(key, 0))}
+    return keyed(config, shared_expert_ffn_hidden_size=("shared_intermediate_size", 0))
 
 
 def ernie(config: Config) -> Derived:
@@ -565,9 +560,8 @@ def listed(config: Config) -> tuple[str, list[str]]:
 def hybrid_refusal(config: Config) -> Iterator[str]:
     """Yield the reason why a hybrid model's list of blocks cannot be represented; nothing where it can."""
     key, words = listed(config)
-    unknown = next((word for word in words if word not in _MIXERS), None)
-    if unknown is not None:
-        yield f"it has blocks of `{unknown[:60]}` (`{key}`)"
+    if unknown := [word for word in words if word not in _MIXERS]:
+        yield f"it has blocks of `{unknown[0][:60]}` (`{key}`)"
 
 
 def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> Derived:
@@ -625,14 +619,11 @@ def nemotron_h(config: Config) -> Derived:
     width = "moe_shared_expert_intermediate_size"
     shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
     fields |= after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
-    return fields | {
-        "num_experts": ("n_routed_experts", config.get("n_routed_experts")),
-        "experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok")),
-        "moe_ffn_hidden_size": ("moe_intermediate_size", config.get("moe_intermediate_size")),
-        "moe_layers": (key, experts),
-        "routing_bias": (key, True),
-        "shared_expert_ffn_hidden_size": (width, shared),
-    }
+    fields |= keyed(config, num_experts=("n_routed_experts", None))
+    fields |= keyed(config, experts_per_token=("num_experts_per_tok", None))
+    fields |= keyed(config, moe_ffn_hidden_size=("moe_intermediate_size", None))
+    fields |= {"moe_layers": (key, experts), "routing_bias": (key, True)}
+    return fields | {"shared_expert_ffn_hidden_size": (width, shared)}
 
 
 def nemotron_refusal(config: Config) -> Iterator[str]:

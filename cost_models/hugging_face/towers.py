@@ -15,20 +15,19 @@ def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, 
 
     Blocks behind the one that the decoder reads (`vision_feature_layer`) are left out.
     """
-    table = data_of("towers.yaml")
-    vision, joined = config.get("vision_config"), table["models"].get(str(config.get("model_type")))
+    table, model_type = data_of("towers.yaml"), config.get("model_type")
+    vision, joined = config.get("vision_config"), table["models"].get(str(model_type))
     if joined is None or not isinstance(vision, dict):
         return None
     kind = vision.get("model_type", joined["tower"])
-    entry = table["towers"].get(joined["tower"] if kind == config.get("model_type") else kind)
+    entry = table["towers"].get(joined["tower"] if kind == model_type else kind)
     if entry is None:
         return None
     tower = dict(entry["facts"])
     for field, (key, default) in entry["optional"].items():
         tower[field] = default if vision.get(key) is None else vision[key]
-    numbers = [one for one in tower.values() if not isinstance(one, str)]
     layers, width = tower["layers"], tower["hidden_size"]
-    sized = all(isinstance(one, int | float) for one in numbers)
+    sized = all(isinstance(one, int | float | str) for one in tower.values())
     if not sized or not isinstance(decoder.get("num_layers"), int):
         return None
     if "ffn_hidden_size" not in tower:
@@ -48,7 +47,6 @@ def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, 
     assumption = f"a vision tower of {tower['layers']} blocks before its decoder"
     if not joined["normed"]:
         assumption += f", without the {behind} behind it and their norm, which the decoder does not read"
-    omissions = (joined["left_out"],) if "left_out" in joined else ()
-    left_out = (*decoder.get("left_out", ()), *omissions)
+    left_out = (*decoder.get("left_out", ()), *((joined["left_out"],) if "left_out" in joined else ()))
     num_layers = decoder["num_layers"] + tower["layers"]
     return {"num_layers": num_layers, "tower": tower, "left_out": left_out}, assumption
