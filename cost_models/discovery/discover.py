@@ -1,27 +1,35 @@
-"""A cluster file of the machine at hand: what its driver, kernel and scheduler say, what is assumed, what is open."""
+"""A cluster file of the machine at hand: what its driver, kernel and scheduler say, what is assumed, what is open.
+
+As in every cluster file that is drafted, what is assumed and open stands in it as comments."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import yaml
 
 from cost_models.base import POOL_NAME
-from cost_models.discovery.gpus import SeenGpu, known_gpu, read_gpus
+from cost_models.discovery.host import SeenGpu, job_gpus, job_nodes, known_gpu, read_gpus, read_host
 from cost_models.discovery.links import (
+    EXAMPLE,
     UNKNOWN,
     Fields,
     LinkReading,
+    between_nodes,
     inside_node,
+    read_nccl_topology,
     read_topology,
     sharing_host_link,
 )
-from cost_models.discovery.machine import job_gpus, job_nodes, read_host
-from cost_models.discovery.network import EXAMPLE, between_nodes, read_nccl_topology
-from cost_models.discovery.writing import ClusterDraft
+from cost_models.documents import printable
 from cost_models.files import catalog
+from cost_models.files.catalog import GPU_BY_NAME, validate
 from cost_models.files.local import LOCAL, Machine
+from cost_models.files.reading import parse_yaml
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_bytes
 
 _WATTS = 1.0
@@ -37,55 +45,45 @@ class Fact(NamedTuple):
     said_by: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Discovery(ClusterDraft):
-    """Cluster file fields detected on a machine, with sources and fields left for the user."""
+@dataclass(kw_only=True)
+class ClusterDraft:
+    """Fields of a cluster file, with assumptions and notes."""
 
-    facts: tuple[Fact, ...]
-    open: Mapping[str, str]
-    """Places that are unknown → why."""
+    source: str
+    """Name of the machine or file, in messages."""
+    flag: str
+    """Flag of `meshwright cluster` that makes it."""
+    fields: dict[str, Any]
+    """The cluster file; `unknown` marks values the user must state."""
+    assumed: tuple[str, ...]
+    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
+    """Comments at the head of the file, before assumptions and notes."""
 
     @property
-    def remarks(self) -> Sequence[str]:
-        """Open places, each with the reason."""
-        return [f"OPEN {place}: {reason}" for place, reason in self.open.items()]
+    def yaml(self) -> str:
+        """Text of the YAML cluster file, with remarks, assumptions and notes as comments."""
+        body = dict(self.fields)
+        graph = "".join(f"- {line}\n" for line in body.pop("graph", ()))
+        listed = [*(f"assumed: {one}" for one in self.assumed), *(f"note: {one}" for one in self.notes)]
+        comments = "".join(f"# {printable(line)}\n" for line in (*self.remarks, *listed))
+        head = yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120)
+        head += f"graph:\n{graph}" if graph else ""
+        return f"# Written by `meshwright cluster {self.flag}`\n{comments}{head}"
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """Validated cluster, parsed from the text of the file. Raises InputError with every place that is open."""
+        return validate(parse_yaml(self.yaml, source=self.source), ClusterSpec, GPU_BY_NAME)
 
 
-def discover(
-    machine: Machine | None = None,
-    *,
-    nodes: int | None = None,
-    name: str | None = None,
-    stated: Mapping[str, Fields] | None = None,
-) -> Discovery:
-    """Detect the fields of a cluster file from the driver, kernel and scheduler of a machine, by default this
-    one.
+class Discovery(ClusterDraft):
+    """Cluster file of a machine, with sources and fields left for the user: GPUs, host, number of nodes and links.
+    Links that the user states replace detected ones."""
 
-    Args:
-        nodes: nodes of the cluster; None: those of the SLURM job, else one.
-        name: of the cluster; None: SLURM's, else `here`.
-        stated: links that a person says, by `intra_node` and `inter_node`: they count, whatever adapters say.
-
-    Raises:
-        HostError: there is no GPU, they are sliced, or of several kinds.
-    """
-    survey = _Survey(machine or Machine(), nodes, stated or {})
-    fields = survey.fields(name)
-    return Discovery(
-        source="the machine",
-        flag="--discover",
-        fields=fields,
-        facts=tuple(survey.facts(fields)),
-        assumed=tuple(survey.assumed()),
-        open=survey.open(),
-        notes=tuple(survey.notes()),
-    )
-
-
-class _Survey:
-    """GPUs, host, number of nodes and links of a machine. Links that the user states replace detected ones."""
-
-    def __init__(self, machine: Machine, nodes: int | None, stated: Mapping[str, Fields]) -> None:
+    def __init__(
+        self, machine: Machine, nodes: int | None, name: str | None, stated: Mapping[str, Fields]
+    ) -> None:
         self.machine = machine
         self.gpus = read_gpus(machine)
         self.gpu_spec, self.host = known_gpu(self.gpus[0]), read_host(machine)
@@ -94,10 +92,8 @@ class _Survey:
         self.inside = inside_node(self.gpus, topology)
         self.network = between_nodes(machine, topology, self.nccl, names)
         self.nodes = nodes or job_nodes(machine) or 1
-        self.sharing = sharing_host_link(topology, names)
+        self.sharing = max(self.nccl.switches) if self.nccl.switches else sharing_host_link(topology, names)
         """Number of GPUs that share a link to host memory; None if unknown."""
-        if self.nccl.switches:
-            self.sharing = max(self.nccl.switches)
         stated_links = {name: LinkReading(fields=fields, source="you") for name, fields in stated.items()}
         self.links = {_INTRA: stated_links.get("intra_node", self.inside.node)}
         """Link at each place of the cluster file, those between GPUs first."""
@@ -107,8 +103,24 @@ class _Survey:
         if outer.fields or self.nodes > 1:
             unknown = dict.fromkeys(("kind", "bandwidth", "latency"), UNKNOWN)
             self.links[_INTER] = replace(outer, fields=outer.fields or unknown)
+        gpu = f"`{self.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
+        self.open = {} if self.gpu_spec else {"gpu": gpu}
+        """Places of the cluster file that are unknown → why."""
+        self.open |= {
+            place: link.why_open for place, link in self.links.items() if UNKNOWN in link.fields.values()
+        }
+        fields = self._cluster_fields(name)
+        self.facts = tuple(self._facts(fields))
+        super().__init__(
+            source="the machine",
+            flag="--discover",
+            fields=fields,
+            assumed=tuple(self._assumed()),
+            notes=tuple(self._notes()),
+            remarks=tuple(f"OPEN {place}: {reason}" for place, reason in self.open.items()),
+        )
 
-    def fields(self, name: str | None) -> Fields:
+    def _cluster_fields(self, name: str | None) -> Fields:
         """Fields of the cluster file, in order."""
         slurm_name = self.machine.environment.get("SLURM_CLUSTER_NAME", "")
         links, rails = {place: link.fields for place, link in self.links.items()}, self.network.rails
@@ -129,21 +141,19 @@ class _Survey:
                 shared = {"sharers": sharers} if even and self.links[_INTER].source != "you" else {}
                 levels += [{"name": "network"} | links[_INTER] | shared]
             fields["links"] = levels
-        if self.host.memory:
-            fields["host_memory"] = f"{self.host.memory / 2**30:.0f} GiB"
-        if self.host.cores:
-            fields["host_cores"] = self.host.cores
-        if self.sharing and self.sharing > 1:
-            fields["gpus_per_host_link"] = self.sharing
         watts, board = min(gpu.watts for gpu in self.gpus), self.gpu_spec and self.gpu_spec.tdp_watts
-        if watts and board and abs(watts - board) > _WATTS:
-            fields["gpu_watts"] = round(watts)
-        if rails and links == {_INTRA: self.inside.node.fields, _INTER: self.network.fields}:
-            fields["rails"] = rails
-        fields["source"] = "this machine, as its driver and kernel report it"
-        return fields
+        shows_rails = links == {_INTRA: self.inside.node.fields, _INTER: self.network.fields}
+        optional: Fields = {
+            "host_memory": f"{self.host.memory / 2**30:.0f} GiB" if self.host.memory else "",
+            "host_cores": self.host.cores,
+            "gpus_per_host_link": self.sharing if self.sharing != 1 else 0,
+            "gpu_watts": round(watts) if watts and board and abs(watts - board) > _WATTS else 0,
+            "rails": rails if shows_rails else 0,
+        }
+        fields |= {field: value for field, value in optional.items() if value}
+        return fields | {"source": "this machine, as its driver and kernel report it"}
 
-    def facts(self, fields: Fields) -> Iterator[Fact]:
+    def _facts(self, fields: Fields) -> Iterator[Fact]:
         """Yield every detected property of the cluster file with the source that reported it."""
         gpu = self.gpu_spec.name if self.gpu_spec else self.gpus[0].name
         yield Fact("gpu", gpu, f"nvidia-smi: {counted(len(self.gpus), 'GPU')}, {self.gpus[0].name}")
@@ -163,7 +173,7 @@ class _Survey:
         }
         yield from (Fact(name, str(fields[name]), sources[name]) for name in sources if name in fields)
 
-    def assumed(self) -> Iterator[str]:
+    def _assumed(self) -> Iterator[str]:
         """Yield what no driver says and the cluster file has."""
         for place, link in self.links.items():
             kind = link.fields["kind"]
@@ -174,14 +184,7 @@ class _Survey:
         if self.sharing is None and len(self.gpus) > 1:
             yield "every GPU has a link of its own to host memory (NVLinks hide PCIe switches in `topo -m`)"
 
-    def open(self) -> dict[str, str]:
-        """Map each place of the cluster file that the user must fill in to the reason why it is unknown."""
-        gpu = f"`{self.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
-        places = {} if self.gpu_spec else {"gpu": gpu}
-        unknown = {place: link for place, link in self.links.items() if UNKNOWN in link.fields.values()}
-        return places | {place: link.why_open for place, link in unknown.items()}
-
-    def notes(self) -> Iterator[str]:
+    def _notes(self) -> Iterator[str]:
         """Yield remarks on failed commands and on hardware that the cluster file leaves out."""
         yield from dict.fromkeys(self.machine.unsaid)
         slurm_gpus = job_gpus(self.machine)
@@ -221,3 +224,24 @@ def _unknown_gpu(gpu: SeenGpu) -> Fields:
     if gpu.watts:
         fields["tdp_watts"] = round(gpu.watts)
     return fields
+
+
+def discover(
+    machine: Machine | None = None,
+    *,
+    nodes: int | None = None,
+    name: str | None = None,
+    stated: Mapping[str, Fields] | None = None,
+) -> Discovery:
+    """Detect the fields of a cluster file from the driver, kernel and scheduler of a machine, by default this
+    one.
+
+    Args:
+        nodes: nodes of the cluster; None: those of the SLURM job, else one.
+        name: of the cluster; None: SLURM's, else `here`.
+        stated: links that a person says, by `intra_node` and `inter_node`: they count, whatever adapters say.
+
+    Raises:
+        HostError: there is no GPU, they are sliced, or of several kinds.
+    """
+    return Discovery(machine or Machine(), nodes, name, stated or {})

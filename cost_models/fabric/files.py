@@ -8,12 +8,12 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from cost_models.discovery.writing import ClusterDraft
+from cost_models.discovery.discover import ClusterDraft
 from cost_models.documents import printable
 from cost_models.errors import Problem, did_you_mean
 from cost_models.fabric.assembling import fabric_of_links
@@ -130,16 +130,11 @@ def _document_rows(text: str, source: str, file: LinkFile, problems: list[Proble
             problems.append(Problem(place, "a link is a group of `field: value` pairs"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Linked(ClusterDraft):
-    """A cluster built from a file of links."""
+    """A cluster built from a file of links, whose remarks are deviations from a regular network."""
 
     fabric: Fabric
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Deviations from a regular network."""
-        return [f"odd: {one}" for one in self.fabric.odd]
 
 
 def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
@@ -154,6 +149,7 @@ def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
         fields=head | {"source": f"links of {printable(source, limit=60)}", "graph": write_lines(file.links)},
         assumed=tuple(file.assumed),
         notes=(*file.notes, *fabric.notes),
+        remarks=tuple(f"odd: {one}" for one in fabric.odd),
     )
 
 

@@ -100,7 +100,7 @@ class ClusterFlags(DiscoverOptions):
 @command(ClusterFlags, name="cluster")
 def cluster_command(options: ClusterFlags, output: Output) -> None:
     """Write a cluster file: a template, or of this machine."""
-    from cost_models.discovery.network import parse_links
+    from cost_models.discovery.links import parse_links
     from cost_models.files.loading import TEMPLATE
     from meshwright.verbs.cluster.linked import linked_cluster
 
@@ -175,7 +175,7 @@ def _asked(place: str, why: str) -> str:
     """What a person says of a link, asked until it can be read; empty to leave it open."""
     import typer
 
-    from cost_models.discovery.network import parse_link
+    from cost_models.discovery.links import parse_link
 
     question = (
         f"{place} ({why})\n  KIND,BANDWIDTH of one GPU, one direction, e.g. infiniband,400Gb/s (empty: open)"

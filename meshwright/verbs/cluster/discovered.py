@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.base import MAX_GPUS
-from cost_models.discovery.discover import Discovery
+from cost_models.discovery.discover import ClusterDraft, Discovery
 from cost_models.discovery.discover import discover as ask_machine
-from cost_models.discovery.network import EXAMPLE, parse_links
-from cost_models.discovery.writing import ClusterDraft
+from cost_models.discovery.links import EXAMPLE, parse_links
 from cost_models.errors import InputError
 from cost_models.files.whole import write_whole
 from cost_models.specs.cluster import ClusterSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.communication.topology import group_of
-from cost_models.discovery.writing import ClusterDraft
+from cost_models.discovery.discover import ClusterDraft
 from cost_models.errors import InputError
 from cost_models.fabric.files import Linked, linked, read_links
 from cost_models.fabric.tools import UserStatement

@@ -1,15 +1,20 @@
-"""The GPUs of a machine as the driver lists them, and which of the catalogue's they are."""
+"""What one host has: the GPUs that the driver lists and which of the catalogue's they are, memory, cores and drives,
+and what a scheduler leaves a job of them."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from cost_models.base import MAX_GPUS
 from cost_models.documents import printable
 from cost_models.errors import HostError, Problem
 from cost_models.files import catalog
 from cost_models.files.local import Machine
 from cost_models.specs.cluster import GpuSpec
+from cost_models.units import GIB, MIB
 
 _FIELDS = ("index", "name", "memory.total", "power.limit", "pcie.link.gen.max", "pcie.link.width.max")
 _MIG = "mig.mode.current"
@@ -22,7 +27,7 @@ _PAYLOAD = {26.562: 25.0, 25.781: 25.0, 53.125: 50.0}
 NVLink 2 has 64 of 66 bits for data, NVLink 4 and 5 spend 1 of 17 on forward error correction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SeenGpu:
     """Properties of one GPU as reported by the NVIDIA driver; 0 for values that the driver does not report."""
 
@@ -46,8 +51,9 @@ def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
     of several kinds."""
     rows = _rows(machine)
     if not rows:
-        hint = "ask on a node that has some (`srun meshwright cluster --discover`)"
-        hint += "; this CPU is cluster `local`"
+        hint = (
+            "ask on a node that has some (`srun meshwright cluster --discover`); this CPU is cluster `local`"
+        )
         problems = [Problem("", what) for what in machine.unsaid]
         raise HostError("no GPU on this machine", problems=problems, hint=hint)
     if any(row[-1] == "Enabled" for row in rows):
@@ -94,16 +100,10 @@ def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
 
 
 def _gpu(row: list[str], links: dict[int, tuple[float, ...]]) -> SeenGpu:
-    index, name, memory, watts, generation, width, _ = row
-    lanes = _number(width) * 2 ** (_number(generation) - 1) if _number(generation) else 0.0
-    return SeenGpu(
-        index=int(index),
-        name=printable(name, limit=80),
-        memory_mib=_number(memory),
-        watts=_number(watts),
-        pcie=lanes * _LANE_BYTES,
-        nvlinks=links.get(int(index), ()),
-    )
+    index, name = int(row[0]), printable(row[1], limit=80)
+    memory, watts, generation, width = map(_number, row[2:6])
+    pcie = width * 2 ** (generation - 1) * _LANE_BYTES if generation else 0.0
+    return SeenGpu(index, name, memory, watts, pcie, links.get(index, ()))
 
 
 def _number(text: str) -> float:
@@ -126,3 +126,82 @@ def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
             rate = float(link[1])
             links[gpu] = (*links.get(gpu, ()), _PAYLOAD.get(rate, rate) * 1e9)
     return links
+
+
+_LIMIT = "/sys/fs/cgroup/memory.max"
+_CPU_COUNTS = ("Socket(s)", "Core(s) per socket", "Cluster(s)", "Core(s) per cluster", "NUMA node(s)")
+_LISTING = ("lsblk", "--json", "--bytes", "--nodeps", "--output", "NAME,TYPE,SIZE,ROTA,TRAN,MODEL")
+
+
+class Host(NamedTuple):
+    """CPU, memory and solid-state drives of one host; 0 for values that no source reports."""
+
+    memory: float
+    """Bytes."""
+    memory_source: str
+    cores: int
+    numa_nodes: int
+    processor: str
+    drives: tuple[tuple[str, float], ...]
+    """Solid-state drives: model and bytes."""
+
+
+def read_host(machine: Machine) -> Host:
+    """Read cores, memory and drives of a host from the kernel, with memory limited to the job's allocation."""
+    memory, source = _memory(machine)
+    lines = (line.partition(":") for line in (machine.run("lscpu") or "").splitlines())
+    cpu = {name.strip(): value.strip() for name, colon, value in lines if colon}
+    counts = [_positive_integer(cpu.get(name, "")) for name in _CPU_COUNTS]
+    sockets, per_socket, clusters, per_cluster, numa_nodes = counts
+    cores, processor = sockets * per_socket or clusters * per_cluster, cpu.get("Model name", "")
+    return Host(memory, source, cores, numa_nodes, processor, drives=_drives(machine))
+
+
+def job_nodes(machine: Machine) -> int:
+    """Number of nodes of the SLURM job that this process is part of; 0 outside a job."""
+    for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
+        if text := machine.environment.get(name, ""):
+            if 0 < (nodes := _positive_integer(text)) <= MAX_GPUS:
+                return nodes
+            machine.unsaid.append(f"{name} is no number of nodes")
+    return 0
+
+
+def job_gpus(machine: Machine) -> int:
+    """Number of GPUs that SLURM allocates to the job on this node; 0 if SLURM does not say."""
+    return _positive_integer(machine.environment.get("SLURM_GPUS_ON_NODE", ""))
+
+
+def _memory(machine: Machine) -> tuple[float, str]:
+    """Usable host memory in bytes (the least of physical memory, container limit and SLURM allocation, in whole
+    GiB), and the source of that limit."""
+    limits: list[tuple[float, str]] = []
+    if match := re.search(r"^MemTotal:\s+(\d{1,15}) kB", machine.read("/proc/meminfo") or "", re.M | re.A):
+        limits.append((float(match[1]) * 1024, "/proc/meminfo"))
+    else:
+        machine.unsaid.append("/proc/meminfo does not say how much memory there is")
+    if limit := _positive_integer((machine.read(_LIMIT) or "").strip(), max_digits=18):
+        limits.append((float(limit), _LIMIT))
+    if slurm_mib := _positive_integer(machine.environment.get("SLURM_MEM_PER_NODE", "")):
+        limits.append((slurm_mib * MIB, "SLURM_MEM_PER_NODE"))
+    smallest, source = min(limits, default=(0.0, ""))
+    return max(1.0, smallest // GIB) * GIB if limits else 0.0, source
+
+
+def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
+    """Model and size in bytes of each NVMe drive."""
+    try:
+        listed = json.loads(machine.run(*_LISTING) or "{}").get("blockdevices", [])
+        return tuple(
+            (str(one["model"] or one["name"]).strip(), float(one["size"]))
+            for one in listed
+            if one["type"] == "disk" and str(one["rota"]).lower() in ("false", "0") and one["tran"] == "nvme"
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        machine.unsaid.append("`lsblk` prints no list of drives that could be read")
+        return ()
+
+
+def _positive_integer(text: str, max_digits: int = 9) -> int:
+    """Parse a positive integer of at most `max_digits` digits; 0 for any other text."""
+    return int(text) if re.fullmatch(rf"[1-9]\d{{0,{max_digits - 1}}}", text, re.ASCII) else 0
