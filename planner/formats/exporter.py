@@ -44,8 +44,7 @@ class Job:
     def __init__(self, question: Question, layout: Layout) -> None:
         self.question, self.layout = question, layout
         self.model, self.training, self.stack = question.model, question.training, question.stack
-        kind = layout.context or self.stack.context_parallel
-        self.context = kind if layout.cp > 1 else ""
+        self.context = (layout.context or self.stack.context_parallel) if layout.cp > 1 else ""
         """Kind of context parallelism (layout's, else the stack's default); empty if cp = 1."""
 
     def value(self, path: str) -> Any:

@@ -50,23 +50,22 @@ def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options:
 def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """An `estimate` command equivalent to a foreign trainer's file, with capitals in place of missing sizes."""
     settings = {name: next((values[one] for one in row[name].split() if one in values), None) for name in row}
-    is_number = re.compile(r"[1-9]\d{0,8}", re.ASCII).fullmatch
-    number = {name: int(str(value)) for name, value in settings.items() if is_number(str(value))}
-    split = math.prod(number.get(axis, 1) for axis in _AXES[:3])
-    gpus = options.get("gpus") or number.get("gpus", 0) * number.get("nodes", 1)
-    gpus = gpus or split * number.get("dp", 0)
+    is_size = re.compile(r"[1-9]\d{0,8}", re.ASCII).fullmatch
+    sizes = {name: int(str(value)) for name, value in settings.items() if is_size(str(value))}
+    split = math.prod(sizes.get(axis, 1) for axis in _AXES[:3])
+    gpus = options.get("gpus") or sizes.get("gpus", 0) * sizes.get("nodes", 1) or split * sizes.get("dp", 0)
     if gpus and str(gpus).isdecimal():
-        number.setdefault("dp", int(gpus) // split)
-    if {"mbs", "dp"} <= number.keys():
-        number.setdefault("batch", number["mbs"] * number.get("steps", 1) * number["dp"])
+        sizes.setdefault("dp", int(gpus) // split)
+    if {"mbs", "dp"} <= sizes.keys():
+        sizes.setdefault("batch", sizes["mbs"] * sizes.get("steps", 1) * sizes["dp"])
     model, cluster = str(options.get("model") or settings["model"]), str(options.get("cluster") or "CLUSTER")
     try:
         resolve_model(model)
     except (InputError, UnknownNameError, OSError):
         model = "MODEL"
-    layout = " ".join(f"{axis}{number[axis]}" for axis in _AXES if axis in number)
+    layout = " ".join(f"{axis}{sizes[axis]}" for axis in _AXES if axis in sizes)
     words = ["meshwright estimate", printable(model), cluster, f"--gpus {gpus or 'N'}"]
-    words += [f"--global-batch {number.get('batch', 'B')}", f"--sequence {number.get('sequence', 'S')}"]
+    words += [f"--global-batch {sizes.get('batch', 'B')}", f"--sequence {sizes.get('sequence', 'S')}"]
     words += [f"--task {settings['task']}"] if settings["task"] in ("lora", "qlora") else []
     words += [f"--stack {row['stack']}"] if row["stack"] else []
     return f'{" ".join(words)} --layout "{layout or "LAYOUT"}"'

@@ -242,12 +242,11 @@ def also_settings(text: str) -> dict[str, Any]:
 
 def literal(text: str) -> Any:
     """Python value of a word of a command line (number, list, true, null), else the text."""
-    words = {"null": None, "none": None, "": None, "true": True, "false": False}
     try:
         value = ast.literal_eval(text) if len(text) < 10_000 else text
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         value = text
-    return words.get(text.lower(), value)
+    return {"null": None, "none": None, "": None, "true": True, "false": False}.get(text.lower(), value)
 
 
 def also_words(text: str) -> list[str]:

@@ -21,12 +21,7 @@ from typing import Any, NamedTuple
 from planner.formats.exporter import JobExport
 
 _FOLDER = Path(__file__).parent
-_PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "whole": int,
-    "share": float,
-    "pattern": int,
-    "list": str.split,
-}
+_PARSERS: dict[str, Callable[[str], Any]] = {"whole": int, "share": float, "pattern": int, "list": str.split}
 """Kind of an argument → how the table's text becomes its default; of others it is the text, or a switch."""
 
 
@@ -87,7 +82,7 @@ class Fate(NamedTuple):
 _FATES = ("ignored", "noted", "unpriced")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """All known arguments of one trainer, read from `arguments.csv`."""
 
@@ -127,8 +122,7 @@ def table_of(folder: str) -> Table:
             for column in row.keys() - {"kind", "why", "default"}:
                 fate = Fate(row["kind"], row.get("why", ""), row.get("default", ""))
                 fates.setdefault(column, {})[row[column]] = fate
-    arguments = {row["name"]: _argument(row) for row in rows if row["kind"] not in _FATES}
-    return Table(arguments=arguments, fates=fates)
+    return Table({row["name"]: _argument(row) for row in rows if row["kind"] not in _FATES}, fates)
 
 
 def _argument(row: Mapping[str, str]) -> Argument:

@@ -19,7 +19,7 @@ _TASK = ("training.tuning", "training.reference", "training.reward")
 _TASK_HINT = "`--to axolotl` writes adapters; --task full plans what every trainer has"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """A trainer of transformers as an export format, with settings, text and usage notes."""
 

@@ -57,13 +57,8 @@ def export_sharding(plan: RecommenderPlan, name: str = "", partly: bool = False)
         raise InputError(f"TorchRec {VERSION} cannot run this sharding", problems=problems, hint=hint)
     world, local = cluster.num_gpus, cluster.gpus_per_node
     sharded = ((_module_name(name), model.classes[of], placed) for name, of, placed in tables)
-    parameters = {name: _parameter(table, placed, world, local) for name, table, placed in sharded}
-    fields = {
-        "torchrec": VERSION,
-        "world_size": world,
-        "local_world_size": local,
-        "plan": {MODULE: parameters},
-    }
+    sharding = {name: _parameter(table, placed, world, local) for name, table, placed in sharded}
+    fields = {"torchrec": VERSION, "world_size": world, "local_world_size": local, "plan": {MODULE: sharding}}
     remarks = [f"tables are those of the module `{MODULE}` of the model that is wrapped"]
     if dotted := next((name for name in model.table_names if "." in name), ""):
         words = f"table `{dotted}` is called `{_module_name(dotted)}` there"
@@ -81,13 +76,11 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
         InputError: it cannot be read, names other tables than the model, or shards them as nothing here does; all
             problems at once.
     """
-    document = read_document(path, most_bytes=MOST_BYTES)
-    value = document.value
+    value = read_document(path, most_bytes=MOST_BYTES).value
     problems: list[Problem] = []
     try:
         world, local = int(value["world_size"]), int(value["local_world_size"])
-        modules = value["plan"]
-        tables = {name: one for module in modules.values() for name, one in module.items()}
+        tables = {name: one for module in value["plan"].values() for name, one in module.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         hint = "it has `world_size`, `local_world_size` and `plan`"
         raise InputError(f"`{path}` is no sharding plan", hint=hint) from None
@@ -178,11 +171,10 @@ def _placement(fields: dict[str, Any], table: TableSpec, world: int, local: int)
     if kernel == "fused_uvm_caching":
         cached = float((fields.get("cache_params") or {}).get("load_factor") or 0.2)
     shards, on_host = len(ranks) if form == "column" else 1, "uvm" in kernel and form != "copy"
-    option = Option(form, shards, tier="host" if on_host else "device", cached=cached)
     at = tuple(ranks) if form in ("whole", "column") else ()
     if form == "node-row":
         at = (ranks[0] // local,)
-    placement = TablePlacement(option, at)
+    placement = TablePlacement(Option(form, shards, tier="host" if on_host else "device", cached=cached), at)
     spec = fields.get("sharding_spec")
     if spec is not None and form != "copy":
         cuts = [{name: shard[name] for name in ("shard_offsets", "shard_sizes")} for shard in spec["shards"]]

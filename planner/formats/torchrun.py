@@ -71,9 +71,8 @@ def _torchrun(job: Job, plan_file: str) -> str:
     command = shlex.join(["-m", "meshwright", "run", plan_file, "-o", _FOLDER])
     comment = f"{plan_file} on torchrun, as `meshwright export --to torchrun` wrote it; run it on every node"
     safe_path = "export PYTHONSAFEPATH=1  # ranks import nothing from the current directory"
-    return script(
-        comment, [*torchrun_words(job), safe_path, f'exec torchrun "${{LAUNCH[@]}}" {command} "$@"']
-    )
+    start = f'exec torchrun "${{LAUNCH[@]}}" {command} "$@"'
+    return script(comment, [*torchrun_words(job), safe_path, start])
 
 
 def _slurm(job: Job, plan_file: str) -> str:

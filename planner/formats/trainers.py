@@ -37,8 +37,7 @@ def trainer_named(name: str) -> Trainer:
 def trainers_of(stack: StackSpec) -> tuple[str, ...]:
     """Names of the trainers that can run a stack; first the stack's own, then compatible ones."""
     first = [name for name, one in TRAINERS.items() if one.stack == stack.name]
-    second = [name for name, one in TRAINERS.items() if stack.name in one.other_stacks]
-    return (*first, *second)
+    return (*first, *(name for name, one in TRAINERS.items() if stack.name in one.other_stacks))
 
 
 def require_own_stack(name: str, stack: StackSpec) -> None:
@@ -71,9 +70,8 @@ def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
     if layout.replicas:
         message = f"{trainer.name} gives every replica as many microbatches, and `replicas=` does not"
         refused.append(Words(message, "leave out `replicas`"))
-    if words := _recompute_refusal(trainer, layout):
-        refused.append(words)
-    return refused
+    words = _recompute_refusal(trainer, layout)
+    return [*refused, words] if words else refused
 
 
 def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
@@ -92,6 +90,5 @@ def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
         return Words(message, f"it has {' and '.join(trainer.policies)}")
     if len(policies) == 1 or (trainer.counts_full and policies == {"full", "none"}):
         return None
-    message = f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`"
     hint = "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
-    return Words(message, hint)
+    return Words(f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`", hint)

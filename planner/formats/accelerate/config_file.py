@@ -79,15 +79,7 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target(
-    name="accelerate",
-    full_name=f"accelerate {VERSION}",
-    table=_TABLE,
-    export=_export,
-    facts=fsdp2.FACTS,
-    text=_text,
-    usage=_usage,
-)
+TARGET = Target("accelerate", f"accelerate {VERSION}", _TABLE, _export, fsdp2.FACTS, _text, _usage)
 
 
 MARKS = frozenset({"distributed_type", "fsdp_config"})

@@ -91,15 +91,7 @@ def _command(job: Job) -> str:
     return f"axolotl train axolotl.yaml --launcher torchrun -- {arguments}"
 
 
-TARGET = Target(
-    name="axolotl",
-    full_name=f"axolotl {VERSION}",
-    table="axolotl",
-    export=_export,
-    facts=fsdp2.FACTS,
-    text=_text,
-    usage=_usage,
-)
+TARGET = Target("axolotl", f"axolotl {VERSION}", "axolotl", _export, fsdp2.FACTS, _text, _usage)
 
 
 MARKS = frozenset({"base_model", "micro_batch_size"})

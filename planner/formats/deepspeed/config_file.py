@@ -138,15 +138,11 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target(
-    name="deepspeed",
-    full_name=f"DeepSpeed {VERSION}",
-    table="deepspeed",
-    export=_export,
-    facts=FACTS,
-    text=lambda job, settings, name: json.dumps(nested(settings), indent=2) + "\n",
-    usage=_usage,
-)
+def _text(job: Job, settings: Written, name: str) -> str:
+    return json.dumps(nested(settings), indent=2) + "\n"
+
+
+TARGET = Target("deepspeed", f"DeepSpeed {VERSION}", "deepspeed", _export, FACTS, _text, _usage)
 
 
 MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})

@@ -67,8 +67,7 @@ class Arguments:
         """Record a problem with these words of the command; a note if no price depends on the argument of the
         `row`."""
         if row and row.why:
-            fate = Fate("noted", f"{reason}, and {row.why}")
-            self.unused.append(UnusedSetting(row.name, True, words, fate))
+            self.unused += [UnusedSetting(row.name, True, words, Fate("noted", f"{reason}, and {row.why}"))]
         else:
             self.problems.append(Problem(f"`{words}`", reason))
 
@@ -104,8 +103,7 @@ def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Argument
             args.refuse(args.flags["recompute_granularity"], "contradicts `--recompute-activations`")
         args.values["recompute_granularity"] = "selective"
     if args.problems:
-        is_open = any("only the shell knows" in problem.what for problem in args.problems)
-        hint = _PASTE if is_open else ""
+        hint = _PASTE if any("only the shell knows" in problem.what for problem in args.problems) else ""
         raise InputError("the command cannot be read", problems=args.problems, hint=hint)
     return args
 

@@ -72,23 +72,21 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
     fixed = {name: str(counts[option]) for name, option in _SLURM.items() if option in counts}
     script = read_script(text, fixed | started)
     _require_heeded(text, script, started)
-    launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
+    started_commands = [one for one in script.commands if _is_launch(one)]
+    launches = list(dict.fromkeys(map(_program, started_commands)))
     if not launches:
         programs = [one.words for one in script.commands if one.words[0] not in BUILTINS]
         commands = [plain("\0".join(words)).split("\0") for words in programs]
         for words in commands:
-            if (importer := import_instead(words)) is not None:
-                raise InputError(f"this starts {importer[0]}, whose settings are in a file", hint=importer[1])
+            _refuse_other(words)
         for words in commands:
             command_line = " ".join(words)
             pairs = re.findall(r"(?:^|\s)(?:--)?([A-Za-z_][\w.-]*)[=\s]([^-\s]\S*)", command_line)
             refuse_foreign(command_line[:60], dict(pairs), command_line, options)
         last = script.commands[-1].words if script.commands else ()
         if last[:1] == ("exit",):
-            end = plain(" ".join(last))
-            raise InputError(
-                f"the script ends with `{end}` before it starts a training", hint=_missing(script)
-            )
+            message = f"the script ends with `{plain(' '.join(last))}` before it starts a training"
+            raise InputError(message, hint=_missing(script))
         hint = "paste the line that does, with its arguments"
         raise InputError("nothing here starts `pretrain_gpt.py`", hint=hint)
     if len(launches) > 1:
@@ -96,11 +94,10 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
         message = f"{len(launches)} different commands start a training"
         raise InputError(message, problems=problems, hint="paste the one to import")
     launcher, arguments = launches[0]
-    environment = next(one.environment for one in script.commands if _is_launch(one))
     batch |= _options(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
     counted = (word for option in _integer_options(batch).items() for word in map(str, option))
     further = (word for one in also_script.commands for word in one.words)
-    assumptions = tuple(script.values.assumptions)
+    environment, assumptions = started_commands[0].environment, tuple(script.values.assumptions)
     return Launch((*launcher, *counted), (*arguments, *further), environment, assumptions)
 
 
@@ -157,8 +154,8 @@ def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
         if values.get(name) != value and not re.search(rf"\b{name}=[^\n]*\$\{{?{name}\b", text, re.ASCII)
     ]
     if problems:
-        message = "--also: the script sets variables by itself"
-        raise InputError(message, problems=problems, hint="change them there")
+        hint = "change them there"
+        raise InputError("--also: the script sets variables by itself", problems=problems, hint=hint)
 
 
 def _is_launch(command: Command) -> bool:
@@ -202,8 +199,8 @@ def world_size(launch: Launch, gpus: int | None) -> int:
 
 
 def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
-    values = [_value(words, [flag]) or "" for flag in flags]
-    return next((int(one) for one in values if one.isascii() and one.isdecimal()), None)
+    values = (_value(words, [flag]) or "" for flag in flags)
+    return next((int(value) for value in values if value.isascii() and value.isdecimal()), None)
 
 
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
@@ -214,9 +211,9 @@ def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
     return "?" if value is not None and not is_decided(value) else value
 
 
-def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
-    """Name of another trainer that a command starts (torchtitan, NeMo, DeepSpeed), and the `meshwright import`
-    command for the trainer's files; None if the command starts none of these."""
+def _refuse_other(words: Sequence[str]) -> None:
+    """Raise InputError, with the `meshwright import` command for the trainer's files, if a command starts another
+    trainer (torchtitan, NeMo, DeepSpeed)."""
     for name, program in _OTHERS.items():
         places = [at for at, word in enumerate(words) if program.fullmatch(plain(word))]
         if not places:
@@ -226,8 +223,7 @@ def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
             case "torchtitan":
                 file, arguments = _take_flag(arguments, "--job.config_file", "--job.config-file")
                 module, arguments = _take_flag(arguments, "--module")
-                if file is None:
-                    file = f"{module}/config_registry.py" if module is not None else "recipe.py"
+                file = file or (f"{module}/config_registry.py" if module else "recipe.py")
                 beside = "CLUSTER --gpus N"
             case "NeMo":
                 folder, arguments = _take_flag(arguments, "--config-path", "-cp")
@@ -238,9 +234,9 @@ def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
                 file, arguments = _take_flag(words, "--deepspeed_config", "--deepspeed")[0] or "", []
                 file = file if file.endswith(".json") else "ds.json"
                 beside = "MODEL CLUSTER --gpus N --sequence S"
-        also = plain(" ".join(arguments))
-        return name, f"meshwright import {plain(file)} {beside}" + (f' --also "{also}"' if also else "")
-    return None
+        also = f' --also "{plain(" ".join(arguments))}"' if arguments else ""
+        hint = f"meshwright import {plain(file)} {beside}{also}"
+        raise InputError(f"this starts {name}, whose settings are in a file", hint=hint)
 
 
 def _take_flag(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:

@@ -35,8 +35,7 @@ def write_layout(export: JobExport) -> None:
     elif layout.vpp > 1:
         export.sets("layout.vpp", num_layers_per_virtual_pipeline_stage=layout.layers[0])
     if job.context:
-        kinds = TABLE.arguments["cp_comm_type"].values
-        export.sets("layout.context", cp_comm_type=[kinds[job.context]])
+        export.sets("layout.context", cp_comm_type=[TABLE.arguments["cp_comm_type"].values[job.context]])
     export.sets("layout.etp", expert_tensor_parallel_size=layout.expert_tp, when=job.model.has_experts)
     export.sets("layout.zero", use_distributed_optimizer=True, when=layout.zero == 1)
     instances = layout.data_ranks // layout.shard_group
@@ -96,28 +95,24 @@ def layout_of(args: Arguments, model: TransformerSpec, world: int, stack: StackS
         InputError: degrees do not divide the GPUs, blocks do not divide into stages, or a value is not known.
     """
     degrees = TABLE.fields("layout", args.get)
-    tp, pp, cp, ep = (degrees[axis] for axis in ("tp", "pp", "cp", "ep"))
+    tp, pp, cp, ep, sp = (degrees[axis] for axis in ("tp", "pp", "cp", "ep", "sp"))
     if min(tp, pp, cp, ep) < 1 or world % (tp * pp * cp):
-        message = f"{world} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the command"
         hint = "the number of nodes is often a variable, or the launcher's: write it in"
-        raise InputError(message, hint=hint)
+        raise InputError(f"{world} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the command", hint=hint)
     dp = world // (tp * pp * cp)
     (vpp, layers), zero = stages_of(args, model.num_layers, pp), zero_of(args)
     fields: dict[str, Any] = {**degrees, "vpp": vpp, "dp": dp, "zero": zero, "layers": layers}
     fields["order"] = "tp-cp-pp-dp" if args.get("use_tp_pp_dp_mapping") else "tp-cp-dp-pp"
-    fields["sp"] = degrees["sp"] and tp > 1
-    args.assume(
-        "`--sequence-parallel` says nothing without tensor parallelism", when=degrees["sp"] and tp == 1
-    )
+    fields["sp"] = sp and tp > 1
+    args.assume("`--sequence-parallel` says nothing without tensor parallelism", when=sp and tp == 1)
     fields["recompute"] = _recompute_of(args, layers)
     share = args.get("optimizer_offload_fraction") if args.get("optimizer_cpu_offload") else 0.0
     states = EVERY if share >= 1 else round(share * (model.num_layers // pp))
     activations = EVERY if args.get("fine_grained_activation_offloading") else 0
     fields["offload"] = Offload(states=states, activations=activations)
     args.assume("microbatches of one sequence", when=not args.has("micro_batch_size"))
-    unused = args.has("data_parallel_sharding_strategy") and not uses_fsdp(args)
-    words = "`--data-parallel-sharding-strategy` says nothing without `--use-megatron-fsdp`"
-    args.assume(words, when=unused)
+    idle = "`--data-parallel-sharding-strategy` says nothing without `--use-megatron-fsdp`"
+    args.assume(idle, when=args.has("data_parallel_sharding_strategy") and not uses_fsdp(args))
     instances = args.get("num_distributed_optimizer_instances")
     if zero and instances > 1:
         fields["shard"] = dp * cp // instances

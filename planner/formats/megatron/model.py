@@ -37,10 +37,9 @@ def _write_experts(export: JobExport) -> None:
     export.sets("model.router_scores", dtype, moe_router_score_function=scores)
     reason = "it balances experts by a bias beside sigmoid scores alone"
     export.lacks("model.router_scores", reason, when=model.routing_bias and scores != "sigmoid")
-    if not model.normalized_routing:
-        export.sets("model.normalized_routing", moe_router_pre_softmax=True)
-        reason = "it scales the weights of sigmoid scores to sum to one"
-        export.lacks("model.normalized_routing", reason, when=scores != "softmax")
+    reason = "it scales the weights of sigmoid scores to sum to one"
+    is_plain = not model.normalized_routing and scores != "softmax"
+    export.lacks("model.normalized_routing", reason, when=is_plain)
     coefficient = {"moe_aux_loss_coeff": model.load_balance} if model.load_balance else {}
     kind = "aux_loss" if model.load_balance else "none"
     export.sets("model.load_balance", coefficient, moe_router_load_balancing_type=kind)
@@ -88,8 +87,8 @@ def write_model(export: JobExport) -> None:
         groups = {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
         export.sets("model.num_kv_heads", groups, when=model.num_kv_heads != model.num_heads)
     else:
-        settings: dict[str, Any] = {"multi_latent_attention": True}
-        settings["qk_layernorm"] = True  # of latents, which all models with them have
+        # norms of latents, which all models with them have
+        settings: dict[str, Any] = {"multi_latent_attention": True, "qk_layernorm": True}
         settings |= {"kv_lora_rank": latent.kv_rank, "qk_head_dim": model.head_dim - latent.position_dim}
         settings |= {"qk_pos_emb_head_dim": latent.position_dim, "v_head_dim": latent.value_dim}
         settings |= {} if latent.query_rank is None else {"q_lora_rank": latent.query_rank}
@@ -173,7 +172,6 @@ def _experts_of(args: Arguments, dense: int) -> dict[str, Any]:
         **TABLE.fields("model", args.get, mixtures=True),
         "moe_ffn_hidden_size": args.get("moe_ffn_hidden_size", dense),
         "num_moe_layers": len(layers),
-        "normalized_routing": not args.get("moe_router_pre_softmax"),
         "load_balance": load_balance,
     }
     if layers != tuple(range(len(mixtures) - len(layers), len(mixtures))):
@@ -193,8 +191,7 @@ def _vocabulary(args: Arguments, tokenizer: str | None) -> tuple[int | None, int
         args.assume(f"{_GPT2_WORDS:,} words, those of GPT-2's tokenizer")
         words = _GPT2_WORDS
     default = TABLE.arguments["make_vocab_size_divisible_by"].default
-    is_padded = words is not None and multiple == default and not words % default
-    return words, 1 if is_padded else multiple
+    return words, 1 if words is not None and multiple == default and not words % default else multiple
 
 
 def _positions_of(args: Arguments) -> dict[str, Any]:
@@ -225,8 +222,7 @@ def _attention_of(args: Arguments) -> dict[str, Any]:
         position = args.get("qk_pos_emb_head_dim")
         latent = {"kv_rank": args.get("kv_lora_rank"), "query_rank": args.get("q_lora_rank")}
         latent |= {"position_dim": position, "value_dim": args.get("v_head_dim")}
-        head = args.get("qk_head_dim") + position
-        return {"latent_attention": latent, "head_dim": head, "qk_norm": False}
+        return {"latent_attention": latent, "head_dim": args.get("qk_head_dim") + position, "qk_norm": False}
     fields = {"head_dim": args.get("kv_channels")} if args.has("kv_channels") else {}
     if args.get("group_query_attention"):
         fields["num_kv_heads"] = args.get("num_query_groups")
@@ -251,8 +247,7 @@ def _pattern_of(args: Arguments, pattern: Any, *, last: bool) -> tuple[int, ...]
     if count > MAX_LAYERS:
         raise InputError(f"`--num-layers {count}` are more blocks than any model has")
     if isinstance(pattern, int):
-        period = max(1, pattern)
-        return tuple(int((at + last) % period == 0) for at in range(count))
+        return tuple(int((at + last) % max(1, pattern) == 0) for at in range(count))
     if len(pattern) != count:
         raise InputError(f"a pattern of {len(pattern)} blocks for `--num-layers {count}`")
     return tuple(pattern)

@@ -71,16 +71,14 @@ _RULES: dict[str, Row] = {
     ),
 }
 
-MEGATRON = Trainer(
-    name="Megatron",
-    stack="megatron-core",
-    other_stacks=(
-        *("megatron-lm", "megatron-2023", "megatron-2022", "megatron-2021", "nemo", "megascale"),
-        *("megatron-deepspeed", "bigscience", "stronghold"),
-    ),
-    rules=rules(_RULES),
-    counts_full=True,  # --recompute-method block --recompute-num-layers N
+_STACKS = (
+    *("megatron-lm", "megatron-2023", "megatron-2022", "megatron-2021", "nemo", "megascale"),
+    *("megatron-deepspeed", "bigscience", "stronghold"),
 )
+MEGATRON = Trainer(
+    name="Megatron", stack="megatron-core", other_stacks=_STACKS, rules=rules(_RULES), counts_full=True
+)
+"""It recomputes a number of blocks by `--recompute-method block --recompute-num-layers N`."""
 
 NEMO = replace(MEGATRON, name="NeMo", stack="nemo", other_stacks=("megatron-core", "megatron-lm"))
 """Megatron Bridge, which runs Megatron Core."""

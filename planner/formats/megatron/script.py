@@ -78,15 +78,13 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
+def _spelled(settings: Settings) -> str:
+    return " ".join(map(shlex.join, written(settings)))
+
+
+_FACTS = f"{FACTS} launches_block"  # the last in the environment
 TARGET = Target(
-    name="megatron",
-    full_name="Megatron-LM (core 0.20)",
-    table="megatron",
-    export=write_core,
-    facts=f"{FACTS} launches_block",  # the last in the environment
-    text=_text,
-    usage=_usage,
-    spelled=lambda settings: " ".join(map(shlex.join, written(settings))),
+    "megatron", "Megatron-LM (core 0.20)", "megatron", write_core, _FACTS, _text, _usage, _spelled
 )
 
 

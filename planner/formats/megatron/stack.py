@@ -52,9 +52,8 @@ def write_facts(export: JobExport) -> None:
         export.lacks("stack.master_remainders", reason, when=layout.zero == 0)
     _write_overlaps(export)
     if model.has_experts:
-        in_copies = stack.expert_dispatch == "copies" or layout.ep * layout.expert_tp == 1
         dispatcher = {"moe_token_dispatcher_type": "alltoall"}
-        if not in_copies:
+        if stack.expert_dispatch != "copies" and layout.ep * layout.expert_tp > 1:
             dispatcher = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
         export.sets("stack.expert_dispatch", dispatcher, moe_grouped_gemm=True)
     hides = stack.overlaps_host and layout.offload.states

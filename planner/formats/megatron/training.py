@@ -26,18 +26,14 @@ PRECISIONS: Mapping[str, Settings] = {
 
 def write_training(export: JobExport) -> None:
     """Set Megatron Core's arguments for the fields of the training job that its table does not write."""
-    job, training = export.job, export.job.training
-    reason = "its products in fp32 are without TF32"
-    export.choose("training.precision", training.precision, PRECISIONS, reason)
+    job, training, precision = export.job, export.job.training, export.job.training.precision
+    export.choose("training.precision", precision, PRECISIONS, "its products in fp32 are without TF32")
     TABLE.arguments["optimizer"].export(export)
-    difference = "its Adam decays weights apart from gradients, as AdamW"
-    is_adam = training.optimizer == "adamw"
-    export.sets("training.optimizer", differs=difference, optimizer="adam", when=is_adam)
-    if (training.gradient_dtype or job.stack.gradient_dtype) != "fp32":
-        narrow = training.precision not in ("fp16", "fp32")
-        export.sets("training.gradient_dtype", grad_reduce_in_bf16=True, when=narrow)
-    elif training.precision != "fp32":
-        export.sets("training.gradient_dtype", accumulate_allreduce_grads_in_fp32=True)
+    decay = "its Adam decays weights apart from gradients, as AdamW"
+    export.sets("training.optimizer", differs=decay, optimizer="adam", when=training.optimizer == "adamw")
+    path, dtype = "training.gradient_dtype", training.gradient_dtype or job.stack.gradient_dtype
+    export.sets(path, accumulate_allreduce_grads_in_fp32=True, when=dtype == "fp32" and precision != "fp32")
+    export.sets(path, grad_reduce_in_bf16=True, when=dtype != "fp32" and precision not in ("fp16", "fp32"))
     if (training.moment_dtype or training.state_dtype) != "fp32":
         moments = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
         export.sets("training.moment_dtype", moments)

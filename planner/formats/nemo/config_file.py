@@ -55,8 +55,7 @@ class FileArguments(Arguments):
             value = int(value)
         fits = isinstance(value, _TYPES[kind]) and (kind in ("switch", "off")) == isinstance(value, bool)
         if fits and isinstance(value, list):
-            item_type = int if kind == "pattern" else str
-            fits = bool(value) and all(isinstance(one, item_type) for one in value)
+            fits = bool(value) and all(isinstance(one, int if kind == "pattern" else str) for one in value)
         elif fits and kind in ("whole", "share", "pattern"):
             fits = abs(value) <= LARGEST
         if fits:

@@ -20,23 +20,18 @@ from planner.formats.megatron.arguments import TABLE
 from planner.formats.megatron.script import reading_of, write_core
 from planner.formats.megatron.stack import FACTS
 from planner.formats.megatron.training import PRECISIONS
-from planner.formats.nemo.config_file import FileArguments, overrides
+from planner.formats.nemo.config_file import STACK, FileArguments, overrides
 from planner.formats.python_values import Call, Unknown, built_by, module_of
 from planner.formats.settings import Reading, gpus_of, without
 from planner.formats.settings import Settings as Paths
 from planner.formats.target import Target
 from planner.formats.torchrun import torchrun_by_hand
 
-STACK = "nemo"
 MARK = "megatron.bridge"
 """Package that every recipe of Bridge imports from."""
 _BASE = "vanilla_gpt_pretrain_config"
 _PARTS = ("model", "train", "ddp", "dist", "optimizer")
 """Parts of the container that have Megatron Core's arguments."""
-_SET_ELSEWHERE = """
-    group_query_attention num_layers_per_virtual_pipeline_stage multi_latent_attention bf16 fp16 fp8 fp4
-"""
-"""Arguments of Megatron Core that groups, chunks, the provider of the model and the mixed precision set in Bridge."""
 _MIXES = {"fp8": "bf16_with_fp8_delayed_scaling_mixed", "fp4": "bf16_with_nvfp4_mixed"}
 _MIXES |= {name: f"{name}_mixed" for name in ("bf16", "fp16")}
 _MODELS = {"": False, "GPTModelProvider": False, "MLAModelProvider": True}
@@ -76,6 +71,9 @@ _TRANSLATED: Mapping[str, Settings] = {
     "swiglu": {"model.gated_linear_unit": True, "model.activation_func": py.Code("silu")},
     "squared_relu": {"model.activation_func": py.Code("squared_relu")},
     "untie_embeddings_and_output_weights": {"model.share_embeddings_and_output_weights": False},
+    # by the provider of the model, the numbers of groups and of chunks, and the mixed precision
+    "multi_latent_attention": {},
+    **{name: {} for name in ("group_query_attention", "num_layers_per_virtual_pipeline_stage", *PRECISIONS)},
     "tp_comm_overlap": {"comm_overlap": py.call("CommOverlapConfig", tp_comm_overlap=True)},
 }
 """Argument of Megatron Core → settings in Bridge, where its value decides nothing more."""
@@ -90,8 +88,7 @@ def _lines(job: Job, settings: Settings) -> Iterator[tuple[str, Any]]:
     if job.layout.vpp > 1:
         yield "model.virtual_pipeline_model_parallel_size", job.layout.vpp
     for name, value in settings.items():
-        if name not in _SET_ELSEWHERE.split():
-            yield from _bridge_settings(name, value).items()
+        yield from _bridge_settings(name, value).items()
 
 
 def _bridge_settings(name: str, value: Any) -> Settings:
@@ -115,8 +112,7 @@ def _text(job: Job, settings: Settings, name: str) -> str:
     body = [py.assign("config", py.call(_BASE))]
     body += [py.assign(f"config.{path}", value) for path, value in _lines(job, settings)]
     about = f"{name} for NeMo's Megatron Bridge, as `meshwright export --to nemo` wrote it."
-    started = "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"
-    return py.module(about, _SOURCES, body, started)
+    return py.module(about, _SOURCES, body, "if __name__ == '__main__':\n    pretrain(plan(), forward_step)")
 
 
 def _usage(job: Job, name: str) -> tuple[str, ...]:
@@ -132,19 +128,10 @@ def _export(export: JobExport) -> None:
     difference = f"its table of positions is as long as a sequence, {length:,}"
     is_shorter = model.positions == "learned" and length != model.max_positions
     export.sets("model.max_positions", differs=difference if is_shorter else "")
-    if model.positions not in ("learned", "rotary"):
-        export.lacks("model.positions", "it has learned and rotary positions")
+    export.supports({"model.positions": ("it has learned and rotary positions", "learned", "rotary")})
 
 
-TARGET = Target(
-    name="nemo",
-    full_name="NeMo (Megatron Bridge 0.6)",
-    table="megatron",
-    export=_export,
-    facts=FACTS,
-    text=_text,
-    usage=_usage,
-)
+TARGET = Target("nemo", "NeMo (Megatron Bridge 0.6)", "megatron", _export, FACTS, _text, _usage)
 
 
 def read_bridge(
@@ -195,11 +182,10 @@ def _mix(mix: Any) -> tuple[str, ...]:
     name = mix.name if isinstance(mix, Call) else mix
     if str(name).startswith(("bf16_with_fp8", "bf16_with_mxfp8")):
         name = _MIXES["fp8"]
-    precisions: dict[str | None, tuple[str, ...]] = {None: ()}
-    precisions |= {mix: tuple(PRECISIONS[name]) for name, mix in _MIXES.items()}
-    if name not in precisions:
+    precision = next((precision for precision, mix in _MIXES.items() if mix == name), "fp32")
+    if precision == "fp32" and name is not None:
         raise InputError(f"`mixed_precision: {printable(str(name))}` is not known here")
-    return precisions[name]
+    return tuple(PRECISIONS[precision])
 
 
 def _values(config: Call) -> dict[str, Any]:
@@ -227,20 +213,19 @@ def _plain(value: Any) -> Any:
 
 
 def _take_all(file: FileArguments) -> None:
-    values, table = file.settings.values, TABLE
     if (kind := file.setting("model.activation_func")) == "squared_relu":
         file.assign("squared_relu", True, "activation_func: squared_relu")
     elif kind not in (None, "silu", "gelu"):
         raise InputError(f"`model.activation_func: {printable(str(kind))}` is not known here")
-    renamed = {path.rpartition(".")[2]: name for path, name in table.spelled("bridge").items()}
+    renamed = {path.rpartition(".")[2]: name for path, name in TABLE.spelled("bridge").items()}
     del renamed["bias_activation_fusion"]  # one of two arguments, by the activation
-    for path in values:
+    for path, value in file.settings.values.items():
         part, _, name = path.partition(".")
         name = renamed.get(name, name)
-        if part not in _PARTS or table.fate(path, "bridge") is not None or name in file.values:
+        if part not in _PARTS or TABLE.fate(path, "bridge") is not None or name in file.values:
             continue
-        if name in _FIRST_OF_LIST and not isinstance(values[path], list | Unknown | None):
-            file.assign(name, (str(file.setting(path)),), f"{path}: {values[path]}")
-        elif name in table.arguments:
+        if name in _FIRST_OF_LIST and not isinstance(value, list | Unknown | None):
+            file.assign(name, (str(file.setting(path)),), f"{path}: {value}")
+        elif name in TABLE.arguments:
             file.take(path, name)
     file.take_implied()

@@ -274,12 +274,4 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target(
-    name="torchtitan",
-    full_name=f"torchtitan {VERSION}",
-    table="torchtitan",
-    export=_export,
-    facts=FACTS,
-    text=_text,
-    usage=_usage,
-)
+TARGET = Target("torchtitan", f"torchtitan {VERSION}", "torchtitan", _export, FACTS, _text, _usage)
