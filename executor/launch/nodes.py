@@ -25,7 +25,7 @@ from executor.launch.environment import LOOPBACK
 from executor.run_config import FAILED_CHECKS, LOCK
 
 _ANSWER = "launcher-{token}"
-_POLL_SECONDS = 0.1
+_ANSWER_POLL_SECONDS = 0.1
 _ENDING_SECONDS = 5.0
 """How long ranks of a launcher that was killed may take to end."""
 _NAME_DIGITS = 12
@@ -126,7 +126,7 @@ def _lock(descriptor: int, folder: Path, meeting: str) -> None:
             raise InputError(
                 f"another run writes to `{folder}`", hint="name another folder, or wait for its end"
             )
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_ANSWER_POLL_SECONDS)
     else:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, meeting.encode(), 0)
@@ -192,7 +192,7 @@ class Launch:
             here = self._started_by({name.partition("-")[2] for name in names})
             if len(here) == self._ranks or time.monotonic() > deadline:
                 return here
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_ANSWER_POLL_SECONDS)
 
     def _started_by(self, tokens: set[str]) -> frozenset[int]:
         return frozenset(

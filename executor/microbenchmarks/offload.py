@@ -20,7 +20,7 @@ from executor.axes.offload.link import HostLink, threads_for_updates
 from executor.microbenchmarks.scale import Scale
 from executor.microbenchmarks.stopwatch import Call, Stopwatch, in_turn
 
-_REPEATS = 4
+_COPY_REPEATS = 4
 """Of each round; fixed, so that processes stay side by side."""
 BLOCKS = 8
 """Updates that follow the backward passes of as many blocks."""
@@ -102,7 +102,7 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
                 done.result()
 
         # half as long: updates are to outlast what hides them
-        passes = _passes_of(watch, scale, watch.elapsed(all_updates, _REPEATS).quiet / 2)
+        passes = _passes_of(watch, scale, watch.elapsed(all_updates, _COPY_REPEATS).quiet / 2)
 
         def together() -> None:
             begun = []
@@ -117,7 +117,7 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         )
         for name, call in kinds:
             dist.barrier()
-            yield watch.elapsed(call, _REPEATS).row("offload", name, float(BLOCKS), (threads,))
+            yield watch.elapsed(call, _COPY_REPEATS).row("offload", name, float(BLOCKS), (threads,))
 
 
 def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Callable[[int], object]], None]:
@@ -126,7 +126,7 @@ def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Call
     side = scale.overlapped_side
     left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
     multiply = partial(torch.mm, left, right, out=torch.empty_like(left))
-    each = watch.elapsed(multiply, 2 * _REPEATS).quiet
+    each = watch.elapsed(multiply, 2 * _COPY_REPEATS).quiet
     products = max(1, round(seconds / each / (BLOCKS * (1 + _BACKWARD))))
 
     def run(after_backward: Callable[[int], object]) -> None:
