@@ -1,10 +1,26 @@
-"""Dates of a run that lie as far apart as they should, whoever sets the host's clock meanwhile."""
+"""Dates of a run, and the seconds of its start by part.
+
+Dates of a run that lie as far apart as they should, whoever sets the host's clock meanwhile.
+
+What the start of a run took, part by part, on rank 0.
+
+processes    from the launcher's call, or the start of this process, until it can join: torchrun, Python, torch
+groups       until all ranks have joined, and every group of the layout
+weights      model and optimizer built, weights drawn
+checkpoint   the newest whole one found and read
+first_step   the first step, which allocates and connects what later ones have
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
+
+from cost_models.base import Spec
 
 BOOT_DATE = "MESHWRIGHT_BOOT_DATE"
 """Environment variable: when this host was booted, in seconds since 1970, as the launcher's first date had it."""
@@ -24,3 +40,70 @@ def boot_date() -> float:
 def uptime() -> float:
     """Seconds since this host was booted, the same in all its processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+STARTED = "MESHWRIGHT_STARTED"
+"""Environment variable: the date when the launcher was called."""
+_spent: ContextVar[list[float] | None] = ContextVar("seconds of groups", default=None)
+
+
+class StartReport(Spec):
+    """Seconds of the last start of a run by part, on rank 0."""
+
+    processes: float
+    groups: float
+    weights: float
+    checkpoint: float = 0.0
+    first_step: float = 0.0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by part, those that took any."""
+        return {part: seconds for part, seconds in self.model_dump().items() if seconds > 0}
+
+
+class StartClock:
+    """Ends one part of the start after the other; each is said once."""
+
+    def __init__(self, began: float) -> None:
+        self._last = began
+        self._seconds: dict[str, float] = {}
+
+    def end(self, part: str, inside: float = 0.0) -> None:
+        """End a part; `inside` of its seconds were spent on groups."""
+        now = date()
+        if part not in self._seconds:
+            self._seconds[part] = now - self._last - inside
+            if inside:
+                self._seconds["groups"] = self._seconds.get("groups", 0.0) + inside
+        self._last = now
+
+    def report(self) -> StartReport | None:
+        """None before the weights are there, and of a process that was not started for the run."""
+        whole = {"processes", "weights"} <= self._seconds.keys()
+        return StartReport.model_validate(self._seconds) if whole else None
+
+
+def began(process_began: float, restarts: int) -> float:
+    """When a start began: the launcher's call, of ranks that start again their own."""
+    return process_began if restarts or STARTED not in os.environ else float(os.environ[STARTED])
+
+
+@contextmanager
+def timing_groups() -> Iterator[list[float]]:
+    """Inside the block the seconds of every group that is made are added to the list."""
+    spent: list[float] = []
+    token = _spent.set(spent)
+    try:
+        yield spent
+    finally:
+        _spent.reset(token)
+
+
+@contextmanager
+def making_group() -> Iterator[None]:
+    """Around the making of a group."""
+    start = time.perf_counter()
+    yield
+    if (spent := _spent.get()) is not None:
+        spent.append(time.perf_counter() - start)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from executor.starting import making_group
+from executor.clock import making_group
 
 AXES = ("pp", "dp", "cp", "tp")
 """Axes of the work."""

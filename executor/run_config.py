@@ -31,9 +31,9 @@ STOPPED = "stopped.json"
 LOCK = ".lock"
 """Locked while a run writes to the folder; says where nodes of it meet."""
 FAILED_CHECKS = "failed-checks.jsonl"
-"""A line for each time that a node came back with wrong results (`executor.launch.returning`)."""
+"""A line for each time that a node came back with wrong results (`executor.launch.rendezvous`)."""
 OWNERS = "started-by.json"
-"""Says who started the ranks that write here (`executor.launch.meeting`)."""
+"""Says who started the ranks that write here (`executor.launch.rendezvous`)."""
 
 Backend = Literal["gloo", "nccl"]
 TEXT, RANDOM = "text", "random"

@@ -26,9 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doctor.slowing import delayed_pair, slow_process
 
 from cost_models.files.whole import write_whole
-from executor.doctor.judging import Judgement, judge
-from executor.doctor.readings import Examination
-from executor.doctor.sizes import rounds_of_pairs
+from executor.doctor.measuring import rounds_of_pairs
+from executor.doctor.readings import Examination, Judgement, judge
 from executor.launch.environment import on_this_machine, worker_environment
 from meshwright.terminal.formats import as_csv
 from meshwright.verbs.doctor.examined import sentence

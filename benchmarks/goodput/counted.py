@@ -186,7 +186,7 @@ class Trained(Counted):
         from executor.data.batches import Batches
         from executor.engine.engine import Engine
         from executor.run_config import EngineOptions, Rate, Saving
-        from executor.transformer.state import TransformerState
+        from executor.transformer.train import TransformerState
 
         super().__init__()
         plan = plan_for(LAYOUT, TINY)

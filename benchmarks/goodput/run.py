@@ -42,7 +42,7 @@ from cost_models.files.whole import write_whole
 from cost_models.reliability.forecast import best_steps
 from executor.launch.launch import run_plan
 from executor.launch.record import read_progress
-from executor.measure.operations import OperationsReport, operations_of_record
+from executor.measure.any_report import OperationsReport, operations_of_record
 from executor.run_config import RunConfig
 from meshwright.terminal.formats import as_csv
 from meshwright.verbs.contract.any_run import forecast_shares, segment_of

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from executor.microbenchmarks.stopwatch import Stopwatch
-from executor.models.chunked_loss import ChunkOfLogits
+from executor.models.ends import ChunkOfLogits
 
 Row = dict[str, Any]
 _TOKENS, _WIDTH, _INNER, _WORDS = 4096, 4096, 14336, 128256

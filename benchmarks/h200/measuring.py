@@ -24,12 +24,11 @@ from cost_models.question import Question
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.engine.engine import Engine
 from executor.measure.memory import measure_memory
-from executor.measure.parts import operator_share, step_parts
-from executor.measure.step_spans import gather_typical, record_steps
+from executor.measure.parts import gather_typical, operator_share, record_steps, step_parts
 from executor.requirements import require_torchao
 from executor.run_config import EngineOptions, Saving
 from executor.transformer.diagnosis import AttentionKernels
-from executor.transformer.state import TransformerState
+from executor.transformer.train import TransformerState
 from planner.plan import make_plan
 
 _STEPS, _WARM_UP, _WATCHED = 6, 2, 3

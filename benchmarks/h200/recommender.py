@@ -36,9 +36,8 @@ from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.places import Places
-from executor.microbenchmarks.scale import scale_of
-from executor.microbenchmarks.stopwatch import Stopwatch
-from executor.microbenchmarks.tables import tables
+from executor.microbenchmarks.kernels import tables
+from executor.microbenchmarks.stopwatch import Stopwatch, scale_of
 from executor.recommender.engine import RecommenderEngine
 from executor.recommender.train import peak_memory
 from executor.timing import StepClock

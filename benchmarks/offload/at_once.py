@@ -21,7 +21,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that wait do not work
 import torch
 
 from cost_models.files.whole import write_whole
-from executor.microbenchmarks.offload import BLOCKS, blocks_of
+from executor.microbenchmarks.links import BLOCKS, blocks_of
 from meshwright.terminal.formats import as_csv
 
 ROUNDS, UPDATED = 9, 1 << 24

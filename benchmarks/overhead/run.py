@@ -24,8 +24,7 @@ from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
-from executor.data.ahead import SharedBatches
-from executor.data.batches import Batches, text_tokens
+from executor.data.batches import Batches, SharedBatches, text_tokens
 from executor.engine.engine import Engine
 from executor.run_config import EngineOptions, RunConfig
 from executor.steps import Watcher, follow_steps

@@ -82,8 +82,7 @@ def _rank(rank: int, layout: str, axis: str, steps: int, folder: str) -> None:
 
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
-    from executor.measure.parts import step_parts
-    from executor.measure.step_spans import gather_typical, record_steps
+    from executor.measure.parts import gather_typical, record_steps, step_parts
     from executor.run_config import EngineOptions
 
     torch.set_num_threads(1)

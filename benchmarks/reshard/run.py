@@ -24,7 +24,7 @@ from small_plans import MIXTURE, MODEL, plan_for
 
 from cost_models.files.whole import write_whole
 from cost_models.specs.transformer import TransformerSpec
-from executor.checkpoints.folder import Folder
+from executor.checkpoints.manifest import Folder
 from executor.run_config import Saving
 from meshwright.terminal.formats import as_csv
 from planner.plan import Plan
@@ -110,13 +110,11 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     import torch.distributed as dist
 
     from executor.checkpoints.checkpointer import Checkpointer
-    from executor.data.ahead import SharedBatches
-    from executor.data.batches import Batches
+    from executor.data.batches import Batches, SharedBatches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Rate, RunConfig
     from executor.steps import Watcher, follow_steps
-    from executor.transformer.state import TransformerState
-    from executor.transformer.train import TrainedTransformer
+    from executor.transformer.train import TrainedTransformer, TransformerState
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=place, rank=rank, world_size=plan.layout.num_gpus)

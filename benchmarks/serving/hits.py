@@ -13,8 +13,7 @@ import torch
 from cost_models.files.recommenders import steps_of
 from cost_models.recommender.accesses import Accesses, accesses_of, lru_curve
 from cost_models.specs.recommender.model import TableSpec
-from executor.embeddings.bags import Bags
-from executor.embeddings.cache import CachedSets, HottestRows
+from executor.embeddings.bags import Bags, CachedSets, HottestRows
 
 ROWS, WIDTH, BATCH = 200_000, 16, 512
 SHARES = (0.01, 0.05, 0.2)

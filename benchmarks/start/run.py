@@ -34,10 +34,10 @@ from cost_models.specs.training import TrainingSpec
 from executor.emulate.alone import alone
 from executor.emulate.stand_ins import without_values
 from executor.engine.engine import Engine
-from executor.measure.storages import StorageTracker
+from executor.measure.memory import StorageTracker
 from executor.mesh import pipeline_rank
 from executor.run_config import EngineOptions
-from executor.transformer.state import TransformerState
+from executor.transformer.train import TransformerState
 from meshwright.terminal.formats import as_csv
 from planner.plan import Plan, make_plan
 

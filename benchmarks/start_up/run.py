@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 from cost_models.reliability.job import start_up
+from executor.clock import StartReport
 from executor.measure.any_report import load_any_report
-from executor.starting import StartReport
 from planner.plan import load_plan
 
 HERE = Path(__file__).parent

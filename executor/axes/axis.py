@@ -1,4 +1,11 @@
-"""The contract of an axis on a rank: what it may change of the model, the update and a step.
+"""What every axis of parallelism does to a model, and the groups of ranks that hold the same parameters.
+
+The sequences of a step that this rank's replica trains on, and in how many microbatches.
+
+All replicas take equally many, unless whole replicas lie in pools of different GPUs: then as many as the plan's prices
+say. A microbatch's loss has the same weight on every replica, so that gradients add up to those of one process.
+
+The contract of an axis on a rank: what it may change of the model, the update and a step.
 
 A rank knows its place, its meshes and its share of the batch. Each axis of `executor.engine` is made with that rank and
 called at the moments below, in the order in which they are listed; a method does nothing unless its axis overrides it.
@@ -8,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -15,15 +23,67 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cost_models.axes.layout import Layout
+from cost_models.pipeline.pricing import price_ranks
 from cost_models.schedules.registry import schedule_named
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
 from executor.axes.flat_parameters import Copies, FlatParameters
-from executor.axes.replicas import share_of
 from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
 from executor.models.copies import held_by_several
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 from executor.timing import Carried, Passes
 from planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A replica's part of the global batch."""
+
+    microbatches: int
+    first: int
+    """The first of its sequences in the global batch."""
+    last: int
+    """One after its last."""
+    mean_microbatches: float
+    """Of all replicas: what the loss of a microbatch is divided by before replicas are averaged."""
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences."""
+        return self.last - self.first
+
+
+def share_of(plan: Plan, replica: int) -> Share:
+    """The share of one of the layout's dp replicas."""
+    layout, batch = plan.layout, plan.training.global_batch
+    if not layout.replicas:
+        share = batch // layout.dp
+        microbatches = layout.microbatches(batch)
+        return Share(
+            microbatches=microbatches,
+            first=replica * share,
+            last=(replica + 1) * share,
+            mean_microbatches=microbatches,
+        )
+    shares = {own.pool: iter(own.microbatches) for own in price_ranks(plan.question, layout).replicas}
+    each = [next(shares[pool]) for pool in layout.replicas]
+    first = layout.mbs * sum(each[:replica])
+    return Share(
+        microbatches=each[replica],
+        first=first,
+        last=first + layout.mbs * each[replica],
+        mean_microbatches=sum(each) / layout.dp,
+    )
+
+
+def share_of_targets(model: TransformerSpec, training: TrainingSpec) -> float:
+    """Of a sequence's tokens, those that the loss is of: all, those that are masked, or text behind images."""
+    length = training.sequence_length
+    if model.tower is not None:
+        return 1 - (training.images or 1) * model.tower.features / length
+    return model.encoder.masked_tokens(length) / length if model.encoder else 1.0
+
 
 _COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Types of all but the operands of fp8 GEMMs."""

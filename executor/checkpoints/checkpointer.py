@@ -24,10 +24,19 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from cost_models.errors import WARNING, InputError, Problem, RunError
-from executor.checkpoints.contents import Contents, HostCopy, LoadPieces, Saved, SavePieces, whole
-from executor.checkpoints.folder import Folder
+from executor.checkpoints.contents import (
+    Contents,
+    HostCopy,
+    LoadPieces,
+    Saved,
+    SavePieces,
+    lacking,
+    problems_of,
+    whole,
+)
 from executor.checkpoints.manifest import (
     BrokenError,
+    Folder,
     Manifest,
     Progress,
     ReadingClock,
@@ -37,10 +46,9 @@ from executor.checkpoints.manifest import (
     read_manifest,
 )
 from executor.checkpoints.storage import PieceReader, PieceWriter
-from executor.checkpoints.verifying import lacking, problems_of
+from executor.clock import making_group
 from executor.messages import gather_json, json_from_first
 from executor.run_config import Saving
-from executor.starting import making_group
 
 _POLL_SECONDS = 0.01
 

@@ -1,4 +1,6 @@
-"""A rank's part of the training state: named tensors in boxes; and the plan of who writes and who reads which box.
+"""The contents of a checkpoint: which rank saves which part of a tensor, and whether what was read is what was saved.
+
+A rank's part of the training state: named tensors in boxes; and the plan of who writes and who reads which box.
 
 A box is axis-aligned and one run of memory. A share of a flat buffer cuts parameters anywhere, so its part of a matrix
 is the end of a row, whole rows and the beginning of a row: at most 2·dims − 1 boxes.
@@ -6,14 +8,21 @@ is the end of a row, whole rows and the beginning of a row: at most 2·dims − 
 Planners are those of `torch.distributed.checkpoint`, whose own know whole tensors and `DTensor`s only. Everything else
 is torch's: of replicas one rank writes, writes must cover every tensor without overlap, and reads intersect boxes,
 which is what resharding is. Of ranks that hold the same, each may read a part and send it to the others.
+
+Whether a checkpoint can be loaded whole: its files are what was written, pieces cover every tensor and lie in the
+files, and nothing that a run needs is missing.
+
+A manifest may have the right digest and still lie, where what wrote it was wrong or a person has edited it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -39,7 +48,17 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from torch.distributed.checkpoint.staging import AsyncStager
 
 from executor.boxes import Box
-from executor.checkpoints.manifest import Progress, RecommenderProgress
+from executor.checkpoints.manifest import (
+    MANIFEST,
+    Manifest,
+    Progress,
+    ReadingClock,
+    RecommenderProgress,
+    SavedFile,
+    SavedTensor,
+    digest_of,
+)
+from executor.checkpoints.storage import key_of
 
 _SENT_BYTES = 1 << 26
 """Of an item are sent at a time, about: what is in host memory has a copy on the device meanwhile."""
@@ -181,7 +200,7 @@ class LoadPieces(DefaultLoadPlanner):
         self.contents, self.metadata = state_dict, metadata
 
     def create_local_plan(self) -> LoadPlan:
-        """Plan what this rank reads of a checkpoint that has it (`executor.checkpoints.verifying`)."""
+        """Plan what this rank reads of a checkpoint that has it (`executor.checkpoints.contents`)."""
         assert self.metadata is not None
         items: list[ReadItem] = []
         for name, held in self.contents.items():
@@ -252,3 +271,111 @@ def _write_item(name: str, held: Held, index: int) -> WriteItem:
 
 def _chunk(box: Box) -> ChunkStorageMetadata:
     return ChunkStorageMetadata(offsets=torch.Size(box.offsets), sizes=torch.Size(box.sizes))
+
+
+def problems_of(
+    manifest: Manifest, folder: Path, share: int, shares: int, clock: ReadingClock | None = None
+) -> list[str]:
+    """A sentence for each tensor and each file that is not what it must be; `shares` readers divide them."""
+    mine = list(manifest.tensors.items())[share::shares]
+    problems = [f"{MANIFEST}: {found}" for name, one in mine if (found := _of_tensor(name, one, manifest))]
+    for index, file in list(enumerate(manifest.files))[share::shares]:
+        problems += filter(
+            None, [_of_file(file, folder / file.name, clock) or _of_pieces(index, manifest, folder)]
+        )
+    return problems
+
+
+def lacking(
+    manifest: Manifest, contents: Contents, substitutes: Mapping[str, str], padded: int | None
+) -> Iterator[str]:
+    """Sentences on what this rank needs and the checkpoint has not, or has in another shape.
+
+    A tensor may have grown or shrunk along its first dim since it was saved, beyond `padded` rows: a vocabulary that is
+    padded for other tensor ranks.
+    """
+    for name, held in contents.items():
+        saved = manifest.tensors.get(name) or manifest.tensors.get(substitutes.get(name, name))
+        if saved is None:
+            yield f"{MANIFEST}: it has no `{name}`"
+        elif saved.shape != held.shape and not (
+            padded is not None
+            and saved.shape[1:] == held.shape[1:]
+            and len(saved.shape) == len(held.shape)
+            and min(saved.shape[0], held.shape[0]) >= padded
+        ):
+            yield f"{MANIFEST}: its `{name}` is {saved.shape}; the model's is {held.shape}"
+
+
+def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
+    """A box of a tensor of this shape that none of these holds, the first in its memory; None where they cover it.
+
+    Cuts the tensor along its first dim wherever one begins or ends, and looks at each slice with those that reach it.
+    """
+    if not shape:
+        return None if boxes else Box((), ())
+    ends = {box.offsets[0] + box.sizes[0] for box in boxes}
+    cuts = sorted({0, shape[0], *(box.offsets[0] for box in boxes), *ends})
+    coming, reach = sorted(boxes, key=lambda box: box.offsets[0], reverse=True), list[Box]()
+    for begin, end in pairwise(cuts):
+        while coming and coming[-1].offsets[0] <= begin:
+            reach.append(coming.pop())
+        reach = [box for box in reach if box.offsets[0] + box.sizes[0] > begin]
+        missing = uncovered(shape[1:], [Box(box.offsets[1:], box.sizes[1:]) for box in reach])
+        if missing is not None:
+            return Box((begin, *missing.offsets), (end - begin, *missing.sizes))
+    return None
+
+
+def _of_tensor(name: str, tensor: SavedTensor, manifest: Manifest) -> str:
+    for piece in tensor.pieces:
+        ends = [first + size for first, size in zip(piece.offsets, piece.sizes, strict=False)]
+        fits = len(piece.offsets) == len(piece.sizes) == len(tensor.shape)
+        if not fits or any(end > size for end, size in zip(ends, tensor.shape, strict=True)):
+            return f"a piece of `{name}` lies outside it, at {_range(piece.offsets, piece.sizes)} of {tensor.shape}"
+        if piece.file >= len(manifest.files):
+            return f"a piece of `{name}` is in file {piece.file} of {len(manifest.files)}"
+    missing = uncovered(tensor.shape, [Box(piece.offsets, piece.sizes) for piece in tensor.pieces])
+    return "" if missing is None else f"no piece of `{name}` holds {_range(missing.offsets, missing.sizes)}"
+
+
+def _of_file(file: SavedFile, path: Path, clock: ReadingClock | None) -> str:
+    try:
+        size = path.stat().st_size
+        if size != file.size_bytes:
+            return f"{file.name}: it has {size} bytes, {file.size_bytes} were written"
+        if digest_of(path, clock) != file.sha256:
+            return f"{file.name}: its bytes are not what was written (its digest differs)"
+    except OSError as error:
+        return f"{file.name}: {(error.strerror or str(error)).lower()}"
+    return ""
+
+
+def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
+    """The first piece that the manifest has in an intact file and the file has not, or in another size."""
+    from safetensors import SafetensorError, safe_open
+
+    file = manifest.files[index].name
+    wanted = {
+        key_of(name, piece.offsets): piece.sizes
+        for name, tensor in manifest.tensors.items()
+        for piece in tensor.pieces
+        if piece.file == index
+    }
+    try:
+        with safe_open(folder / file, framework="pt") as stream:
+            there = set(stream.keys())
+            for key, sizes in wanted.items():
+                if key not in there:
+                    return f"{file}: it has no `{key}`"
+                if (shape := tuple(stream.get_slice(key).get_shape())) != sizes:
+                    return f"{file}: its `{key}` is {shape}, not {sizes}"
+    except SafetensorError as error:
+        return f"{file}: {error}"
+    return ""
+
+
+def _range(offsets: Iterable[int], sizes: Iterable[int]) -> str:
+    """`[128:256, 0:64]`."""
+    parts = (f"{first}:{first + size}" for first, size in zip(offsets, sizes, strict=False))
+    return f"[{', '.join(parts)}]"

@@ -26,8 +26,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import (
+    Folder,
     Manifest,
     Progress,
     RecommenderProgress,

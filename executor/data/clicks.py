@@ -1,21 +1,36 @@
-"""Clicks that are made up, with something in them to learn: what recommenders train on where no recording is at hand.
+"""Batches of clicks for recommender models: drawn at random, or read from Criteo's files.
+
+Clicks that are made up, with something in them to learn: what recommenders train on where no recording is at hand.
 
 Samples of a step follow from (seed, step) alone, so every sharding sees the same ones in the same order and each rank
 takes its slice. Ids follow the accesses of their tables; every row has a hidden worth, and a sample is clicked the
 likelier the more its ids and dense features are worth. So a model learns the worth of the rows used most first.
+
+Recorded clicks: Criteo's text as it is published, and MLPerf's binary of it.
+
+text     a line a sample: label, 13 whole numbers, 26 categories in hex, tabs between; a field may be empty
+binary   40 int32 a sample, little-endian: label, 13 whole numbers, 26 row numbers (`*.bin`)
+
+Numbers become log(1 + n), below zero 0, as in the reference implementation of DLRM; an empty category is an empty bag.
+Samples come in their order, each step the next ones, and from the beginning again after the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, first_few
+from cost_models.files.reading import is_pipe
 from cost_models.recommender.accesses import accesses_of
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.embeddings.bags import Bags
@@ -118,3 +133,198 @@ def hidden_worth(rows: Ints, table: int, seed: int) -> Array:
     shares = (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
     worth: Array = shares * 12.0**0.5 - 3.0**0.5
     return worth
+
+
+NUMBERS, CATEGORIES = 13, 26
+_FIELDS = 1 + NUMBERS + CATEGORIES
+_BINARY = ".bin"
+_CHUNK = 1 << 24
+
+
+@dataclass(slots=True)
+class Strays:
+    """Ids of one table that it has no row for."""
+
+    count: int = 0
+    first_id: int = 0
+    sample: int = 0
+    """Row of the file, from 1, that has the first of them."""
+
+
+class RecordedClicks:
+    """The samples of a file, by step.
+
+    Raises:
+        InputError: no such file, a broken one, a model of other tables, or ids that no table has a row for where its
+            `out_of_range` says that they are a mistake; with table and row of the file.
+    """
+
+    def __init__(self, path: Path, model: RecommenderSpec, global_batch: int) -> None:
+        self.path, self.global_batch = path, global_batch
+        self.name = str(path)
+        self.tables = [model.classes[index] for index in model.class_of_table]
+        self.table_names = model.table_names
+        self.strays = [Strays() for _ in self.tables]
+        if is_pipe(path):
+            raise InputError(
+                f"{path}: clicks are read more than once", hint="write what the pipe gives to a file"
+            )
+        if not path.is_file():
+            raise InputError(f"{path}: there is no such file of clicks")
+        if len(self.tables) != CATEGORIES or model.dense_features != NUMBERS or model.top_mlp[-1] != 1:
+            raise InputError(
+                f"{path}: a sample has {NUMBERS} numbers, {CATEGORIES} ids and one label; model `{model.name}` takes"
+                f" {model.dense_features} numbers, {len(self.tables)} ids and {model.top_mlp[-1]} labels"
+            )
+        _require_one_id(path, model)
+        self._records: npt.NDArray[np.int32] | None = None
+        if path.suffix == _BINARY:
+            self._records = _mapped(path)
+            self.samples = len(self._records)
+        else:
+            self._lines = _line_starts(path)
+            self.samples = len(self._lines) - 1
+        if not self.samples:
+            raise InputError(f"{path}: it holds no sample")
+
+    def slice(self, step: int, rank: int, ranks: int) -> Clicks:
+        """The samples of one rank; steps count from 0."""
+        share = self.global_batch // ranks
+        first = step * self.global_batch + rank * share
+        samples = np.arange(first, first + share) % self.samples
+        if self._records is not None:
+            fields = self._records[samples].astype(np.int64)
+            present = np.ones((share, CATEGORIES), dtype=np.bool_)
+        else:
+            fields, present = self._parsed(samples)
+        _require_clicked_or_not(self.path, fields[:, 0], samples)
+        self._require_rows(fields[:, 1 + NUMBERS :], present, samples)
+        numbers = np.log1p(np.maximum(fields[:, 1 : 1 + NUMBERS], 0)).astype(np.float32)
+        ids = [
+            self._bags(table, fields[:, 1 + NUMBERS + table], present[:, table], samples)
+            for table in range(CATEGORIES)
+        ]
+        labels = torch.from_numpy(fields[:, :1].astype(np.float32))
+        return Clicks(torch.from_numpy(numbers), ids, labels)
+
+    def counted(self) -> list[list[int]]:
+        """(count, row of the file, id) of each table's ids out of range, the first of them, as far as this rank has
+        read."""
+        return [[stray.count, stray.sample, stray.first_id] for stray in self.strays]
+
+    def told(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
+        """A sentence for each table that ids were out of range of, on all ranks, each of which has `counted`."""
+        sentences = []
+        for table, name, of_table in zip(
+            self.tables, self.table_names, zip(*of_ranks, strict=True), strict=True
+        ):
+            total = sum(count for count, _, _ in of_table)
+            met = [(sample, first_id) for count, sample, first_id in of_table if count]
+            if met:
+                sample, first_id = min(met)
+                how = "modulo its rows" if table.out_of_range == "modulo" else "for its first row"
+                sentences.append(
+                    f"table `{name}`: {total} ids out of 0 to {table.rows - 1} were taken {how};"
+                    f" the first is {first_id} in row {sample} of {self.path.name}"
+                )
+        return sentences
+
+    def _bags(self, table: int, ids: Ints, present: Bools, samples: Ints) -> Bags:
+        spec = self.tables[table]
+        beyond = present & ((ids < 0) | (ids >= spec.rows)) & (not spec.hashed)
+        if beyond.any():
+            at, stray = int(beyond.argmax()), self.strays[table]
+            if not stray.count:
+                stray.first_id, stray.sample = int(ids[at]), int(samples[at]) + 1
+            stray.count += int(beyond.sum())
+            ids = np.where(beyond, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
+        return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
+
+    def _require_rows(self, ids: Ints, present: Bools, samples: Ints) -> None:
+        """(b, tables) ids. Raises InputError where tables whose spec calls them mistakes have no row for some."""
+        problems = []
+        for table, spec in enumerate(self.tables):
+            mine = ids[:, table]
+            beyond = np.flatnonzero(present[:, table] & ((mine < 0) | (mine >= spec.rows)))
+            if spec.out_of_range == "error" and not spec.hashed and len(beyond):
+                at = int(beyond[0])
+                more = f", nor are {len(beyond) - 1} more of this step" if len(beyond) > 1 else ""
+                where = f"row {int(samples[at]) + 1}, table `{self.table_names[table]}`"
+                problems.append(
+                    Problem(where, f"id {int(mine[at])} is not between 0 and {spec.rows - 1}{more}")
+                )
+        if problems:
+            raise InputError(
+                f"{self.path.name}: ids that no table has a row for",
+                problems=first_few(problems),
+                hint="`out_of_range: modulo` or `first` of the table maps them, and counts them",
+            )
+
+    def _parsed(self, samples: Ints) -> tuple[Ints, Bools]:
+        """(fields, which categories are there) of lines of text."""
+        fields = np.zeros((len(samples), _FIELDS), dtype=np.int64)
+        present = np.zeros((len(samples), CATEGORIES), dtype=np.bool_)
+        with self.path.open("rb") as stream:
+            for place, sample in enumerate(samples):
+                stream.seek(int(self._lines[sample]))
+                line = stream.readline().rstrip(b"\r\n").split(b"\t")
+                try:
+                    fields[place], present[place] = _numbers(line)
+                except (ValueError, OverflowError):
+                    raise InputError(
+                        f"{self.path.name}:{int(sample) + 1}  `{printable(line[0].decode('latin-1'), limit=20)}...`"
+                        f" is no label, {NUMBERS} numbers and {CATEGORIES} categories in hex"
+                    ) from None
+        return fields, present
+
+
+def _numbers(line: list[bytes]) -> tuple[list[int], list[bool]]:
+    if len(line) != _FIELDS or line[0] not in (b"0", b"1"):
+        raise ValueError("another number of fields")
+    numbers = [int(field or b"0") for field in line[: 1 + NUMBERS]]
+    categories = line[1 + NUMBERS :]
+    return numbers + [int(field or b"0", 16) for field in categories], [bool(field) for field in categories]
+
+
+def _require_one_id(path: Path, model: RecommenderSpec) -> None:
+    """Raises InputError where tables are to get more ids of a sample than the file has."""
+    problems = [
+        Problem(f"table `{one.name}`", f"`pooling` says {one.pooling:g} ids of a sample")
+        for one in model.classes
+        if one.pooling > 1
+    ]
+    if problems:
+        raise InputError(
+            f"{path}: a sample has one id for each table, and the plan counts on more",
+            problems=first_few(problems),
+            hint="plan with `pooling: 1` of these tables",
+        )
+
+
+def _require_clicked_or_not(path: Path, labels: Ints, samples: Ints) -> None:
+    """Raises InputError where a label is neither 0 nor 1."""
+    wrong = np.flatnonzero((labels != 0) & (labels != 1))
+    if len(wrong):
+        at = int(wrong[0])
+        raise InputError(
+            f"{path.name}: row {int(samples[at]) + 1} has label {int(labels[at])}; a label is 0 or 1"
+        )
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    """(samples, 40) int32, read as they are used. Raises InputError."""
+    size = path.stat().st_size
+    if size % (4 * _FIELDS) or not size:
+        raise InputError(f"{path}: {size} bytes are not samples of {4 * _FIELDS} bytes each")
+    return np.memmap(path, dtype="<i4", mode="r").reshape(-1, _FIELDS)
+
+
+def _line_starts(path: Path) -> Ints:
+    """(lines + 1,) where each line begins, and the end."""
+    starts, at = [np.zeros(1, dtype=np.int64)], 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            starts.append(np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + at + 1)
+            at += len(chunk)
+    found = np.concatenate(starts)
+    return found if found[-1] == at else np.append(found, at)

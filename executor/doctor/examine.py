@@ -14,9 +14,8 @@ from cost_models.communication.topology import group_of
 from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.errors import HostError
 from cost_models.files.whole import temporary_folder
-from executor.doctor.judging import BETWEEN, Assumptions
-from executor.doctor.readings import LATENCY, LINK, MATMUL, MEMORY, Examination
-from executor.microbenchmarks.workers import require_devices, result_of, run_workers
+from executor.doctor.readings import BETWEEN, LATENCY, LINK, MATMUL, MEMORY, Assumptions, Examination
+from executor.microbenchmarks.calibrate import require_devices, result_of, run_workers
 from planner.plan import Plan
 
 _LONGEST_SECONDS = 300.0
@@ -54,7 +53,7 @@ def _as_rank(processes: int, kind: str) -> Examination:
     import torch.distributed as dist
 
     from executor.doctor.measuring import examine_here
-    from executor.launch.meeting import join_job
+    from executor.launch.rendezvous import join_job
 
     ranks = int(os.environ["WORLD_SIZE"])
     if ranks != processes:
@@ -78,7 +77,7 @@ def assumptions_of(plan: Plan) -> Assumptions:
 
     A plan over several pools of GPUs, each with a profile of its own, says only what memory it needs.
     """
-    from executor.doctor.sizes import sizes_of  # imports torch
+    from executor.doctor.measuring import sizes_of  # imports torch
 
     needed = max(sum(parts.values()) for parts in plan.prediction.rank_memory)
     question = plan.question

@@ -4,6 +4,10 @@ Started as `python -m executor.doctor.measuring --rank 0 --world 2 --folder DIR 
 
 On a CPU the clock of work that a process does alone is its thread's, the fastest of every pass counts, and where
 something looks slow there are more passes, so that other load on the machine is not taken for slowness.
+
+How much an examination measures, and which pairs of ranks talk in which round.
+
+In a round every process has one partner at most.
 """
 
 from __future__ import annotations
@@ -12,22 +16,85 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from itertools import cycle
 from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
+import yaml
 
 from executor.doctor import readings
-from executor.doctor.judging import is_calm, judge
-from executor.doctor.sizes import Pairs, Sizes, batched, rounds_of_pairs, sizes_of
+from executor.doctor.readings import is_calm, judge
 from executor.faults.results import wrong_results
 from executor.messages import gather_json
-from executor.microbenchmarks.collectives import there_and_back
+from executor.microbenchmarks.calibrate import among_workers, result_of, worker_arguments
+from executor.microbenchmarks.links import there_and_back
 from executor.microbenchmarks.stopwatch import Stopwatch
-from executor.microbenchmarks.workers import among_workers, result_of, worker_arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes and repetitions of every check."""
+
+    dtype: torch.dtype
+    side: int
+    """Rows, columns and inner dimension of the product."""
+    copied_bytes: int
+    places: int
+    """Pairs of buffers that are copied in turn: on a CPU some pages are slower than others as long as they are kept."""
+    launches: int
+    """Kernels of one timed call."""
+    small_bytes: int
+    large_bytes: int
+    small_repeats: int
+    large_repeats: int
+    passes: int
+    """How often everything is measured; the least of each counts, and how far they are apart is the noise."""
+    pairs_at_once: int | None
+    """Pairs that talk at the same time; None: all, as in training. Processes of a CPU would wait for its cores."""
+    budget_seconds: float
+    """For the repetitions of one check in a pass."""
+
+
+def sizes_of(device: str) -> Sizes:
+    """Sizes for a kind of device: `cpu` or `cuda`."""
+    said = yaml.safe_load((files("executor.doctor") / "sizes.yaml").read_text(encoding="utf-8"))[device]
+    return Sizes(**said | {"dtype": getattr(torch, said["dtype"])})
+
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def rounds_of_pairs(ranks: int) -> list[Pairs]:
+    """Neighbours, then two rounds of other pairs, so that the slow member of a slow pair is met again with others.
+
+    0-1 2-3 …, then 1-2 3-4 … round the end, then each with the one half the way round; no pair twice.
+    """
+    half = (ranks + 1) // 2
+    rounds = [
+        [(first, first + 1) for first in range(0, ranks - 1, 2)],
+        [(first, (first + 1) % ranks) for first in range(1, ranks, 2)],
+        [(first, first + half) for first in range(ranks // 2)],
+    ]
+    seen: set[frozenset[int]] = set()
+    kept: list[Pairs] = []
+    for pairs in rounds:
+        fresh = [tuple(sorted(pair)) for pair in pairs if frozenset(pair) not in seen and len(set(pair)) == 2]
+        seen |= {frozenset(pair) for pair in fresh}
+        if fresh:
+            kept.append(tuple((low, high) for low, high in fresh))
+    return kept
+
+
+def batched(pairs: Pairs, at_once: int | None) -> list[Pairs]:
+    """The pairs of a round in batches of `at_once`; None: all together."""
+    size = at_once or max(1, len(pairs))
+    return [pairs[first : first + size] for first in range(0, len(pairs), size)]
+
 
 Call = Callable[[], object]
 Wrap = Callable[[str, tuple[int, ...], Call], Call]

@@ -1,9 +1,20 @@
-"""What the processes of an examination have measured: seconds of each check in several passes, and facts of hosts."""
+"""Readings of a machine that is examined, which of them are out of line, and what a plan assumes of them.
+
+What the processes of an examination have measured: seconds of each check in several passes, and facts of hosts.
+
+Who is slower than the others, beyond noise: the judgement of an examination.
+
+A device or pair is slow where its time is more than a tenth and more than three noise widths above the median of its
+kind: devices of one name, pairs within a node or between nodes. The noise is the largest of three: how far the least
+pass is from its next ones in its kind (`Reading.noise`), how far it is in its own, and how far ordinary ones of its
+kind are from one another. A rank all of whose pairs are slow is named in their place.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from cost_models.base import Spec
 from executor.faults import results
@@ -78,3 +89,236 @@ class Examination(Spec):
 def noise_of(readings: Sequence[Reading]) -> float:
     """The noise width of a check: that of the median reading."""
     return statistics.median(reading.noise for reading in readings)
+
+
+LEAST = 0.1
+"""Slower by less than this share is not reported: it is no reason to replace a node."""
+NOISE_WIDTHS = 3.0
+_CALM = 0.15
+"""Slower by more than this share can be seen on a calm machine."""
+ALL = "all ranks"
+BETWEEN = " between nodes"
+"""Added to a check of a pair on two hosts."""
+_NEAR_HALF = 1.4826
+"""Deviations of a normal distribution by the distance within which half of it is."""
+_FEWEST_PAIRS = 2
+"""Slow pairs of a rank from which on it is the rank that is slow, where it has no other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One problem that the examination found."""
+
+    who: str
+    """ "rank 2 (gpu17)", "ranks 0-3", "all ranks"."""
+    ranks: tuple[int, ...]
+    """Empty: all of them."""
+    check: str
+    share: float
+    """How much slower or less: 0.3 is 30 %."""
+    than: str
+    """ "the median", "the plan assumes"; empty: its result is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One check over all processes."""
+
+    check: str
+    typical: float
+    """Work in a second, of the median; seconds of a check of calls; bytes, Hz, cores of facts."""
+    worst: float
+    worst_of: str
+    noise: float | None
+    """None of what is a fact."""
+    assumed: float | None = None
+    """The same as the plan assumes it; None where it says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The checks and findings of an examination."""
+
+    checks: tuple[Judged, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """Rates and memory that a plan's prediction assumes."""
+
+    seconds: Mapping[str, float]
+    """Check → seconds of what it does."""
+    bytes_needed: float
+    """Memory of the fullest rank."""
+    known: bool
+    """Its constants are of this device rather than a datasheet's: slower than these is a finding."""
+
+
+def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
+    """Judge everything that was measured."""
+    checks: list[Judged] = []
+    findings = [_finding(one.ranks, one.check, 1.0, seen, than="") for one in seen.wrong]
+    for check, readings in _by_check(seen).items():
+        slow = _slow(readings, seen.hosts)
+        alone = len(readings[0].ranks) == 1
+        if alone:
+            findings += [_finding(reading.ranks, reading.check, share, seen) for reading, share in slow]
+        else:
+            findings += _of_pairs(check, readings, slow, seen)
+        assumed = None if plan is None else plan.seconds.get(check)
+        noise = noise_of(readings)
+        checks.append(_judged(check, readings, noise, assumed, seen))
+        if plan is not None and assumed is not None and plan.known:
+            typical = _median([reading.least for reading in readings])
+            share = typical / assumed - 1
+            if share > max(LEAST, NOISE_WIDTHS * noise):
+                findings.append(_finding((), check, share, seen, than="the plan assumes"))
+    for name, values in _facts(seen.hosts).items():
+        typical = statistics.median_high(values)
+        checks.append(_fact(name, values, typical, plan, seen))
+        findings += [
+            _finding((rank,), name, 1 - value / typical, seen)
+            for rank, value in enumerate(values)
+            if value < (1 - LEAST) * typical
+        ]
+    if plan is not None:
+        needed = plan.bytes_needed
+        findings += [
+            _finding((host.rank,), "free memory", 1 - host.free_bytes / needed, seen, than="the plan needs")
+            for host in seen.hosts
+            if host.free_bytes < needed
+        ]
+    return Judgement(checks=tuple(checks), findings=tuple(findings))
+
+
+def is_calm(seen: Examination) -> bool:
+    """Whether every process has a check with so little noise that it would show a slow device."""
+    least: dict[int, float] = {}
+    for check in OF_RANKS:
+        for reading in seen.of(check):
+            (rank,) = reading.ranks
+            least[rank] = min(least.get(rank, reading.noise), reading.noise)
+    return all(NOISE_WIDTHS * noise <= _CALM for noise in least.values())
+
+
+def _median(values: Sequence[float]) -> float:
+    """The lower of the middle two: of two processes the faster one is the measure."""
+    return statistics.median_low(values)
+
+
+def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple[Reading, float]]:
+    """Slow readings of one check, and by what share of the median of their kind."""
+    kinds: dict[tuple[str, ...], list[Reading]] = {}
+    for reading in readings:
+        kinds.setdefault(_kind(reading, hosts), []).append(reading)
+    found = []
+    for alike in kinds.values():
+        median = _median([reading.least for reading in alike])
+        noise = max(noise_of(alike), _spread([reading.least / median for reading in alike]))
+        for reading in alike:
+            share = reading.least / median - 1
+            if share > max(LEAST, NOISE_WIDTHS * noise, NOISE_WIDTHS * reading.noise):
+                found.append((reading, share))
+    return found
+
+
+def _spread(shares: Sequence[float]) -> float:
+    """The standard deviation of ordinary readings, from their median absolute deviation."""
+    return _median([abs(share - 1) for share in shares]) * _NEAR_HALF
+
+
+def _by_check(seen: Examination) -> dict[str, list[Reading]]:
+    """Check → its readings; those of pairs on two hosts are checks of their own."""
+    found: dict[str, list[Reading]] = {}
+    for check in (*OF_RANKS, *OF_PAIRS):
+        for reading in seen.of(check):
+            apart = len({seen.hosts[rank].host for rank in reading.ranks}) > 1
+            found.setdefault(check + BETWEEN if apart else check, []).append(reading)
+    return found
+
+
+def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
+    """The kind of a reading, whose members are compared: the same devices."""
+    return tuple(sorted(hosts[rank].device for rank in reading.ranks))
+
+
+def _finding(
+    ranks: tuple[int, ...], check: str, share: float, seen: Examination, *, than: str = "the median"
+) -> Finding:
+    return Finding(who=_who(ranks, seen), ranks=ranks, check=check, share=share, than=than)
+
+
+def _of_pairs(
+    check: str, readings: Sequence[Reading], slow: Sequence[tuple[Reading, float]], seen: Examination
+) -> Iterator[Finding]:
+    """Ranks all of whose pairs are slow, then slow pairs that these do not explain."""
+    shares = {reading.ranks: share for reading, share in slow}
+    members = sorted({rank for pair in shares for rank in pair})
+    named = []
+    for rank in members:
+        pairs = [reading.ranks for reading in readings if rank in reading.ranks]
+        if len(pairs) >= _FEWEST_PAIRS and all(pair in shares for pair in pairs):
+            named.append(rank)
+            least = min(shares[pair] for pair in pairs)
+            yield _finding((rank,), check, least, seen)
+    for pair, share in shares.items():
+        if not set(pair) & set(named):
+            yield _finding(pair, check, share, seen)
+
+
+def _who(ranks: Sequence[int], seen: Examination) -> str:
+    if not ranks:
+        return ALL
+    hosts = list(dict.fromkeys(seen.hosts[rank].host for rank in ranks))
+    names = "-".join(map(str, ranks))
+    return f"rank{'s' * (len(ranks) > 1)} {names} ({', '.join(hosts)})"
+
+
+def _judged(
+    check: str, readings: Sequence[Reading], noise: float, assumed: float | None, seen: Examination
+) -> Judged:
+    worst = max(readings, key=lambda reading: reading.least)
+    typical = _median([reading.least for reading in readings])
+    return Judged(
+        check=check,
+        typical=_rate(check, worst.work, typical),
+        worst=_rate(check, worst.work, worst.least),
+        worst_of=_who(worst.ranks, seen),
+        noise=noise,
+        assumed=None if assumed is None else _rate(check, worst.work, assumed),
+    )
+
+
+def _rate(check: str, work: float, seconds: float) -> float:
+    """The reported value: seconds of a call or a small message, else work in a second."""
+    return seconds / work if check.startswith((LAUNCH, LATENCY)) else work / seconds
+
+
+def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
+    """Name → a value of each rank, of which more is better."""
+    facts: dict[str, list[float]] = {"free memory": [float(one.free_bytes) for one in hosts]}
+    clocks = [one.clock for one in hosts if one.clock is not None]
+    if len(clocks) == len(hosts):
+        facts["clock"] = clocks
+    return facts | {"cores": [float(one.cores) for one in hosts]}
+
+
+def _fact(
+    name: str, values: Sequence[float], typical: float, plan: Assumptions | None, seen: Examination
+) -> Judged:
+    rank = min(range(len(values)), key=lambda at: values[at])
+    needed = plan.bytes_needed if plan is not None and name == "free memory" else None
+    return Judged(
+        check=name,
+        typical=typical,
+        worst=values[rank],
+        worst_of=_who((rank,), seen),
+        noise=None,
+        assumed=needed,
+    )

@@ -1,4 +1,27 @@
-"""All tables of a recommender as this rank holds them, stage by stage of a step.
+"""All tables of a model over all ranks, each sharded in its own way: whole, by rows, by columns, copied.
+
+Copies: every rank has all rows and looks its own samples up; gradients of the rows used travel in an all-gather,
+and each rank adds them up, where they are many a piece after another.
+
+Ways to shard a table over ranks: the slices of each, and how vectors and gradients travel.
+
+    whole    each table on one rank; ids go there, vectors come back in an all-to-all, uneven where tables are
+    columns  each rank has some columns of every row and gets all ids; vectors travel as those of whole tables, in the
+             same messages. Row-wise Adagrad keeps one number for a whole row: ranks that have columns of it add up
+             their squares. (Trainers that keep one number a slice train another model than with the table whole.)
+    rows     row r on rank r mod W, so that those used most are spread; partial sums travel in a reduce-scatter,
+             gradients in an all-gather
+    nodes    rows inside a node, tables whole between nodes: partial sums are added in the node that has the table, over
+             its fast links, and travel between nodes in an all-to-all among ranks of the same place in their nodes
+
+So one exchange serves all. Copies, which every rank has, are in `executor.embeddings.collection`.
+
+From a sharding to the slices of all tables, the same list on every rank.
+
+Hot rows, the first of a table, are copied on every rank; the rest is sharded as its option says. A sum over a bag is
+the sum over its hot ids and the one over its others, so both parts are tables of their own.
+
+All tables of a recommender as this rank holds them, stage by stage of a step.
 
     index exchange → lookup → forward exchange → (dense network) → backward exchange → update
 
@@ -7,24 +30,311 @@ Each stage is called for itself, so that it can be timed, and ends before the ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from cost_models.errors import InputError, Problem
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-from cost_models.specs.recommender.sharding import Sharding
+from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
-from executor.embeddings.copies import CopyExchange
 from executor.embeddings.exchanges import Alone, Peers, Router, Sent
-from executor.embeddings.holding import Holding, HostLink
+from executor.embeddings.holding import Holding, HostLink, RowOptimizer, device_share
 from executor.embeddings.places import Places, Slice
-from executor.embeddings.slicing import all_slices
-from executor.embeddings.updating import RowOptimizer
-from executor.embeddings.ways import Exchange, squares_of_rows
 from executor.mesh import make_groups
+
+
+def copy_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+    """One slice that all ranks have."""
+    return [table]
+
+
+class CopyExchange:
+    """Sends gradients of copied rows to all ranks: those of all tables together, a piece of each at a time."""
+
+    def __init__(self, peers: Peers, dtype: torch.dtype, at_once: int) -> None:
+        """Gradients travel as `dtype`, of about so many rows of a bag at once."""
+        self.peers, self.dtype, self.at_once = peers, dtype, at_once
+
+    def summed(self, mine: Mapping[Slice, RowGradients]) -> dict[Slice, list[RowGradients]]:
+        """Gradients of the rows that this rank's samples use → of those that any rank's samples use, added in the order
+        of ranks, a piece of each slice after another."""
+        if self.peers.size == 1 or not mine:
+            return {one: [gradients] for one, gradients in mine.items()}
+        rows_of = self.rows_of_ranks([one.rows for one in mine.values()])
+        pieces = {
+            one: _pieces([of[place] for of in rows_of], self.at_once * one.bags)
+            for place, one in enumerate(mine)
+        }
+        found: dict[Slice, list[RowGradients]] = {one: [] for one in mine}
+        for nth in range(max(map(len, pieces.values()))):
+            now = {one: of[nth] for one, of in pieces.items() if nth < len(of)}
+            for one, gradients in self._added_up(mine, now).items():
+                found[one].append(gradients)
+        return found
+
+    def rows_of_ranks(self, mine: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+        """By rank, then by slice: the rows that its samples use."""
+        counts = torch.tensor([len(rows) for rows in mine], device=mine[0].device)
+        of_ranks = self.peers.all_gather(counts).tolist()
+        rows = self.peers.all_gather_uneven(torch.cat(list(mine)), list(map(sum, of_ranks)))
+        return [cut(came, of) for came, of in zip(rows, of_ranks, strict=True)]
+
+    def _added_up(
+        self, mine: Mapping[Slice, RowGradients], now: Mapping[Slice, _Piece]
+    ) -> dict[Slice, RowGradients]:
+        """A piece of each of some slices: this rank's gradients of it → those of all ranks, added up."""
+        me, ranks = self.peers.rank, range(self.peers.size)
+        sends = [piece.of(me, mine[one].values) for one, piece in now.items()]
+        sizes = [[len(piece.rows[rank]) * one.width for one, piece in now.items()] for rank in ranks]
+        message = torch.cat([values.to(self.dtype).view(-1) for values in sends])
+        came = self.peers.all_gather_uneven(message, list(map(sum, sizes)))
+        values = [cut(of, each) for of, each in zip(came, sizes, strict=True)]
+        return {
+            one: _added(
+                torch.cat(piece.rows),
+                torch.cat([of[place].view(-1, one.width) for of in values]).float(),
+            )
+            for place, (one, piece) in enumerate(now.items())
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some of a slice's rows."""
+
+    rows: list[Tensor]
+    """Of each rank, those of them that its samples use."""
+    begins: list[int]
+    """Of each rank, where they begin among the rows that its samples use."""
+
+    def of(self, rank: int, values: Tensor) -> Tensor:
+        """(U, D) of a rank's rows → those of the piece."""
+        number = len(self.rows[rank])
+        return values if number == len(values) else values.narrow(0, self.begins[rank], number)
+
+
+def _pieces(rows_of: Sequence[Tensor], most: int) -> list[_Piece]:
+    """Rows that the samples of each rank use, rising → pieces of them: gradients of about `most` rows or fewer, those
+    of a row all in one piece."""
+    sizes = [len(rows) for rows in rows_of]
+    begins = [0] * len(sizes)
+    if sum(sizes) <= most:
+        return [_Piece(list(rows_of), begins)]
+    borders = torch.cat(list(rows_of)).sort().values[most::most].contiguous()
+    inner = torch.stack([torch.searchsorted(rows, borders) for rows in rows_of], dim=1)
+    return [
+        _Piece([rows[a:b] for rows, a, b in zip(rows_of, before, after, strict=True)], before)
+        for before, after in pairwise([begins, *inner.tolist(), sizes])
+    ]
+
+
+def _added(rows: Tensor, values: Tensor) -> RowGradients:
+    """(n,) rows, some of them several times, and their gradients → each row once, added in the order they are in."""
+    once = torch.ones(len(rows), dtype=torch.int32, device=rows.device)
+    return row_gradients(Bags(rows, once), values)
+
+
+def whole_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+    """The whole table, on its rank."""
+    return [replace(table, rank=placed.at[0])]
+
+
+def row_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+    """One on each rank; or, of so many slices on ranks of their own, sums that travel as whole tables do."""
+    if placed.at:
+        ways = len(placed.at)
+        return [
+            replace(table, form="whole", rank=rank, ways=ways, residue=residue)
+            for residue, rank in enumerate(placed.at)
+        ]
+    return [replace(table, rank=rank, ways=places.ranks, residue=rank) for rank in range(places.ranks)]
+
+
+def node_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+    """One on each rank of the table's node, or nodes."""
+    ranks = [node * places.per_node + place for node in placed.at for place in range(places.per_node)]
+    return [replace(table, rank=rank, ways=len(ranks), residue=residue) for residue, rank in enumerate(ranks)]
+
+
+class Exchange:
+    """Sends partial sums inside a node and then between nodes, and gradients back.
+
+    Whole tables have nothing to add up: every rank is a node of its own. Rows on all ranks lie in one node of them all.
+    """
+
+    def __init__(
+        self, node: Peers, across: Peers, held: Sequence[Slice], samples: int, empty: Tensor
+    ) -> None:
+        """`empty` is a tensor of no element, with the type and device of messages."""
+        self.node, self.across, self.empty = node, across, empty
+        tables = [one for one in held if one.residue % node.size == 0]
+        self.by_node: list[list[Slice]] = [[] for _ in range(across.size)]
+        for one in tables:
+            assert one.rank is not None
+            self.by_node[one.rank // node.size].append(one)
+        me = across.rank * node.size + node.rank
+        self.mine = [one for one in held if one.rank == me]
+        self.sizes = [[samples * one.bags * one.width for one in of] for of in self.by_node]
+        self.counts = list(map(sum, self.sizes))
+        self.my_sizes = self.sizes[across.rank]
+        self._message = empty
+
+    def room(self) -> dict[Slice, Tensor]:
+        """Where this rank's slices write what they add to the samples of all: (nodes, places, b · bags · D) each.
+
+        Samples of the ranks at one place of their nodes are added up by the one at that place of this node.
+        """
+        self._message = self.empty.new_empty(self.node.size, self.across.size, sum(self.my_sizes))
+        parts = cut(_in_order(self._message), self.my_sizes, dim=2)
+        return dict(zip(self.mine, parts, strict=True))
+
+    def forward(self) -> dict[Slice, Tensor]:
+        """What was written → (b · bags, D) of this rank's samples, by the first slice of each table in each of its
+        nodes."""
+        if not any(self.counts):
+            return {}
+        message, self._message = self._message, self.empty
+        sums = self.node.reduce_scatter(message.view(self.node.size, -1))
+        came = self.across.exchange(sums, [sum(self.my_sizes)] * self.across.size, self.counts)
+        every = [one for of in self.by_node for one in of]
+        parts = cut(came, [size for sizes in self.sizes for size in sizes])
+        return {one: part.view(-1, one.width) for one, part in zip(every, parts, strict=True)}
+
+    def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
+        """(b · bags, D) gradients by the first slice of each table → (nodes, places, b · bags · D) of this rank's,
+        parts of what came."""
+        if not any(self.counts):
+            return {}
+        message = torch.cat([self.empty, *(gradients[one].reshape(-1) for of in self.by_node for one in of)])
+        came = self.across.exchange(message, self.counts, [sum(self.my_sizes)] * self.across.size)
+        node = self.node.all_gather(came).view(self.node.size, self.across.size, -1)
+        return dict(zip(self.mine, cut(_in_order(node), self.my_sizes, dim=2), strict=True))
+
+
+def _in_order(message: Tensor) -> Tensor:
+    """(places, nodes, n) → (nodes, places, n), the order of ranks; with one of either it is that already."""
+    return message if 1 in message.shape[:2] else message.transpose(0, 1)
+
+
+def column_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+    """As many slices as the option says, of columns side by side, as even as may be."""
+    count = placed.option.shards
+    borders = [table.end * index // count for index in range(count + 1)]
+    return [
+        replace(table, rank=rank, begin=begin, end=end)
+        for rank, (begin, end) in zip(placed.at, pairwise(borders), strict=True)
+    ]
+
+
+def squares_of_rows(
+    peers: Peers, held: Sequence[Slice], mine: Mapping[Slice, Tensor], device: torch.device
+) -> dict[Slice, Tensor]:
+    """(U,) sums of squares over a slice's columns → over the columns of the whole rows, added in their order."""
+    groups: dict[tuple[int, int], list[Slice]] = {}
+    for one in held:
+        groups.setdefault((one.table, one.first), []).append(one)
+    here = [group for group in groups.values() if any(one.rank == peers.rank for one in group)]
+    empty = torch.empty(0, dtype=torch.float64, device=device)
+    sends, comes = [], []
+    for rank in range(peers.size):
+        shared = (
+            [group for group in here if any(one.rank == rank for one in group)] if rank != peers.rank else []
+        )
+        sends.append(
+            torch.cat([empty, *(mine[one] for group in shared for one in group if one.rank == peers.rank)])
+        )
+        comes.append([one for group in shared for one in group if one.rank == rank])
+    rows = {id(group): len(next(mine[one] for one in group if one in mine)) for group in here}
+    group_of = {one: id(group) for group in here for one in group}
+    sizes = [[rows[group_of[one]] for one in of] for of in comes]
+    came = peers.all_to_all(sends, [sum(of) for of in sizes])
+    parts = dict(mine)
+    for of, message, lengths in zip(comes, came, sizes, strict=True):
+        parts.update(zip(of, cut(message, lengths), strict=True))
+    totals: dict[Slice, Tensor] = {}
+    for group in here:
+        total = sum((parts[one] for one in group[1:]), parts[group[0]])
+        totals |= {one: total for one in group if one.rank == peers.rank}
+    return totals
+
+
+_WAYS = {
+    "whole": whole_slices,
+    "column": column_slices,
+    "row": row_slices,
+    "node-row": node_slices,
+    "copy": copy_slices,
+}
+"""What each form makes of a table: the same for all, so that a new one is a file and a line."""
+
+
+def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) -> list[Slice]:
+    """Every slice of every table, by table.
+
+    Raises:
+        InputError: places that are not there, or more slices than columns or rows; all problems at once.
+    """
+    problems = [
+        Problem(f"table:{index}", complaint)
+        for index, (table, placed) in enumerate(zip(tables, sharding.tables, strict=True))
+        if (complaint := _impossible(table, placed, places))
+    ]
+    if problems:
+        raise InputError("the sharding does not go with these ranks", problems=problems)
+    return [
+        one
+        for index, (table, placed) in enumerate(zip(tables, sharding.tables, strict=True))
+        for one in _slices(index, table, placed, places)
+    ]
+
+
+def _slices(index: int, table: TableSpec, placed: TablePlacement, places: Places) -> list[Slice]:
+    share = device_share(placed.option)
+    bags = int(table.pooling) if table.combiner == "concat" else 1
+    complete = Slice(
+        table=index,
+        form=placed.option.form,
+        rows=table.rows,
+        end=table.width,
+        bags=bags,
+        cached=share,
+        hashed=table.hashed,
+    )
+    copy, rest = hot_and_rest(complete, placed)
+    return [*copy, *_WAYS[placed.option.form](rest, placed, places)]
+
+
+def _impossible(table: TableSpec, placed: TablePlacement, places: Places) -> str:
+    form = placed.option.form
+    there = places.nodes if form == "node-row" else places.ranks
+    missing = [place for place in placed.at if place >= there]
+    if missing:
+        return f"there is no {'node' if form == 'node-row' else 'GPU'} {missing[0]}; the last is {there - 1}"
+    if form == "column" and placed.option.shards > table.width:
+        return f"{placed.option.shards} slices of {table.width} columns"
+    if table.hashed and placed.option.hot:
+        return "nobody knows which keys are hot before they come; `hot` is for row numbers"
+    return ""
+
+
+def hot_and_rest(table: Slice, placed: TablePlacement) -> tuple[list[Slice], Slice]:
+    """(the copy of its hot rows, or none; the rest of the table)."""
+    hot = hot_rows(table.rows, placed.option.hot)
+    if not hot:
+        return [], table
+    copy = replace(table, form="copy", rows=hot, cached=1.0)
+    return [copy], replace(table, first=hot, rows=table.rows - hot)
+
+
+def hot_rows(rows: int, share: float) -> int:
+    """Number of rows that are copied: never all of them."""
+    return min(round(rows * share), rows - 1)
+
 
 AT_ONCE = 8
 """Gradients of rows that are gathered, or updated with, at once: as many as so many ranks' samples have vectors."""

@@ -1,4 +1,19 @@
-"""A slice of a table on a rank: rows and optimizer states on the device, in host memory, or on both.
+"""The tables that a rank holds: keys of their rows, their memory, their updates.
+
+Hashed keys: ids of any size, each of which gets the next free row of its slice when it is first trained on.
+
+A hash table with open addressing (linear probing) has key and row of each, 8 B each, in so many entries that half of
+them stay empty: 32 B a row. Everything is done for all keys of a batch at once, in an order that follows from the keys
+and what was there, so every rank and every device that sees the same keys gives them the same rows.
+
+Optimizers of embedding rows: they touch only the rows that a batch uses.
+
+sgd              w ← w − η·g
+adagrad          s ← s + g²          w ← w − η·g / (√s + ε)
+rowwise-adagrad  s ← s + mean(g²)    one s a row (Gupta et al. 2014)
+adam             moments of the rows used only; their correction counts all steps (Kingma & Ba 2015)
+
+A slice of a table on a rank: rows and optimizer states on the device, in host memory, or on both.
 
 Rows in host memory that a batch uses come up for the lookup, their gradients go down for the update. On a CPU device
 and host memory are the same; they are kept and counted apart, as on a GPU.
@@ -10,6 +25,7 @@ a rank makes its rows without those of others, on any device alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +34,163 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from cost_models.errors import InputError
 from cost_models.specs.recommender.sharding import Option
+from cost_models.specs.recommender.training import TableOptimizer
 from executor.draws import bits_of, key_of, shifted
 from executor.embeddings.bags import Bags, RowGradients, pooled
-from executor.embeddings.keys import KeyTable
 from executor.embeddings.places import Slice
-from executor.embeddings.updating import RowOptimizer
 from executor.pinned import pinned_zeros
+
+LOAD = 0.5
+"""Share of the entries that are taken when all rows are (`hash_load` of the stack)."""
+EMPTY = -(1 << 63)
+"""What stands where no key is; no id is so small."""
+_FACTOR = -7046029254386353131
+_SHIFT = 32
+
+
+class KeyTable:
+    """A hash table from keys to rows, which are assigned from 0 up to `rows`."""
+
+    def __init__(self, rows: int, device: torch.device, *, name: str) -> None:
+        """`name` of the table, for errors."""
+        self.rows, self.name = rows, name
+        entries = max(1, math.ceil(rows / LOAD))
+        self.keys = torch.full((entries,), EMPTY, dtype=torch.int64, device=device)
+        self.places = torch.zeros(entries, dtype=torch.int64, device=device)
+        self.used = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its entries."""
+        return self.keys.nbytes + self.places.nbytes
+
+    def find(self, keys: Tensor) -> Tensor:
+        """(n,) rows of keys; −1 of those that have none."""
+        found = torch.full_like(keys, -1)
+        at, pending = self._first(keys), torch.arange(len(keys), device=keys.device)
+        while len(pending):
+            there = self.keys[at[pending]]
+            same = there == keys[pending]
+            found[pending[same]] = self.places[at[pending[same]]]
+            pending = pending[~same & (there != EMPTY)]
+            at[pending] = (at[pending] + 1) % len(self.keys)
+        return found
+
+    def add(self, keys: Tensor) -> Tensor:
+        """(n,) keys that have no row, each once → the rows that they get, one after another.
+
+        Raises:
+            InputError: there are not as many left.
+        """
+        if self.used + len(keys) > self.rows:
+            raise InputError(
+                f"table `{self.name}` has no row left for {self.used + len(keys) - self.rows} new keys: all"
+                f" {self.rows} that lie here are taken",
+                hint="more `rows` of the table; a rank that holds a part of them needs some to spare",
+            )
+        rows = torch.arange(self.used, self.used + len(keys), device=keys.device)
+        at, pending = self._first(keys), torch.arange(len(keys), device=keys.device)
+        while len(pending):
+            mine = pending[self.keys[at[pending]] == EMPTY]
+            mine = mine[at[mine].argsort(stable=True)]
+            wanted = at[mine]
+            first = torch.ones(len(mine), dtype=torch.bool, device=keys.device)
+            first[1:] = wanted[1:] != wanted[:-1]
+            put = mine[first]
+            self.keys[at[put]], self.places[at[put]] = keys[put], rows[put]
+            pending = pending[self.keys[at[pending]] != keys[pending]]
+            at[pending] = (at[pending] + 1) % len(self.keys)
+        self.used += len(keys)
+        return rows
+
+    def by_row(self) -> Tensor:
+        """(rows,) the key of each row; EMPTY where it has none."""
+        keys = torch.full((self.rows,), EMPTY, dtype=torch.int64, device=self.keys.device)
+        taken = self.keys != EMPTY
+        keys[self.places[taken]] = self.keys[taken]
+        return keys
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        self.keys.fill_(EMPTY)
+        self.used = 0
+
+    def _first(self, keys: Tensor) -> Tensor:
+        """(n,) entry at which the search for each key begins."""
+        mixed = keys * _FACTOR
+        mixed = (mixed ^ ((mixed >> _SHIFT) & ((1 << _SHIFT) - 1))) * _FACTOR
+        return (mixed >> 1 & ((1 << 62) - 1)) % len(self.keys)
+
+
+_EPSILON = 1e-8
+_BETAS = (0.9, 0.999)
+_STATES: dict[TableOptimizer, tuple[str, ...]] = {
+    "sgd": (),
+    "rowwise-adagrad": ("momentum",),
+    "adagrad": ("momentum",),
+    "adam": ("exp_avg", "exp_avg_sq"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptimizer:
+    """The update rule of rows: one for all tables."""
+
+    kind: TableOptimizer
+
+    @property
+    def by_row(self) -> bool:
+        """Whether it keeps one number for a row of any width."""
+        return self.kind == "rowwise-adagrad"
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of its states of each row."""
+        return _STATES[self.kind]
+
+    def states(self, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
+        """Zeros, (rows, width) or (rows,), for each name."""
+        shape = (rows,) if self.by_row else (rows, width)
+        return {name: torch.zeros(shape, device=device) for name in self.state_names}
+
+    def apply(
+        self,
+        weights: Tensor,
+        states: dict[str, Tensor],
+        rows: Tensor,
+        gradients: Tensor,
+        squares: Tensor | None,
+        rate: float,
+        step: int,
+    ) -> None:
+        """Update the rows, each of them once; `squares` are means over whole rows, `step` counts from 1."""
+        change = self._change(states, rows, gradients.float(), squares, step)
+        weights[rows] = weights[rows].float().sub_(change, alpha=rate).to(weights.dtype)
+
+    def _change(
+        self, states: dict[str, Tensor], rows: Tensor, gradients: Tensor, squares: Tensor | None, step: int
+    ) -> Tensor:
+        if self.kind == "sgd":
+            return gradients
+        if self.kind == "adam":
+            return _adam(states, rows, gradients, step)
+        added = gradients.square() if squares is None else squares
+        momentum = states["momentum"]
+        now = momentum[rows] + added
+        momentum[rows] = now
+        scale = now.sqrt() + _EPSILON
+        return gradients / (scale if squares is None else scale[:, None])
+
+
+def _adam(states: dict[str, Tensor], rows: Tensor, gradients: Tensor, step: int) -> Tensor:
+    first, second = _BETAS
+    mean = states["exp_avg"][rows].mul_(first).add_(gradients, alpha=1 - first)
+    square = states["exp_avg_sq"][rows].mul_(second).addcmul_(gradients, gradients, value=1 - second)
+    states["exp_avg"][rows], states["exp_avg_sq"][rows] = mean, square
+    scale = (square / (1 - second**step)).sqrt_().add_(_EPSILON)
+    return mean / (1 - first**step) / scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from executor.axes.expert import Exchange, ExchangeSizes
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags
-from executor.embeddings.collection import AT_ONCE, Embeddings, ids_of_part
-from executor.embeddings.copies import CopyExchange
+from executor.embeddings.collection import AT_ONCE, CopyExchange, Embeddings, ids_of_part
 from executor.embeddings.exchanges import Parts, Peers, Router
 from executor.embeddings.places import Slice
 from executor.models.experts import Run, routers

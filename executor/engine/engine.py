@@ -14,24 +14,21 @@ from torch.distributed.tensor import DTensor
 
 from cost_models.operators.accumulation import loss_chunk
 from cost_models.operators.parameters import padded_vocabulary
-from executor.axes.axis import Axis, Rank
-from executor.axes.context.attention import ContextAxis
+from executor.axes.axis import Axis, Rank, share_of_targets
+from executor.axes.context import ContextAxis
 from executor.axes.data import DataAxis, synchronise_only_when
 from executor.axes.expert import ExpertAxis, expert_place
 from executor.axes.offload.hook import OffloadAxis
 from executor.axes.overlap import OverlapAxis
 from executor.axes.pipeline import PipelineAxis, PipelineStep, make_pipeline
-from executor.axes.recompute import RecomputeAxis
-from executor.axes.replicas import share_of_targets
 from executor.axes.tensor import TensorAxis
-from executor.engine.compiled import compile_blocks
+from executor.engine.blocks import RecomputeAxis, compile_blocks
 from executor.engine.optimizer import Optimizer
 from executor.engine.weights import fill_quantised, frozen, made_of, make_room, owned, parameter_names
 from executor.mesh import local, make_group_over, with_values
 from executor.models.initial import InitialValues, Values
 from executor.models.transformer import Transformer
-from executor.models.tuning.adapters import add_adapters
-from executor.models.tuning.freezing import freeze
+from executor.models.tuning.adapters import add_adapters, freeze
 from executor.models.tuning.quantised import quantise
 from executor.run_config import NO_TARGET, EngineOptions
 from executor.timing import Carried
@@ -256,7 +253,7 @@ class Engine(Rank):
             if self.plan.training.tuning is not None:
                 add_adapters(part, self.plan.training.tuning)
         if self.plan.training.precision == "fp8":
-            from executor.engine.fp8 import multiply_in_fp8  # torchao is there where fp8 is asked for
+            from executor.engine.blocks import multiply_in_fp8  # torchao is there where fp8 is asked for
 
             multiply_in_fp8(part, emulate=self.options.emulate_fp8)
         for axis in self.axes:

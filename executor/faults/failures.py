@@ -1,13 +1,19 @@
-"""Failures of ranks: written by the rank, read by its launcher, and worded for people.
+"""Failures of ranks, as files that the launcher reads and tells of in words.
+
+A disk without room for what a run writes beside its checkpoints, and what a run can go on from.
+
+Failures of ranks: written by the rank, read by its launcher, and worded for people.
 
 A `final` failure would happen again: the run is not started again for it.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Collection, Container, Iterable, Sequence
 from contextlib import suppress
@@ -16,9 +22,46 @@ from typing import Any
 
 from cost_models.errors import HostError, InputError, MeshwrightError, Problem, RunError
 from cost_models.units import format_bytes
+from executor.checkpoints.manifest import Folder
 from executor.clock import date
-from executor.faults.full_disk import ON, ON_WITHOUT, last_checkpoint, no_room
 from executor.faults.heartbeat import LAUNCH, PHASES, Sign, read_signs, write_into_sign
+
+ON = "the same command with --resume goes on; with fewer GPUs, make another plan and resume with that"
+ON_WITHOUT = "with --checkpoint FOLDER a run goes on when ranks are lost"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PROBE_BYTES = 1 << 16
+
+
+def error_of_full_disk(error: OSError, folder: Path, saved: Path | None) -> RunError | None:
+    """The error of a rank that could not write a file of the run; None where there was room."""
+    if error.errno not in _FULL:
+        return None
+    return RunError(
+        f"`{error.filename or folder}`: {(error.strerror or str(error)).lower()}",
+        problems=[last_checkpoint(saved)],
+        hint=f"make room, then {ON_WITHOUT if saved is None else ON.partition(';')[0]}",
+    )
+
+
+def no_room(folder: Path, saved: Path | None) -> RunError | None:
+    """The error of a disk so full that no rank could say a word; None where there is room."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            stream.write(bytes(_PROBE_BYTES))
+    except OSError as error:
+        return error_of_full_disk(error, folder, saved)
+    return None
+
+
+def last_checkpoint(saved: Path | None) -> Problem:
+    """The newest checkpoint that a run can go on from, as a line of an error."""
+    if saved is None:
+        return Problem("last checkpoint", "none is kept")
+    newest = Folder(saved).complete()[:1]
+    return Problem(
+        "last checkpoint", f"of step {newest[0]}, in {saved}" if newest else f"none yet, in {saved}"
+    )
+
 
 _FAILURE = "failure-{rank}.json"
 _FAILED = "failed"

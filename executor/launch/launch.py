@@ -1,21 +1,539 @@
-"""Run a plan here: check plan and host, start torchrun, follow its progress, read its report."""
+"""Run a plan here: check plan and host, start torchrun on one node or several, follow its progress, read its report.
+
+Several nodes of one run: how their torchruns meet, which ranks each of them started, and who is still there.
+
+Launchers do not know of one another. Each gives its ranks a token, which these put into their signs in the folder that
+all nodes see; so a launcher knows that what lies there is of this run, which ranks are its own, and which are of
+launchers that answered when the run failed.
+
+Follows a run from its launcher: hands on steps and notes, sees that it must end, and passes a wish to stop on.
+
+Start a plan's ranks here with torchrun, follow them to their end, and say why they failed.
+
+Run a plan here: check plan and host, start torchrun, follow its progress, read its report.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from types import FrameType
+from typing import Any, get_args
 
-from cost_models.errors import UnknownNameError
-from cost_models.files.whole import temporary_folder
+from cost_models.errors import (
+    WARNING,
+    HostError,
+    InputError,
+    MeshwrightError,
+    Problem,
+    RunError,
+    StoppedError,
+    UnknownNameError,
+)
+from cost_models.files.whole import lock, lock_alone, temporary_folder
+from executor.clock import STARTED, date
 from executor.families import training_of
-from executor.launch.follower import OnNote, OnStep
-from executor.launch.nodes import Nodes, alone_in, require_nodes
-from executor.launch.torchrun import run_ranks, stopped
-from executor.measure.any_report import AnyReport, load_any_report
+from executor.faults import failures
+from executor.faults.failures import read_failures, what_happened
+from executor.faults.heartbeat import LAUNCH, delete_signs, read_sign, read_signs
+from executor.launch.environment import LOOPBACK, on_this_machine, worker_environment
+from executor.measure.any_report import AnyReport, load_any_report, save_report
 from executor.requirements import cuda_devices, require_host, require_torch, require_world
-from executor.run_config import REPORT, Backend, RunConfig, require_descent, require_places
+from executor.run_config import (
+    FAILED_CHECKS,
+    LOCK,
+    OWNERS,
+    PROGRESS,
+    REPORT,
+    STOP,
+    STOPPED,
+    Backend,
+    RunConfig,
+    require_descent,
+    require_places,
+)
 from planner.plan import AnyPlan, load_any_plan, save_plan
+
+_ANSWER = "launcher-{token}"
+_ANSWER_POLL_SECONDS = 0.1
+_ENDING_SECONDS = 5.0
+"""How long ranks of a launcher that was killed may take to end."""
+_NAME_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """The number of nodes, which share the ranks evenly, and where several meet."""
+
+    count: int = 1
+    rendezvous: str | None = None
+    """`host:port` on one of them, free; the run ends where that one is lost."""
+
+    @property
+    def here(self) -> bool:
+        """Whether all are on this machine: one node, or several that meet on loopback."""
+        return self.count == 1 or (self.rendezvous or "").rpartition(":")[0] in (LOOPBACK, "localhost")
+
+    def arguments(self, ranks: int, longest_wait: float, folder: Path, logs: Path) -> list[str]:
+        """The rendezvous arguments of torchrun on each node; nodes wait `longest_wait` seconds for one another.
+
+        A single node meets nobody: its torchrun keeps what it knows in a file beside `logs`.
+
+        Several meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes
+        of a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the
+        same name in different places are not told apart.
+        """
+        share = ["--nproc-per-node", str(ranks // self.count)]
+        if self.count == 1:
+            alone = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
+            alone += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright"]
+            return ["--nnodes", "1", *alone, "--local-addr", LOOPBACK, *share]
+        assert self.rendezvous is not None
+        name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
+        place = f"{LOOPBACK}:{self.rendezvous.rpartition(':')[2]}" if self.here else self.rendezvous
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", place]
+        meeting += ["--rdzv-id", f"meshwright-{name}"]
+        meeting += ["--local-addr", LOOPBACK] if self.here else []
+        wait = ["--rdzv-conf", f"join_timeout={max(1, round(longest_wait))}"]
+        return ["--nnodes", str(self.count), *meeting, *wait, *share]
+
+
+def rendezvous_file(logs: Path) -> Path:
+    """The file in which torchrun of a single node keeps its rendezvous."""
+    return logs.with_name("rendezvous")
+
+
+def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None:
+    """Raise InputError where so many nodes cannot share the ranks."""
+    if nodes.count < 1:
+        raise InputError(f"a run has one node or more, not {nodes.count}")
+    if nodes.count == 1 and nodes.rendezvous is not None:
+        raise InputError("one node has nobody to meet", hint="--nodes says how many there are")
+    if nodes.count == 1:
+        return
+    if inside:
+        raise InputError(
+            "this process is a rank already, started by torchrun or the like",
+            hint="leave out --nodes, or start `meshwright run` once on each node",
+        )
+    if ranks % nodes.count:
+        raise InputError(f"the plan has {ranks} ranks, which {nodes.count} nodes cannot share evenly")
+    host, _, port = (nodes.rendezvous or "").rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(
+            "several nodes need a place to meet", hint="--rendezvous HOST:PORT, the same on each of them"
+        )
+    if not kept:
+        raise InputError("several nodes need a folder for the report that all of them see", hint="out_dir")
+
+
+@contextmanager
+def alone_in(folders: Iterable[Path | None], meeting: str) -> Iterator[list[int]]:
+    """Keep other runs out of these folders; launchers that say the same place of `meeting` share them.
+
+    The locks go with the descriptors, once every process that has them is gone.
+
+    Raises:
+        InputError: another run writes there.
+        HostError: this is the first node, and something listens at the place already.
+    """
+    with ExitStack() as stack:
+        held = []
+        for folder in filter(None, folders):
+            folder.mkdir(parents=True, exist_ok=True)
+            held.append(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644))
+            stack.callback(os.close, held[-1])
+            _lock(held[-1], folder, meeting)
+        yield held
+
+
+def _lock(descriptor: int, folder: Path, meeting: str) -> None:
+    until = time.monotonic() + _ENDING_SECONDS
+    while (first := lock_alone(descriptor)) is False:
+        if meeting and os.pread(descriptor, len(meeting) + 1, 0) == meeting.encode():
+            break
+        if time.monotonic() > until:
+            raise InputError(
+                f"another run writes to `{folder}`", hint="name another folder, or wait for its end"
+            )
+        time.sleep(_ANSWER_POLL_SECONDS)
+    else:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, meeting.encode(), 0)
+    if first and meeting and _is_open(meeting):
+        raise HostError(
+            f"--rendezvous {meeting}: another program listens there, no node of this run",
+            hint="name a free port of one of the nodes",
+        )
+    if meeting:
+        lock(descriptor)
+
+
+def _is_open(place: str) -> bool:
+    host, _, port = place.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=_ENDING_SECONDS):
+        return True
+    return False
+
+
+def failed_checks(folder: Path) -> list[dict[str, str]]:
+    """The launcher and the host of each node that came back with wrong results, once for each time."""
+    path = folder / FAILED_CHECKS
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def require_not_left_out(folder: Path) -> None:
+    """Raise HostError where this host has failed twice."""
+    host = socket.gethostname()
+    if sum(line["host"] == host for line in failed_checks(folder)) > 1:
+        raise HostError(
+            f"this node ({host}) gave wrong results twice and is left out",
+            hint=f"once it is repaired, delete {folder / FAILED_CHECKS}",
+        )
+
+
+class Launch:
+    """One launcher's part of a run."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self.token = uuid.uuid4().hex
+        self._folder, self._ranks = folder, ranks
+        self._begun = False
+
+    def begun(self) -> bool:
+        """Whether its ranks have met all others; before, the folder may hold what an earlier run left."""
+        self._begun = self._begun or bool(self.ranks())
+        return self._begun
+
+    def ranks(self) -> frozenset[int]:
+        """The ranks that this launcher started."""
+        return self._started_by({self.token})
+
+    def has_first_rank(self) -> bool:
+        """Whether rank 0 is among them: that launcher tells of the steps."""
+        return read_sign(self._folder, 0).get("launch") == self.token
+
+    def roll_call(self, longest_seconds: float) -> frozenset[int]:
+        """Answer, and wait for the others to; returns all ranks of launchers that are still there."""
+        (self._folder / _ANSWER.format(token=self.token)).touch()
+        deadline = time.monotonic() + longest_seconds
+        while True:
+            names = [path.name for path in self._folder.glob(_ANSWER.format(token="*"))]
+            here = self._started_by({name.partition("-")[2] for name in names})
+            if len(here) == self._ranks or time.monotonic() > deadline:
+                return here
+            time.sleep(_ANSWER_POLL_SECONDS)
+
+    def _started_by(self, tokens: set[str]) -> frozenset[int]:
+        return frozenset(
+            rank for rank, sign in read_signs(self._folder).items() if sign.get("launch") in tokens
+        )
+
+
+def delete_answers(folder: Path) -> None:
+    """Delete what launchers of an earlier run answered, before the ranks of a new one start."""
+    for path in folder.glob(_ANSWER.format(token="*")):
+        path.unlink(missing_ok=True)
+
+
+OnStep = Callable[[dict[str, Any]], None]
+"""Called with step, loss, gradient_norm, seconds, measured (False in the warm-up) and at (when it ended)."""
+OnNote = Callable[[str], None]
+"""Called with what a person should know: a resume, a restart."""
+
+_POLL_SECONDS = 0.05
+_SHARED_POLL_SECONDS = 0.5
+"""Seconds between looks at a folder that several nodes share."""
+_LAST_WORDS_SECONDS = 1.0
+"""How long other ranks have to write why they failed, after a failure that would happen again."""
+_WAITING_SECONDS = 5.0
+"""How long after a failure on several nodes it is said that the run waits."""
+_SWEPT_SECONDS = 5.0
+"""How long torchrun may be without its file; it deletes it when it ends."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """Follows a run: reports steps and notes, and decides when it must end."""
+
+    launch: Launch
+    folder: Path
+    logs: Path
+    ranks: int
+    nodes: Nodes
+    restarts: int
+    timeout: float
+    on_step: OnStep
+    on_note: OnNote
+    told: int = 0
+    """How many lines of progress were handed on."""
+    failed_at: float | None = None
+    """When a failure was first seen that the ranks have not got over."""
+    said: bool = False
+    swept_at: float | None = None
+    """When torchrun's file was first missed."""
+
+    def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until torchrun ends or a failure is final. A first Ctrl-C asks the ranks to stop, a second ends them."""
+        poll = _POLL_SECONDS if self.nodes.count == 1 else _SHARED_POLL_SECONDS
+        while True:
+            try:
+                ended = process.poll() is not None
+                if self.nodes.count == 1 or self.launch.begun():
+                    self._hand_on()
+                    given_up = self._given_up()
+                    if ended or given_up:
+                        return
+                elif ended:
+                    return
+                if self.swept() or not self.folder.is_dir():
+                    return
+                time.sleep(poll)
+            except KeyboardInterrupt:
+                if (self.folder / STOP).exists() or (self.nodes.count > 1 and not self.launch.begun()):
+                    raise
+                (self.folder / STOP).write_text(self.launch.token, "utf-8")
+                self.on_note("stopping after this step; Ctrl-C again stops at once")
+
+    def swept(self) -> bool:
+        """Whether the rendezvous file of a single node is gone: torchrun then neither restarts ranks nor ends."""
+        if self.nodes.count > 1 or rendezvous_file(self.logs).exists():
+            return False
+        self.swept_at = self.swept_at or time.monotonic()
+        return time.monotonic() - self.swept_at > _SWEPT_SECONDS
+
+    def _given_up(self) -> bool:
+        """Whether a rank failed for good, and the others had time to write why."""
+        failures = read_failures(self.folder)
+        if not failures:
+            self.failed_at, self.said = None, False
+            return False
+        self.failed_at = self.failed_at or time.monotonic()
+        since = time.monotonic() - self.failed_at
+        if any(
+            one["final"] or (one.get("left_out") and one["launch"] == self.launch.token) for one in failures
+        ):
+            return since > _LAST_WORDS_SECONDS
+        if self.nodes.count > 1 and self.restarts and not self.said and since > _WAITING_SECONDS:
+            self.said = True
+            what = what_happened(self.folder, self.ranks, self.launch.ranks())
+            self.on_note(
+                f"{what}; waiting up to {self.timeout:.0f} s for all nodes: the same command on another one takes the"
+                " place of one that is lost"
+            )
+        return False
+
+    def _hand_on(self) -> None:
+        """Report new lines of progress, where rank 0 was started here."""
+        progress = self.folder / PROGRESS
+        if not progress.exists():
+            return
+        lines = progress.read_text("utf-8").split("\n")[self.told : -1]
+        self.told += len(lines)
+        if not lines or (self.nodes.count > 1 and not self.launch.has_first_rank()):
+            return
+        for text in lines:
+            line = json.loads(text)
+            if "note" in line:
+                self.on_note(line["note"])
+            elif "step" in line:
+                self.on_step(line)
+
+
+_ROLL_CALL_SECONDS = 15.0
+"""How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
+_SHUTDOWN_SECONDS = "10"
+"""Seconds after which torchrun kills a rank that does not end, as one that was stopped by SIGSTOP."""
+_KILL_SECONDS = 10.0
+"""Beyond the shutdown: when torchrun is killed because it does not end."""
+
+
+def run_ranks(
+    ranks: int,
+    config: RunConfig,
+    logs: Path,
+    arguments: list[str],
+    *,
+    on_step: OnStep,
+    on_note: OnNote,
+    locks: Sequence[int] = (),
+) -> None:
+    """Run the ranks until their report is in the run's folder; their output goes to files under `logs`. torchrun holds
+    the `locks`, too.
+
+    Of several nodes each calls it; the one with rank 0 reports steps.
+
+    Ranks that fail after every step was measured leave a report of these; then that is a note, and no error.
+
+    Raises:
+        RunError, InputError, HostError: a rank failed, and was not to be started again.
+        StoppedError: it was stopped by Ctrl-C or SIGTERM, after a whole step.
+    """
+    folder, nodes = config.out, Nodes(count=config.nodes, rendezvous=config.rendezvous)
+    assert folder is not None
+    restarts = config.restarts if config.saving is not None else 0
+    if nodes.count == 1:
+        clear_run_folder(folder)  # of several, others may have begun; their first rank does it
+        (folder / FAILED_CHECKS).unlink(missing_ok=True)
+    elif not nodes.here:
+        require_not_left_out(folder)
+    launch = Launch(folder, ranks)
+    process = _start(
+        [*nodes.arguments(ranks, config.timeout, folder, logs), "--max-restarts", str(restarts)],
+        logs,
+        arguments,
+        launch,
+        nodes,
+        locks,
+    )
+    follower = Follower(launch, folder, logs, ranks, nodes, restarts, config.timeout, on_step, on_note)
+    try:
+        with _terminated_like_interrupted():
+            follower.until_the_end(process)
+    finally:
+        _end(process, kill=follower.swept())
+    if nodes.count > 1 and not launch.begun():
+        raise _never_begun(launch, folder, logs)
+    if (folder / STOPPED).exists():
+        where = json.loads((folder / STOPPED).read_text("utf-8"))
+        raise stopped(where["step"], where["saved"])
+    if process.returncode != 0 or not (folder / REPORT).exists():
+        error = (
+            _swept(logs)
+            if follower.swept()
+            else _failure(launch, folder, logs, ranks, nodes, config.checkpoint)
+        )
+        if not (folder / REPORT).exists():
+            raise error
+        _add_note(folder / REPORT, WARNING + error.headline, on_note)
+
+
+def _add_note(path: Path, note: str, on_note: OnNote) -> None:
+    """Report what happened after the report was kept (`executor.transformer.diagnosis`), and put it into the report."""
+    on_note(note)
+    report = load_any_report(path)
+    if note not in report.notes:
+        save_report(report.model_copy(update={"notes": (*report.notes, note)}), path)
+
+
+def clear_run_folder(folder: Path) -> None:
+    """Delete what an earlier run left in the folder."""
+    for old in (PROGRESS, REPORT, STOP, STOPPED, OWNERS):
+        (folder / old).unlink(missing_ok=True)
+    delete_signs(folder)
+    failures.delete_failures(folder)
+    delete_answers(folder)
+
+
+def _failure(
+    launch: Launch, folder: Path, logs: Path, ranks: int, nodes: Nodes, saved: Path | None
+) -> MeshwrightError:
+    answered: frozenset[int] = frozenset()
+    if (
+        nodes.count > 1
+        and folder.is_dir()
+        and not any(one["final"] or "left_out" in one for one in failures.read_failures(folder))
+    ):
+        answered = launch.roll_call(_ROLL_CALL_SECONDS)
+    return failures.failure_error(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
+
+
+def _swept(logs: Path) -> RunError:
+    """The error of a run whose temporary folder is gone: torchrun can then neither end nor start ranks again."""
+    return RunError(
+        f"the run's temporary folder {logs.parent} was deleted while it went on",
+        hint="keep what clears temporary files away from it, or set TMPDIR to a folder that is left alone",
+    )
+
+
+def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
+    """The error of a run whose nodes did not meet, or whose ranks here failed before they met the others."""
+    for failure in failures.read_failures(folder):
+        if failure.get("launch") == launch.token and "headline" in failure:
+            return failures.error_of_fields(failure)
+    return RunError(
+        "the nodes did not come together",
+        problems=[Problem("", line) for line in failures.last_lines([logs / "torchrun.log"])],
+        hint="start the same command on each node; --rendezvous names a free port of one of them",
+    )
+
+
+def _start(
+    how: list[str], logs: Path, arguments: list[str], launch: Launch, nodes: Nodes, locks: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "executor.launch.agent", *how]
+    command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.rank", *arguments]
+    logs.mkdir(parents=True)
+    environment = worker_environment() | {LAUNCH: launch.token, STARTED: str(date())}
+    if nodes.count == 1:
+        rendezvous_file(logs).touch()
+    if nodes.here:
+        environment = on_this_machine(environment)
+    environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
+    # With the agent's own store, ranks that start again find the addresses of those that are gone (torch 2.13).
+    environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    with (logs / "torchrun.log").open("wb") as stream:
+        return subprocess.Popen(
+            command,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            pass_fds=locks,
+        )
+
+
+def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """End torchrun, which ends its ranks; where it is killed they end themselves (`executor.launch.environment`)."""
+    if process.poll() is None and not kill:
+        os.killpg(process.pid, signal.SIGTERM)
+        shutdown = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(shutdown + _KILL_SECONDS)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def stopped(step: int, saved: int | None) -> StoppedError:
+    """The error of a run that stopped on request after `step`; `saved` is its newest checkpoint."""
+    if saved is None:
+        return StoppedError(
+            f"stopped after step {step}; nothing was saved",
+            hint="with --checkpoint FOLDER a run can go on later",
+        )
+    return StoppedError(
+        f"stopped after step {step}, which is saved", hint="the same command with --resume goes on"
+    )
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Treat a scheduler's SIGTERM as Ctrl-C inside the block; outside the main thread nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_plan(

@@ -18,22 +18,21 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import HostError, InputError, MeshwrightError
+from executor.clock import StartClock, began, timing_groups
 from executor.families import training_of
 from executor.faults import failures
-from executor.faults.full_disk import error_of_full_disk
+from executor.faults.failures import error_of_full_disk
 from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.faults.stopping import StopRequest, largest_count, last_words, write_stopped
-from executor.launch import meeting
+from executor.launch import rendezvous
 from executor.launch.environment import PARENT, end_with_parent
-from executor.launch.nodes import delete_answers
+from executor.launch.launch import clear_run_folder, delete_answers
 from executor.launch.record import FileWatcher, process_began
-from executor.launch.returning import FailedCheck, check_returned
-from executor.launch.torchrun import clear_run_folder
+from executor.launch.rendezvous import FailedCheck, check_returned
 from executor.measure.any_report import AnyReport, save_report
 from executor.measure.memory import OutOfMemoryError
 from executor.requirements import require_world
 from executor.run_config import REPORT, RunConfig
-from executor.starting import StartClock, began, timing_groups
 from executor.steps import Stopped
 from planner.plan import AnyPlan, load_any_plan
 
@@ -83,12 +82,14 @@ def _work(
     clock = StartClock(began(process_began(), restarts))
     clock.end("processes")
     begun = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
-    device = meeting.join_job(backend, restarts)
+    device = rendezvous.join_job(backend, restarts)
     starts = largest_count(device, max(restarts, int(begun))) + 1  # a node that joins later counts from 0
     if starts > 1:
         check_returned(out_dir, device)
-    meeting.require_same_job(plan, config, device)
-    watcher = _meet(out_dir, starts, meeting.owners_of_all_ranks(meeting.owner(plan, config)), device, config)
+    rendezvous.require_same_job(plan, config, device)
+    watcher = _meet(
+        out_dir, starts, rendezvous.owners_of_all_ranks(rendezvous.owner(plan, config)), device, config
+    )
     clock.end("groups")
     watcher.clock = clock
     heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
@@ -122,7 +123,7 @@ def _meet(
     """
     own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
     first = dist.get_rank() == 0
-    ours = first and starts > 1 and (own_launcher or meeting.is_owned_by(out_dir, owners))
+    ours = first and starts > 1 and (own_launcher or rendezvous.is_owned_by(out_dir, owners))
     again = bool(largest_count(device, int(ours)))
     every = None if config.saving is None else config.saving.every
     watcher = FileWatcher(out_dir, again=again, start=starts, every=every)
@@ -133,7 +134,7 @@ def _meet(
             watcher.note(f"start {starts}: {failures.what_happened(out_dir, dist.get_world_size())}")
             failures.delete_failures(out_dir)
             delete_answers(out_dir)
-        meeting.write_owners(out_dir, owners)
+        rendezvous.write_owners(out_dir, owners)
     dist.barrier()
     return watcher
 

@@ -1,6 +1,6 @@
 """The running record of a run: a JSON line for every step, save, restart and note, kept when ranks are started again.
 
-What times mean, and what is made of them: `executor.measure.operations`.
+What times mean, and what is made of them: `executor.measure.any_report`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import psutil
 
 from executor.clock import boot_date, date
 from executor.faults.heartbeat import last_sign, naming
-from executor.measure.any_report import AnyReport, load_any_report, save_report
-from executor.measure.operations import operations_of_record
+from executor.measure.any_report import AnyReport, load_any_report, operations_of_record, save_report
 from executor.run_config import PROGRESS, REPORT
 from executor.steps import Progress, Watcher
 

@@ -1,11 +1,20 @@
-"""Reports of runs: the fields and files that all families of models have."""
+"""Reports of runs: what those of all families hold, and the account of saves, failures and restarts.
+
+What saves and failures took of a run's time, read from its running record.
+
+The record's lines partition the time from the first step to the last: a step's line ends a step, a save's line ends
+what training waited for, a restart's line ends the time from the last sign of life until training goes on. What was
+begun after the last line and before that sign was lost, as were steps that were trained again.
+
+Reports of runs: the fields and files that all families of models have.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -15,8 +24,191 @@ from pydantic import BeforeValidator, Field
 from cost_models.base import Spec
 from cost_models.families import family_of_plan_kind, load
 from cost_models.files.whole import write_whole
-from executor.measure.operations import OperationsReport
-from executor.starting import StartReport
+from executor.clock import StartReport
+
+PARTS = ("training", "saving", "lost_work", "restarting")
+"""Of the time of a run, as a forecast calls them."""
+
+
+class SaveReport(Spec):
+    """One checkpoint."""
+
+    step: int
+    blocked_seconds: float
+    """Training waited: for the copy to host memory, and for the checkpoint before this one to be written; for its own
+    writing where it was the last."""
+    flush_seconds: float | None = None
+    """Until it could be read, from when training went on; None: the ranks were lost before that."""
+    bytes: int | None = None
+    """Its size on the disk."""
+
+
+class RestartReport(Spec):
+    """The ranks were lost and started again."""
+
+    start: int
+    """Number of this start; the first restart is start 2."""
+    detection_seconds: float
+    """From the last sign of life until the ranks were started again."""
+    starting_seconds: float
+    """From there until the model was built: the interpreter, torch, the process group."""
+    loading_seconds: float
+    """Finding the newest whole checkpoint and reading it."""
+    resumed_step: int
+    """The step after which training goes on."""
+    steps_lost: int
+    """Steps that were done and are done again."""
+
+    @property
+    def seconds(self) -> float:
+        """From the last sign of life until training goes on."""
+        return self.detection_seconds + self.starting_seconds + self.loading_seconds
+
+
+class OperationsReport(Spec):
+    """Where the time of a run went, and its saves and restarts one by one."""
+
+    every: int
+    """Steps from one checkpoint to the next."""
+    steps: int
+    """Steps that were kept."""
+    parts: dict[str, float]
+    """Seconds from the first step to the last: `training` of steps that were kept, `saving` (blocked), `lost_work` of
+    steps and beginnings that were done again, `restarting`."""
+    saves: tuple[SaveReport, ...] = ()
+    restarts: tuple[RestartReport, ...] = ()
+
+    @property
+    def wall_seconds(self) -> float:
+        """From the first step to the last."""
+        return sum(self.parts.values())
+
+    @property
+    def failures(self) -> int:
+        """How often the ranks were lost: a start that fails again has no restart of its own."""
+        return self.restarts[-1].start - 1 if self.restarts else 0
+
+    @property
+    def goodput(self) -> float:
+        """Share of the time in which steps were trained that were kept."""
+        return self.parts["training"] / self.wall_seconds if self.wall_seconds else 1.0
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean seconds of a step that was kept, all that is between two of them included."""
+        return self.parts["training"] / self.steps
+
+    @property
+    def mean_save(self) -> MeanSave:
+        """The mean checkpoint, without the last, beside which no training goes on."""
+        among = self.saves[:-1] or self.saves
+        flushes = [save.flush_seconds for save in among if save.flush_seconds is not None]
+        sizes = [save.bytes for save in self.saves if save.bytes is not None]
+        return MeanSave(
+            blocked=_mean([save.blocked_seconds for save in among]),
+            flush=_mean(flushes),
+            size=_mean(sizes),
+        )
+
+    @property
+    def mean_restart(self) -> MeanRestart:
+        """The mean restart without further losses; of others only their end counts."""
+        starts = [1, *(one.start for one in self.restarts)]
+        whole = [one for one, before in zip(self.restarts, starts, strict=False) if one.start == before + 1]
+        return MeanRestart(
+            detection=_mean([one.detection_seconds for one in whole]),
+            starting=_mean([one.starting_seconds for one in self.restarts]),
+            loading=_mean([one.loading_seconds for one in self.restarts]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MeanRestart:
+    """A restart on average, in seconds."""
+
+    detection: float
+    starting: float
+    loading: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSave:
+    """A checkpoint on average: seconds and bytes."""
+
+    blocked: float
+    flush: float
+    size: float
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else 0.0
+
+
+def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> OperationsReport | None:
+    """The account of a running record (`executor.launch.record`); None where no step was trained."""
+    steps = [line for line in lines if "step" in line]
+    if not steps:
+        return None
+    parts = dict.fromkeys(PARTS, 0.0)
+    kept: dict[int, float] = {}
+    until = steps[0]["at"] - steps[0]["seconds"]
+    for line in lines:
+        if line.get("at", until) < until or "saved" in line or "note" in line:
+            continue  # written beside training, or words
+        took, until = line["at"] - until, line["at"]
+        if "step" in line:
+            parts["lost_work"] += kept.pop(line["step"], 0.0)
+            kept[line["step"]] = took
+        elif "save" in line:
+            parts["saving"] += took
+        else:
+            gone = min(took, line["detection_seconds"] + line["starting_seconds"] + line["loading_seconds"])
+            parts["restarting"] += gone
+            parts["lost_work"] += took - gone
+    parts["training"] = sum(kept.values())
+    return OperationsReport(
+        every=every, steps=len(kept), parts=parts, saves=_saves(lines), restarts=_restarts(lines)
+    )
+
+
+def _saves(lines: Sequence[Mapping[str, Any]]) -> tuple[SaveReport, ...]:
+    """The saves of every start in turn; after a restart a step may be saved again."""
+    found: list[SaveReport] = []
+    for start in _starts(lines):
+        written = {line["saved"]: line for line in start if "saved" in line}
+        for line in start:
+            if "save" in line:
+                about = written.get(line["save"], {})
+                found.append(
+                    SaveReport(
+                        step=line["save"],
+                        blocked_seconds=line["blocked_seconds"],
+                        flush_seconds=about.get("flush_seconds"),
+                        bytes=about.get("bytes"),
+                    )
+                )
+    return tuple(found)
+
+
+def _starts(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The lines of each start of the ranks."""
+    starts: list[list[Mapping[str, Any]]] = [[]]
+    for line in lines:
+        if "restart" in line:
+            starts.append([])
+        starts[-1].append(line)
+    return starts
+
+
+def _restarts(lines: Sequence[Mapping[str, Any]]) -> tuple[RestartReport, ...]:
+    return tuple(
+        RestartReport(
+            start=line["restart"], **{name: line[name] for name in RestartReport.model_fields if name in line}
+        )
+        for line in lines
+        if "restart" in line
+    )
+
 
 Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """What JSON has no number for, such as the loss of a run that diverged, is `null` there."""

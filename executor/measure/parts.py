@@ -1,4 +1,17 @@
-"""Splits one recorded step of each rank into parts that add up to the step, which ends with its slowest rank.
+"""Time of a step by part: spans of the step, kernels of the profiler, and the trace file of both.
+
+Records every pass and every wait of this rank in a step, on a clock that all ranks start together.
+
+All ranks leave a barrier, and that moment is zero on each of them: clocks of different hosts need not agree, and spans
+of different ranks are as far off as ranks left it apart. Watching slows a step down a little.
+
+A Chrome trace of one step, predicted and measured under one another on every rank (Perfetto, chrome://tracing).
+
+A process of the trace is a rank of the run; its lanes are the predicted step of its pipeline rank, the passes it ran
+and its update, and what it waited for meanwhile. Where blocks live in host memory, lanes of the link and the CPU
+follow, each as predicted and as measured. All start at zero.
+
+Splits one recorded step of each rank into parts that add up to the step, which ends with its slowest rank.
 
 compute    operators of forward and backward
 host       what drives them: Python, autograd, dispatch; on a GPU also when nothing is queued
@@ -19,22 +32,330 @@ machine stretches operators and the rest alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._autograd import DeviceType
+from torch._C._profiler import _RecordFunctionFast
 from torch.autograd.profiler_util import FunctionEvent
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
+from cost_models.axes.offload.moves import LANE_NAMES, Lane, MoveSpan, predicted_moves
+from cost_models.files.whole import write_whole
+from cost_models.pipeline.pricing import PredictedSpan, predicted_spans
 from cost_models.schedules.actions import KINDS
-from executor.measure.step_spans import StepSpans, WaitSpan, WorkSpan, record_steps
-from executor.timing import AXES, OFFLOAD, Waits, finish, lap_between, mark_on
+from executor.mesh import Place
+from executor.messages import gather_json
+from executor.timing import (
+    AXES,
+    OFFLOAD,
+    WAITS,
+    Carried,
+    Mark,
+    Pass,
+    Wait,
+    Waits,
+    finish,
+    lap_between,
+    mark_on,
+)
+from planner.plan import Plan
 
 if TYPE_CHECKING:
     from executor.engine.engine import Engine
+
+
+class WorkSpan(NamedTuple):
+    """One pass of one microbatch; seconds from the common start."""
+
+    kind: str
+    """The letter of the action table: F, B, I, W."""
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+
+class WaitSpan(NamedTuple):
+    """One interval in which the rank waited for one of `WAITS`; seconds from the common start."""
+
+    axis: str
+    start: float
+    end: float
+    thread: float
+    """CPU time that the training thread spent on it nevertheless."""
+
+
+class CarriedSpan(NamedTuple):
+    """One copy between device and host memory, or one update there; seconds from the common start."""
+
+    lane: Lane
+    block: int
+    """-1: of no block in particular."""
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpans:
+    """One recorded step of one rank; seconds from the common start."""
+
+    rank: int
+    place: Place
+    work: tuple[WorkSpan, ...]
+    waits: tuple[WaitSpan, ...]
+    """The waits of both phases, in order."""
+    carried: tuple[CarriedSpan, ...] = ()
+    """Of a layout with blocks in host memory."""
+    update_start: float
+    """The end of forward and backward."""
+    end: float
+    forward_backward_thread: float
+    """CPU time of the training thread in forward and backward, waits included."""
+    update_thread: float
+    """Likewise in the update."""
+
+    def waits_in_phase(self, *, update: bool) -> list[WaitSpan]:
+        """The waits in forward and backward, or those in the update."""
+        return [wait for wait in self.waits if (wait.start >= self.update_start) == update]
+
+
+def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[StepSpans]:
+    """Train a step on each batch and return the recording of each; a profiler sees steps, passes and waits by name."""
+    waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
+    steps = []
+    for number, batch in enumerate(batches):
+        engine.passes.kept = []
+        finish(engine.device)
+        dist.barrier()
+        origin = mark_on(engine.device)
+        carried: list[Carried] = []
+        engine.record(carried)
+        with record_function(f"ProfilerStep#{number}"), waits.watching():
+            engine.forward_backward(*batch)
+            middle = mark_on(engine.device)
+            with _RecordFunctionFast("optimizer step"):
+                engine.update()
+            end = mark_on(engine.device)
+        engine.record(None)
+        seen, engine.passes.kept = engine.passes.kept, None
+        steps.append(_spans(engine.place, origin, middle, end, seen, waits.take(), carried))
+    return steps
+
+
+def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, float]:
+    """Which of `WAITS` → median over the steps of the seconds waited in one phase; empty without steps."""
+    if not steps:
+        return {}
+    each = [step.waits_in_phase(update=update) for step in steps]
+    return {
+        axis: statistics.median(
+            sum(wait.end - wait.start for wait in waits if wait.axis == axis) for waits in each
+        )
+        for axis in WAITS
+    }
+
+
+def typical_thread(steps: Sequence[StepSpans], *, update: bool) -> float | None:
+    """Median over the steps of the CPU time that the training thread spent in those waits; None without steps."""
+    if not steps:
+        return None
+    return statistics.median(
+        sum(wait.thread for wait in step.waits_in_phase(update=update)) for step in steps
+    )
+
+
+def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
+    """The recorded step of median length, of every rank of the job; every rank calls it."""
+    everyone = [[_step_of(one) for one in rank] for rank in gather_json([asdict(step) for step in steps])]
+    ends = [max(rank[index].end for rank in everyone) for index in range(len(steps))]
+    typical = ends.index(statistics.median_low(ends))
+    return [rank[typical] for rank in everyone]
+
+
+def _step_of(told: dict[str, Any]) -> StepSpans:
+    """The step that another rank sent as JSON."""
+    work = tuple(WorkSpan(*one) for one in told["work"])
+    waits = tuple(WaitSpan(*one) for one in told["waits"])
+    carried = tuple(CarriedSpan(*one) for one in told["carried"])
+    return StepSpans(
+        **{**told, "place": Place(**told["place"]), "work": work, "waits": waits, "carried": carried}
+    )
+
+
+def _spans(
+    place: Place,
+    origin: Mark,
+    middle: Mark,
+    end: Mark,
+    passes: Sequence[Pass],
+    waits: Sequence[Wait],
+    carried: Sequence[Carried],
+) -> StepSpans:
+    def when(mark: Mark) -> float:
+        return lap_between(origin, mark).wall
+
+    return StepSpans(
+        rank=dist.get_rank(),
+        place=place,
+        work=tuple(
+            WorkSpan(one.kind, one.stage, one.microbatch, when(one.start), when(one.end)) for one in passes
+        ),
+        waits=tuple(
+            WaitSpan(one.axis, when(one.start), when(one.end), lap_between(one.start, one.end).thread)
+            for one in waits
+        ),
+        carried=tuple(
+            CarriedSpan(one.lane, one.block, max(0.0, when(one.start)), when(one.end)) for one in carried
+        ),
+        update_start=when(middle),
+        end=when(end),
+        forward_backward_thread=lap_between(origin, middle).thread,
+        update_thread=lap_between(middle, end).thread,
+    )
+
+
+LANES = (
+    "predicted",
+    "measured",
+    "waits for others",
+    *(f"{name}, {said}" for name in LANE_NAMES.values() for said in ("predicted", "measured")),
+)
+"""By thread id."""
+_PREDICTED, _MEASURED, _WAITS, *_ = range(len(LANES))
+_MICROSECONDS = 1e6
+_NAMES = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weights"}
+_COLOURS = {
+    "F": "thread_state_running",
+    "B": "thread_state_runnable",
+    "I": "thread_state_runnable",
+    "W": "thread_state_iowait",
+}
+Event = dict[str, Any]
+
+
+def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
+    """The document: complete events in microseconds, names of ranks and lanes, arrows from sender to receiver."""
+    predicted = predicted_spans(plan.question, plan.layout)
+    moves = predicted_moves(plan.question, plan.layout)
+    events: list[Event] = []
+    numbers = count(1)
+    for step in sorted(steps, key=lambda step: step.rank):
+        events += [_predicted(step.rank, span) for span in predicted if span.rank == step.place.pp]
+        events += _measured(step)
+        events += [_moved(step.rank, move) for move in moves if move.rank == step.place.pp]
+        events += [_carried(step.rank, one) for one in step.carried]
+        lanes = {event["tid"] for event in events if event["pid"] == step.rank}
+        events += _names(step, sorted(lanes | {_WAITS}))
+    for lane in (_PREDICTED, _MEASURED):
+        events += _arrows(
+            [event for event in events if event["ph"] == "X" and event["tid"] == lane], steps, numbers
+        )
+    return {
+        "displayTimeUnit": "ms",
+        "traceEvents": events,
+        "otherData": {
+            "layout": str(plan.layout),
+            "predicted_step_seconds": plan.prediction.step_seconds,
+            "measured_step_seconds": max(step.end for step in steps),
+        },
+    }
+
+
+def save_trace(trace: dict[str, Any], path: Path) -> None:
+    """Write JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(trace, allow_nan=False))
+
+
+def _names(step: StepSpans, lanes: Sequence[int]) -> Iterable[Event]:
+    place = step.place
+    where = f"rank {step.rank} (pp {place.pp}, dp {place.dp}, cp {place.cp}, tp {place.tp})"
+    yield {"ph": "M", "name": "process_name", "pid": step.rank, "args": {"name": where}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": step.rank, "args": {"sort_index": step.rank}}
+    for lane in lanes:
+        yield {"ph": "M", "name": "thread_name", "pid": step.rank, "tid": lane, "args": {"name": LANES[lane]}}
+        yield {
+            "ph": "M",
+            "name": "thread_sort_index",
+            "pid": step.rank,
+            "tid": lane,
+            "args": {"sort_index": lane},
+        }
+
+
+def _predicted(rank: int, span: PredictedSpan) -> Event:
+    return _span(rank, _PREDICTED, span.kind, span.stage, span.microbatch, span.start, span.end)
+
+
+def _moved(rank: int, move: MoveSpan) -> Event:
+    """A predicted move, in its lane."""
+    return _span(rank, _lane(move.lane), f"{move.what} {move.block}", -1, -1, move.start, move.end)
+
+
+def _carried(rank: int, one: CarriedSpan) -> Event:
+    """A measured one, in the lane below."""
+    name = f"block {one.block}" if one.block >= 0 else "other"
+    return _span(rank, _lane(one.lane) + 1, name, -1, -1, one.start, one.end)
+
+
+def _lane(lane: Lane) -> int:
+    """The thread id of a lane as predicted; as measured it is the next."""
+    return _WAITS + 1 + 2 * list(LANE_NAMES).index(lane)
+
+
+def _measured(step: StepSpans) -> Iterable[Event]:
+    for span in step.work:
+        yield _span(step.rank, _MEASURED, *span)
+    yield _span(step.rank, _MEASURED, "update", -1, -1, step.update_start, step.end)
+    for wait in step.waits:
+        yield _span(step.rank, _WAITS, wait.axis, -1, -1, wait.start, wait.end)
+
+
+def _span(rank: int, lane: int, kind: str, stage: int, microbatch: int, start: float, end: float) -> Event:
+    event: Event = {
+        "ph": "X",
+        "name": kind,
+        "cat": LANES[lane],
+        "pid": rank,
+        "tid": lane,
+        "ts": start * _MICROSECONDS,
+        "dur": (end - start) * _MICROSECONDS,
+    }
+    if kind in _NAMES:
+        event["name"] = f"{_NAMES[kind]} {microbatch}"
+        event["cname"] = _COLOURS[kind]
+        event["args"] = {"kind": kind, "stage": stage, "microbatch": microbatch}
+    return event
+
+
+def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterable[int]) -> list[Event]:
+    """Arrows from the end of each pass to the start of the one on another rank that needed it."""
+    pipeline_of = {step.rank: (step.place.dp, step.place.cp, step.place.tp) for step in steps}
+    sent = {}
+    for event in spans:
+        said = event.get("args")
+        if said and said["kind"] != "W":
+            sent[pipeline_of[event["pid"]], said["kind"] == "F", said["stage"], said["microbatch"]] = event
+    arrows: list[Event] = []
+    ids = iter(numbers)
+    for (pipeline, forward, stage, microbatch), event in sent.items():
+        sender = sent.get((pipeline, forward, stage + (-1 if forward else 1), microbatch))
+        if sender is None or sender["pid"] == event["pid"]:
+            continue
+        common = {"name": "hands on", "cat": event["cat"], "id": next(ids), "tid": event["tid"]}
+        leaves, arrives = sender["ts"] + sender["dur"], event["ts"]
+        arrows.append({"ph": "s", "pid": sender["pid"], "ts": leaves, **common})
+        arrows.append({"ph": "f", "bp": "e", "pid": event["pid"], "ts": arrives, **common})
+    return arrows
+
 
 STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), OFFLOAD, "bubble", "optimizer", "other")
 

@@ -16,13 +16,10 @@ import torch.distributed as dist
 
 from cost_models.measured.calibration.measurements import Measurement, quietest
 from executor.microbenchmarks import kernels
-from executor.microbenchmarks.collectives import collectives
-from executor.microbenchmarks.host import host_overhead, tiny_engines
-from executor.microbenchmarks.offload import offload
-from executor.microbenchmarks.scale import Scale, scale_of
-from executor.microbenchmarks.stopwatch import Stopwatch
-from executor.microbenchmarks.tables import tables
-from executor.microbenchmarks.workers import among_workers, announce, result_of, worker_arguments
+from executor.microbenchmarks.calibrate import among_workers, announce, result_of, worker_arguments
+from executor.microbenchmarks.kernels import tables
+from executor.microbenchmarks.links import collectives, host_overhead, offload, tiny_engines
+from executor.microbenchmarks.stopwatch import Scale, Stopwatch, scale_of
 
 _QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.04
 _TOUCHED_BYTES = 2**28

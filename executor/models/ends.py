@@ -1,17 +1,94 @@
-"""What lies before the blocks and behind them: embedded tokens, positions and types, an encoder's transform, norms.
+"""Ends of a model: embedding, head, and the loss in chunks.
+
+Cross-entropy of the output layer without all of its logits at once: some tokens at a time.
+
+A chunk's logits become probabilities, these the gradient of its logits, and that is multiplied into the gradients of
+its hidden states and of the output matrix before the next chunk's are made: nothing of the size of the logits is left
+for the backward pass, which only scales, and no product is run twice. So do Liger-Kernel and torch 2.13's
+`linear_cross_entropy`; why this is neither: docs/decisions/0015-the-loss-in-chunks.md.
+
+Shape legend: T tokens, D model, V vocabulary, C tokens of a chunk.
+
+What lies before the blocks and behind them: embedded tokens, positions and types, an encoder's transform, norms.
 
 Shape legend: B batch, S sequence, D model.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.feed_forward import ACTIVATIONS
-from executor.models.mixing.sequence import Sequence, WholeSequence
+from executor.models.mixing.positions import Sequence, WholeSequence
+
+
+class ChunkOfLogits(nn.Module):
+    """A chunk's logits, their loss and its gradient. Eagerly there are two copies of the logits in fp32 for a moment,
+    compiled none."""
+
+    def forward(self, x_CD: Tensor, weight_VD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the losses in fp32, and its gradient, (C, V) in the type of the weights."""
+        scores_CV = F.log_softmax(F.linear(x_CD, weight_VD).float(), dim=-1)
+        targets_C1 = targets_C.unsqueeze(1)
+        if torch.compiler.is_compiling():  # it fuses what is not done in place
+            hits_CV = targets_C1 == torch.arange(len(weight_VD), device=targets_C.device)
+            return -scores_CV.gather(1, targets_C1).sum(), (scores_CV.exp() - hits_CV.float()).to(x_CD.dtype)
+        total = F.nll_loss(scores_CV, targets_C, reduction="sum")
+        less_C1 = scores_CV.new_full(targets_C1.shape, -1.0)
+        return total, scores_CV.exp_().scatter_add_(1, targets_C1, less_C1).to(x_CD.dtype)
+
+
+def chunked_loss(
+    x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int, of_logits: ChunkOfLogits | None = None
+) -> Tensor:
+    """Mean cross-entropy of `x @ weight.T` in fp32, from the logits of `chunk` tokens at a time.
+
+    `of_logits` may have been compiled. Takes one backward pass; a second one of the same graph raises RuntimeError.
+    """
+    how = of_logits or ChunkOfLogits()
+    value: Tensor = _ChunkedLoss.apply(x_TD, weight_VD, targets_T, chunk, how)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Gradients wait undivided by the number of tokens: in 16 bits the quotients would lose the small ones."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int, of_logits: ChunkOfLogits
+    ) -> Tensor:
+        learns = any(ctx.needs_input_grad)
+        total = torch.zeros((), device=x_TD.device)
+        if learns:
+            dx_TD, dweight_VD = torch.empty_like(x_TD), torch.zeros_like(weight_VD)
+        for first in range(0, len(x_TD), chunk):
+            rows = slice(first, first + chunk)
+            x_CD, targets_C = x_TD[rows], targets_T[rows]
+            of_chunk, gradient_CV = of_logits(x_CD, weight_VD, targets_C)
+            total += of_chunk
+            if learns:
+                torch.mm(gradient_CV, weight_VD, out=dx_TD[rows])
+                torch.addmm(dweight_VD, gradient_CV.t(), x_CD, out=dweight_VD)
+            del gradient_CV  # before the next chunk's logits are made
+        if learns:
+            ctx.save_for_backward(dx_TD, dweight_VD)
+        return total / len(x_TD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        share = gradient / len(ctx.saved_tensors[0])
+        dx_TD, dweight_VD = (
+            one.mul_(share) if needed else None
+            for one, needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        )
+        return dx_TD, dweight_VD, None, None, None
 
 
 def make_norm(spec: TransformerSpec) -> nn.Module:

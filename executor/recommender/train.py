@@ -16,14 +16,13 @@ import torch
 import torch.distributed as dist
 
 from cost_models.arrays import Array, Bools
-from cost_models.recommender.options import STAGES
-from executor.data.ahead import Ahead
-from executor.data.clicks import Clicks, MadeUpClicks
-from executor.data.criteo import RecordedClicks
+from cost_models.recommender.priced import STAGES
+from executor.data.batches import Ahead
+from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
 from executor.embeddings.exchanges import sent_bytes
 from executor.embeddings.places import Places
 from executor.faults.heartbeat import Heartbeat
-from executor.measure.storages import HOST, REST, StorageTracker
+from executor.measure.memory import HOST, REST, StorageTracker
 from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
 from executor.recommender.report import RecommenderReport, SharedRank, make_report

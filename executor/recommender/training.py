@@ -19,8 +19,8 @@ class RecommenderTraining(Training[RecommenderPlan]):
     def require_trainable(
         self, plan: RecommenderPlan, config: RunConfig, on_note: Callable[[str], None]
     ) -> RunConfig:
+        from executor.embeddings.collection import all_slices
         from executor.embeddings.places import Places
-        from executor.embeddings.slicing import all_slices
         from executor.recommender.train import clicks_of
 
         if plan.training.precision not in ("fp32", "bf16"):

@@ -25,12 +25,20 @@ from executor.engine.engine import Engine
 from executor.faults.failures import is_peer_lost
 from executor.faults.stopping import any_rank
 from executor.measure.memory import measure_tiers
-from executor.measure.parts import operator_share, profile_step, step_parts
-from executor.measure.step_spans import StepSpans, WorkSpan, gather_typical, record_steps
-from executor.measure.trace import chrome_trace, save_trace
+from executor.measure.parts import (
+    StepSpans,
+    WorkSpan,
+    chrome_trace,
+    gather_typical,
+    operator_share,
+    profile_step,
+    record_steps,
+    save_trace,
+    step_parts,
+)
 from executor.mesh import made_of_others
 from executor.messages import gather_json
-from executor.models.mixing.sequence import fits_flex
+from executor.models.mixing.positions import fits_flex
 from executor.run_config import RunConfig
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"

@@ -29,7 +29,7 @@ class TokensOptions:
 def tokens_command(options: TokensOptions, output: Output) -> None:
     """Make token files from texts, to train on with `run --data`."""
     from cost_models.units import counted, format_bytes, format_count
-    from executor.data.making import make_tokens
+    from executor.data.tokens import make_tokens
     from meshwright.records import JSON_SCHEMA
     from meshwright.render.words import wrapped
 

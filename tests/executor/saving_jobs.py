@@ -22,13 +22,11 @@ def train_and_save(
 ) -> tuple[list[tuple[float, float]], list[str], int | None]:
     """((loss, gradient norm) of each step trained here, notes, step of the newest checkpoint), as a run has them."""
     from executor.checkpoints.checkpointer import Checkpointer
-    from executor.data.ahead import SharedBatches
-    from executor.data.batches import Batches
+    from executor.data.batches import Batches, SharedBatches
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Rate, RunConfig, Saving
     from executor.steps import Watcher, follow_steps
-    from executor.transformer.state import TransformerState
-    from executor.transformer.train import TrainedTransformer
+    from executor.transformer.train import TrainedTransformer, TransformerState
 
     rate = how.get("rate", Rate(peak=1e-3))
     options = EngineOptions(rate=rate, seed=how.get("seed", 0), clip=how.get("clip"))

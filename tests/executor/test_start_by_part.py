@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from unittest import mock
 
-from executor.starting import StartClock, StartReport, making_group, timing_groups
+from executor.clock import StartClock, StartReport, making_group, timing_groups
 
 
 def test_parts_follow_one_another_and_groups_are_taken_out() -> None:
-    with mock.patch("executor.starting.date", side_effect=[103.0, 104.0, 109.0, 110.0, 111.0]):
+    with mock.patch("executor.clock.date", side_effect=[103.0, 104.0, 109.0, 110.0, 111.0]):
         clock = StartClock(100.0)
         clock.end("processes")
         clock.end("groups")

@@ -200,7 +200,7 @@ def _whole(engine: Engine) -> dict[str, Array]:
     """Parameters of this rank's stages, put together from all who have a part."""
     from torch.distributed.tensor import DTensor
 
-    from executor.axes.offload.streaming import StreamedBlock
+    from executor.axes.offload.blocks import StreamedBlock
     from executor.axes.overlap import OverlapAxis
 
     found = {}

@@ -49,7 +49,7 @@ from cost_models.specs.cluster import ClusterSpec
 
 _GRADIENT_BUFFERS = 2
 """Number of device buffers for gradients of streamed blocks in backward passes of the project's executor: one
-is copied to the host as the next is filled (executor/axes/offload/streaming.py). A CPU copies them itself, so
+is copied to the host as the next is filled (executor/axes/offload/blocks.py). A CPU copies them itself, so
 it needs only one."""
 PARKED_AT_ONCE = 2
 """Number of blocks whose parked states (on the host between updates) are on the device at a time. During the

@@ -33,7 +33,7 @@ them while others are copied.
     update B   the CPU updates block B, whose gradients are all there or are copied now
 
 Each update is listed as early as it can begin; if the norm of all gradients must be known first, updates
-follow the last pass. The executor carries this list out (`executor.axes.offload.streaming`), and traces show
+follow the last pass. The executor carries this list out (`executor.axes.offload.blocks`), and traces show
 it.
 
 **Hosts.** Every rank counts as the fullest. Weights, gradients and states are stored in pinned buffers, from which they

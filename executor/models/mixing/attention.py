@@ -1,4 +1,21 @@
-"""Causal self-attention: with grouped key/value heads, or through narrow latents (DeepSeek-V2, arXiv 2405.04434).
+"""Attention: its kernels, its masks by distance between tokens, its module.
+
+Attention kernels that return the log-sum-exp of each row, so that parts of a row can be merged.
+
+Where there is a flash kernel it is torch's; elsewhere the scores are written out. The backward pass takes the output
+and the log-sum-exp of the *whole* rows, over all keys wherever they were (Dao et al. 2022, FlashAttention,
+algorithm 4): then gradients of parts simply add up.
+
+Shape legend: B batch, H query heads, G key/value heads, Q queries, S keys, K head width.
+
+Biases on attention scores by distance, in buckets that widen with it (T5: Raffel et al. 2019, arXiv 1910.10683).
+
+Blocks of a stack share a table. Neither scores nor their biases are kept for the backward pass, which makes both again:
+a table's gradient is the sum of those of all scores whose distances fall into its bucket.
+
+Shape legend: B batch, H query heads (of this rank), Q queries, S keys, K head width, N buckets.
+
+Causal self-attention: with grouped key/value heads, or through narrow latents (DeepSeek-V2, arXiv 2405.04434).
 
 Positions by rotation or by a slope per head where the spec has them. Latent attention:
 
@@ -14,14 +31,245 @@ with positions, W width of a value head (H and G of this rank).
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from cost_models.specs.transformer import TransformerSpec
-from executor.models.mixing.distances import Buckets, biased_attention
-from executor.models.mixing.positions import Turns, turning_of, visibility_of
-from executor.models.mixing.sequence import Sequence, WholeSequence
+from cost_models.specs.transformer import Stacks, TransformerSpec
+from executor.mesh import local
+from executor.models.mixing.positions import Sequence, Turns, WholeSequence, turning_of, visibility_of
+
+_aten: Any = torch.ops.aten
+_FLASH_DTYPES = (torch.bfloat16, torch.float16)
+_FLASH_WIDTHS = 8
+"""Flash kernels of a GPU take heads of a multiple of this width, up to the widest."""
+_WIDEST_FLASH = 256
+
+
+class Meeting(NamedTuple):
+    """Queries and the keys that they meet; without a `bias` the mask is causal where asked for, the last query seeing
+    the last key."""
+
+    query: Tensor
+    """(B, H, Q, K)"""
+    key: Tensor
+    """(B, G, S, K), as `value`."""
+    value: Tensor
+    bias: Tensor | None
+    causal: bool
+
+
+class Kernel(Protocol):
+    """Both passes of attention."""
+
+    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
+        """Output (B, H, Q, K) and log-sum-exp (B, H, Q) in fp32."""
+
+    def backward(
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of query, key and value."""
+
+
+def kernel_for(met: Meeting) -> Kernel:
+    """The fastest kernel for these tensors."""
+    query, width = met.query, met.query.shape[-1]
+    same_width = width == met.value.shape[-1]
+    if query.device.type == "cpu" and same_width:
+        return _FlashOfCpu()
+    fits = width % _FLASH_WIDTHS == 0 and width <= _WIDEST_FLASH
+    if query.is_cuda and met.bias is None and same_width and fits and query.dtype in _FLASH_DTYPES:
+        return _FlashOfCuda()
+    return WrittenOut()
+
+
+def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
+    """(Q, S) zero where the last query sees the last key and each one before it one less, else minus infinity."""
+    hidden = torch.ones(queries, keys, dtype=torch.bool, device=like.device).triu(keys - queries + 1)
+    return torch.zeros(queries, keys, dtype=like.dtype, device=like.device).masked_fill_(hidden, -torch.inf)
+
+
+class _FlashOfCpu:
+    """The flash kernel of a CPU: its causal mask is aligned to the first query and key, so it takes square ones."""
+
+    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
+        query, key, value, bias, causal = self._masked(met)
+        out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=bias
+        )
+        return out, lse
+
+    def backward(
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value, bias, causal = self._masked(met)
+        gradients: tuple[Tensor, Tensor, Tensor] = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            gradient_BHQK, query, key, value, out_BHQK, lse_BHQ, 0.0, causal, attn_mask=bias
+        )
+        return gradients
+
+    def _masked(self, met: Meeting) -> Meeting:
+        queries, keys = met.query.shape[2], met.key.shape[2]
+        if met.causal and queries != keys:
+            return met._replace(causal=False, bias=causal_bias(queries, keys, met.query))
+        return met
+
+
+class _FlashOfCuda:
+    """The flash kernel of a GPU: its causal mask is aligned to the last query and key, as it should be."""
+
+    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
+        query, key, value, bias, causal = met
+        assert bias is None
+        out, lse, *_ = _aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
+        return out, lse
+
+    def backward(
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        assert met.bias is None
+        query, key, value, dout, out, lse = (
+            one.contiguous() for one in (*met[:3], gradient_BHQK, out_BHQK, lse_BHQ)
+        )
+        unused = torch.zeros(2, dtype=torch.int64, device=query.device).view(torch.uint64)  # of dropout
+        sizes = None, None, query.shape[2], key.shape[2]
+        gradients: tuple[Tensor, Tensor, Tensor] = _aten._scaled_dot_product_flash_attention_backward(
+            dout, query, key, value, out, lse, *sizes, 0.0, met.causal, unused, unused
+        )
+        return gradients
+
+
+class WrittenOut:
+    """Scores in memory, in fp32: for masks, types and widths that no flash kernel takes."""
+
+    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
+        """Softmax of the biased scores, times the values."""
+        query, key, value, *_ = met
+        groups = query.shape[1] // key.shape[1]
+        scores_BHQS = _scores(met)
+        lse_BHQ = scores_BHQS.logsumexp(-1)
+        weights = (scores_BHQS - lse_BHQ[..., None]).exp()
+        out = weights @ value.float().repeat_interleave(groups, 1)
+        return out.to(query.dtype), lse_BHQ
+
+    def backward(
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """dS = P ∘ (dP − Σ dO ∘ O), with P from the scores and the log-sum-exp."""
+        dquery, dkey, dvalue, _ = self.gradients(met, gradient_BHQK, out_BHQK, lse_BHQ)
+        return dquery, dkey, dvalue
+
+    def gradients(
+        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Those, and (B, H, Q, S) that of the biased scores, in fp32."""
+        query, key, value, *_ = met
+        groups = query.shape[1] // key.shape[1]
+        weights = _scores(met).sub_(lse_BHQ[..., None]).exp_()
+        dout = gradient_BHQK.float()
+        dvalue = weights.transpose(-1, -2) @ dout
+        dweights = dout @ value.float().repeat_interleave(groups, 1).transpose(-1, -2)
+        own = (dout * out_BHQK.float()).sum(-1, keepdim=True)
+        dscores = weights.mul_(dweights.sub_(own))
+        scale = query.shape[-1] ** -0.5
+        dquery = (dscores @ key.float().repeat_interleave(groups, 1)).mul_(scale)
+        dkey = (dscores.transpose(-1, -2) @ query.float()).mul_(scale)
+        dkey, dvalue = (torch.unflatten(one, 1, (-1, groups)).sum(2) for one in (dkey, dvalue))
+        return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), dscores
+
+
+def _scores(met: Meeting) -> Tensor:
+    """(B, H, Q, S) biased and masked, in fp32."""
+    query, key, _, bias, causal = met
+    groups = query.shape[1] // key.shape[1]
+    scores: Tensor = query.float() @ key.float().repeat_interleave(groups, 1).transpose(-1, -2)
+    scores = scores * query.shape[-1] ** -0.5
+    if causal:
+        bias = causal_bias(query.shape[2], key.shape[2], scores)
+    return scores if bias is None else scores + bias
+
+
+class Distances(nn.Module):
+    """A table of biases, a row for each bucket and a column for each head; over tensor ranks each has its heads'."""
+
+    heads_dim = 1
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        assert spec.stacks is not None
+        self.weight = nn.Parameter(torch.empty(spec.stacks.position_buckets, spec.num_heads))
+
+    def forward(self) -> Tensor:
+        """(N, H) those of this rank's heads."""
+        return local(self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Which bucket a query and a key fall into."""
+
+    stacks: Stacks
+    both_ways: bool
+    """Half of the buckets are of keys behind the query; else such keys are hidden."""
+
+    def of(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """(Q, S) bucket of each pair: one for each short distance, then by the logarithm, the last for all beyond."""
+        behind = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
+        count = self.stacks.position_buckets // (2 if self.both_ways else 1)
+        away = behind.abs() if self.both_ways else (-behind).clamp(min=0)
+        exact = count // 2
+        steps = (away.clamp(min=1).float() / exact).log() / math.log(self.stacks.farthest / exact)
+        wide = (exact + (steps * (count - exact)).long()).clamp(max=count - 1)
+        found = torch.where(away < exact, away, wide)
+        return found + count * (behind > 0) if self.both_ways else found
+
+    def bias(self, table_NH: Tensor, queries: int, keys: int) -> Tensor:
+        """(1, H, Q, S) what is added to scores."""
+        bias_HQS = table_NH[self.of(queries, keys, table_NH.device)].permute(2, 0, 1)
+        if not self.both_ways:
+            hidden = torch.ones(queries, keys, dtype=torch.bool, device=table_NH.device).triu(1)
+            bias_HQS = bias_HQS.masked_fill(hidden, torch.finfo(table_NH.dtype).min / 2)
+        return bias_HQS.contiguous().unsqueeze(0)
+
+    def summed(self, gradient_BHQS: Tensor, like_NH: Tensor) -> Tensor:
+        """(N, H) the gradient of a table, of that of biased scores."""
+        of_pair = self.of(gradient_BHQS.shape[2], gradient_BHQS.shape[3], gradient_BHQS.device).flatten()
+        total_HN = gradient_BHQS.new_zeros(gradient_BHQS.shape[1], len(like_NH))
+        total_HN.index_add_(1, of_pair, gradient_BHQS.sum(0).flatten(1))
+        return total_HN.t().to(like_NH.dtype)
+
+
+def biased_attention(
+    query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, table_NH: Tensor, buckets: Buckets
+) -> Tensor:
+    """(B, H, Q, K) attention whose scores have the biases of a table."""
+    found: Tensor = _Biased.apply(query_BHQK, key_BGSK, value_BGSK, table_NH, buckets)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Biased(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, buckets: Buckets
+    ) -> Tensor:
+        met = Meeting(query, key, value, buckets.bias(table, query.shape[2], key.shape[2]), causal=False)
+        out, lse = kernel_for(met).forward(met)
+        ctx.save_for_backward(query, key, value, table, out, lse)
+        ctx.buckets = buckets
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, table, out, lse = ctx.saved_tensors
+        met = Meeting(query, key, value, ctx.buckets.bias(table, query.shape[2], key.shape[2]), causal=False)
+        *gradients, of_scores = WrittenOut().gradients(met, gradient, out, lse)
+        return *gradients, ctx.buckets.summed(of_scores, table), None
 
 
 class Attention(nn.Module):

@@ -1,14 +1,22 @@
-"""Adapters of low rank beside the matrices of dense blocks, which stay as they are (Hu et al. 2021, arXiv 2106.09685).
+"""Adapters beside frozen weights, and which parameters train.
+
+Adapters of low rank beside the matrices of dense blocks, which stay as they are (Hu et al. 2021, arXiv 2106.09685).
 
     y = x·W + s · x·A·B    A (in, r) and B (r, out); s = alpha / r; B begins at zero
 
 An adapter is a module beside its matrix, called where the matrix is, and split over tensor ranks as that is.
+
+What of a model is not trained: all but adapters beside these, or the parts that a job freezes.
+
+Autograd does the rest: without a gradient there is no state and no update, and no backward pass where nothing before is
+trained.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -16,7 +24,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from cost_models.operators.parameters import target_names
-from cost_models.specs.training import TuningSpec
+from cost_models.specs.kinds import Frozen, frozen_parts
+from cost_models.specs.training import TrainingSpec, TuningSpec
+from cost_models.specs.transformer import TransformerSpec
 from executor.models.transformer import Block, Transformer
 
 ENDING = "_adapter"
@@ -104,3 +114,29 @@ class _BesideSplit(ParallelStyle):
             split = distribute_tensor(matrix.weight.detach(), device_mesh, [placement], src_data_rank=None)
             matrix.weight = nn.Parameter(split)
         return module
+
+
+def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtype: torch.dtype) -> None:
+    """Leave what is trained of a slice of the model; all else gets the type of products, as it has no other."""
+    frozen, still = frozen_parts(model, training), set()
+    for name, parameter in part.named_parameters():
+        if _is_frozen(name, frozen) if training.tuning is None else not is_adapter(name):
+            parameter.requires_grad_(False)
+            still.add(id(parameter))
+    part._apply(lambda one: one.to(dtype) if id(one) in still else one)  # type: ignore[no-untyped-call]
+
+
+def _is_frozen(name: str, frozen: Frozen) -> bool:
+    module, _, rest = name.partition(".")
+    match module:
+        case "blocks":
+            return frozen.blocks[int(rest.partition(".")[0])]
+        case "patches" | "tower_norm":
+            return frozen.patches
+        case "projector":
+            return frozen.projector
+        case "embedding":
+            return frozen.embedding
+        case "head":
+            return frozen.head_matrix
+    return frozen.head

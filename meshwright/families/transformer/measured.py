@@ -16,8 +16,7 @@ from cost_models.measured.traces.rank_trace import RankTrace, read_traces
 from cost_models.question import Question
 from cost_models.units import counted, format_seconds, grouped
 from executor.measure.any_report import save_report
-from executor.measure.foreign import foreign_report
-from executor.measure.observed_run import tells_of_its_device
+from executor.measure.observed_run import foreign_report, tells_of_its_device
 from meshwright.families.transformer.run import Ran
 from meshwright.records.runs import comparison, time_parts
 from meshwright.render.achieved import TABLES, achieved_rows, achieved_text

@@ -18,10 +18,9 @@ from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 
 if TYPE_CHECKING:
+    from executor.clock import StartReport
     from executor.emulate.alone import AnyEmulation
-    from executor.measure.any_report import AnyReport
-    from executor.measure.operations import OperationsReport
-    from executor.starting import StartReport
+    from executor.measure.any_report import AnyReport, OperationsReport
 
 
 R = TypeVar("R", bound="AnyReport")
@@ -112,7 +111,7 @@ _LONGEST_BETWEEN = 3.6e12
 
 def operations_rows(seen: OperationsReport) -> list[dict[str, Any]]:
     """A row for each part of the time: `part`, `seconds`, its measured `share`, and that of the forecast."""
-    from executor.measure.operations import PARTS
+    from executor.measure.any_report import PARTS
 
     forecast = forecast_shares(seen)
     return [

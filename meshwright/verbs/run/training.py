@@ -14,7 +14,7 @@ from meshwright.verbs.contract.family import verbs_of_plan
 
 if TYPE_CHECKING:
     from cost_models.specs.cluster import OperationsSpec
-    from executor.launch.follower import OnNote, OnStep
+    from executor.launch.launch import OnNote, OnStep
     from meshwright.inputs.plans import HasPlan
     from planner.plan import AnyPlan
 

@@ -15,7 +15,7 @@ from training import GPT, LATENT, LLAMA, SHARED, Trained, plan_for, question_for
 
 from cost_models.errors import HostError
 from executor.axes.overlap import options_inside_products, share_memory
-from executor.engine.compiled import compile_blocks
+from executor.engine.blocks import compile_blocks
 from executor.models.transformer import Transformer
 
 GATHERS, SCATTERS = "fused_all_gather_matmul", "fused_matmul_reduce_scatter"

@@ -21,9 +21,9 @@ from cost_models.axes.offload.residency import drive_step_bytes
 from cost_models.errors import HostError
 from cost_models.files import catalog
 from cost_models.specs.cluster import DriveSpec
-from executor.axes.offload import drive as drives
+from executor.axes.offload import link as drives
 from executor.axes.offload.reporting import require_drive
-from executor.checkpoints.folder import Folder
+from executor.checkpoints.manifest import Folder
 from executor.emulate.dry_run import build_without_devices
 from executor.emulate.one_rank import emulate
 from planner.plan import Plan

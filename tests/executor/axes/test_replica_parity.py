@@ -16,7 +16,7 @@ from cost_models.defaults import complete_question
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import mixed_question
 from cost_models.specs.cluster import MixedCluster
-from executor.axes.replicas import share_of
+from executor.axes.axis import share_of
 from executor.doctor.examine import assumptions_of
 from planner.plan import Plan, make_plan
 from planner.rules.stack import require_runnable

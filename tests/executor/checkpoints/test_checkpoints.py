@@ -22,8 +22,7 @@ from saving_jobs import (
 )
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for
 
-from executor.checkpoints.folder import Folder
-from executor.checkpoints.manifest import read_manifest
+from executor.checkpoints.manifest import Folder, read_manifest
 from executor.run_config import Rate
 
 TOLERANCE = 1e-5

@@ -10,7 +10,7 @@ from processes import Processes
 from saving_jobs import SAVED_AT, STEPS, train_and_save
 from training import GPT, plan_for
 
-from executor.checkpoints.folder import Folder
+from executor.checkpoints.manifest import Folder
 from planner.plan import Plan
 
 MIXTURE = "states:1/parked:1/streamed:1"

@@ -13,8 +13,7 @@ from saving_jobs import train_and_save
 from training import GPT, MOE, plan_for
 
 from cost_models.reliability.job import copies
-from executor.checkpoints.folder import Folder
-from executor.checkpoints.manifest import ReadingClock, digest_of, read_manifest
+from executor.checkpoints.manifest import Folder, ReadingClock, digest_of, read_manifest
 from planner.plan import Plan
 
 
@@ -30,7 +29,7 @@ def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
     from executor.checkpoints.storage import PieceReader
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Saving
-    from executor.transformer.state import TransformerState
+    from executor.transformer.train import TransformerState
 
     class Counting(TransformerState):
         def reads_once(self, rate: float) -> bool:

@@ -11,7 +11,7 @@ import torch
 from processes import Processes
 from training import LLAMA, plan_for
 
-from executor.data.ahead import Ahead
+from executor.data.batches import Ahead
 from planner.plan import Plan
 
 CPU = torch.device("cpu")
@@ -42,8 +42,7 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_taken() -> N
 def reads(plan: Plan) -> tuple[Counter[tuple[int, int]], list[tuple[list[int], list[int]]], list[int]]:
     """(step, sequence) that this rank read; tokens and targets that it got in each step; its virtual stages."""
     from executor.axes.axis import Rank
-    from executor.data.ahead import SharedBatches
-    from executor.data.batches import Batches
+    from executor.data.batches import Batches, SharedBatches
     from executor.run_config import EngineOptions
 
     found: Counter[tuple[int, int]] = Counter()

@@ -13,8 +13,7 @@ from processes import Processes
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_recommender
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-from executor.data.clicks import MadeUpClicks, row_at
-from executor.data.criteo import RecordedClicks
+from executor.data.clicks import MadeUpClicks, RecordedClicks, row_at
 
 NUMBERS, CATEGORIES = 13, 26
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from cost_models.errors import InputError
 from executor.checkpoints.manifest import digest_of
 from executor.data.batches import shuffled
-from executor.data.making import make_tokens
-from executor.data.tokens import END, MOST, open_tokens, read_header, require_whole
+from executor.data.tokens import END, MOST, make_tokens, open_tokens, read_header, require_whole
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 40 + "ünïcode\r\n"
 

@@ -11,10 +11,21 @@ from processes import Processes
 from training import plan_for
 
 from executor.doctor.examine import assumptions_of
-from executor.doctor.judging import ALL, Assumptions, is_calm, judge
-from executor.doctor.measuring import _clock
-from executor.doctor.readings import LATENCY, LAUNCH, LINK, MATMUL, MEMORY, Examination, HostFacts, Reading
-from executor.doctor.sizes import rounds_of_pairs
+from executor.doctor.measuring import _clock, rounds_of_pairs
+from executor.doctor.readings import (
+    ALL,
+    LATENCY,
+    LAUNCH,
+    LINK,
+    MATMUL,
+    MEMORY,
+    Assumptions,
+    Examination,
+    HostFacts,
+    Reading,
+    is_calm,
+    judge,
+)
 from meshwright.verbs.doctor.examined import Examined, sentence
 
 EVEN = (1.02, 1.0, 1.01, 1.03, 1.0, 1.02)

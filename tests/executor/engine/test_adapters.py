@@ -11,8 +11,7 @@ from processes import Processes
 from saving_jobs import train_and_save
 from training import GPT, LLAMA, plan_for, reported, stray, train_weights
 
-from executor.checkpoints.folder import Folder
-from executor.checkpoints.manifest import read_manifest
+from executor.checkpoints.manifest import Folder, read_manifest
 
 TUNING = {"rank": 4, "targets": ("all-linear",), "alpha": 8.0}
 TOLERANCE = 1e-5

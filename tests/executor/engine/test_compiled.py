@@ -15,9 +15,9 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.data.batches import Batches
-from executor.engine import compiled as blocks
+from executor.engine import blocks
 from executor.engine.engine import Engine
-from executor.models.mixing import sequence as sequences
+from executor.models.mixing import positions as sequences
 from executor.models.transformer import Block
 from executor.run_config import EngineOptions, RunConfig
 from executor.transformer.diagnosis import Diagnosis, run_diagnostic_steps

@@ -23,13 +23,13 @@ from executor.emulate.alone import alone
 from executor.emulate.stand_ins import without_values
 from executor.engine.engine import Engine
 from executor.engine.weights import box_here, owned
-from executor.measure.storages import StorageTracker
+from executor.measure.memory import StorageTracker
 from executor.mesh import local, pipeline_rank
 from executor.models import initial
 from executor.models.copies import TIED
 from executor.models.initial import InitialValues
 from executor.run_config import EngineOptions
-from executor.transformer.state import TransformerState
+from executor.transformer.train import TransformerState
 from planner.plan import Plan
 
 CPU = torch.device("cpu")

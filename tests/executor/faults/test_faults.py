@@ -16,11 +16,11 @@ from saving_jobs import train_and_save
 from training import plan_for, reported
 
 from cost_models.errors import RunError, StoppedError
-from executor.checkpoints.folder import Folder
+from executor.checkpoints.manifest import Folder
 from executor.faults.failures import error_fields, failure_error, what_happened, write_failure
 from executor.faults.heartbeat import Heartbeat, read_signs
 from executor.launch.launch import run_plan
-from executor.measure.operations import OperationsReport
+from executor.measure.any_report import OperationsReport
 from executor.measure.report import RunReport
 from executor.run_config import RunConfig
 from planner.plan import Plan

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from cost_models.errors import RunError
-from executor.checkpoints.folder import Folder
-from executor.faults.failures import error_fields, failure_error, read_failures, write_failure
-from executor.faults.full_disk import error_of_full_disk
+from executor.checkpoints.manifest import Folder
+from executor.faults.failures import (
+    error_fields,
+    error_of_full_disk,
+    failure_error,
+    read_failures,
+    write_failure,
+)
 from executor.faults.heartbeat import Heartbeat
 from executor.launch.record import FileWatcher, read_progress
 

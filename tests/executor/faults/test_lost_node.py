@@ -16,13 +16,12 @@ import pytest
 from effort import few
 from training import plan_for
 
-import executor.launch.torchrun
+import executor.launch.launch
 from cost_models.errors import InputError, RunError
-from executor.checkpoints.folder import Folder
+from executor.checkpoints.manifest import Folder
 from executor.faults.failures import failure_error, what_happened, write_failure
 from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
-from executor.launch.launch import run_plan
-from executor.launch.nodes import Launch, Nodes
+from executor.launch.launch import Launch, Nodes, run_plan
 from executor.run_config import RunConfig
 from planner.plan import save_plan
 
@@ -35,7 +34,7 @@ def test_a_lost_node_is_named_with_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes of this machine, a rank each; launcher, agent and rank of one end at once by SIGKILL."""
-    monkeypatch.setattr(executor.launch.torchrun, "_ROLL_CALL_SECONDS", 1.0)
+    monkeypatch.setattr(executor.launch.launch, "_ROLL_CALL_SECONDS", 1.0)
     plan, out, saved = plan_for("dp2 mbs2 zero1"), tmp_path / "out", tmp_path / "saved"
     save_plan(plan, tmp_path / "plan.yaml")
     with socket.create_server(("localhost", 0)) as server:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from processes import Processes
 
-from executor.doctor.judging import judge
-from executor.doctor.readings import Examination, HostFacts
+from executor.doctor.readings import Examination, HostFacts, judge
 from executor.faults.results import ALL_REDUCE, ALL_TO_ALL, MATMUL, MEMORY, Wrong
-from executor.launch.returning import failed_nodes
+from executor.launch.rendezvous import failed_nodes
 from meshwright.verbs.doctor.examined import sentence
 
 SPOILT = {

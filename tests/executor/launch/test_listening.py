@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from executor.launch.agent import store_at
-from executor.launch.nodes import Nodes
+from executor.launch.launch import Nodes
 
 
 def addresses(port: int) -> set[str]:

@@ -19,11 +19,10 @@ from training import plan_for, reported
 from cost_models.errors import HostError, InputError
 from executor.faults.heartbeat import LAUNCH
 from executor.faults.stopping import StopRequest
-from executor.launch import nodes
-from executor.launch.launch import run_plan
-from executor.launch.meeting import is_owned_by, owner, write_owners
-from executor.launch.nodes import alone_in
+from executor.launch import launch
+from executor.launch.launch import alone_in, run_plan
 from executor.launch.record import process_began, read_progress
+from executor.launch.rendezvous import is_owned_by, owner, write_owners
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
 from executor.run_config import STOP, RunConfig
@@ -97,7 +96,7 @@ def test_a_report_that_was_written_is_the_answer_of_the_next_start(tmp_path: Pat
 HOLDS = """
 import sys, time
 from pathlib import Path
-from executor.launch.nodes import alone_in
+from executor.launch.launch import alone_in
 
 with alone_in([Path(sys.argv[1])], ""):
     print("held", flush=True)
@@ -107,7 +106,7 @@ with alone_in([Path(sys.argv[1])], ""):
 
 def test_a_run_has_its_folders_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files and its checkpoints, until its process is gone; nodes that meet at one place share them."""
-    monkeypatch.setattr(nodes, "_ENDING_SECONDS", 0.1)
+    monkeypatch.setattr(launch, "_ENDING_SECONDS", 0.1)
     out, saved = tmp_path / "run", tmp_path / "saved"
 
     def enter(meeting: str, *folders: Path) -> None:
@@ -173,7 +172,7 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
     """Of launchers by their tokens, of torchrun alone by the folder of its logs, which counts starts."""
 
     def who(seed: int = 0, calls: int = 0, **environment: str) -> frozenset[str]:
-        monkeypatch.setattr("executor.launch.meeting._calls", calls)
+        monkeypatch.setattr("executor.launch.rendezvous._calls", calls)
         with monkeypatch.context() as changed:
             for name in (LAUNCH, "TORCHELASTIC_ERROR_FILE"):
                 changed.delenv(name, raising=False)

@@ -28,7 +28,7 @@ from executor.emulate.one_rank import emulate
 from executor.engine.engine import loss
 from executor.measure.report import predicted_parts
 from executor.mesh import pipeline_rank
-from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
+from executor.models.ends import ChunkOfLogits, chunked_loss
 from planner.plan import Plan, make_plan
 
 STEPS, CHUNK = 3, 12

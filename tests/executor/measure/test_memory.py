@@ -10,7 +10,7 @@ from processes import Processes
 from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, plan_for
 
-from executor.measure.storages import REST, StorageTracker
+from executor.measure.memory import REST, StorageTracker
 from planner.plan import Plan
 
 

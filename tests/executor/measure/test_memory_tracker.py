@@ -12,11 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, LLAMA, plan_for
 
-from executor.axes.context.attention import share_sequence
-from executor.axes.recompute import recompute_activations
+from executor.axes.context import share_sequence
+from executor.engine.blocks import recompute_activations
 from executor.engine.engine import loss
 from executor.measure.report import predicted_parts
-from executor.models.mixing.sequence import WholeSequence
+from executor.models.mixing.positions import WholeSequence
 from executor.models.transformer import Transformer
 from planner.plan import Plan
 

@@ -12,8 +12,7 @@ from training import plan_for
 
 from cost_models.measured.traces.job import job_of
 from cost_models.measured.traces.rank_trace import read_traces
-from executor.measure.parts import profile_step, step_parts
-from executor.measure.step_spans import StepSpans
+from executor.measure.parts import StepSpans, profile_step, step_parts
 from planner.plan import Plan
 
 LAYOUTS = ("mbs2", "pp2 mbs2", "dp2 mbs2 zero1", "tp2 mbs4", "pp2 mbs1 recompute=full", "dp2 mbs2 zero3")

@@ -14,9 +14,8 @@ from processes import Processes
 from training import plan_for
 
 from cost_models.pipeline.pricing import predicted_spans
-from executor.measure.parts import STEP_PARTS, step_parts
+from executor.measure.parts import STEP_PARTS, StepSpans, WaitSpan, WorkSpan, step_parts
 from executor.measure.report import RankReport
-from executor.measure.step_spans import StepSpans, WaitSpan, WorkSpan
 from executor.mesh import Place
 from planner.plan import Plan
 

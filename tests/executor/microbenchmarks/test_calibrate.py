@@ -19,12 +19,11 @@ from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.measurements import Measurement
 from executor.launch.environment import worker_environment
-from executor.measure.storages import StorageTracker
+from executor.measure.memory import StorageTracker
 from executor.microbenchmarks import kernels, worker
 from executor.microbenchmarks.calibrate import fit_measurements, measure
 from executor.microbenchmarks.kernels import optimizer
-from executor.microbenchmarks.scale import scale_of
-from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.microbenchmarks.stopwatch import Stopwatch, scale_of
 
 TINY = replace(
     scale_of("cpu", quick=True),

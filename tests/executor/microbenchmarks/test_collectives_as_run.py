@@ -9,9 +9,8 @@ import torch
 from processes import Processes
 
 from cost_models.measured.calibration.microbenchmark_fit import collective_curves
-from executor.microbenchmarks.collectives import collectives
-from executor.microbenchmarks.scale import scale_of
-from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.microbenchmarks.links import collectives
+from executor.microbenchmarks.stopwatch import Stopwatch, scale_of
 
 LATE = 0.2
 

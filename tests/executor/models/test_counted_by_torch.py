@@ -15,8 +15,8 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine.engine import loss
-from executor.models.mixing import distances
-from executor.models.mixing.kernels import WrittenOut
+from executor.models.mixing import attention
+from executor.models.mixing.attention import WrittenOut
 from executor.models.transformer import Transformer
 
 
@@ -36,7 +36,7 @@ def test_flops_of_a_step_are_torchs_and_the_models(fields: dict[str, object]) ->
 
 def test_two_stacks_run_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """And scores inside a stack once more: the backward pass makes them again, as flash kernels do."""
-    monkeypatch.setattr(distances, "kernel_for", lambda met: WrittenOut())
+    monkeypatch.setattr(attention, "kernel_for", lambda met: WrittenOut())
     spec = TransformerSpec.model_validate(T5)
     model = Transformer(spec, vocabulary=spec.vocab_size)
     initialise(model, 0, tied=spec.tied_embeddings)

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
-from executor.axes.context.tiles import Merged, tile_of_ring, tiles_of_whole, zigzag_places
-from executor.models.mixing.kernels import Meeting, WrittenOut, kernel_for
-from executor.models.mixing.positions import Places, Visibility, positions
-from executor.models.mixing.sequence import FlexAttention, WholeSequence
+from executor.axes.context import Merged, tile_of_ring, tiles_of_whole, zigzag_places
+from executor.models.mixing.attention import Meeting, WrittenOut, kernel_for
+from executor.models.mixing.positions import FlexAttention, Places, Visibility, WholeSequence, positions
 
 SIGHTS = [
     Visibility(),

@@ -17,9 +17,8 @@ from cost_models.operators.flops import forward_flops
 from cost_models.operators.parameters import padded_vocabulary, total_parameters
 from cost_models.specs.transformer import RotaryScaling, TransformerSpec
 from executor.engine.engine import loss
-from executor.models.experts import MoE
+from executor.models.experts import MoE, choose_experts
 from executor.models.mixing.positions import slowed
-from executor.models.routing import choose_experts
 from executor.models.transformer import Transformer
 
 SPECS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from processes import Processes
 from training import plan_for
 
 from cost_models.errors import InputError
-from executor.launch.meeting import require_same_job
+from executor.launch.rendezvous import require_same_job
 from executor.run_config import RunConfig
 from planner.plan import Plan
 

@@ -19,13 +19,13 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.boxes import Box
-from executor.checkpoints.folder import Folder
+from executor.checkpoints.manifest import Folder
 from executor.engine.engine import loss
 from executor.hugging_face.names import Names
 from executor.hugging_face.reading import FromTensors
 from executor.measure.report import RunReport
 from executor.models.transformer import Transformer
-from executor.models.tuning.freezing import freeze as freeze_parts
+from executor.models.tuning.adapters import freeze as freeze_parts
 from planner.plan import Plan
 
 

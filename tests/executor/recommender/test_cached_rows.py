@@ -11,8 +11,7 @@ import torch
 from cost_models.files.recommenders import steps_of
 from cost_models.recommender.accesses import accesses_of, lru_curve
 from cost_models.specs.recommender.model import TableSpec
-from executor.embeddings.bags import Bags, pooled
-from executor.embeddings.cache import CachedSets, HottestRows
+from executor.embeddings.bags import Bags, CachedSets, HottestRows, pooled
 
 ROWS, HELD, BATCH = 50_000, 4096, 512
 CPU = torch.device("cpu")

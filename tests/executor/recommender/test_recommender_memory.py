@@ -100,7 +100,7 @@ def test_pieces_of_copied_rows_add_up_to_the_whole() -> None:
     import torch
 
     from executor.embeddings.bags import Bags, row_gradients
-    from executor.embeddings.copies import _pieces
+    from executor.embeddings.collection import _pieces
 
     torch.manual_seed(0)
     rows = [torch.randint(0, 50, (number,)).unique() for number in (40, 0, 7, 90)]

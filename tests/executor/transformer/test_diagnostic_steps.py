@@ -23,7 +23,7 @@ from cost_models.errors import RunError
 from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
 from executor.measure.report import RunReport, load_report
-from executor.models.mixing import sequence as sequences
+from executor.models.mixing import positions as sequences
 from executor.run_config import RunConfig
 from executor.transformer import diagnosis as further
 from executor.transformer.diagnosis import KERNELS, LEFT_OUT, MEMORY_LEFT_OUT, AttentionKernels, in_words
@@ -41,7 +41,7 @@ def trained(
 
     from executor.engine.engine import Engine
     from executor.launch.record import FileWatcher
-    from executor.measure.storages import StorageTracker
+    from executor.measure.memory import StorageTracker
     from executor.run_config import RunConfig
     from executor.transformer.train import train
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from executor.checkpoints.manifest import MANIFEST, BrokenError, read_manifest
-from executor.data.making import make_tokens
-from executor.data.tokens import HEADER, TOKENIZER, open_tokens
+from executor.data.tokens import HEADER, TOKENIZER, make_tokens, open_tokens
 
 CHECKPOINT: dict[str, Any] = {
     "schema_version": 1,

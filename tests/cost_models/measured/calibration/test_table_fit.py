@@ -19,9 +19,8 @@ from cost_models.recommender.question import RecommenderQuestion, complete_recom
 from cost_models.specs.recommender.constants import TablePoint, TableRates
 from cost_models.specs.recommender.sharding import Option
 from cost_models.specs.recommender.training import RecommenderTraining
-from executor.microbenchmarks.scale import scale_of
-from executor.microbenchmarks.stopwatch import Stopwatch
-from executor.microbenchmarks.tables import tables
+from executor.microbenchmarks.kernels import tables
+from executor.microbenchmarks.stopwatch import Stopwatch, scale_of
 
 BANDWIDTH = 1e10
 

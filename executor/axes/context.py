@@ -1,0 +1,514 @@
+"""Context parallelism: ranks hold parts of each sequence and exchange keys and values, or heads.
+
+Attention in tiles, merged into rows over all keys; and the messages that carry keys and values between ranks.
+
+A tile is some queries with some keys. A message is one buffer of several tensors, which are views of it, so that what
+is computed into them is sent as it lies there.
+
+Shape legend: c ranks, B batch, H query heads, G key/value heads, S tokens of this rank, K head width; queries, outputs
+and gradients are (B, H, S, K), keys and values (B, G, …, K), log-sum-exps (B, H, S).
+
+Scans of recurrences over context ranks: tokens are traded for heads, whichever way attention goes.
+
+Shape legend: B batch, S tokens of a rank, U heads, or groups of them, W numbers of each.
+
+Context parallelism: which tokens of a sequence each rank has, and attention over those that others have.
+
+    ring         keys and values go round while attention works on those that came before, and their gradients after
+                 them; what each step finds is merged by its log-sum-exp (Liu et al. 2023)
+    all-gather   all keys and values at once, and once more in the backward pass, which scatters their gradients
+                 (Llama 3, arXiv 2407.21783, section 3.3.2)
+    all-to-all   tokens are exchanged for heads before attention and back after it (Jacobs et al. 2023, Ulysses)
+
+A ring and a gathered sequence are dealt in 2c pieces, and rank r has the r-th from either end, so that the causal mask
+leaves every rank the same work; with all-to-all it has the r-th of c. Why this is not torch's own
+`context_parallel`: docs/decisions/0012-context-and-experts.md.
+
+Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, K head width.
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cost_models.specs.choices import Context
+from executor.axes.axis import Axis, Rank
+from executor.models.mixing.attention import Meeting, kernel_for
+from executor.models.mixing.positions import Places, Sequence, Turns, Visibility, WholeSequence
+from executor.models.transformer import Block, Transformer
+
+Tensors = tuple[Tensor, ...]
+Way = Callable[[Tensors, dist.ProcessGroup], Tensors]
+"""How tensors are exchanged between the ranks that share a sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """Some of this rank's queries and some of the keys at hand."""
+
+    rows: slice
+    """Queries, as this rank numbers its tokens."""
+    columns: slice
+    """Keys, as the tensor at hand numbers them."""
+    queries: Places
+    keys: Places
+
+    def attend(self, visibility: Visibility, query: Tensor, pair: Tensors) -> tuple[Tensor, Tensor] | None:
+        """Output and log-sum-exp of the rows over these keys; None where they see none of them."""
+        if visibility.blind(self.queries, self.keys):
+            return None
+        met = self._meeting(visibility, query, pair)
+        return kernel_for(met).forward(met)
+
+    def gradients(
+        self,
+        visibility: Visibility,
+        gradient: Tensor,
+        query: Tensor,
+        pair: Tensors,
+        out: Tensor,
+        lse: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Gradients of queries, keys and values; None where the queries see none of the keys."""
+        if visibility.blind(self.queries, self.keys):
+            return None
+        met = self._meeting(visibility, query, pair)
+        gradient, out, lse = (one[:, :, self.rows] for one in (gradient, out, lse))
+        return kernel_for(met).backward(met, gradient, out, lse.contiguous())
+
+    def _meeting(self, visibility: Visibility, query: Tensor, pair: Tensors) -> Meeting:
+        query = query[:, :, self.rows]
+        key, value = (one[:, :, self.columns] for one in pair)
+        causal, bias = visibility.is_causal(self.queries, self.keys), None
+        if not causal and not visibility.sees_all(self.queries, self.keys):
+            bias = visibility.bias(self.queries, self.keys, query.shape[1], query)
+        return Meeting(query, key, value, bias, causal)
+
+
+_ALL = slice(None)
+
+
+def zigzag_places(rank: int, ranks: int, count: int) -> Places:
+    """The positions of a rank's `count` tokens: the `rank`-th of 2·ranks pieces, and the `rank`-th from the end."""
+    size, last = count // 2, 2 * ranks - 1
+    head, tail = (range(piece * size, (piece + 1) * size) for piece in (rank, last - rank))
+    return head, tail
+
+
+def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool = False) -> Tile:
+    """The queries of a rank and the keys of `source` that the causal mask lets meet; all where they see `both_ways`.
+
+    Of an earlier rank everyone sees the first piece and nobody the second; a later rank's are both before this one's
+    second piece, and after its first.
+    """
+    half = count // 2
+    own, theirs = zigzag_places(rank, ranks, count), zigzag_places(source, ranks, count)
+    if source == rank or both_ways:
+        return Tile(rows=_ALL, columns=_ALL, queries=own, keys=theirs)
+    if source < rank:
+        return Tile(rows=_ALL, columns=slice(0, half), queries=own, keys=theirs[:1])
+    return Tile(rows=slice(half, count), columns=_ALL, queries=own[1:], keys=theirs)
+
+
+def tiles_of_whole(places: Places, visibility: Visibility, count: int) -> list[Tile]:
+    """A tile for each run of queries, with all of `count` keys that it may see; keys lie in order."""
+    tiles, row = [], 0
+    for run in places:
+        first, end = visibility.first_seen(run.start), count if visibility.both_ways else run.stop
+        rows, columns = slice(row, row + len(run)), slice(first, end)
+        tiles.append(Tile(rows=rows, columns=columns, queries=(run,), keys=(range(first, end),)))
+        row += len(run)
+    return tiles
+
+
+class Merged:
+    """Outputs over parts of the keys, merged as they come: each weighs as much as its sum of exponentials.
+
+    They lie as (B, S, H, K), as the projection after attention reads them.
+    """
+
+    def __init__(self, query: Tensor, value: Tensor) -> None:
+        batch, heads, tokens, _ = query.shape
+        like = query.new_empty(0, dtype=torch.float32)
+        self.out = like.new_zeros(batch, tokens, heads, value.shape[-1]).transpose(1, 2)
+        self.lse = like.new_full((batch, heads, tokens), -torch.inf)
+
+    def add(self, tile: Tile, found: tuple[Tensor, Tensor] | None) -> None:
+        """Add the output of a tile to its rows."""
+        if found is None:
+            return
+        out, lse = found
+        rows = self.out[:, :, tile.rows]
+        old = self.lse[:, :, tile.rows]
+        new = torch.logaddexp(old, lse)
+        rows.mul_((old - new).exp()[..., None]).addcmul_(out.float(), (lse - new).exp()[..., None])
+        old.copy_(new)
+
+    def rows(self, dtype: torch.dtype) -> Tensor:
+        """(B, H, S, K) the merged outputs."""
+        return self.out.to(dtype)
+
+
+@dataclass(slots=True)
+class Message:
+    """Tensors in one buffer: (elements,), or (c, elements) with a row for each rank."""
+
+    buffer: Tensor
+    shapes: tuple[torch.Size, ...]
+    """Of one row."""
+
+    @staticmethod
+    def of(tensors: abc.Sequence[Tensor]) -> Message:
+        """A message that holds a copy of these tensors."""
+        buffer = torch.cat([one.flatten() for one in tensors])
+        return Message(buffer, tuple(one.shape for one in tensors))
+
+    @staticmethod
+    def for_ranks(ranks: int, shapes: tuple[torch.Size, ...], like: Tensor) -> Message:
+        """Room for tensors of these shapes for each rank, to be filled."""
+        return Message(like.new_empty(ranks, sum(shape.numel() for shape in shapes)), shapes)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Views of the buffer, one for each tensor."""
+        parts = torch.split(self.buffer, [shape.numel() for shape in self.shapes], dim=-1)
+        return tuple(torch.unflatten(part, -1, shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+
+@dataclass(slots=True)
+class Coming:
+    """A message on its way to this rank."""
+
+    message: Message
+    work: dist.Work
+    sent: Message
+    """Kept alive until it has been sent."""
+
+    def wait(self) -> Message:
+        """The message, once it has arrived."""
+        self.work.wait()
+        return self.message
+
+
+def pass_on(message: Message, group: dist.ProcessGroup) -> Coming:
+    """Send to the next rank of the ring what the one before sends here; returns at once."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    come = torch.empty_like(message.buffer)
+    there, here = [0] * ranks, [0] * ranks
+    there[(rank + 1) % ranks] = here[(rank - 1) % ranks] = come.numel()
+    work = dist.all_to_all_single(come, message.buffer, here, there, group=group, async_op=True)
+    assert work is not None
+    return Coming(Message(come, message.shapes), work, message)
+
+
+def gather(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """(…) of each rank → (c, …) of all."""
+    mine = Message.of(tensors)
+    rows = mine.buffer.new_empty(dist.get_world_size(group), mine.buffer.numel())
+    dist.all_gather_into_tensor(rows.view(-1), mine.buffer, group=group)
+    return Message(rows, mine.shapes).tensors
+
+
+def scatter(rows: Message, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """A row for each rank → this rank's, added up over those who had one for it."""
+    mine = rows.buffer.new_empty(rows.buffer.shape[1])
+    dist.reduce_scatter_tensor(mine, rows.buffer.view(-1), group=group)
+    return Message(mine, rows.shapes).tensors
+
+
+def to_heads(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """(B, H, S, K) → (B, H/c, c·S, K): every rank has its heads of all tokens."""
+    ranks = dist.get_world_size(group)
+    rows = [torch.unflatten(one, 1, (ranks, -1)).movedim(1, 0) for one in tensors]  # (c, B, H/c, S, K)
+    return tuple(one.movedim(0, 2).flatten(2, 3) for one in _all_to_all(rows, group))
+
+
+def to_tokens(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """(B, H/c, c·S, K) → (B, H, S, K), which lies as (B, S, H, K): every rank has all heads of its tokens."""
+    ranks = dist.get_world_size(group)
+    rows = [torch.unflatten(one, 2, (ranks, -1)).movedim(2, 0) for one in tensors]  # (c, B, H/c, S, K)
+    by_token = (one.permute(1, 3, 0, 2, 4).flatten(2, 3) for one in _all_to_all(rows, group))
+    return tuple(one.transpose(1, 2) for one in by_token)
+
+
+class Exchanged(torch.autograd.Function):
+    """Tensors through `there`, one of `to_heads` and `to_tokens`; gradients through `back`, which is the other."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, group: dist.ProcessGroup, there: Way, back: Way, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.group, ctx.back = group, back
+        return there(tensors, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, None, *ctx.back(gradients, ctx.group)
+
+
+def _all_to_all(rows: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """Row i of each tensor to rank i; (c, …) by where they came from."""
+    message = Message.for_ranks(len(rows[0]), tuple(one.shape[1:] for one in rows), rows[0])
+    for room, one in zip(message.tensors, rows, strict=True):
+        room.copy_(one)
+    come = torch.empty_like(message.buffer)
+    dist.all_to_all_single(come, message.buffer, group=group)
+    return Message(come, message.shapes).tensors
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsOfAll:
+    """Some heads of all tokens on each rank of a group, in the order of the sequence (`models.mixing.recurrence`)."""
+
+    group: dist.ProcessGroup
+    part: int
+    parts: int
+    in_pieces: bool
+    """Whether each rank has a piece from either end of the sequence."""
+
+    def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
+        """(B, S, U, W) each → (B, c·S, U / c, W)."""
+        traded = self._trade(to_heads, to_tokens, *(one.transpose(1, 2) for one in tensors_BSUW))
+        if self.in_pieces:
+            order = self._positions(traded[0]).argsort()
+            traded = tuple(one.index_select(2, order) for one in traded)
+        return tuple(one.transpose(1, 2) for one in traded)
+
+    def to_tokens(self, found_BSHP: Tensor) -> Tensor:
+        """(B, c·S, H / c, P) → (B, S, H, P)."""
+        found = found_BSHP.transpose(1, 2)
+        if self.in_pieces:
+            found = found.index_select(2, self._positions(found))
+        (mine,) = self._trade(to_tokens, to_heads, found)
+        return mine.transpose(1, 2)
+
+    def _trade(self, there: Way, back: Way, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return Exchanged.apply(self.group, there, back, *tensors)  # type: ignore[no-untyped-call, no-any-return]
+
+    def _positions(self, like: Tensor) -> Tensor:
+        """(c·S,) of the tokens of all ranks, one after the other."""
+        count = like.shape[2] // self.parts
+        runs = [run for rank in range(self.parts) for run in zigzag_places(rank, self.parts, count)]
+        return torch.cat([torch.arange(run.start, run.stop, device=like.device) for run in runs])
+
+
+class ContextAxis(Axis):
+    """Gives every module the tokens of the sequences that this rank has."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        way = rank.layout.context or rank.plan.question.stack.context_parallel
+        self.sequence = make_sequence(way, rank.context_group)
+
+    def apply(self, part: Transformer, stage: int) -> None:
+        share_sequence(part, self.sequence)
+
+    def take(self, tokens_BS: Tensor) -> Tensor:
+        return take_tokens(tokens_BS, self.sequence, self.rank.layout.cp)
+
+
+def share_sequence(model: Transformer, sequence: Sequence) -> None:
+    """Give every module that knows of positions the tokens of this rank; call it before anything wraps the blocks."""
+    if model.embedding is not None and model.embedding.positions is not None:
+        model.embedding.positions.sequence = sequence
+    turns = Turns()
+    for block in model.blocks.values():
+        assert isinstance(block, Block)
+        if block.attention is not None:
+            block.attention.sequence, block.attention.turns = sequence, turns
+        if block.recurrence is not None and isinstance(sequence, (_Ulysses, _ZigZag)):
+            zigzags = isinstance(sequence, _ZigZag)
+            block.recurrence.scan.traded = HeadsOfAll(sequence.group, sequence.rank, sequence.ranks, zigzags)
+
+
+def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:
+    """The tokens that this rank of `group` has; all of them where there is no group."""
+    if group is None:
+        return WholeSequence()
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    if way == "all-to-all":
+        return _Ulysses(group, rank, ranks, WholeSequence())
+    return _ZigZag(group, rank, ranks, rings=way == "ring")
+
+
+def take_tokens(tokens_BS: Tensor, sequence: Sequence, ranks: int) -> Tensor:
+    """(B, S / ranks) those of a whole sequence that this rank has."""
+    runs = sequence.places(tokens_BS.shape[1] // ranks)
+    return torch.cat([tokens_BS[:, run.start : run.stop] for run in runs], dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ulysses:
+    """All-to-all: each rank has a run of the sequence, and in attention some heads of all of it."""
+
+    group: dist.ProcessGroup
+    rank: int
+    ranks: int
+    whole: WholeSequence
+    """What attention sees."""
+
+    def places(self, count: int) -> Places:
+        """The `rank`-th run of the sequence."""
+        return (range(self.rank * count, (self.rank + 1) * count),)
+
+    def attend(
+        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
+    ) -> Tensor:
+        """Attention over the whole sequence for a share of the heads."""
+        heads = query_BHSK.shape[1] // self.ranks
+        query, key, value = Exchanged.apply(  # type: ignore[no-untyped-call]
+            self.group, to_heads, to_tokens, query_BHSK, key_BGSK, value_BGSK
+        )
+        mine = replace(visibility, first_head=visibility.first_head + self.rank * heads)
+        mixed = self.whole.attend(query, key, value, mine)
+        (out,) = Exchanged.apply(self.group, to_tokens, to_heads, mixed)  # type: ignore[no-untyped-call]
+        return out  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class _ZigZag:
+    """Ring and all-gather: each rank has two pieces of the sequence, one from either end."""
+
+    group: dist.ProcessGroup
+    rank: int
+    ranks: int
+    rings: bool
+
+    def places(self, count: int) -> Places:
+        """This rank's two pieces."""
+        return zigzag_places(self.rank, self.ranks, count)
+
+    def tile(self, step: int, count: int, visibility: Visibility) -> Tile:
+        """The queries and keys that meet after `step` steps of the ring."""
+        source = (self.rank - step) % self.ranks
+        return tile_of_ring(self.rank, source, self.ranks, count, visibility.both_ways)
+
+    def attend(
+        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
+    ) -> Tensor:
+        """Attention around the ring, or over gathered keys and values."""
+        way = _Ring if self.rings else _Gathered
+        out: Tensor = way.apply(self, visibility, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Ring(torch.autograd.Function):
+    """Ring attention: keys and values travel to the next rank while this one attends to those it has."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        merged = Merged(query, value)
+        held = Message.of((key, value))
+        for step in range(share.ranks):
+            coming = pass_on(held, share.group) if step + 1 < share.ranks else None
+            tile = share.tile(step, query.shape[2], visibility)
+            merged.add(tile, tile.attend(visibility, query, held.tensors))
+            if coming is not None:
+                held = coming.wait()
+        out = merged.rows(query.dtype)
+        ctx.share, ctx.visibility = share, visibility
+        ctx.save_for_backward(query, key, value, out, merged.lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
+        share, visibility = ctx.share, ctx.visibility
+        query, key, value, out, lse = ctx.saved_tensors
+        dquery = torch.zeros_like(query, dtype=torch.float32)
+        held = Message.of((key, value))
+        mine = Message(torch.zeros_like(held.buffer), held.shapes)
+        # gradients, which follow the keys and values of others on their way home
+        behind: Coming | None = None
+        for step in range(share.ranks):
+            coming = pass_on(held, share.group) if step + 1 < share.ranks else None
+            tile = share.tile(step, query.shape[2], visibility)
+            found = tile.gradients(visibility, gradient, query, held.tensors, out, lse)
+            sums = mine
+            if step > 0:
+                sums = behind.wait() if behind else Message(torch.zeros_like(held.buffer), held.shapes)
+            if found is not None:
+                dquery[:, :, tile.rows] += found[0]
+                for total, part in zip(sums.tensors, found[1:], strict=True):
+                    total[:, :, tile.columns] += part
+            if step > 0:
+                behind = pass_on(sums, share.group)
+            if coming is not None:
+                held = coming.wait()
+        assert behind is not None
+        dkey, dvalue = Message(mine.buffer.add_(behind.wait().buffer), mine.shapes).tensors
+        return None, None, dquery.to(query.dtype), dkey, dvalue
+
+
+class _Gathered(torch.autograd.Function):
+    """All-gather attention: all keys and values, in sequence order, while this block attends to them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        merged = Merged(query, value)
+        whole = _whole(key, value, share.group)
+        for tile in tiles_of_whole(share.places(query.shape[2]), visibility, whole[0].shape[2]):
+            merged.add(tile, tile.attend(visibility, query, whole))
+        out = merged.rows(query.dtype)
+        ctx.share, ctx.visibility = share, visibility
+        ctx.save_for_backward(query, key, value, out, merged.lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
+        share, visibility = ctx.share, ctx.visibility
+        query, key, value, out, lse = ctx.saved_tensors
+        dquery = torch.empty_like(query)
+        whole = _whole(key, value, share.group)
+        tiles = tiles_of_whole(share.places(query.shape[2]), visibility, whole[0].shape[2])
+        parts = []
+        for tile in tiles:
+            found = tile.gradients(visibility, gradient, query, whole, out, lse)
+            assert found is not None  # a query sees itself
+            dquery[:, :, tile.rows] = found[0]
+            parts.append(found[1:])
+        del whole, found
+        rows = Message.for_ranks(share.ranks, (key.shape, value.shape), key)
+        for index, room in enumerate(rows.tensors):
+            _deal(room, [(tile, part[index]) for tile, part in zip(tiles, parts, strict=True)])
+        del parts
+        dkey, dvalue = scatter(rows, share.group)
+        return None, None, dquery, dkey, dvalue
+
+
+def _whole(key: Tensor, value: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """(B, G, c·S, K) of keys and of values, in the order of the sequence: first pieces go up, second ones come down."""
+    found = []
+    for one in gather((key, value), group):
+        ranks, batch, heads, tokens, width = one.shape
+        whole = one.new_empty(batch, heads, 2 * ranks, tokens // 2, width)
+        first, second = one.movedim(0, 2).chunk(2, dim=3)
+        whole[:, :, :ranks] = first
+        whole[:, :, ranks:] = second.flip(2)
+        found.append(whole.flatten(2, 3))
+    return tuple(found)
+
+
+def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
+    """The inverse of `_whole`, in place: gradients of all tiles, added up by column → (c, B, G, S, K)."""
+    ranks, batch, heads, tokens, width = room.shape
+    whole = room.new_zeros(batch, heads, ranks * tokens, width)
+    for tile, part in parts:
+        whole[:, :, tile.columns] += part
+    pieces = torch.unflatten(whole, 2, (2 * ranks, -1)).movedim(2, 0)
+    room[:, :, :, : tokens // 2] = pieces[:ranks]
+    room[:, :, :, tokens // 2 :] = pieces[ranks:].flip(0)

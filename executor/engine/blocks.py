@@ -1,0 +1,181 @@
+"""What is done to every block before it trains: recompute in the backward pass, products in fp8, compilation.
+
+Activation recomputation by block: everything, or what mixes tokens alone.
+
+Products of the blocks in fp8: torchao's linear layers, and what tensor parallelism needs of them besides.
+
+Each row of an operand has a scale of its own, a power of two (torchao's recipe `rowwise`). Such a scale moves a row
+into the range of e4m3 without rounding anything, so a row's values do not depend on what lies in the other rows, and
+hardly on where a row is cut: only what is 2^-14 of the row's largest value and less is rounded otherwise. Tensor ranks
+therefore scale their own parts of a row, and no scale has to be agreed on.
+
+Importing this file imports torchao.
+
+Blocks through `torch.compile`, one by one: they are alike, so one graph serves all. And the loss in chunks.
+
+Over tensor ranks PyTorch (2.13) takes a tensor that is still in flight for a constant where a graph reads it, and loses
+its gradient silently (pytorch/pytorch#191113). Where a graph breaks, or has a checkpoint in it, meshes get among its
+tensors, which it refuses. So over tensor ranks tensors are waited for before a graph reads them, and no graph breaks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper, checkpoint_wrapper
+from torch.distributed.tensor import DTensor
+
+from cost_models.axes.stages import policy_of_blocks
+from executor.axes.axis import Axis
+from executor.models.experts import MoE
+from executor.models.feed_forward import FeedForward
+from executor.models.mixing.attention import Attention, LatentAttention
+from executor.models.mixing.positions import WholeSequence
+from executor.models.shards import Ways, product_of_shards
+from executor.models.transformer import Block, Transformer
+
+
+def recompute_activations(model: Transformer, recompute: str) -> None:
+    """Wrap the slice's blocks in place, as its policy or mix of policies says.
+
+    `selective` wraps attention, or a recurrence: what is kept is its input. `full` wraps the block.
+    """
+    policies = policy_of_blocks(len(model.blocks), recompute)
+    for (name, block), policy in zip(list(model.blocks.items()), policies, strict=True):
+        if policy == "full":
+            model.blocks[name] = checkpoint_wrapper(block)
+        elif policy == "selective":
+            assert isinstance(block, Block)
+            for mixer in ("attention", "recurrence", "cross"):
+                if (inside := getattr(block, mixer)) is not None:
+                    block.register_module(mixer, checkpoint_wrapper(inside))
+
+
+class RecomputeAxis(Axis):
+    """Recomputes activations as the layout says of each virtual stage."""
+
+    def apply(self, part: Transformer, stage: int) -> None:
+        recompute_activations(part, self.rank.layout.stage_recompute[stage])
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Silence torchao's warnings about kernels that it cannot load here and training does not use."""
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+with _without_remarks():
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
+
+RECIPE = "rowwise"
+
+
+def multiply_in_fp8(model: Transformer, *, emulate: bool) -> None:
+    """Replace every projection and dense MLP of the slice's blocks by fp8 layers, in place, before anything is split.
+
+    `emulate` rounds operands to fp8 and multiplies them in fp32, on any device.
+    """
+    config = replace(Float8LinearConfig.from_recipe_name(RECIPE), emulate=emulate)
+    for block in model.blocks.values():
+        convert_to_float8_training(block, config=config)
+        for module in block.modules():
+            if isinstance(module, Float8Linear):
+                module.__class__ = _LocalFloat8Linear
+
+
+class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
+    """An fp8 linear layer over this rank's shards; the result says how it is sharded.
+
+    DTensor would have the ranks agree on a scale for every row that is split over them.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(…, in) → (…, out), split as input and weight leave it."""
+        if not isinstance(self.weight, DTensor):
+            out: Tensor = super().forward(input)
+            return out
+        weight = self.weight
+
+        def multiply(mine: Tensor, ways: Ways) -> Tensor:
+            found: Tensor = matmul_with_hp_or_float8_args.apply(
+                mine,
+                weight.to_local(grad_placements=[ways.weight_gradient]).t(),
+                self.linear_mm_config,
+                self.config,
+            )
+            return found
+
+        (held,) = weight.placements
+        return product_of_shards(input, weight.device_mesh, held, self.bias, multiply)
+
+
+def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any] | None = None) -> None:
+    """Compile every block of the slice when it is first called; `split` says that tensor ranks share it, `options` go
+    to inductor.
+
+    What recomputes does so inside the graph, which then knows that it does; over tensor ranks around it, where a piece
+    must find its graph again: none has a mask that is made in one call and kept for the next.
+    """
+    if split and model.embedding is not None:
+        model.embedding.register_forward_hook(_wait)
+    for block in model.blocks.values():
+        for piece in _unbroken(_inside(block)) if split else [block]:
+            piece.compile(fullgraph=split, **({"options": dict(options)} if options else {}))
+    if model.of_logits is not None:  # the last chunk of a microbatch may be shorter
+        model.of_logits.compile(fullgraph=True, dynamic=False)
+
+
+def _unbroken(block: Block) -> list[nn.Module]:
+    """The largest pieces without a graph break: routed experts break it, recurrences, and attention that recomputes
+    alone, has only some of a sequence, or has on a GPU a kernel of its own."""
+    attention, mlp = block.attention, block.mlp
+    plain = attention is not None and not isinstance(attention, CheckpointWrapper) and _is_plain(attention)
+    if plain and isinstance(mlp, FeedForward) and block.recurrence is None:
+        return [block]
+    dense = mlp.shared if isinstance(mlp, MoE) else mlp
+    return [one for one in (attention if plain else None, dense) if one is not None]
+
+
+def _is_plain(attention: Attention | LatentAttention) -> bool:
+    causal = attention.window is None and attention.spec.positions != "alibi"
+    return causal and isinstance(attention.sequence, WholeSequence)
+
+
+def _inside(block: nn.Module) -> Block:
+    """The module that a recompute wrapper holds; any other itself."""
+    inside = block._checkpoint_wrapped_module if isinstance(block, CheckpointWrapper) else block
+    assert isinstance(inside, Block)
+    return inside
+
+
+def _wait(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    arrived: Tensor = _Arrived.apply(output)  # type: ignore[no-untyped-call]
+    return arrived
+
+
+class _Arrived(torch.autograd.Function):
+    """Waits for a tensor in flight and passes its gradient on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.wait() if isinstance(x, AsyncCollectiveTensor) else x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]

@@ -1,0 +1,322 @@
+"""Microbenchmarks of links and the host: collectives, host work, copies to host memory and drive.
+
+Collectives between processes over message and group sizes; `size` is the full tensor's bytes.
+
+On a CPU each comes behind products, as in a step: gloo's threads sleep until then, have lost their caches to them, and
+wait for a core at every hop, which they do not where collectives follow one another.
+
+Host time of the executor on models so small that nothing else counts: modules, dispatch, autograd, DTensor, hooks.
+
+What a block adds to a step is the slope over models of more and more blocks; the rest of such a step is told by none.
+Everything a training step does is in it: gradients added to the flat buffers, the parts of a split model that are sent,
+shards that are gathered.
+
+Times what offload asks of a host: the CPU's updates, copies each way, and what of an update hides behind passes.
+
+Updates are those of `executor.axes.offload`: a fused AdamW over the one flat buffer of a block, with as many threads as
+a rank has. Copies go through its `HostLink`: pinned and in streams on a GPU, within memory on a CPU, which makes them
+one after the other itself. Both are measured on several processes at once, which share the host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import complete_question
+from cost_models.files.loading import resolve_cluster
+from cost_models.measured.calibration.measurements import Measurement
+from cost_models.pipeline.pricing import estimate
+from cost_models.specs.cluster import Precision
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from executor.axes.offload.link import HostLink, threads_for_updates
+from executor.engine.engine import Engine
+from executor.microbenchmarks.stopwatch import Call, Scale, Stopwatch, in_turn
+from executor.run_config import EngineOptions
+from planner.plan import make_plan
+
+_REPEATS_SMALL, _REPEATS_LARGE = 6, 3
+"""Of each round."""
+_LARGE_BYTES = 2**21
+_SIDE, _PRODUCTS = 256, 4
+"""Of the products before a collective: some milliseconds of one core."""
+
+
+def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Time all operations over groups of 2, 4, … ranks up to all; only members of a group report."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for size in _group_sizes(world):
+        members = list(range(size))
+        group = dist.new_group(members)
+        if rank in members:
+            assert group is not None
+            for message in scale.messages:
+                yield from _one_size(watch, message, size, group)
+        dist.barrier()
+
+
+def _group_sizes(world: int) -> list[int]:
+    """2, 4, 8, … and the world itself."""
+    sizes = {2**power for power in range(1, world.bit_length()) if 2**power <= world}
+    return sorted(sizes | ({world} if world > 1 else set()))
+
+
+def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGroup) -> Iterator[Measurement]:
+    elements = max(size, message // 4 // size * size)
+    full = torch.ones(elements, device=watch.device)
+    shard = torch.ones(elements // size, device=watch.device)
+    other = torch.empty_like(full)
+    calls: dict[str, Call] = {
+        "all_reduce": lambda: dist.all_reduce(full, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(other, shard, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(shard, full, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(other, full, group=group),
+    }
+    if size == 2:
+        calls["p2p"] = lambda: there_and_back(full, (0, 1), group)
+    for name, call in calls.items():
+        repeats = _REPEATS_LARGE if message >= _LARGE_BYTES else _REPEATS_SMALL
+        timing = watch.elapsed(call, repeats, aside=_products(watch), group=group)
+        trips = 2.0 if name == "p2p" else 1.0
+        yield timing.shared(trips).row("collective", name, 4.0 * elements, (size,))
+
+
+def _products(watch: Stopwatch) -> Call | None:
+    """What a CPU computes before a collective; None on a GPU, whose collectives have their own multiprocessors."""
+    if watch.device.type != "cpu":
+        return None
+    left = torch.ones(_SIDE, _SIDE)
+    return lambda: torch.linalg.multi_dot([left] * (_PRODUCTS + 1))
+
+
+def there_and_back(
+    message: torch.Tensor, pair: tuple[int, int], group: dist.ProcessGroup | None = None
+) -> None:
+    """Send a message from the first of two ranks to the second, and back."""
+    first, second = pair
+    if dist.get_rank() == first:
+        dist.send(message, second, group=group)
+        dist.recv(message, second, group=group)
+    else:
+        dist.recv(message, first, group=group)
+        dist.send(message, first, group=group)
+
+
+_SEQUENCE, _HIDDEN, _HEADS = 16, 32, 2
+_SHAPE = (_SEQUENCE, _HIDDEN, _HEADS)
+_BLOCKS = (2, 3, 4, 6)
+_STAGES, _PIPELINED = 2, "block.pipelined"
+_MICROBATCHES = 2
+"""Of a step: shards are gathered for each, their gradients scattered once."""
+_REPEATS = {"cpu": 2, "cuda": 9}
+"""Of each round, of which a GPU has one; fixed, because split models communicate and must run equally often on every
+process."""
+_TRAINED: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16", "fp8": "bf16"}
+"""Calibrated precision → the one whose operators the executor launches."""
+
+
+Engines = dict[str, dict[int, Engine]]
+"""What is added to a plain block → models of such blocks, by how many."""
+
+
+def tiny_engines(device: torch.device, precision: Precision) -> Engines:
+    """Plain blocks; with several processes sharded ones, in pairs of processes split ones, too, and on a CPU, where the
+    clock is the thread's own and does not see a stage wait, a pipeline of two stages."""
+    world = dist.get_world_size()
+    layouts = {"block": f"dp{world}"}
+    if world > 1:
+        layouts["block.sharded"] = f"dp{world} zero3"
+    if world % _HEADS == 0:
+        split = f"tp{_HEADS} dp{world // _HEADS}"
+        layouts |= {"block.tensor-parallel": split, "block.sequence-parallel": f"{split} sp"}
+        if device.type == "cpu":
+            layouts[_PIPELINED] = f"pp{_STAGES} dp{world // _STAGES}"
+    return {
+        name: {
+            # of a pipeline what its blocks do not explain is asked for
+            blocks: _engine(layout, blocks, device, precision)
+            for blocks in (_BLOCKS[:1] if name == _PIPELINED else _BLOCKS)
+        }
+        for name, layout in layouts.items()
+    }
+
+
+def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
+    """Time forward and backward of a microbatch by number of blocks, then an update of few parameters."""
+    repeats, fewest = _REPEATS[watch.device.type], _BLOCKS[0]
+    for name, by_blocks in engines.items():
+        for blocks, engine in by_blocks.items():
+            step = watch.host(_forward_backward(engine), repeats).shared(_MICROBATCHES)
+            yield step.row("host", name, float(blocks), _SHAPE)
+    update = watch.host(engines["block"][fewest].update, repeats)
+    yield update.row("host", "update", float(fewest), _SHAPE)
+
+
+def _engine(layout: str, blocks: int, device: torch.device, precision: Precision) -> Engine:
+    """A tiny GPT that trains on one sequence of each replica in a microbatch."""
+    parsed = parse_layout(layout)
+    model = TransformerSpec(
+        num_layers=blocks,
+        hidden_size=_HIDDEN,
+        num_heads=_HEADS,
+        num_kv_heads=_HEADS,
+        head_dim=_HIDDEN // _HEADS,
+        ffn_hidden_size=4 * _HIDDEN,
+        vocab_size=_HIDDEN,
+        max_positions=_SEQUENCE,
+    )
+    training = TrainingSpec(
+        global_batch=_MICROBATCHES * parsed.dp, sequence_length=_SEQUENCE, precision=_TRAINED[precision]
+    )
+    question = complete_question(model, resolve_cluster("local", parsed.num_gpus), training)
+    return Engine(make_plan(question, estimate(question, parsed)), device, EngineOptions())
+
+
+def _forward_backward(engine: Engine) -> Call:
+    tokens_BS = torch.zeros(_MICROBATCHES, _SEQUENCE, dtype=torch.long)
+    return lambda: engine.forward_backward(tokens_BS, tokens_BS)
+
+
+_COPY_REPEATS = 4
+"""Of each round; fixed, so that processes stay side by side."""
+BLOCKS = 8
+"""Updates that follow the backward passes of as many blocks."""
+_ASIDE_SECONDS = 0.03
+"""Between two updates: the interpreter's way through a fused AdamW takes 25 us where it was just gone, and ten times
+that after other work."""
+_SMALLEST = 16
+"""Parameters of an update that takes no longer than being called does."""
+_BACKWARD = 2
+"""Products of a block's backward pass, for one of its forward pass."""
+
+
+def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Updates by threads, copies by ranks, and passes and updates apart and together."""
+    link = HostLink(watch.device, 1)
+    yield from _updates(watch, scale)
+    yield from _copies(watch, scale, link)
+    yield from _overlap(watch, scale)
+
+
+def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's. Then blocks of
+    next to nothing, each after other work."""
+    most = threads_for_updates(watch.device, dist.get_world_size())
+    update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
+    for threads in sorted({1, most, *(2**power for power in range(1, most.bit_length()) if 2**power < most)}):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        # the thread's own clock does not see other threads
+        one = watch.on_host(update, own_clock=threads == 1)
+        torch.set_num_threads(before)
+        yield one.row("offload", "update", float(scale.block_parameters), (threads,))
+    smallest = in_turn([block.step for block in blocks_of(_SMALLEST)])
+    yield watch.on_host(smallest, own_clock=True, aside=_something_else).row(
+        "offload", "call", _SMALLEST, (1,)
+    )
+
+
+def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurement]:
+    """From 1, 2, 4, … ranks up to all, while the others wait; only those that copy report."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    size = scale.copied_bytes
+    pairs = [
+        (link.buffer(size, torch.uint8), torch.zeros(size, dtype=torch.uint8, device=watch.device))
+        for _ in range(BLOCKS)
+    ]
+    ways: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+        "down": link.down,
+        "up": lambda host, device: link.up(device, host),
+        "both": partial(_both, link),
+    }
+    for ranks in sorted({world, *(2**power for power in range(world.bit_length()) if 2**power < world)}):
+        for name, way in ways.items():
+            dist.barrier()
+            if rank < ranks:
+                copy = in_turn([partial(way, host, device) for host, device in pairs])
+                yield watch.on_host(copy, own_clock=True).row("offload", name, float(size), (ranks,))
+        dist.barrier()
+    link.taken()
+
+
+def _both(link: HostLink, host: torch.Tensor, device: torch.Tensor) -> None:
+    """Halves of the two buffers change places, so that as much goes each way as one copy carries in one."""
+    half = host.numel() // 2
+    for _ in range(2):
+        link.down(host[:half], device[:half])
+        link.up(device[half:], host[half:])
+
+
+def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Passes alone, updates alone, which take twice as long, and each block's in a thread beside what follows."""
+    blocks = blocks_of(scale.block_parameters)
+    threads = threads_for_updates(watch.device, dist.get_world_size())
+    updates = [block.step for block in blocks]
+    with ThreadPoolExecutor(1, "host-update", lambda: torch.set_num_threads(threads)) as pool:
+
+        def all_updates() -> None:
+            for done in [pool.submit(update) for update in updates]:
+                done.result()
+
+        # half as long: updates are to outlast what hides them
+        passes = _passes_of(watch, scale, watch.elapsed(all_updates, _COPY_REPEATS).quiet / 2)
+
+        def together() -> None:
+            begun = []
+            passes(lambda block: begun.append(pool.submit(updates[block])))
+            for done in begun:
+                done.result()
+
+        kinds: Sequence[tuple[str, Call]] = (
+            ("passes", lambda: passes(lambda _: None)),
+            ("updates", all_updates),
+            ("together", together),
+        )
+        for name, call in kinds:
+            dist.barrier()
+            yield watch.elapsed(call, _COPY_REPEATS).row("offload", name, float(BLOCKS), (threads,))
+
+
+def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Callable[[int], object]], None]:
+    """Matrix products that stand for the passes of blocks and take about so many seconds alone: forward passes of all
+    blocks, then backward ones, after each of which something is done with its block."""
+    side = scale.overlapped_side
+    left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
+    multiply = partial(torch.mm, left, right, out=torch.empty_like(left))
+    each = watch.elapsed(multiply, 2 * _COPY_REPEATS).quiet
+    products = max(1, round(seconds / each / (BLOCKS * (1 + _BACKWARD))))
+
+    def run(after_backward: Callable[[int], object]) -> None:
+        for _ in range(BLOCKS * products):
+            multiply()
+        for block in range(BLOCKS):
+            for _ in range(_BACKWARD * products):
+                multiply()
+            watch.settle()
+            after_backward(block)
+
+    return run
+
+
+def _something_else() -> None:
+    """Matrix products for a while, in place of passes."""
+    left, end = torch.ones(256, 256), time.perf_counter() + _ASIDE_SECONDS
+    while time.perf_counter() < end:
+        torch.mm(left, left)
+
+
+def blocks_of(size: int) -> list[torch.optim.Optimizer]:
+    """The optimizers of some blocks of so many parameters, each of one flat buffer."""
+    made: list[torch.optim.Optimizer] = []
+    for _ in range(BLOCKS):
+        flat = torch.nn.Parameter(torch.zeros(size))
+        flat.grad = torch.ones_like(flat)
+        made.append(torch.optim.AdamW([flat], fused=True))
+    return made
