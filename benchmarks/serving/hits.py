@@ -26,7 +26,7 @@ def replay(cache: HottestRows | CachedSets, ids: np.ndarray) -> None:
     batches = torch.from_numpy(ids).split(BATCH)
     for place, batch in enumerate(batches):
         if place == len(batches) - COUNTED // BATCH:
-            cache.counted = type(cache.counted)()
+            cache.counts = type(cache.counted)()
         cache.look_up(Bags(batch, torch.ones(len(batch), dtype=torch.int32)))
 
 
@@ -39,13 +39,13 @@ def measured(
         held = int(share * ROWS)
         hottest = HottestRows(table, torch.from_numpy(ranked[:held].copy()), CPU)
         replay(hottest, ids[-COUNTED:])
-        yield name, share, "hottest", float(accesses.hits(held)), hottest.counted.hit_ratio
+        yield name, share, "hottest", float(accesses.hits(held)), hottest.counts.hit_ratio
         last = CachedSets(table, held, "lru", CPU)
         replay(last, ids)
-        yield name, share, "lru", float(lru_curve(accesses).hits(held)), last.counted.kept_ratio
+        yield name, share, "lru", float(lru_curve(accesses).hits(held)), last.counts.kept_ratio
         most = CachedSets(table, held, "lfu", CPU)
         replay(most, ids)
-        yield name, share, "lfu", float(accesses.hits(held)), most.counted.kept_ratio
+        yield name, share, "lfu", float(accesses.hits(held)), most.counts.kept_ratio
 
 
 def main(out: Path) -> None:

@@ -63,12 +63,15 @@ class Bags:
         cell = part * len(self.lengths) + self.bag_of_value()
         lengths = cell.bincount(minlength=ways * len(self.lengths)).view(ways, -1)
         values = cut(self.values[order] // ways, lengths.sum(1).tolist())
-        return [Bags(mine, of.to(torch.int32)) for mine, of in zip(values, lengths, strict=True)]
+        return [
+            Bags(part_values, part_lengths.to(torch.int32))
+            for part_values, part_lengths in zip(values, lengths, strict=True)
+        ]
 
-    def where(self, wanted: Tensor) -> Bags:
+    def where(self, mask: Tensor) -> Bags:
         """(N,) bool → the values that are wanted, in the bags they were in."""
-        lengths = self.bag_of_value()[wanted].bincount(minlength=len(self.lengths))
-        return Bags(self.values[wanted], lengths.to(torch.int32))
+        lengths = self.bag_of_value()[mask].bincount(minlength=len(self.lengths))
+        return Bags(self.values[mask], lengths.to(torch.int32))
 
     def moved(self, by: int) -> Bags:
         """The same bags with rows that are numbered from `by` on."""
@@ -93,7 +96,7 @@ def cut(tensor: Tensor, sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...
 
 def joined(parts: list[Bags]) -> Bags:
     """The bags of several, one after another."""
-    return Bags(torch.cat([one.values for one in parts]), torch.cat([one.lengths for one in parts]))
+    return Bags(torch.cat([bags.values for bags in parts]), torch.cat([bags.lengths for bags in parts]))
 
 
 def pooled(weights: Tensor, bags: Bags) -> Tensor:
@@ -110,9 +113,9 @@ class RowGradients:
     values: Tensor
     """(U, D)"""
 
-    def pieces(self, most: int) -> list[RowGradients]:
+    def pieces(self, max_rows: int) -> list[RowGradients]:
         """The same, of so many rows at most each; one piece where there are none."""
-        parts = (torch.split(one, max(most, 1)) for one in (self.rows, self.values))
+        parts = (torch.split(tensor, max(max_rows, 1)) for tensor in (self.rows, self.values))
         return [RowGradients(rows, values) for rows, values in zip(*parts, strict=True)]
 
 
@@ -197,28 +200,32 @@ class HottestRows:
         """`table` (R, D) below, `rows` (F,) of it to hold, each once."""
         self.table = table
         ordered = rows.sort().values
-        self.held = ordered.to(device)
-        self.first = not len(ordered) or int(ordered[-1]) == len(ordered) - 1
+        self.row_ids = ordered.to(device)
+        self.holds_first_rows = not len(ordered) or int(ordered[-1]) == len(ordered) - 1
         """Whether these are the first rows of the table."""
         self.vectors = table[ordered].to(device)
-        self.counted = Counted()
+        self.counts = Counted()
 
     def look_up(self, bags: Bags) -> Tensor:
         """Bags of ids on the device → (bags, D) sums of their vectors."""
-        ids, held = bags.values, len(self.held)
-        slots = ids if self.first else torch.searchsorted(self.held, ids).clamp_(max=max(held - 1, 0))
-        found = ids < held if self.first else self.held[slots] == ids
-        hits = int(found.sum())
-        self.counted.lookups += len(ids)
-        self.counted.hits += hits
+        ids, held_rows = bags.values, len(self.row_ids)
+        slots = (
+            ids
+            if self.holds_first_rows
+            else torch.searchsorted(self.row_ids, ids).clamp_(max=max(held_rows - 1, 0))
+        )
+        is_held = ids < held_rows if self.holds_first_rows else self.row_ids[slots] == ids
+        hits = int(is_held.sum())
+        self.counts.lookups += len(ids)
+        self.counts.hits += hits
         if hits == len(ids):
             return pooled(self.vectors, Bags(slots, bags.lengths))
-        here = Bags(slots, bags.lengths).where(found)
-        missing, places = torch.unique(ids[~found], return_inverse=True)
-        brought = pooled(
-            fetched(self.table, missing, self.counted), Bags(places, bags.lengths - here.lengths)
+        hit_bags = Bags(slots, bags.lengths).where(is_held)
+        missing, places = torch.unique(ids[~is_held], return_inverse=True)
+        sums = pooled(
+            fetched(self.table, missing, self.counts), Bags(places, bags.lengths - hit_bags.lengths)
         )
-        return brought.add_(pooled(self.vectors, here)) if hits else brought
+        return sums.add_(pooled(self.vectors, hit_bags)) if hits else sums
 
 
 class CachedSets:
@@ -231,12 +238,12 @@ class CachedSets:
         self.table = table
         self.sets, self.ways, self.policy = max(1, rows // ways), ways, policy
         self.tags = torch.full((self.sets, ways), -1, dtype=torch.int64, device=device)
-        self.used = torch.full((self.sets, ways), -1, dtype=torch.int64, device=device)
+        self.last_use = torch.full((self.sets, ways), -1, dtype=torch.int64, device=device)
         """When each way was used last, or how often its row."""
-        every, width = table.shape
+        table_rows, width = table.shape
         self.vectors = torch.zeros(self.sets * ways, width, dtype=table.dtype, device=device)
-        self.uses = torch.zeros(every if policy == "lfu" else 0, dtype=torch.int64, device=device)
-        self.counted = Counted()
+        self.use_counts = torch.zeros(table_rows if policy == "lfu" else 0, dtype=torch.int64, device=device)
+        self.counts = Counted()
         self._now = 0
 
     def look_up(self, bags: Bags) -> Tensor:
@@ -245,42 +252,42 @@ class CachedSets:
         ids = bags.values
         rows, places, times = torch.unique(ids, return_inverse=True, return_counts=True)
         if self.policy == "lfu":
-            self.uses[rows] += times
+            self.use_counts[rows] += times
         sets = scattered(rows, self.sets)
-        same = self.tags[sets] == rows[:, None]
-        found, way = same.any(1), same.int().argmax(1)
-        worth = self.uses[rows] if self.policy == "lfu" else torch.full_like(rows, self._now)
-        self.used[sets[found], way[found]] = worth[found]
+        matches = self.tags[sets] == rows[:, None]
+        is_held, way = matches.any(1), matches.int().argmax(1)
+        priority = self.use_counts[rows] if self.policy == "lfu" else torch.full_like(rows, self._now)
+        self.last_use[sets[is_held], way[is_held]] = priority[is_held]
         vectors = self.vectors.new_empty(len(rows), self.vectors.shape[1])
-        vectors[found] = self.vectors[sets[found] * self.ways + way[found]]
-        vectors[~found] = brought = fetched(self.table, rows[~found], self.counted)
-        self._admit(rows[~found], sets[~found], worth[~found], brought)
-        self.counted.lookups += len(ids)
-        self.counted.hits += int(times[found].sum())
+        vectors[is_held] = self.vectors[sets[is_held] * self.ways + way[is_held]]
+        vectors[~is_held] = missing = fetched(self.table, rows[~is_held], self.counts)
+        self._admit(rows[~is_held], sets[~is_held], priority[~is_held], missing)
+        self.counts.lookups += len(ids)
+        self.counts.hits += int(times[is_held].sum())
         return pooled(vectors, Bags(places, bags.lengths))
 
-    def _admit(self, rows: Tensor, sets: Tensor, worth: Tensor, vectors: Tensor) -> None:
+    def _admit(self, rows: Tensor, sets: Tensor, priority: Tensor, vectors: Tensor) -> None:
         """Admit each row in place of the least used way of its set; the most used rows of a set come first."""
-        order = worth.argsort(descending=True, stable=True)
+        order = priority.argsort(descending=True, stable=True)
         order = order[sets[order].argsort(stable=True)]
-        rows, sets, worth, vectors = rows[order], sets[order], worth[order], vectors[order]
+        rows, sets, priority, vectors = rows[order], sets[order], priority[order], vectors[order]
         first = torch.searchsorted(sets, sets)
         nth = torch.arange(len(sets), device=sets.device) - first
         room = nth < self.ways
-        rows, sets, worth, vectors, nth = (one[room] for one in (rows, sets, worth, vectors, nth))
-        way = self.used[sets].argsort(dim=1, stable=True).gather(1, nth[:, None]).squeeze(1)
-        better = worth > self.used[sets, way]
+        rows, sets, priority, vectors, nth = (values[room] for values in (rows, sets, priority, vectors, nth))
+        way = self.last_use[sets].argsort(dim=1, stable=True).gather(1, nth[:, None]).squeeze(1)
+        better = priority > self.last_use[sets, way]
         rows, sets, way = rows[better], sets[better], way[better]
         self.tags[sets, way] = rows
-        self.used[sets, way] = worth[better]
+        self.last_use[sets, way] = priority[better]
         self.vectors[sets * self.ways + way] = vectors[better]
 
 
-def fetched(table: Rows, rows: Tensor, counted: Counted) -> Tensor:
+def fetched(table: Rows, rows: Tensor, counts: Counted) -> Tensor:
     """Rows of the table below, copied to the device of their ids."""
     vectors = table[rows.cpu()]
-    counted.fetched += len(rows)
-    counted.up_bytes += vectors.nbytes
+    counts.fetched += len(rows)
+    counts.up_bytes += vectors.nbytes
     return vectors.to(rows.device)
 
 

@@ -48,7 +48,7 @@ from executor.embeddings.places import Places, Slice
 from executor.mesh import make_groups
 
 
-def copy_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+def copy_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
     """One slice that all ranks have."""
     return [table]
 
@@ -60,46 +60,46 @@ class CopyExchange:
         """Gradients travel as `dtype`, of about so many rows of a bag at once."""
         self.peers, self.dtype, self.at_once = peers, dtype, at_once
 
-    def summed(self, mine: Mapping[Slice, RowGradients]) -> dict[Slice, list[RowGradients]]:
+    def summed(self, own_gradients: Mapping[Slice, RowGradients]) -> dict[Slice, list[RowGradients]]:
         """Gradients of the rows that this rank's samples use → of those that any rank's samples use, added in the order
         of ranks, a piece of each slice after another."""
-        if self.peers.size == 1 or not mine:
-            return {one: [gradients] for one, gradients in mine.items()}
-        rows_of = self.rows_of_ranks([one.rows for one in mine.values()])
+        if self.peers.size == 1 or not own_gradients:
+            return {piece: [gradients] for piece, gradients in own_gradients.items()}
+        rows_of = self.rows_of_ranks([piece.rows for piece in own_gradients.values()])
         pieces = {
-            one: _pieces([of[place] for of in rows_of], self.at_once * one.bags)
-            for place, one in enumerate(mine)
+            piece: _pieces([rows[place] for rows in rows_of], self.at_once * piece.bags)
+            for place, piece in enumerate(own_gradients)
         }
-        found: dict[Slice, list[RowGradients]] = {one: [] for one in mine}
+        sums: dict[Slice, list[RowGradients]] = {piece: [] for piece in own_gradients}
         for nth in range(max(map(len, pieces.values()))):
-            now = {one: of[nth] for one, of in pieces.items() if nth < len(of)}
-            for one, gradients in self._added_up(mine, now).items():
-                found[one].append(gradients)
-        return found
+            batch = {piece: rows[nth] for piece, rows in pieces.items() if nth < len(rows)}
+            for piece, gradients in self._added_up(own_gradients, batch).items():
+                sums[piece].append(gradients)
+        return sums
 
-    def rows_of_ranks(self, mine: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+    def rows_of_ranks(self, own_rows: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         """By rank, then by slice: the rows that its samples use."""
-        counts = torch.tensor([len(rows) for rows in mine], device=mine[0].device)
+        counts = torch.tensor([len(rows) for rows in own_rows], device=own_rows[0].device)
         of_ranks = self.peers.all_gather(counts).tolist()
-        rows = self.peers.all_gather_uneven(torch.cat(list(mine)), list(map(sum, of_ranks)))
-        return [cut(came, of) for came, of in zip(rows, of_ranks, strict=True)]
+        rows = self.peers.all_gather_uneven(torch.cat(list(own_rows)), list(map(sum, of_ranks)))
+        return [cut(rank_rows, sizes) for rank_rows, sizes in zip(rows, of_ranks, strict=True)]
 
     def _added_up(
-        self, mine: Mapping[Slice, RowGradients], now: Mapping[Slice, _Piece]
+        self, own_gradients: Mapping[Slice, RowGradients], pieces: Mapping[Slice, _Piece]
     ) -> dict[Slice, RowGradients]:
         """A piece of each of some slices: this rank's gradients of it → those of all ranks, added up."""
         me, ranks = self.peers.rank, range(self.peers.size)
-        sends = [piece.of(me, mine[one].values) for one, piece in now.items()]
-        sizes = [[len(piece.rows[rank]) * one.width for one, piece in now.items()] for rank in ranks]
+        sends = [piece.of(me, own_gradients[part].values) for part, piece in pieces.items()]
+        sizes = [[len(piece.rows[rank]) * part.width for part, piece in pieces.items()] for rank in ranks]
         message = torch.cat([values.to(self.dtype).view(-1) for values in sends])
-        came = self.peers.all_gather_uneven(message, list(map(sum, sizes)))
-        values = [cut(of, each) for of, each in zip(came, sizes, strict=True)]
+        received = self.peers.all_gather_uneven(message, list(map(sum, sizes)))
+        values = [cut(chunk, lengths) for chunk, lengths in zip(received, sizes, strict=True)]
         return {
-            one: _added(
+            part: _added(
                 torch.cat(piece.rows),
-                torch.cat([of[place].view(-1, one.width) for of in values]).float(),
+                torch.cat([chunk[place].view(-1, part.width) for chunk in values]).float(),
             )
-            for place, (one, piece) in enumerate(now.items())
+            for place, (part, piece) in enumerate(pieces.items())
         }
 
 
@@ -118,18 +118,18 @@ class _Piece:
         return values if number == len(values) else values.narrow(0, self.begins[rank], number)
 
 
-def _pieces(rows_of: Sequence[Tensor], most: int) -> list[_Piece]:
+def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[_Piece]:
     """Rows that the samples of each rank use, rising → pieces of them: gradients of about `most` rows or fewer, those
     of a row all in one piece."""
     sizes = [len(rows) for rows in rows_of]
     begins = [0] * len(sizes)
-    if sum(sizes) <= most:
+    if sum(sizes) <= max_rows:
         return [_Piece(list(rows_of), begins)]
-    borders = torch.cat(list(rows_of)).sort().values[most::most].contiguous()
+    borders = torch.cat(list(rows_of)).sort().values[max_rows::max_rows].contiguous()
     inner = torch.stack([torch.searchsorted(rows, borders) for rows in rows_of], dim=1)
     return [
-        _Piece([rows[a:b] for rows, a, b in zip(rows_of, before, after, strict=True)], before)
-        for before, after in pairwise([begins, *inner.tolist(), sizes])
+        _Piece([rows[a:b] for rows, a, b in zip(rows_of, begin, end, strict=True)], begin)
+        for begin, end in pairwise([begins, *inner.tolist(), sizes])
     ]
 
 
@@ -139,25 +139,25 @@ def _added(rows: Tensor, values: Tensor) -> RowGradients:
     return row_gradients(Bags(rows, once), values)
 
 
-def whole_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+def whole_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
     """The whole table, on its rank."""
-    return [replace(table, rank=placed.at[0])]
+    return [replace(table, rank=placement.at[0])]
 
 
-def row_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+def row_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
     """One on each rank; or, of so many slices on ranks of their own, sums that travel as whole tables do."""
-    if placed.at:
-        ways = len(placed.at)
+    if placement.at:
+        ways = len(placement.at)
         return [
             replace(table, form="whole", rank=rank, ways=ways, residue=residue)
-            for residue, rank in enumerate(placed.at)
+            for residue, rank in enumerate(placement.at)
         ]
     return [replace(table, rank=rank, ways=places.ranks, residue=rank) for rank in range(places.ranks)]
 
 
-def node_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+def node_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
     """One on each rank of the table's node, or nodes."""
-    ranks = [node * places.per_node + place for node in placed.at for place in range(places.per_node)]
+    ranks = [node * places.per_node + place for node in placement.at for place in range(places.per_node)]
     return [replace(table, rank=rank, ways=len(ranks), residue=residue) for residue, rank in enumerate(ranks)]
 
 
@@ -168,18 +168,20 @@ class Exchange:
     """
 
     def __init__(
-        self, node: Peers, across: Peers, held: Sequence[Slice], samples: int, empty: Tensor
+        self, node: Peers, across: Peers, slices: Sequence[Slice], samples: int, empty: Tensor
     ) -> None:
         """`empty` is a tensor of no element, with the type and device of messages."""
         self.node, self.across, self.empty = node, across, empty
-        tables = [one for one in held if one.residue % node.size == 0]
+        tables = [part for part in slices if part.residue % node.size == 0]
         self.by_node: list[list[Slice]] = [[] for _ in range(across.size)]
-        for one in tables:
-            assert one.rank is not None
-            self.by_node[one.rank // node.size].append(one)
-        me = across.rank * node.size + node.rank
-        self.mine = [one for one in held if one.rank == me]
-        self.sizes = [[samples * one.bags * one.width for one in of] for of in self.by_node]
+        for part in tables:
+            assert part.rank is not None
+            self.by_node[part.rank // node.size].append(part)
+        own_rank = across.rank * node.size + node.rank
+        self.own_slices = [part for part in slices if part.rank == own_rank]
+        self.sizes = [
+            [samples * part.bags * part.width for part in node_slices] for node_slices in self.by_node
+        ]
         self.counts = list(map(sum, self.sizes))
         self.my_sizes = self.sizes[across.rank]
         self._message = empty
@@ -191,7 +193,7 @@ class Exchange:
         """
         self._message = self.empty.new_empty(self.node.size, self.across.size, sum(self.my_sizes))
         parts = cut(_in_order(self._message), self.my_sizes, dim=2)
-        return dict(zip(self.mine, parts, strict=True))
+        return dict(zip(self.own_slices, parts, strict=True))
 
     def forward(self) -> dict[Slice, Tensor]:
         """What was written → (b · bags, D) of this rank's samples, by the first slice of each table in each of its
@@ -200,20 +202,25 @@ class Exchange:
             return {}
         message, self._message = self._message, self.empty
         sums = self.node.reduce_scatter(message.view(self.node.size, -1))
-        came = self.across.exchange(sums, [sum(self.my_sizes)] * self.across.size, self.counts)
-        every = [one for of in self.by_node for one in of]
-        parts = cut(came, [size for sizes in self.sizes for size in sizes])
-        return {one: part.view(-1, one.width) for one, part in zip(every, parts, strict=True)}
+        received = self.across.exchange(sums, [sum(self.my_sizes)] * self.across.size, self.counts)
+        slices = [piece for node_slices in self.by_node for piece in node_slices]
+        parts = cut(received, [size for sizes in self.sizes for size in sizes])
+        return {piece: part.view(-1, piece.width) for piece, part in zip(slices, parts, strict=True)}
 
     def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
         """(b · bags, D) gradients by the first slice of each table → (nodes, places, b · bags · D) of this rank's,
         parts of what came."""
         if not any(self.counts):
             return {}
-        message = torch.cat([self.empty, *(gradients[one].reshape(-1) for of in self.by_node for one in of)])
-        came = self.across.exchange(message, self.counts, [sum(self.my_sizes)] * self.across.size)
-        node = self.node.all_gather(came).view(self.node.size, self.across.size, -1)
-        return dict(zip(self.mine, cut(_in_order(node), self.my_sizes, dim=2), strict=True))
+        message = torch.cat(
+            [
+                self.empty,
+                *(gradients[part].reshape(-1) for node_slices in self.by_node for part in node_slices),
+            ]
+        )
+        received = self.across.exchange(message, self.counts, [sum(self.my_sizes)] * self.across.size)
+        node = self.node.all_gather(received).view(self.node.size, self.across.size, -1)
+        return dict(zip(self.own_slices, cut(_in_order(node), self.my_sizes, dim=2), strict=True))
 
 
 def _in_order(message: Tensor) -> Tensor:
@@ -221,45 +228,52 @@ def _in_order(message: Tensor) -> Tensor:
     return message if 1 in message.shape[:2] else message.transpose(0, 1)
 
 
-def column_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
+def column_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
     """As many slices as the option says, of columns side by side, as even as may be."""
-    count = placed.option.shards
+    count = placement.option.shards
     borders = [table.end * index // count for index in range(count + 1)]
     return [
         replace(table, rank=rank, begin=begin, end=end)
-        for rank, (begin, end) in zip(placed.at, pairwise(borders), strict=True)
+        for rank, (begin, end) in zip(placement.at, pairwise(borders), strict=True)
     ]
 
 
 def squares_of_rows(
-    peers: Peers, held: Sequence[Slice], mine: Mapping[Slice, Tensor], device: torch.device
+    peers: Peers, slices: Sequence[Slice], own_squares: Mapping[Slice, Tensor], device: torch.device
 ) -> dict[Slice, Tensor]:
     """(U,) sums of squares over a slice's columns → over the columns of the whole rows, added in their order."""
     groups: dict[tuple[int, int], list[Slice]] = {}
-    for one in held:
-        groups.setdefault((one.table, one.first), []).append(one)
-    here = [group for group in groups.values() if any(one.rank == peers.rank for one in group)]
+    for part in slices:
+        groups.setdefault((part.table, part.first), []).append(part)
+    own_groups = [group for group in groups.values() if any(part.rank == peers.rank for part in group)]
     empty = torch.empty(0, dtype=torch.float64, device=device)
-    sends, comes = [], []
+    sends, incoming = [], []
     for rank in range(peers.size):
         shared = (
-            [group for group in here if any(one.rank == rank for one in group)] if rank != peers.rank else []
+            [group for group in own_groups if any(part.rank == rank for part in group)]
+            if rank != peers.rank
+            else []
         )
         sends.append(
-            torch.cat([empty, *(mine[one] for group in shared for one in group if one.rank == peers.rank)])
+            torch.cat(
+                [empty, *(own_squares[part] for group in shared for part in group if part.rank == peers.rank)]
+            )
         )
-        comes.append([one for group in shared for one in group if one.rank == rank])
-    rows = {id(group): len(next(mine[one] for one in group if one in mine)) for group in here}
-    group_of = {one: id(group) for group in here for one in group}
-    sizes = [[rows[group_of[one]] for one in of] for of in comes]
-    came = peers.all_to_all(sends, [sum(of) for of in sizes])
-    parts = dict(mine)
-    for of, message, lengths in zip(comes, came, sizes, strict=True):
-        parts.update(zip(of, cut(message, lengths), strict=True))
+        incoming.append([part for group in shared for part in group if part.rank == rank])
+    rows = {
+        id(group): len(next(own_squares[part] for part in group if part in own_squares))
+        for group in own_groups
+    }
+    group_of = {part: id(group) for group in own_groups for part in group}
+    sizes = [[rows[group_of[part]] for part in shared_slices] for shared_slices in incoming]
+    received = peers.all_to_all(sends, [sum(shared_slices) for shared_slices in sizes])
+    parts = dict(own_squares)
+    for shared_slices, message, lengths in zip(incoming, received, sizes, strict=True):
+        parts.update(zip(shared_slices, cut(message, lengths), strict=True))
     totals: dict[Slice, Tensor] = {}
-    for group in here:
-        total = sum((parts[one] for one in group[1:]), parts[group[0]])
-        totals |= {one: total for one in group if one.rank == peers.rank}
+    for group in own_groups:
+        total = sum((parts[part] for part in group[1:]), parts[group[0]])
+        totals |= {part: total for part in group if part.rank == peers.rank}
     return totals
 
 
@@ -281,50 +295,50 @@ def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) 
     """
     problems = [
         Problem(f"table:{index}", complaint)
-        for index, (table, placed) in enumerate(zip(tables, sharding.tables, strict=True))
-        if (complaint := _impossible(table, placed, places))
+        for index, (table, placement) in enumerate(zip(tables, sharding.tables, strict=True))
+        if (complaint := _impossible(table, placement, places))
     ]
     if problems:
         raise InputError("the sharding does not go with these ranks", problems=problems)
     return [
-        one
-        for index, (table, placed) in enumerate(zip(tables, sharding.tables, strict=True))
-        for one in _slices(index, table, placed, places)
+        part
+        for index, (table, placement) in enumerate(zip(tables, sharding.tables, strict=True))
+        for part in _slices(index, table, placement, places)
     ]
 
 
-def _slices(index: int, table: TableSpec, placed: TablePlacement, places: Places) -> list[Slice]:
-    share = device_share(placed.option)
+def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Places) -> list[Slice]:
+    share = device_share(placement.option)
     bags = int(table.pooling) if table.combiner == "concat" else 1
     complete = Slice(
         table=index,
-        form=placed.option.form,
+        form=placement.option.form,
         rows=table.rows,
         end=table.width,
         bags=bags,
         cached=share,
         hashed=table.hashed,
     )
-    copy, rest = hot_and_rest(complete, placed)
-    return [*copy, *_WAYS[placed.option.form](rest, placed, places)]
+    copy, rest = hot_and_rest(complete, placement)
+    return [*copy, *_WAYS[placement.option.form](rest, placement, places)]
 
 
-def _impossible(table: TableSpec, placed: TablePlacement, places: Places) -> str:
-    form = placed.option.form
-    there = places.nodes if form == "node-row" else places.ranks
-    missing = [place for place in placed.at if place >= there]
+def _impossible(table: TableSpec, placement: TablePlacement, places: Places) -> str:
+    form = placement.option.form
+    count = places.nodes if form == "node-row" else places.ranks
+    missing = [place for place in placement.at if place >= count]
     if missing:
-        return f"there is no {'node' if form == 'node-row' else 'GPU'} {missing[0]}; the last is {there - 1}"
-    if form == "column" and placed.option.shards > table.width:
-        return f"{placed.option.shards} slices of {table.width} columns"
-    if table.hashed and placed.option.hot:
+        return f"there is no {'node' if form == 'node-row' else 'GPU'} {missing[0]}; the last is {count - 1}"
+    if form == "column" and placement.option.shards > table.width:
+        return f"{placement.option.shards} slices of {table.width} columns"
+    if table.hashed and placement.option.hot:
         return "nobody knows which keys are hot before they come; `hot` is for row numbers"
     return ""
 
 
-def hot_and_rest(table: Slice, placed: TablePlacement) -> tuple[list[Slice], Slice]:
+def hot_and_rest(table: Slice, placement: TablePlacement) -> tuple[list[Slice], Slice]:
     """(the copy of its hot rows, or none; the rest of the table)."""
-    hot = hot_rows(table.rows, placed.option.hot)
+    hot = hot_rows(table.rows, placement.option.hot)
     if not hot:
         return [], table
     copy = replace(table, form="copy", rows=hot, cached=1.0)
@@ -386,32 +400,32 @@ class Embeddings:
         self.sent, self.link = Sent(), HostLink(device)
         self.peers = peers(self.sent)
         self.slices = all_slices(self.tables, sharding, places)
-        placed = [one for one in self.slices if one.rank is not None]
-        self.router = Router(self.peers, placed, self.samples)
-        self.copies = [one for one in self.slices if one.rank is None]
+        placed_slices = [part for part in self.slices if part.rank is not None]
+        self.router = Router(self.peers, placed_slices, self.samples)
+        self.copies = [part for part in self.slices if part.rank is None]
         self.copy_exchange = CopyExchange(self.peers, self.exchange_dtype, AT_ONCE * self.samples)
-        self._columns = self._of("column")
-        alone = Alone(self.sent)
+        self._columns = self._with_form("column")
+        single = Alone(self.sent)
         self._exchanges = [
-            Exchange(alone, self.peers, self._of("whole", "column"), self.samples, empty),
-            Exchange(self.peers, alone, self._of("row"), self.samples, empty),
+            Exchange(single, self.peers, self._with_form("whole", "column"), self.samples, empty),
+            Exchange(self.peers, single, self._with_form("row"), self.samples, empty),
         ]
-        if nodes := self._of("node-row"):
+        if nodes := self._with_form("node-row"):
             among = _node_peers(peers, self.sent, places)
             self._exchanges.append(Exchange(*among, nodes, self.samples, empty))
-        self.held = {
-            one: Holding(
-                one,
-                name=model.table_names[one.table],
-                rows=self.tables[one.table].rows,
-                width=self.tables[one.table].width,
+        self.holdings = {
+            part: Holding(
+                part,
+                name=model.table_names[part.table],
+                rows=self.tables[part.table].rows,
+                width=self.tables[part.table].width,
                 seed=seed,
                 dtype=self.table_dtype,
                 optimizer=self.optimizer,
                 link=self.link,
             )
-            for one in self.slices
-            if one.rank in (None, self.peers.rank)
+            for part in self.slices
+            if part.rank in (None, self.peers.rank)
         }
         self._step = _Step()
 
@@ -419,26 +433,26 @@ class Embeddings:
         """Send ids of this rank's samples, by table, to the ranks of their rows."""
         self._step = _Step()
         parts = self._parts(ids)
-        self._step.bags = {one: parts[one.table, one.first] for one in self.copies}
+        self._step.bags = {part: parts[part.table, part.first] for part in self.copies}
         self._step.bags |= self.router.exchange(parts)
 
     def lookup(self, *, learn: bool = True) -> None:
         """Rows are read and added up by bag, each slice's where it is sent from; `learn`: a key that is new gets a
         row."""
-        rooms = {one: room for exchange in self._exchanges for one, room in exchange.room().items()}
-        for one, bags in self._step.bags.items():
-            found = self.held[one].lookup(bags, learn=learn)
-            if (room := rooms.get(one)) is None:
-                self._step.vectors[one] = found.to(self.exchange_dtype)
+        rooms = {part: room for exchange in self._exchanges for part, room in exchange.room().items()}
+        for part, bags in self._step.bags.items():
+            sums = self.holdings[part].lookup(bags, learn=learn)
+            if (room := rooms.get(part)) is None:
+                self._step.vectors[part] = sums.to(self.exchange_dtype)
             else:
-                room.copy_(found.view(room.shape))
+                room.copy_(sums.view(room.shape))
 
     def forward_exchange(self) -> list[Tensor]:
         """The vectors of each table for this rank's samples: (b, D), or with `concat` (b, ids, D)."""
-        came, self._step.vectors = self._step.vectors, {}
+        vectors, self._step.vectors = self._step.vectors, {}
         for exchange in self._exchanges:
-            came |= exchange.forward()
-        return [self._output(table, came) for table in range(len(self.tables))]
+            vectors |= exchange.forward()
+        return [self._output(table, vectors) for table in range(len(self.tables))]
 
     def backward_exchange(self, outputs: Sequence[Tensor]) -> None:
         """Send gradients of the vectors of `forward_exchange` to the ranks of their rows."""
@@ -448,55 +462,55 @@ class Embeddings:
             if (lengths := self._step.lengths.get(table)) is not None:
                 flat = flat / lengths[:, None]
             gradients[table] = flat.to(self.exchange_dtype)
-        every = {one: gradients[one.table][:, one.begin : one.end] for one in self.slices}
+        by_slice = {part: gradients[part.table][:, part.begin : part.end] for part in self.slices}
         for exchange in self._exchanges:
-            self._step.gradients |= exchange.backward(every)
-        mine = {one: row_gradients(self._step.bags[one], every[one].float()) for one in self.copies}
-        self._step.summed = self.copy_exchange.summed(mine)
+            self._step.gradients |= exchange.backward(by_slice)
+        copies = {part: row_gradients(self._step.bags[part], by_slice[part].float()) for part in self.copies}
+        self._step.summed = self.copy_exchange.summed(copies)
 
     def update(self, rate: float) -> None:
         """Add up the gradients of each row, and update the rows that the batch used."""
         self.steps += 1
         summed = self._step.summed
-        for one, gradient in self._step.gradients.items():
-            mine = row_gradients(self._step.bags[one], gradient.float().reshape(-1, one.width))
-            summed[one] = mine.pieces(AT_ONCE * self.samples * one.bags)
+        for part, gradient in self._step.gradients.items():
+            row_gradient = row_gradients(self._step.bags[part], gradient.float().reshape(-1, part.width))
+            summed[part] = row_gradient.pieces(AT_ONCE * self.samples * part.bags)
         squares = self._squares(summed) if self.optimizer.by_row else {}
-        for one, pieces in summed.items():
-            for gradients, mean in zip(pieces, squares.get(one, [None] * len(pieces)), strict=True):
-                self.held[one].update(gradients, mean, rate, self.steps)
+        for part, pieces in summed.items():
+            for gradients, mean in zip(pieces, squares.get(part, [None] * len(pieces)), strict=True):
+                self.holdings[part].update(gradients, mean, rate, self.steps)
         self._step = _Step()
 
-    def _of(self, *forms: str) -> list[Slice]:
+    def _with_form(self, *forms: str) -> list[Slice]:
         return [one for one in self.slices if one.form in forms]
 
     def _parts(self, ids: Sequence[Bags]) -> dict[tuple[int, int], Bags]:
         """Ids of each part of a table: one part, or hot rows and the rest."""
         parts: dict[tuple[int, int], Bags] = {}
-        for one in self.slices:
-            key = one.table, one.first
+        for part in self.slices:
+            key = part.table, part.first
             if key in parts:
                 continue
-            table, bags = self.tables[one.table], ids[one.table]
+            table, bags = self.tables[part.table], ids[part.table]
             if table.combiner == "mean":
-                self._step.lengths[one.table] = bags.lengths.clamp(min=1)
-            parts[key] = ids_of_part(one, table, bags)
+                self._step.lengths[part.table] = bags.lengths.clamp(min=1)
+            parts[key] = ids_of_part(part, table, bags)
         return parts
 
-    def _output(self, table: int, came: dict[Slice, Tensor]) -> Tensor:
+    def _output(self, table: int, vectors: dict[Slice, Tensor]) -> Tensor:
         """Columns side by side, sums over some of the rows added up, means taken."""
         spec = self.tables[table]
         parts: dict[tuple[int, int], list[Slice]] = {}
-        for one in came:
-            if one.table == table:
-                parts.setdefault((one.first, one.residue), []).append(one)
+        for part in vectors:
+            if part.table == table:
+                parts.setdefault((part.first, part.residue), []).append(part)
         sums = [
-            torch.cat([came[one] for one in sorted(of, key=lambda one: one.begin)], dim=1).float()
-            for _, of in sorted(parts.items())
+            torch.cat([vectors[part] for part in sorted(slices, key=lambda part: part.begin)], dim=1).float()
+            for _, slices in sorted(parts.items())
         ]
         total = sums[0]
-        for more in sums[1:]:
-            total = total + more
+        for partial in sums[1:]:
+            total = total + partial
         if (lengths := self._step.lengths.get(table)) is not None:
             total = total / lengths[:, None]
         return total.view(self.samples, -1, spec.width) if spec.combiner == "concat" else total
@@ -504,26 +518,26 @@ class Embeddings:
     def _squares(self, summed: dict[Slice, list[RowGradients]]) -> dict[Slice, list[Tensor]]:
         """(U,) mean of the squares of each row's gradient, in fp64 so that no split of the columns shows; by piece."""
         sums = {
-            one: torch.cat([piece.values.double().square().sum(1) for piece in pieces])
-            for one, pieces in summed.items()
+            part: torch.cat([piece.values.double().square().sum(1) for piece in pieces])
+            for part, pieces in summed.items()
         }
         if self._columns:
-            mine = {one: sums[one] for one in self._columns if one in sums}
-            sums |= squares_of_rows(self.peers, self._columns, mine, self.device)
-        means = {one: (total / self.tables[one.table].width).float() for one, total in sums.items()}
+            own_sums = {part: sums[part] for part in self._columns if part in sums}
+            sums |= squares_of_rows(self.peers, self._columns, own_sums, self.device)
+        means = {part: (total / self.tables[part.table].width).float() for part, total in sums.items()}
         return {
-            one: list(cut(mean, [len(piece.rows) for piece in summed[one]])) for one, mean in means.items()
+            part: list(cut(mean, [len(piece.rows) for piece in summed[part]])) for part, mean in means.items()
         }
 
 
-def ids_of_part(one: Slice, table: TableSpec, bags: Bags) -> Bags:
+def ids_of_part(part: Slice, table: TableSpec, bags: Bags) -> Bags:
     """The ids of a table's samples that fall into a slice's part of the table, as row numbers in that part."""
     if table.combiner == "concat":
-        bags = bags.concatenated(one.bags)
-    if one.rows == table.rows:
+        bags = bags.concatenated(part.bags)
+    if part.rows == table.rows:
         return bags
-    inside = (bags.values >= one.first) & (bags.values < one.first + one.rows)
-    return bags.where(inside).moved(one.first)
+    inside = (bags.values >= part.first) & (bags.values < part.first + part.rows)
+    return bags.where(inside).moved(part.first)
 
 
 def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
@@ -531,8 +545,8 @@ def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
     return DTYPES[training.exchange_dtype or ("fp32" if training.precision == "fp32" else "bf16")]
 
 
-def _node_peers(peers: type[Peers], sent: Sent, places: Places) -> tuple[Peers, Peers]:
+def _node_peers(peers: type[Peers], counter: Sent, places: Places) -> tuple[Peers, Peers]:
     """(the ranks of this node, the ranks at this one's place in all nodes)."""
     nodes = torch.arange(places.ranks).reshape(places.nodes, places.per_node)
     inside, across = make_groups(nodes), make_groups(nodes.T)
-    return peers(sent, inside), peers(sent, across)
+    return peers(counter, inside), peers(counter, across)

@@ -38,11 +38,11 @@ class Sent:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Count bytes that are sent inside the block to this stage."""
-        before, self._stage = self._stage, name
+        outer_stage, self._stage = self._stage, name
         try:
             yield
         finally:
-            self._stage = before
+            self._stage = outer_stage
 
     def add(self, count: int) -> None:
         """Count bytes that are sent now."""
@@ -50,24 +50,24 @@ class Sent:
 
     def taken(self) -> dict[str, int]:
         """Bytes by stage since the last call."""
-        taken = dict(self.by_stage)
+        sent_bytes = dict(self.by_stage)
         self.by_stage.clear()
-        return taken
+        return sent_bytes
 
 
 class Peers:
     """The ranks of a group, and this one among them. A group of one sends nothing."""
 
-    def __init__(self, sent: Sent, group: dist.ProcessGroup | None = None) -> None:
-        self.sent, self.group = sent, group
+    def __init__(self, counter: Sent, group: dist.ProcessGroup | None = None) -> None:
+        self.sent, self.group = counter, group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def all_to_all(self, sends: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
         """`sends[r]`, flat, goes to rank r; returned is what each rank sends here, `counts[r]` elements."""
         if self.size == 1:
             return [sends[0]]
-        came = self.exchange(torch.cat(list(sends)), [one.numel() for one in sends], counts)
-        return list(torch.split(came, list(counts)))
+        message = self.exchange(torch.cat(list(sends)), [send.numel() for send in sends], counts)
+        return list(torch.split(message, list(counts)))
 
     def exchange(self, message: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
         """A flat message, `sizes[r]` elements for rank r → what came, one rank after another: `counts[r]` of each.
@@ -77,31 +77,31 @@ class Peers:
         if self.size == 1:
             return message
         self.sent.add((sum(sizes) - sizes[self.rank]) * message.element_size())
-        came = message.new_empty(sum(counts))
-        self._all_to_all(came, message, counts, sizes)
-        return came
+        received = message.new_empty(sum(counts))
+        self._all_to_all(received, message, counts, sizes)
+        return received
 
     def reduce_scatter(self, parts: Tensor) -> Tensor:
         """(ranks, n) what this rank adds to each → (n,) this rank's sum."""
         if self.size == 1 or not parts.numel():
             return parts[0]
-        mine = parts.new_empty(parts.shape[1])
-        self.sent.add((self.size - 1) * mine.numel() * mine.element_size())
-        self._reduce_scatter(mine, parts.contiguous().view(-1))
-        return mine
+        total = parts.new_empty(parts.shape[1])
+        self.sent.add((self.size - 1) * total.numel() * total.element_size())
+        self._reduce_scatter(total, parts.contiguous().view(-1))
+        return total
 
-    def all_gather(self, mine: Tensor) -> Tensor:
+    def all_gather(self, values: Tensor) -> Tensor:
         """(n,) → (ranks, n)"""
-        if self.size == 1 or not mine.numel():
-            return mine.expand(self.size, *mine.shape)
-        everyone = mine.new_empty(self.size * mine.numel())
-        self.sent.add((self.size - 1) * mine.numel() * mine.element_size())
-        self._all_gather(everyone, mine.contiguous())
-        return everyone.view(self.size, -1)
+        if self.size == 1 or not values.numel():
+            return values.expand(self.size, *values.shape)
+        gathered = values.new_empty(self.size * values.numel())
+        self.sent.add((self.size - 1) * values.numel() * values.element_size())
+        self._all_gather(gathered, values.contiguous())
+        return gathered.view(self.size, -1)
 
-    def all_gather_uneven(self, mine: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    def all_gather_uneven(self, values: Tensor, counts: Sequence[int]) -> list[Tensor]:
         """(n,) → what every rank has, `counts[r]` elements of rank r."""
-        return self.all_to_all([mine] * self.size, counts)
+        return self.all_to_all([values] * self.size, counts)
 
     def sum_in_order(self, values: Tensor) -> Tensor:
         """(n,) added over ranks in their order: the same to the bit everywhere, and at every attempt.
@@ -113,31 +113,39 @@ class Peers:
         return sums.result()
 
     def _all_to_all(
-        self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int], *, later: bool = False
+        self,
+        received: Tensor,
+        message: Tensor,
+        counts: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        is_async: bool = False,
     ) -> dist.Work | None:
-        """Fill `came`, of each rank `counts[r]` elements; `sent` has `sizes[r]` for each. `later`: return what to wait
-        for."""
+        """Fill `received`, `counts[r]` elements of rank r; `message` has `sizes[r]` for rank r. `is_async`: return the work
+        to wait for."""
         work: dist.Work | None = dist.all_to_all_single(
-            came, sent, list(counts), list(sizes), group=self.group, async_op=later
+            received, message, list(counts), list(sizes), group=self.group, async_op=is_async
         )
         return work
 
-    def _reduce_scatter(self, mine: Tensor, parts: Tensor) -> None:
-        dist.reduce_scatter_tensor(mine, parts, group=self.group)
+    def _reduce_scatter(self, total: Tensor, parts: Tensor) -> None:
+        dist.reduce_scatter_tensor(total, parts, group=self.group)
 
-    def _all_gather(self, everyone: Tensor, mine: Tensor, *, later: bool = False) -> dist.Work | None:
-        work: dist.Work | None = dist.all_gather_into_tensor(everyone, mine, group=self.group, async_op=later)
+    def _all_gather(self, gathered: Tensor, values: Tensor, *, is_async: bool = False) -> dist.Work | None:
+        work: dist.Work | None = dist.all_gather_into_tensor(
+            gathered, values, group=self.group, async_op=is_async
+        )
         return work
 
 
 class Alone(Peers):
     """This rank as a group of its own."""
 
-    def __init__(self, sent: Sent) -> None:
-        self.sent, self.group, self.rank, self.size = sent, None, 0, 1
+    def __init__(self, counter: Sent) -> None:
+        self.sent, self.group, self.rank, self.size = counter, None, 0, 1
 
-    def all_gather(self, mine: Tensor) -> Tensor:
-        return mine
+    def all_gather(self, values: Tensor) -> Tensor:
+        return values
 
 
 class Summing:
@@ -148,26 +156,26 @@ class Summing:
 
     def __init__(self, peers: Peers, values: Tensor) -> None:
         """Begin to send (n,) values to the ranks that sum them up, a share each."""
-        self._peers, self._number, self._there = peers, values.numel(), values
-        self._alone = peers.size == 1 or not values.numel()
+        self._peers, self._number, self._buffer = peers, values.numel(), values
+        self._is_single = peers.size == 1 or not values.numel()
         self._work: dist.Work | None = None
-        if self._alone:
+        if self._is_single:
             return
         even = [-(-self._number // peers.size)] * peers.size
         missing = sum(even) - self._number
         padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
-        self._there = padded.new_empty(sum(even))
+        self._buffer = padded.new_empty(sum(even))
         peers.sent.add((peers.size - 1) * even[0] * padded.element_size())
-        self._work = peers._all_to_all(self._there, padded, even, even, later=True)
+        self._work = peers._all_to_all(self._buffer, padded, even, even, is_async=True)
 
     def gather(self) -> None:
         """Wait for the shares that come to this rank, add them up, and begin to send their sum to all."""
-        if self._alone:
+        if self._is_single:
             return
-        mine = _added(self._arrived().view(self._peers.size, -1))
-        self._there = mine.new_empty(self._peers.size * mine.numel())
-        self._peers.sent.add((self._peers.size - 1) * mine.numel() * mine.element_size())
-        self._work = self._peers._all_gather(self._there, mine, later=True)
+        share = _added(self._arrived().view(self._peers.size, -1))
+        self._buffer = share.new_empty(self._peers.size * share.numel())
+        self._peers.sent.add((self._peers.size - 1) * share.numel() * share.element_size())
+        self._work = self._peers._all_gather(self._buffer, share, is_async=True)
 
     def result(self) -> Tensor:
         """(n,) the sum over ranks, once it is here."""
@@ -177,7 +185,7 @@ class Summing:
         work, self._work = self._work, None
         if work is not None:
             work.wait()
-        return self._there
+        return self._buffer
 
 
 def _added(parts: Tensor) -> Tensor:
@@ -195,50 +203,60 @@ Parts = Mapping[tuple[int, int], Bags]
 class Router:
     """The exchange of ids for all slices that lie on ranks of their own."""
 
-    def __init__(self, peers: Peers, held: Sequence[Slice], samples: int) -> None:
+    def __init__(self, peers: Peers, slices: Sequence[Slice], samples: int) -> None:
         self.peers, self.samples = peers, samples
         self.by_rank: list[list[Slice]] = [[] for _ in range(peers.size)]
-        for one in held:
-            assert one.rank is not None
-            self.by_rank[one.rank].append(one)
-        self.mine = self.by_rank[peers.rank]
-        self._splits = {(one.table, one.first): one.ways for one in held}
+        for part in slices:
+            assert part.rank is not None
+            self.by_rank[part.rank].append(part)
+        self.own_slices = self.by_rank[peers.rank]
+        self._splits = {(part.table, part.first): part.ways for part in slices}
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
         """This rank's ids → for each of its slices the ids of all samples, in the order of ranks."""
         if not self._splits:
             return {}
         split = {part: parts[part].split(ways) for part, ways in self._splits.items()}
-        sends = [[split[one.table, one.first][one.residue] for one in of] for of in self.by_rank]
+        sends = [
+            [split[piece.table, piece.first][piece.residue] for piece in slices] for slices in self.by_rank
+        ]
         return self.put_together(*self._send(sends))
 
     def _send(self, sends: Sequence[Sequence[Bags]]) -> tuple[list[Tensor], list[Tensor]]:
         """Bags to each rank → (lengths, values) from each."""
-        some = next(bags for of in sends for bags in of)
-        bags = self.samples * sum(one.bags for one in self.mine)
+        sample_bags = next(bags for rank_bags in sends for bags in rank_bags)
+        bags = self.samples * sum(piece.bags for piece in self.own_slices)
         lengths = self.peers.all_to_all(
-            [torch.cat([some.lengths[:0], *(one.lengths for one in of)]) for of in sends],
+            [
+                torch.cat([sample_bags.lengths[:0], *(piece.lengths for piece in rank_bags)])
+                for rank_bags in sends
+            ],
             [bags] * self.peers.size,
         )
         values = self.peers.all_to_all(
-            [torch.cat([some.values[:0], *(one.values for one in of)]) for of in sends],
-            [int(of.sum()) for of in lengths],
+            [
+                torch.cat([sample_bags.values[:0], *(piece.values for piece in rank_bags)])
+                for rank_bags in sends
+            ],
+            [int(rank_bags.sum()) for rank_bags in lengths],
         )
         return lengths, values
 
     def put_together(self, lengths: Sequence[Tensor], values: Sequence[Tensor]) -> dict[Slice, Bags]:
         """What came from each rank, its slices' bags one after another → bags of each slice."""
-        bags = [self.samples * one.bags for one in self.mine]
-        of_slice: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.mine]
+        bags = [self.samples * piece.bags for piece in self.own_slices]
+        of_slice: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.own_slices]
         for from_rank, ids in zip(lengths, values, strict=True):
             parts = cut(from_rank, bags)
             for place, part in enumerate(
-                zip(parts, cut(ids, [int(one.sum()) for one in parts]), strict=True)
+                zip(parts, cut(ids, [int(piece.sum()) for piece in parts]), strict=True)
             ):
                 of_slice[place].append(part)
         return {
-            one: Bags(torch.cat([ids for _, ids in came]), torch.cat([counts for counts, _ in came]))
-            for one, came in zip(self.mine, of_slice, strict=True)
+            piece: Bags(
+                torch.cat([ids for _, ids in received]), torch.cat([counts for counts, _ in received])
+            )
+            for piece, received in zip(self.own_slices, of_slice, strict=True)
         }
 
 
@@ -257,33 +275,35 @@ def sent_bytes(
 ) -> dict[str, int]:
     """Stage → bytes that this rank sends in a step with these ids of its own samples, by table."""
     ranks, total = places.ranks, Counter(dict.fromkeys(STAGES, 0))
-    for one in slices:
-        here = ids[one.table]
-        if not one.hashed:
-            here = here[(here >= one.first) & (here < one.first + one.rows)] - one.first
-        if one.rank is None:
+    for piece in slices:
+        table_ids = ids[piece.table]
+        if not piece.hashed:
+            table_ids = (
+                table_ids[(table_ids >= piece.first) & (table_ids < piece.first + piece.rows)] - piece.first
+            )
+        if piece.rank is None:
             if ranks > 1:
-                rows = len(set(here.tolist()))
-                row_bytes = one.width * element_bytes + _ID_BYTES
+                rows = len(set(table_ids.tolist()))
+                row_bytes = piece.width * element_bytes + _ID_BYTES
                 total[STAGES.backward_exchange] += (ranks - 1) * (rows * row_bytes + _ID_BYTES)
             continue
-        vectors = samples * one.bags * one.width * element_bytes
-        mine = one.rank == rank
-        if not mine:
-            requested = int((here % one.ways == one.residue).sum())
-            total[STAGES.index_exchange] += samples * one.bags * _LENGTH_BYTES + requested * _ID_BYTES
-        if one.form == "row":
-            total[STAGES.forward_exchange] += (ranks - 1) * vectors * mine
-            total[STAGES.backward_exchange] += (ranks - 1) * vectors * mine
-        elif one.form == "node-row":
+        vectors = samples * piece.bags * piece.width * element_bytes
+        is_owner = piece.rank == rank
+        if not is_owner:
+            requested = int((table_ids % piece.ways == piece.residue).sum())
+            total[STAGES.index_exchange] += samples * piece.bags * _LENGTH_BYTES + requested * _ID_BYTES
+        if piece.form == "row":
+            total[STAGES.forward_exchange] += (ranks - 1) * vectors * is_owner
+            total[STAGES.backward_exchange] += (ranks - 1) * vectors * is_owner
+        elif piece.form == "node-row":
             in_node = (places.per_node - 1) * places.nodes * vectors
-            total[STAGES.forward_exchange] += (in_node + (places.nodes - 1) * vectors) * mine
-            total[STAGES.backward_exchange] += in_node * mine
-            same_place = one.rank % places.per_node == rank % places.per_node
-            total[STAGES.backward_exchange] += vectors * (same_place and not mine)
+            total[STAGES.forward_exchange] += (in_node + (places.nodes - 1) * vectors) * is_owner
+            total[STAGES.backward_exchange] += in_node * is_owner
+            same_place = piece.rank % places.per_node == rank % places.per_node
+            total[STAGES.backward_exchange] += vectors * (same_place and not is_owner)
         else:
-            total[STAGES.forward_exchange] += (ranks - 1) * vectors * mine
-            total[STAGES.backward_exchange] += vectors * (not mine)
+            total[STAGES.forward_exchange] += (ranks - 1) * vectors * is_owner
+            total[STAGES.backward_exchange] += vectors * (not is_owner)
     if ranks > 1:
         total[STAGES.update] += 2 * (ranks - 1) * -(-dense_parameters // ranks) * _FP32
     return dict(total)

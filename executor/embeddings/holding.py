@@ -68,15 +68,15 @@ class KeyTable:
 
     def find(self, keys: Tensor) -> Tensor:
         """(n,) rows of keys; −1 of those that have none."""
-        found = torch.full_like(keys, -1)
+        rows = torch.full_like(keys, -1)
         at, pending = self._first(keys), torch.arange(len(keys), device=keys.device)
         while len(pending):
-            there = self.keys[at[pending]]
-            same = there == keys[pending]
-            found[pending[same]] = self.places[at[pending[same]]]
-            pending = pending[~same & (there != EMPTY)]
+            entries = self.keys[at[pending]]
+            matches = entries == keys[pending]
+            rows[pending[matches]] = self.places[at[pending[matches]]]
+            pending = pending[~matches & (entries != EMPTY)]
             at[pending] = (at[pending] + 1) % len(self.keys)
-        return found
+        return rows
 
     def add(self, keys: Tensor) -> Tensor:
         """(n,) keys that have no row, each once → the rows that they get, one after another.
@@ -93,13 +93,13 @@ class KeyTable:
         rows = torch.arange(self.used, self.used + len(keys), device=keys.device)
         at, pending = self._first(keys), torch.arange(len(keys), device=keys.device)
         while len(pending):
-            mine = pending[self.keys[at[pending]] == EMPTY]
-            mine = mine[at[mine].argsort(stable=True)]
-            wanted = at[mine]
-            first = torch.ones(len(mine), dtype=torch.bool, device=keys.device)
-            first[1:] = wanted[1:] != wanted[:-1]
-            put = mine[first]
-            self.keys[at[put]], self.places[at[put]] = keys[put], rows[put]
+            candidates = pending[self.keys[at[pending]] == EMPTY]
+            candidates = candidates[at[candidates].argsort(stable=True)]
+            target = at[candidates]
+            first = torch.ones(len(candidates), dtype=torch.bool, device=keys.device)
+            first[1:] = target[1:] != target[:-1]
+            placed_keys = candidates[first]
+            self.keys[at[placed_keys]], self.places[at[placed_keys]] = keys[placed_keys], rows[placed_keys]
             pending = pending[self.keys[at[pending]] != keys[pending]]
             at[pending] = (at[pending] + 1) % len(self.keys)
         self.used += len(keys)
@@ -108,8 +108,8 @@ class KeyTable:
     def by_row(self) -> Tensor:
         """(rows,) the key of each row; EMPTY where it has none."""
         keys = torch.full((self.rows,), EMPTY, dtype=torch.int64, device=self.keys.device)
-        taken = self.keys != EMPTY
-        keys[self.places[taken]] = self.keys[taken]
+        is_used = self.keys != EMPTY
+        keys[self.places[is_used]] = self.keys[is_used]
         return keys
 
     def clear(self) -> None:
@@ -176,11 +176,11 @@ class RowOptimizer:
             return gradients
         if self.kind == "adam":
             return _adam(states, rows, gradients, step)
-        added = gradients.square() if squares is None else squares
+        squares_sum = gradients.square() if squares is None else squares
         momentum = states["momentum"]
-        now = momentum[rows] + added
-        momentum[rows] = now
-        scale = now.sqrt() + _EPSILON
+        total = momentum[rows] + squares_sum
+        momentum[rows] = total
+        scale = total.sqrt() + _EPSILON
         return gradients / (scale if squares is None else scale[:, None])
 
 
@@ -204,7 +204,7 @@ class Tier:
     @property
     def nbytes(self) -> int:
         """Bytes of rows and states."""
-        return self.weights.nbytes + sum(one.nbytes for one in self.states.values())
+        return self.weights.nbytes + sum(state.nbytes for state in self.states.values())
 
 
 class Holding:
@@ -228,15 +228,15 @@ class Holding:
         make = torch.zeros if part.hashed else torch.empty
         weights = make(self.cut, part.width, dtype=dtype, device=device)
         self.device = Tier(weights, optimizer.states(self.cut, part.width, device))
-        below = part.held_rows - self.cut
+        host_rows = part.held_rows - self.cut
         host = host_of(device)
         self.host: Tier | None = None
-        if below:
+        if host_rows:
             self.host = Tier(
-                on_host(below, part.width, dtype, device), optimizer.states(below, part.width, host)
+                on_host(host_rows, part.width, dtype, device), optimizer.states(host_rows, part.width, host)
             )
         self.keys = KeyTable(part.held_rows, device, name=name) if part.hashed else None
-        self._made = partial(rows_of_keys, part=part, name=name, rows=rows, width=width, seed=seed)
+        self._initial_rows = partial(rows_of_keys, part=part, name=name, rows=rows, width=width, seed=seed)
         self._fill = partial(fill, part=part, name=name, rows=rows, width=width, seed=seed)
 
     def fill(self) -> None:
@@ -263,10 +263,10 @@ class Holding:
         rows, place = bags.values.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         self.link.lookups += len(bags.values)
         self.link.hits += int((bags.values < self.cut).sum())
-        above = int(torch.searchsorted(rows, self.cut))
-        fetched = self.host.weights[self.link.down(rows[above:]) - self.cut]
-        used = torch.cat([self.device.weights[rows[:above]], self.link.up(fetched)])
-        return pooled(used, Bags(place, bags.lengths))
+        device_count = int(torch.searchsorted(rows, self.cut))
+        fetched = self.host.weights[self.link.down(rows[device_count:]) - self.cut]
+        vectors = torch.cat([self.device.weights[rows[:device_count]], self.link.up(fetched)])
+        return pooled(vectors, Bags(place, bags.lengths))
 
     def take(self, keys: Tensor, rows: Mapping[str, Tensor]) -> None:
         """Hold these keys and no others, with their rows: `weights` and states by name."""
@@ -274,11 +274,11 @@ class Holding:
         self.keys.clear()
         self.keys.add(keys)
         for tier, start in self.tiers():
-            here = slice(start, start + len(tier.weights))
+            window = slice(start, start + len(tier.weights))
             for kind, target in {"weights": tier.weights, **tier.states}.items():
-                mine = rows[kind][here]
+                values = rows[kind][window]
                 target.zero_()
-                target[: len(mine)] = mine
+                target[: len(values)] = values
 
     def _rows_of(self, keys: Tensor) -> Tensor:
         """(n,) rows of keys, each once; new ones get the next, and its initial values."""
@@ -286,11 +286,11 @@ class Holding:
         rows = self.keys.find(keys)
         if len(new := (rows < 0).nonzero()[:, 0]):
             rows[new] = self.keys.add(keys[new])
-            values = self._made(keys[new]).to(self.device.weights.dtype)
+            values = self._initial_rows(keys[new]).to(self.device.weights.dtype)
             for tier, start in self.tiers():
-                here = (rows[new] >= start) & (rows[new] < start + len(tier.weights))
-                at, mine = rows[new][here] - start, values[here]
-                tier.weights[at.to(tier.weights.device)] = mine.to(tier.weights.device)
+                is_here = (rows[new] >= start) & (rows[new] < start + len(tier.weights))
+                at, tier_values = rows[new][is_here] - start, values[is_here]
+                tier.weights[at.to(tier.weights.device)] = tier_values.to(tier.weights.device)
         return rows
 
     def update(self, gradients: RowGradients, squares: Tensor | None, rate: float, step: int) -> None:
@@ -299,17 +299,23 @@ class Holding:
         if self.keys is not None:
             rows, order = self._rows_of(rows).sort()
             values, squares = values[order], None if squares is None else squares[order]
-        above = int(torch.searchsorted(rows, self.cut)) if self.host is not None else len(rows)
-        if above:
-            mean = None if squares is None else squares[:above]
+        device_count = int(torch.searchsorted(rows, self.cut)) if self.host is not None else len(rows)
+        if device_count:
+            mean = None if squares is None else squares[:device_count]
             self.optimizer.apply(
-                self.device.weights, self.device.states, rows[:above], values[:above], mean, rate, step
+                self.device.weights,
+                self.device.states,
+                rows[:device_count],
+                values[:device_count],
+                mean,
+                rate,
+                step,
             )
-        if self.host is not None and above < len(rows):
-            mean = None if squares is None else self.link.down(squares[above:])
-            mine = self.link.down(rows[above:]) - self.cut
-            gradient = self.link.down(values[above:])
-            self.optimizer.apply(self.host.weights, self.host.states, mine, gradient, mean, rate, step)
+        if self.host is not None and device_count < len(rows):
+            mean = None if squares is None else self.link.down(squares[device_count:])
+            host_rows = self.link.down(rows[device_count:]) - self.cut
+            gradient = self.link.down(values[device_count:])
+            self.optimizer.apply(self.host.weights, self.host.states, host_rows, gradient, mean, rate, step)
 
 
 def device_share(option: Option) -> float:
@@ -341,9 +347,9 @@ class HostLink:
 
     def taken(self) -> HostLink:
         """Counts since the last call."""
-        taken = HostLink(self.device, self.up_bytes, self.down_bytes, self.hits, self.lookups)
+        counts = HostLink(self.device, self.up_bytes, self.down_bytes, self.hits, self.lookups)
         self.up_bytes = self.down_bytes = self.hits = self.lookups = 0
-        return taken
+        return counts
 
 
 def host_of(device: torch.device) -> torch.device:
@@ -371,8 +377,10 @@ def fill(weights: Tensor, part: Slice, from_row: int, *, name: str, rows: int, w
     chunk = max(1, _AT_ONCE // max(1, part.width))
     for begin in range(0, len(weights), chunk):
         end = min(len(weights), begin + chunk)
-        mine = torch.arange(from_row + begin, from_row + end, device=weights.device)
-        weights[begin:end] = _rows(part.first + part.residue + part.ways * mine, part, key, rows, width)
+        row_numbers = torch.arange(from_row + begin, from_row + end, device=weights.device)
+        weights[begin:end] = _rows(
+            part.first + part.residue + part.ways * row_numbers, part, key, rows, width
+        )
 
 
 def rows_of_keys(keys: Tensor, part: Slice, *, name: str, rows: int, width: int, seed: int) -> Tensor:

@@ -120,7 +120,7 @@ def _built_shards(plan: RecommenderPlan, rank: int) -> BuiltShards:
             engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, torch.device("meta"))
     except Exception as error:
         raise RunError(f"rank {rank} cannot be built: {error}") from error
-    held = engine.embeddings.held
+    held = engine.embeddings.holdings
     parts = plan.prediction.device_parts
     return BuiltShards(
         rank=rank,

@@ -71,19 +71,19 @@ def _outside_modes() -> Iterator[None]:
     """Have methods of meshes run outside every mode, as they compute with the numbers of ranks, and so DTensor's search
     for global shapes, which runs every operator on fake tensors as large as those of all ranks together: no rank holds
     such, and what follows storages must not see them."""
-    own: list[tuple[type, str, Any]] = [
+    members: list[tuple[type, str, Any]] = [
         (DeviceMesh, name, member)
         for name, member in vars(DeviceMesh).items()
         if isinstance(member, (FunctionType, staticmethod, property))
     ]
     shapes = "_propagate_tensor_meta_non_cached"
-    own.append((ShardingPropagator, shapes, vars(ShardingPropagator)[shapes]))
-    for owner, name, member in own:
+    members.append((ShardingPropagator, shapes, vars(ShardingPropagator)[shapes]))
+    for owner, name, member in members:
         setattr(owner, name, _outside(member))
     try:
         yield
     finally:
-        for owner, name, member in own:
+        for owner, name, member in members:
             setattr(owner, name, member)
 
 
@@ -149,29 +149,37 @@ class AbsentPeers(Peers):
     """Absent ranks: their vectors and gradients are noise."""
 
     def _all_to_all(
-        self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int], *, later: bool = False
+        self,
+        received: Tensor,
+        message: Tensor,
+        counts: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        is_async: bool = False,
     ) -> None:
-        if came.is_floating_point():
-            came.uniform_(0, _SCALE)
+        if received.is_floating_point():
+            received.uniform_(0, _SCALE)
         else:
-            came.zero_()
+            received.zero_()
 
-    def _reduce_scatter(self, mine: Tensor, parts: Tensor) -> None:
-        theirs = parts.clone() if parts.device.type == "cpu" else parts  # gloo adds up in a copy
-        mine.copy_(theirs.view(self.size, -1)[self.rank])
+    def _reduce_scatter(self, total: Tensor, parts: Tensor) -> None:
+        copies = parts.clone() if parts.device.type == "cpu" else parts  # gloo adds up in a copy
+        total.copy_(copies.view(self.size, -1)[self.rank])
 
-    def _all_gather(self, everyone: Tensor, mine: Tensor, *, later: bool = False) -> None:
-        everyone.view(self.size, -1).copy_(mine)
+    def _all_gather(self, gathered: Tensor, values: Tensor, *, is_async: bool = False) -> None:
+        gathered.view(self.size, -1).copy_(values)
 
 
 class _KnownRouter(Router):
     """Ids that samples of all ranks have for the slices of this one."""
 
-    came: dict[Slice, Bags]
+    known_bags: dict[Slice, Bags]
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
         super().exchange(parts)
-        return {one: Bags(bags.values.clone(), bags.lengths.clone()) for one, bags in self.came.items()}
+        return {
+            piece: Bags(bags.values.clone(), bags.lengths.clone()) for piece, bags in self.known_bags.items()
+        }
 
 
 class _KnownCopies(CopyExchange):
@@ -179,10 +187,10 @@ class _KnownCopies(CopyExchange):
 
     rows: list[Sequence[Tensor]]
 
-    def rows_of_ranks(self, mine: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+    def rows_of_ranks(self, own_rows: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         """Gather this rank's rows as in a real exchange; return the known rows of all ranks."""
-        super().rows_of_ranks(mine)
-        return [[rows.clone() for rows in of] for of in self.rows]
+        super().rows_of_ranks(own_rows)
+        return [[rows.clone() for rows in rank_rows] for rank_rows in self.rows]
 
 
 class OtherRanks:
@@ -191,18 +199,21 @@ class OtherRanks:
     def __init__(self, embeddings: Embeddings, clicks: MadeUpClicks) -> None:
         self.embeddings, self.clicks = embeddings, clicks
         peers = embeddings.peers
-        placed = [one for one in embeddings.slices if one.rank is not None]
-        self._router = _KnownRouter(peers, placed, embeddings.samples)
+        slices = [part for part in embeddings.slices if part.rank is not None]
+        self._router = _KnownRouter(peers, slices, embeddings.samples)
         self._copies = _KnownCopies(peers, embeddings.exchange_dtype, AT_ONCE * embeddings.samples)
         embeddings.router, embeddings.copy_exchange = self._router, self._copies
 
     def draw(self, step: int) -> None:
         """Draw the samples of absent ranks for a step, counted from 0."""
-        every = {table: self._ids(step, table) for table in {one.table for one in self.embeddings.held}}
-        self._router.came = {
-            one: self._part(one, every[one.table]).split(one.ways)[one.residue] for one in self._router.mine
+        table_ids = {
+            table: self._ids(step, table) for table in {part.table for part in self.embeddings.holdings}
         }
-        used = [self._rows_by_rank(one, every[one.table]) for one in self.embeddings.copies]
+        self._router.known_bags = {
+            part: self._part(part, table_ids[part.table]).split(part.ways)[part.residue]
+            for part in self._router.own_slices
+        }
+        used = [self._rows_by_rank(part, table_ids[part.table]) for part in self.embeddings.copies]
         self._copies.rows = list(zip(*used, strict=True))
 
     def _ids(self, step: int, table: int) -> Bags:
@@ -210,11 +221,11 @@ class OtherRanks:
         values, lengths = self.clicks.ids(table, step, 0, self.clicks.global_batch)
         return Bags(torch.from_numpy(values), torch.from_numpy(lengths)).to(self.embeddings.device)
 
-    def _part(self, one: Slice, bags: Bags) -> Bags:
-        return ids_of_part(one, self.embeddings.tables[one.table], bags)
+    def _part(self, part: Slice, bags: Bags) -> Bags:
+        return ids_of_part(part, self.embeddings.tables[part.table], bags)
 
-    def _rows_by_rank(self, one: Slice, bags: Bags) -> list[Tensor]:
-        lengths = self._part(one, bags).lengths.view(self.embeddings.peers.size, -1).sum(1).tolist()
-        values = self._part(one, bags).values
+    def _rows_by_rank(self, part: Slice, bags: Bags) -> list[Tensor]:
+        lengths = self._part(part, bags).lengths.view(self.embeddings.peers.size, -1).sum(1).tolist()
+        values = self._part(part, bags).values
         borders = [0, *accumulate(lengths)]
         return [values[start:end].unique() for start, end in pairwise(borders)]  # type: ignore[no-untyped-call]

@@ -78,7 +78,7 @@ class RecommenderEngine:
 
     def fill(self) -> None:
         """Give tables and network their initial values: of tables a rank draws its own rows and columns."""
-        for held in self.embeddings.held.values():
+        for held in self.embeddings.holdings.values():
             held.fill()
         initialise_dense(self.network, self.seed)
         self.filled = True

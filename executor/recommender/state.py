@@ -232,13 +232,13 @@ class RecommenderState:
         for part, kind, blocks in self._blocks:
             none = self._none(part[0], kind)
             for one, rows in from_blocks(embeddings.peers, part, blocks, none).items():
-                for tier, start in embeddings.held[one].tiers():
+                for tier, start in embeddings.holdings[one].tiers():
                     target = tier.weights if kind == "weights" else tier.states[kind]
                     target.copy_(rows[start : start + len(target)])
         for part, rows_of in self._keyed:
             kinds = (KEYS, "weights", *embeddings.optimizer.state_names)
             empty = {kind: self._none(part[0], kind) for kind in kinds}
-            put_back(embeddings.peers, part, rows_of, embeddings.held, empty)
+            put_back(embeddings.peers, part, rows_of, embeddings.holdings, empty)
         embeddings.steps, self.engine.filled = int(self._updates), True
         embeddings.sent.taken()
 
@@ -270,9 +270,9 @@ class RecommenderState:
 
     def _add_views(self, contents: Contents, part: list[Slice]) -> None:
         for one in part:
-            if one not in self.engine.embeddings.held:
+            if one not in self.engine.embeddings.holdings:
                 continue
-            holding = self.engine.embeddings.held[one]
+            holding = self.engine.embeddings.holdings[one]
             for tier, start in holding.tiers():
                 for kind, values in {"weights": tier.weights, **tier.states}.items():
                     self._add(contents, one, kind, values, one.first + start)
@@ -280,7 +280,7 @@ class RecommenderState:
     def _add_blocks(self, contents: Contents, part: list[Slice]) -> None:
         embeddings = self.engine.embeddings
         for kind in ("weights", *embeddings.optimizer.state_names):
-            mine = {one: _rows(embeddings.held[one], kind) for one in part if one in embeddings.held}
+            mine = {one: _rows(embeddings.holdings[one], kind) for one in part if one in embeddings.holdings}
             blocks = to_blocks(embeddings.peers, part, mine, self._none(part[0], kind))
             self._blocks.append((part, kind, blocks))
             for one, block in blocks.items():
@@ -288,7 +288,7 @@ class RecommenderState:
         embeddings.sent.taken()
 
     def _add_keyed(self, contents: Contents, part: list[Slice]) -> None:
-        held, loaded = self.engine.embeddings.held, {}
+        held, loaded = self.engine.embeddings.holdings, {}
         for one in part:
             if one in held:
                 kinds = {

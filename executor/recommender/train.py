@@ -205,7 +205,7 @@ def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
     tracker = StorageTracker()
     for name in (*PARTS, HOST):
         tracker.name(name, ())
-    for holding in engine.embeddings.held.values():
+    for holding in engine.embeddings.holdings.values():
         index = [] if holding.keys is None else [holding.keys.keys, holding.keys.places]
         tracker.name("tables", [holding.device.weights, *index])
         tracker.name("optimizer", holding.device.states.values())
@@ -223,7 +223,7 @@ def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
 
 def held_on_host(engine: RecommenderEngine) -> int:
     """Bytes of rows and states in host memory."""
-    return sum(one.host.nbytes for one in engine.embeddings.held.values() if one.host is not None)
+    return sum(one.host.nbytes for one in engine.embeddings.holdings.values() if one.host is not None)
 
 
 def area_under_curve(engine: RecommenderEngine, samples: Sequence[Clicks]) -> float:

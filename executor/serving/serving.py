@@ -202,7 +202,7 @@ class ServedTables:
 
     def counts(self) -> Ints:
         """(T, 4) so far: ids, those whose row was cached, rows that came from the host, of these from the drive."""
-        counted = [(cache.counted, one.read) for cache, one in zip(self.caches, self.stored, strict=True)]
+        counted = [(cache.counts, one.read) for cache, one in zip(self.caches, self.stored, strict=True)]
         return np.array([(one.lookups, one.hits, one.fetched, read) for one, read in counted], np.int64)
 
     def _draw(self) -> None:

@@ -93,7 +93,7 @@ def whole_tables(engine: Any) -> dict[str, Array]:
         zip(engine.model.table_names, engine.embeddings.tables, strict=True)
     ):
         total = torch.zeros(table.rows, table.width, dtype=torch.float64)
-        for part, holding in engine.embeddings.held.items():
+        for part, holding in engine.embeddings.holdings.items():
             if part.table != index or (part.rank is None and dist.get_rank()):
                 continue
             rows = part.first + part.residue + part.ways * torch.arange(part.held_rows)

@@ -45,7 +45,7 @@ def replay(cache: HottestRows | CachedSets, ids: np.ndarray, warm: int) -> None:
     """All ids in batches; the first `warm` of them are not counted."""
     for place, batch in enumerate(torch.from_numpy(ids).split(BATCH)):
         if place * BATCH >= warm > 0:
-            cache.counted, warm = type(cache.counted)(), 0
+            cache.counts, warm = type(cache.counts)(), 0
         cache.look_up(each(batch))
 
 
@@ -60,9 +60,9 @@ def test_vectors_are_those_of_the_table(kind: str) -> None:
     )
     for batch in torch.from_numpy(ids).split(501):
         assert torch.equal(cache.look_up(each(batch)), rows[batch])
-    assert cache.counted.lookups == 20_000
-    assert cache.counted.up_bytes == cache.counted.fetched * 16
-    assert 0 < cache.counted.hits < 20_000
+    assert cache.counts.lookups == 20_000
+    assert cache.counts.up_bytes == cache.counts.fetched * 16
+    assert 0 < cache.counts.hits < 20_000
 
 
 @pytest.mark.parametrize("kind", ["hottest", "first", "lru"])
@@ -73,7 +73,7 @@ def test_bags_add_up_what_the_cache_has_and_what_it_lacks(kind: str) -> None:
     bags = Bags(ids, torch.tensor([0, 1, 2, 7, 0] * 300, dtype=torch.int32))
     for _ in range(2):
         torch.testing.assert_close(cache.look_up(bags), pooled(rows, bags))
-    assert 0 < cache.counted.hits < 6000
+    assert 0 < cache.counts.hits < 6000
 
 
 def test_an_empty_cache_and_an_empty_batch() -> None:
@@ -81,7 +81,7 @@ def test_an_empty_cache_and_an_empty_batch() -> None:
     nothing = HottestRows(rows, torch.empty(0, dtype=torch.int64), CPU)
     ids = torch.tensor([5, 5, 9])
     assert torch.equal(nothing.look_up(each(ids)), rows[ids])
-    assert nothing.counted.fetched == 2
+    assert nothing.counts.fetched == 2
     assert nothing.look_up(each(ids[:0])).shape == (0, 4)
     assert CachedSets(rows, 64, "lru", CPU).look_up(each(ids[:0])).shape == (0, 4)
 
@@ -94,15 +94,15 @@ def test_hits_under_zipf_are_within_a_point_of_the_prediction(exponent: float) -
     by_rank = torch.from_numpy(rng.permutation(ROWS)[:HELD].copy())  # the law's own hottest rows
     hottest = HottestRows(table(), by_rank, CPU)
     replay(hottest, ids, 0)
-    assert hottest.counted.hit_ratio == pytest.approx(accesses.hits(HELD), abs=0.01)
+    assert hottest.counts.hit_ratio == pytest.approx(accesses.hits(HELD), abs=0.01)
 
     last = CachedSets(table(), HELD, "lru", CPU)
     replay(last, ids, 60_000)
-    assert last.counted.kept_ratio == pytest.approx(lru_curve(accesses).hits(HELD), abs=0.01)
+    assert last.counts.kept_ratio == pytest.approx(lru_curve(accesses).hits(HELD), abs=0.01)
 
     most = CachedSets(table(), HELD, "lfu", CPU)
     replay(most, ids, 60_000)
-    assert last.counted.kept_ratio < most.counted.kept_ratio < accesses.hits(HELD) + 0.01
+    assert last.counts.kept_ratio < most.counts.kept_ratio < accesses.hits(HELD) + 0.01
 
 
 def test_hits_of_a_recorded_histogram_are_within_a_point() -> None:
@@ -117,4 +117,4 @@ def test_hits_of_a_recorded_histogram_are_within_a_point() -> None:
     hottest = torch.from_numpy(np.argsort(-counts, kind="stable")[:HELD].copy())
     cache = HottestRows(table(), hottest, CPU)
     replay(cache, served, 0)
-    assert cache.counted.hit_ratio == pytest.approx(accesses.hits(HELD), abs=0.01)
+    assert cache.counts.hit_ratio == pytest.approx(accesses.hits(HELD), abs=0.01)
