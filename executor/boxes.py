@@ -18,7 +18,7 @@ class Box:
         """How many elements the box holds; a scalar is one."""
         return prod(self.sizes)
 
-    def moved(self, by: tuple[int, ...]) -> Box:
+    def shifted(self, by: tuple[int, ...]) -> Box:
         """The same box in a tensor in which this one's tensor begins at `by`."""
         offsets = tuple(offset + shift for offset, shift in zip(self.offsets, by, strict=True))
         return Box(offsets, self.sizes)

@@ -80,8 +80,8 @@ class StartClock:
 
     def report(self) -> StartReport | None:
         """None before the weights are there, and of a process that was not started for the run."""
-        whole = {"processes", "weights"} <= self._seconds.keys()
-        return StartReport.model_validate(self._seconds) if whole else None
+        is_complete = {"processes", "weights"} <= self._seconds.keys()
+        return StartReport.model_validate(self._seconds) if is_complete else None
 
 
 def began(process_began: float, restarts: int) -> float:

@@ -50,8 +50,8 @@ class Training(Protocol[P]):
             InputError: data or checkpoint do not go with the plan.
             RunError: the loss is no number, or a checkpoint could not be written.
         """
-        done: AnyReport | Stopped = load(self.trainer)(plan, device, config, watcher, stop)
-        return done
+        result: AnyReport | Stopped = load(self.trainer)(plan, device, config, watcher, stop)
+        return result
 
     def of_rank(self, plan: P, rank: int) -> dict[str, Any]:
         """Fields of the failure of a rank that ran out of memory: its `place`, such as `stage 3`, and `predicted`

@@ -60,8 +60,8 @@ def parameter_places(layout: Layout) -> Tensor:
 @with_values
 def place_of(layout: Layout, rank: int) -> Place:
     """Coordinates of a global rank on every axis of the layout."""
-    found = (rank_places(layout) == rank).nonzero()[0].tolist()
-    return Place(**dict(zip(AXES, found, strict=True)))
+    coordinates = (rank_places(layout) == rank).nonzero()[0].tolist()
+    return Place(**dict(zip(AXES, coordinates, strict=True)))
 
 
 def pipeline_rank(layout: Layout, rank: int) -> int:
@@ -82,15 +82,15 @@ def make_groups(groups: Tensor, description: str | None = None) -> dist.ProcessG
     assert everyone is not None
     with making_group():
         if everyone.bound_device_id is not None:
-            alone = sorted(set(range(dist.get_world_size())) - set(groups.flatten().tolist()))
-            split = [*groups.tolist(), *([rank] for rank in alone)]
-            mine: dist.ProcessGroup | None = dist.split_group(split_ranks=split, group_desc=description)
+            left_ranks = sorted(set(range(dist.get_world_size())) - set(groups.flatten().tolist()))
+            split = [*groups.tolist(), *([rank] for rank in left_ranks)]
+            group: dist.ProcessGroup | None = dist.split_group(split_ranks=split, group_desc=description)
         else:
             rank = dist.get_rank()
             members = groups[(groups == rank).any(dim=1)].flatten().tolist() or [rank]
-            mine = dist.new_group(members, use_local_synchronization=True, group_desc=description)
-    assert mine is not None
-    return mine
+            group = dist.new_group(members, use_local_synchronization=True, group_desc=description)
+    assert group is not None
+    return group
 
 
 def _mesh_of(places: Tensor, device_type: str, axes: tuple[str, ...]) -> DeviceMesh:
@@ -124,9 +124,9 @@ def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | 
     Every rank of the job must call it. Waiting for them counts as data-parallel (`executor.timing`).
     """
     places = parameter_places(layout)
-    others = [at for at, axis in enumerate(MESH_AXES) if axis not in axes]
-    groups = places.permute([*others, *(at for at in range(places.dim()) if at not in others)])
-    groups = groups.flatten(len(others)).flatten(0, len(others) - 1)
+    kept_axes = [at for at, axis in enumerate(MESH_AXES) if axis not in axes]
+    groups = places.permute([*kept_axes, *(at for at in range(places.dim()) if at not in kept_axes)])
+    groups = groups.flatten(len(kept_axes)).flatten(0, len(kept_axes) - 1)
     return None if groups.shape[-1] == 1 else make_groups(groups, "dp")
 
 
@@ -167,16 +167,16 @@ def held(parameter: Tensor) -> Tensor:
     return parameter._local_tensor if isinstance(parameter, DTensor) else parameter
 
 
-def as_part(mine: Tensor, of: Tensor) -> Tensor:
+def as_part(shard: Tensor, of: Tensor) -> Tensor:
     """A local tensor as the local shard of a `DTensor` like another; where that is none, itself."""
     if not isinstance(of, DTensor):
-        return mine
+        return shard
     return DTensor.from_local(
-        mine, of.device_mesh, of.placements, run_check=False, shape=of.shape, stride=of.stride()
+        shard, of.device_mesh, of.placements, run_check=False, shape=of.shape, stride=of.stride()
     )
 
 
-def made_of_others(kinds: Iterable[type]) -> bool:
+def has_other_tensors(kinds: Iterable[type]) -> bool:
     """Whether some of these types wrap other tensors: shards, or fp8 values with their scales.
 
     A dispatch mode that leaves their operators to them sees those on what is inside.

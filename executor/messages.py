@@ -11,25 +11,28 @@ import torch.distributed as dist
 
 def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Gather a value from each rank of the group, in rank order; each of them calls it."""
-    mine = _letters(value, group)
+    own_letters = _letters(value, group)
     lengths = [
-        torch.zeros(1, dtype=torch.int64, device=mine.device) for _ in range(dist.get_world_size(group))
+        torch.zeros(1, dtype=torch.int64, device=own_letters.device)
+        for _ in range(dist.get_world_size(group))
     ]
-    dist.all_gather(lengths, torch.tensor([len(mine)], device=mine.device), group=group)
+    dist.all_gather(lengths, torch.tensor([len(own_letters)], device=own_letters.device), group=group)
     longest = int(max(lengths))
-    padded = torch.nn.functional.pad(mine, (0, longest - len(mine)))
-    all_of_it = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(all_of_it, padded, group=group)
-    return [_value(letters[: int(length)]) for letters, length in zip(all_of_it, lengths, strict=True)]
+    padded = torch.nn.functional.pad(own_letters, (0, longest - len(own_letters)))
+    messages = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(messages, padded, group=group)
+    return [_value(letters[: int(length)]) for letters, length in zip(messages, lengths, strict=True)]
 
 
 def json_from_first(value: Any, group: dist.ProcessGroup | None = None) -> Any:
     """Rank 0's value on every rank; every rank calls it."""
-    mine = _letters(value if dist.get_rank() == 0 else None, group)
-    length = torch.tensor([len(mine)], device=mine.device)
+    own_letters = _letters(value if dist.get_rank() == 0 else None, group)
+    length = torch.tensor([len(own_letters)], device=own_letters.device)
     dist.broadcast(length, src=0, group=group)
     letters = (
-        mine if dist.get_rank() == 0 else torch.empty(int(length), dtype=torch.uint8, device=mine.device)
+        own_letters
+        if dist.get_rank() == 0
+        else torch.empty(int(length), dtype=torch.uint8, device=own_letters.device)
     )
     dist.broadcast(letters, src=0, group=group)
     return _value(letters)

@@ -29,9 +29,11 @@ def require_host(plan: AnyPlan, name: str, backend: Backend, nodes: int = 1) -> 
         return
     if plan.gpu.kind != "cpu" and ranks > (os.cpu_count() or 1):
         raise HostError(f"{name} needs {counted(ranks, 'GPU')}; this host has {cuda_devices()}", hint=hint)
-    most = _PROCESSES_PER_CORE * (os.cpu_count() or 1)
-    if ranks > most:
-        raise HostError(f"{name} needs {counted(ranks, 'process')}; this host runs {most} at most", hint=hint)
+    max_processes = _PROCESSES_PER_CORE * (os.cpu_count() or 1)
+    if ranks > max_processes:
+        raise HostError(
+            f"{name} needs {counted(ranks, 'process')}; this host runs {max_processes} at most", hint=hint
+        )
 
 
 def require_world(plan: AnyPlan, name: str) -> None:
@@ -81,8 +83,8 @@ def require_fp8_gemms(plan: Plan, name: str, *, on_gpu: bool) -> None:
     if not torch.cuda.is_available():
         raise HostError(f"{name} trains in fp8, and this host has no GPU", hint=IN_16_BITS)
     if not _multiplies():
-        found = torch.cuda.get_device_name()
-        raise HostError(f"{name} trains in fp8, and {found} has no products in fp8", hint=IN_16_BITS)
+        device_name = torch.cuda.get_device_name()
+        raise HostError(f"{name} trains in fp8, and {device_name} has no products in fp8", hint=IN_16_BITS)
 
 
 def _multiplies() -> bool:

@@ -72,23 +72,23 @@ class Watcher:
     def keep(self, report: AnyReport) -> None:
         """Keep a report that has every measured step, and lacks only what diagnostic steps will find."""
 
-    def kept(self) -> AnyReport | None:
+    def earlier_report(self) -> AnyReport | None:
         """The report that was kept, where the run was started again after that."""
         return None
 
-    def before(self, step: int) -> tuple[list[float], list[float]]:
+    def metrics_before(self, step: int) -> tuple[list[float], list[float]]:
         """Losses and gradient norms of earlier starts, up to this step; empty where there are none."""
         return [], []
 
 
 def kept_report(watcher: Watcher) -> AnyReport | None:
     """The report kept by an earlier start whose ranks were lost after the measured steps; None where there is none."""
-    found = watcher.kept() if dist.get_rank() == 0 else None
-    if found is not None:
-        notes = dict.fromkeys((*watcher.notes, *found.notes))
-        found = found.model_copy(update={"notes": tuple(notes)})
-    told = json_from_first(None if found is None else found.model_dump_json())
-    return None if told is None else parse_report(told)
+    report = watcher.earlier_report() if dist.get_rank() == 0 else None
+    if report is not None:
+        notes = dict.fromkeys((*watcher.notes, *report.notes))
+        report = report.model_copy(update={"notes": tuple(notes)})
+    text = json_from_first(None if report is None else report.model_dump_json())
+    return None if text is None else parse_report(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def follow_steps(
     start = _start(trained, checkpointer, watcher)
     if checkpointer is not None:
         watcher.clock.end("checkpoint")
-    losses, norms = watcher.before(start)
+    losses, norms = watcher.metrics_before(start)
     curve = Curve(
         clock=StepClock(trained.device),
         warm_up=max(0, min(config.warm_up, last - start - 1)),
@@ -212,10 +212,12 @@ def follow_steps(
                 watcher.note(sentence)
         if dist.get_rank() == 0:
             watcher.step(_progress(step, curve, measured=step > start + curve.warm_up))
-        wanted, failed = any_rank(trained.device, stop(), checkpointer is not None and checkpointer.failed())
+        stop_wanted, failed = any_rank(
+            trained.device, stop(), checkpointer is not None and checkpointer.failed()
+        )
         if checkpointer is not None:
-            _save(checkpointer, step, watcher, due=wanted or step == last, failed=failed)
-        if wanted and step < last:
+            _save(checkpointer, step, watcher, due=stop_wanted or step == last, failed=failed)
+        if stop_wanted and step < last:
             curve.stopped_at = step
             break
     heart.beat(curve.stopped_at or last, "end")
@@ -258,13 +260,13 @@ def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpoin
     """Raise RunError, on every rank alike, where loss or norm is no number, before the state is saved."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
-    what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
+    symptom = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
     problems, hint = [], "try a smaller learning rate, or clip gradients"
     if checkpointer is not None:
         checkpointer.wait()
-        kept = f"step {checkpointer.saved}" if checkpointer.saved else "none yet"
-        problems = [Problem("last checkpoint", f"{kept}; the state since then was not saved")]
-    raise RunError(f"{what} in step {step}", problems=problems, hint=hint)
+        last_save = f"step {checkpointer.saved}" if checkpointer.saved else "none yet"
+        problems = [Problem("last checkpoint", f"{last_save}; the state since then was not saved")]
+    raise RunError(f"{symptom} in step {step}", problems=problems, hint=hint)
 
 
 def _save(checkpointer: Checkpointer, step: int, watcher: Watcher, *, due: bool, failed: bool) -> None:

@@ -110,8 +110,8 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         axes = {"tp": "tp", "copy": "dp", "shard": "dp", "pp": "pp"}
         self._axes: dict[str, str] = {mesh[name].get_group().group_name: axis for name, axis in axes.items()}
         if experts is not None:
-            theirs = {"copy": "dp", "shard": "dp", "ep": "ep", "etp": "ep"}
-            self._axes |= {experts[name].get_group().group_name: axis for name, axis in theirs.items()}
+            expert_axes = {"copy": "dp", "shard": "dp", "ep": "ep", "etp": "ep"}
+            self._axes |= {experts[name].get_group().group_name: axis for name, axis in expert_axes.items()}
         if context_group is not None:
             self._axes[context_group.group_name] = "cp"
         self._device = device
@@ -128,11 +128,11 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def take(self) -> list[Wait]:
         """Every wait since the last call, in order."""
         finish(self._device)
-        taken = list(self._spans)
+        spans = list(self._spans)
         self._spans.clear()
         self._works.clear()
         self._results.clear()
-        return taken
+        return spans
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -238,10 +238,10 @@ def finish(device: torch.device) -> None:
 
 def lap_between(start: Mark, end: Mark) -> Lap:
     """Seconds from one mark to a later one."""
-    before, after = start[3], end[3]
+    start_event, end_event = start[3], end[3]
     wall = end[0] - start[0]
-    if before is not None and after is not None:
-        wall = before.elapsed_time(after) * _MILLISECOND
+    if start_event is not None and end_event is not None:
+        wall = start_event.elapsed_time(end_event) * _MILLISECOND
     return Lap(wall, end[1] - start[1], end[2] - start[2])
 
 
@@ -270,7 +270,7 @@ class Passes:
     """The recording of passes that engine and pipeline stages write to."""
 
     device: torch.device
-    kept: list[Pass] | None = None
+    passes: list[Pass] | None = None
     """None: no recording is on."""
     running: bool = False
     """Whether a pass is under way; a pipeline also runs its stages outside, once, to learn their shapes."""
@@ -280,12 +280,12 @@ class Passes:
         """Record the pass inside the block."""
         self.running = True
         try:
-            if self.kept is None:
+            if self.passes is None:
                 yield
                 return
             with _RecordFunctionFast(f"pass {kind} stage {stage} microbatch {microbatch}"):
                 start = mark_on(self.device)
                 yield
-                self.kept.append(Pass(kind, stage, microbatch, start, mark_on(self.device)))
+                self.passes.append(Pass(kind, stage, microbatch, start, mark_on(self.device)))
         finally:
             self.running = False

@@ -32,7 +32,7 @@ from executor.checkpoints.contents import (
     SavePieces,
     lacking,
     problems_of,
-    whole,
+    unsplit,
 )
 from executor.checkpoints.manifest import (
     BrokenError,
@@ -76,7 +76,7 @@ class Checkpointer:
         self._read = ReadingClock()
         """Of files, for their digests."""
         self._running: tuple[int, Future[Any]] | None = None
-        self._told = threading.Event()
+        self._save_begun = threading.Event()
         """Set once the running save was reported."""
         for noisy in ("torch.distributed.checkpoint", "torch.distributed.checkpoint._dist_wrapper"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # failures are worded here
@@ -109,10 +109,10 @@ class Checkpointer:
 
     def require_empty(self) -> None:
         """Raise InputError where another run has left checkpoints in the folder."""
-        found = self._from_first_rank(self.folder.complete)
-        if found:
+        complete_steps = self._from_first_rank(self.folder.complete)
+        if complete_steps:
             raise InputError(
-                f"{self.folder.path} has checkpoints already, the newest of step {found[0]}",
+                f"{self.folder.path} has checkpoints already, the newest of step {complete_steps[0]}",
                 hint="--resume goes on from there; or name another folder",
             )
 
@@ -139,15 +139,15 @@ class Checkpointer:
         )
         assert isinstance(future, Future)
         self._running = step, future
-        began, told = time.monotonic(), threading.Event()
-        self._told = told
+        began, save_begun = time.monotonic(), threading.Event()
+        self._save_begun = save_begun
 
-        def tell(done: Future[Any]) -> None:
+        def tell(write: Future[Any]) -> None:
             try:
-                if writer.size_bytes is not None and done.exception() is None:
+                if writer.size_bytes is not None and write.exception() is None:
                     written(step, time.monotonic() - began, writer.size_bytes)
             finally:
-                told.set()
+                save_begun.set()
 
         future.add_done_callback(tell)
 
@@ -170,7 +170,7 @@ class Checkpointer:
         while not future.done():
             alive()
             time.sleep(_POLL_SECONDS)
-        self._told.wait()
+        self._save_begun.wait()
         self._running = None
         error = future.exception()
         if isinstance(error, CheckpointException):
@@ -183,21 +183,21 @@ class Checkpointer:
         """The error of a save that failed on some ranks; deletes the partial checkpoint."""
         if dist.get_rank() == 0:
             self.folder.abandon(step)
-        kept = (
+        last_save = (
             f"the checkpoint of step {self.saved} is whole"
             if self.saved
             else "there is no earlier checkpoint"
         )
         return RunError(
-            f"the checkpoint of step {step} could not be written; {kept}", problems=_of_ranks(error)
+            f"the checkpoint of step {step} could not be written; {last_save}", problems=_of_ranks(error)
         )
 
     def _random(self) -> Contents:
         """The states of this rank's random generators."""
         rank = f"{dist.get_rank():05}"
-        states = {f"random.cpu.{rank}": whole(torch.get_rng_state())}
+        states = {f"random.cpu.{rank}": unsplit(torch.get_rng_state())}
         if self.state.device.type == "cuda":
-            states[f"random.cuda.{rank}"] = whole(torch.cuda.get_rng_state(self.state.device))
+            states[f"random.cuda.{rank}"] = unsplit(torch.cuda.get_rng_state(self.state.device))
         return states
 
     def _progress(self, step: int) -> Progress | RecommenderProgress:
@@ -212,11 +212,12 @@ class Checkpointer:
             problems = problems_of(manifest, path, dist.get_rank(), dist.get_world_size(), self._read)
         except BrokenError as error:
             problems = [str(error)]
-        found = self._of_all_ranks(problems)
-        if not found:
+        rank_problems = self._of_all_ranks(problems)
+        if not rank_problems:
             assert manifest is not None
-            found = self._of_all_ranks(islice(self._lacking(step, manifest), 1))  # of many that lack the same
-        return found, manifest
+            # the first only: many may lack the same
+            rank_problems = self._of_all_ranks(islice(self._lacking(step, manifest), 1))
+        return rank_problems, manifest
 
     def _of_all_ranks(self, problems: Iterable[str]) -> list[str]:
         everyone = gather_json(list(problems), self.group)
@@ -232,15 +233,15 @@ class Checkpointer:
 
     def _load(self, step: int, manifest: Manifest) -> None:
         """Fill weights, optimizer and, on the same layout, generators."""
-        mine = self._progress(step)
-        if different := list(differences(manifest.progress, mine)):
+        progress = self._progress(step)
+        if different := list(differences(manifest.progress, progress)):
             raise InputError(
                 f"{self.folder.at(step)} belongs to another run",
                 problems=[Problem("", what) for what in different],
                 hint="use the plan, seed and data it was made with, or another folder",
             )
         contents, generators = self.state.contents(), {}
-        if manifest.progress.split == mine.split:
+        if manifest.progress.split == progress.split:
             generators = {name: held for name, held in self._random().items() if name in manifest.tensors}
         reader = PieceReader(self.folder.at(step), manifest)
         planner = LoadPieces(self.state.substitutes(contents), once=self._reads_once())
@@ -249,7 +250,7 @@ class Checkpointer:
                 everything = {**contents, **generators}
                 load(everything, storage_reader=reader, planner=planner, process_group=self.group)
                 planner.send(self.state.device)
-                self.state.make_anew(planner.beyond)
+                self.state.make_anew(planner.padding_rows)
         except CheckpointException as error:
             raise RunError(
                 f"the checkpoint of step {step} could not be read", problems=_of_ranks(error)
@@ -259,16 +260,16 @@ class Checkpointer:
 
     def _reads_once(self) -> bool:
         """Whether ranks that hold the same share the reading, at the rate at which they read for the digests."""
-        told = gather_json((self._read.size, self._read.seconds), self.group)
-        size, seconds = map(sum, zip(*told, strict=True))
+        reads = gather_json((self._read.size, self._read.seconds), self.group)
+        size, seconds = map(sum, zip(*reads, strict=True))
         return self.state.reads_once(size / max(seconds, 1e-9))
 
     def _restore_random(self, generators: Contents, step: int) -> None:
         """Restore the generators; where none was saved for this rank, seed them from its own seed and the step."""
         if not generators:
             torch.manual_seed((torch.initial_seed() + step) % 2**63)
-        for name, held in generators.items():
-            state = held.pieces[0].tensor
+        for name, generator in generators.items():
+            state = generator.pieces[0].tensor
             if ".cuda." in name:
                 torch.cuda.set_rng_state(state, self.state.device)
             else:
@@ -279,16 +280,16 @@ class Checkpointer:
         notes = []
         for bad, problems in broken:
             aside = self._from_first_rank(partial(self.folder.set_aside, bad))
-            what = f"{self.folder.at(bad).name} is broken and now named {aside}: {'; '.join(problems)}"
-            notes.append(WARNING + what)
+            renaming = f"{self.folder.at(bad).name} is broken and now named {aside}: {'; '.join(problems)}"
+            notes.append(WARNING + renaming)
         then, now = manifest.progress.split, self._progress(step).split
         change = "" if then == now else f", saved as {then}"
         notes.append(f"resumed from {self.folder.at(step)} after step {step}{change}")
         return tuple(notes) + tuple(changes(manifest.progress, self._progress(step)))
 
-    def _from_first_rank(self, what: Callable[[], Any]) -> Any:
+    def _from_first_rank(self, compute: Callable[[], Any]) -> Any:
         """Call a function on rank 0 only; every rank gets its answer."""
-        return json_from_first(what() if dist.get_rank() == 0 else None, self.group)
+        return json_from_first(compute() if dist.get_rank() == 0 else None, self.group)
 
 
 def _of_ranks(error: CheckpointException) -> list[Problem]:

@@ -81,28 +81,28 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Held:
+class RankTensor:
     """This rank's pieces of one named tensor of `shape`."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     pieces: list[Piece] = field(default_factory=list)
-    same: dist.ProcessGroup | None = None
+    holders: dist.ProcessGroup | None = None
     """The ranks that hold the same pieces; None: this one alone."""
 
-    def staged(self) -> Held:
+    def staged(self) -> RankTensor:
         """A copy in host memory, which training does not change."""
         pieces = [Piece(piece.box, piece.tensor.detach().to("cpu", copy=True)) for piece in self.pieces]
-        return Held(self.shape, self.dtype, pieces)
+        return RankTensor(self.shape, self.dtype, pieces)
 
 
-Contents = dict[str, Held]
+Contents = dict[str, RankTensor]
 
 
-def whole(tensor: Tensor, same: dist.ProcessGroup | None = None) -> Held:
+def unsplit(tensor: Tensor, holders: dist.ProcessGroup | None = None) -> RankTensor:
     """The entry of a tensor that is whole on this rank, and on those that hold the `same`."""
     box = Box((0,) * tensor.dim(), tuple(tensor.shape))
-    return Held(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())], same)
+    return RankTensor(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())], holders)
 
 
 class HostCopy(AsyncStager):
@@ -166,8 +166,8 @@ class SavePieces(DefaultSavePlanner):
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
         """The values of one item."""
-        held: Held = self.state_dict[write_item.index.fqn]
-        for piece in held.pieces:
+        entry: RankTensor = self.state_dict[write_item.index.fqn]
+        for piece in entry.pieces:
             if piece.box.offsets == tuple(write_item.index.offset or ()):
                 return piece.tensor
         raise AssertionError(f"{write_item.index} is not here")
@@ -185,12 +185,12 @@ class LoadPieces(DefaultLoadPlanner):
     def __init__(self, substitutes: dict[str, str], *, once: bool = False) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.substitutes, self.once = substitutes, once
-        self._sent: list[tuple[ReadItem, dist.ProcessGroup, int]] = []
+        self._broadcasts: list[tuple[ReadItem, dist.ProcessGroup, int]] = []
         """Items, who want them, and which of these reads."""
         self._dealt: dict[dist.ProcessGroup, list[int]] = {}
         """Bytes that each rank of a group reads for all."""
         self.contents: Contents = {}
-        self.beyond: Contents = {}
+        self.padding_rows: Contents = {}
         self.metadata: Metadata | None = None
 
     def set_up_planner(
@@ -203,44 +203,46 @@ class LoadPieces(DefaultLoadPlanner):
         """Plan what this rank reads of a checkpoint that has it (`executor.checkpoints.contents`)."""
         assert self.metadata is not None
         items: list[ReadItem] = []
-        for name, held in self.contents.items():
+        for name, entry in self.contents.items():
             saved = (
                 self.substitutes.get(name, name) if name not in self.metadata.state_dict_metadata else name
             )
-            found = self.metadata.state_dict_metadata.get(saved)
-            assert isinstance(found, TensorStorageMetadata)
-            if beyond := [piece for one in held.pieces if (piece := one.rows_from(found.size)) is not None]:
-                self.beyond[name] = Held(held.shape, held.dtype, beyond)
+            stored = self.metadata.state_dict_metadata.get(saved)
+            assert isinstance(stored, TensorStorageMetadata)
+            if padding_rows := [
+                piece for part in entry.pieces if (piece := part.rows_from(stored.size)) is not None
+            ]:
+                self.padding_rows[name] = RankTensor(entry.shape, entry.dtype, padding_rows)
             reads = create_read_items_for_chunk_list(
-                saved, found, [_chunk(piece.box) for piece in held.pieces]
+                saved, stored, [_chunk(piece.box) for piece in entry.pieces]
             )
             for item in reads:
                 destination = dataclasses.replace(item.dest_index, fqn=name)
                 item = dataclasses.replace(item, dest_index=destination)
-                if self._reads(item, held):
+                if self._reads(item, entry):
                     items.append(item)
         return LoadPlan(items)
 
     def send(self, device: torch.device) -> None:
         """Send what one of several ranks has read to the others, by way of a device; they call it together."""
-        for item, group, reader in self._sent:
+        for item, group, reader in self._broadcasts:
             target = self.resolve_tensor(item)
             rows = max(1, _SENT_BYTES * len(target) // max(1, target.nbytes)) if target.dim() else 0
             for part in torch.split(target, rows) if rows else [target]:
-                sent = part.to(device).contiguous()
-                dist.broadcast(sent, group=group, group_src=reader)
-                if sent is not part:
-                    part.copy_(sent)
+                message = part.to(device).contiguous()
+                dist.broadcast(message, group=group, group_src=reader)
+                if message is not part:
+                    part.copy_(message)
 
-    def _reads(self, item: ReadItem, held: Held) -> bool:
+    def _reads(self, item: ReadItem, entry: RankTensor) -> bool:
         """Whether this rank reads an item; all ranks that hold the same decide alike."""
-        if not self.once or held.same is None:
+        if not self.once or entry.holders is None:
             return True
-        dealt = self._dealt.setdefault(held.same, [0] * dist.get_world_size(held.same))
+        dealt = self._dealt.setdefault(entry.holders, [0] * dist.get_world_size(entry.holders))
         reader = dealt.index(min(dealt))
-        dealt[reader] += prod(item.lengths) * held.dtype.itemsize
-        self._sent.append((item, held.same, reader))
-        return reader == dist.get_rank(held.same)
+        dealt[reader] += prod(item.lengths) * entry.dtype.itemsize
+        self._broadcasts.append((item, entry.holders, reader))
+        return reader == dist.get_rank(entry.holders)
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
         """Checkpoints hold tensors only: bytes would have to be unpickled."""
@@ -256,15 +258,15 @@ class LoadPieces(DefaultLoadPlanner):
         return target
 
 
-def _write_item(name: str, held: Held, index: int) -> WriteItem:
-    piece = held.pieces[index]
+def _write_item(name: str, entry: RankTensor, index: int) -> WriteItem:
+    piece = entry.pieces[index]
     return WriteItem(
         index=MetadataIndex(name, piece.box.offsets),
         type=WriteItemType.SHARD,
         tensor_data=TensorWriteData(
             chunk=_chunk(piece.box),
-            properties=TensorProperties(dtype=held.dtype),
-            size=torch.Size(held.shape),
+            properties=TensorProperties(dtype=entry.dtype),
+            size=torch.Size(entry.shape),
         ),
     )
 
@@ -277,8 +279,12 @@ def problems_of(
     manifest: Manifest, folder: Path, share: int, shares: int, clock: ReadingClock | None = None
 ) -> list[str]:
     """A sentence for each tensor and each file that is not what it must be; `shares` readers divide them."""
-    mine = list(manifest.tensors.items())[share::shares]
-    problems = [f"{MANIFEST}: {found}" for name, one in mine if (found := _of_tensor(name, one, manifest))]
+    own_tensors = list(manifest.tensors.items())[share::shares]
+    problems = [
+        f"{MANIFEST}: {problem}"
+        for name, record in own_tensors
+        if (problem := _of_tensor(name, record, manifest))
+    ]
     for index, file in list(enumerate(manifest.files))[share::shares]:
         problems += filter(
             None, [_of_file(file, folder / file.name, clock) or _of_pieces(index, manifest, folder)]
@@ -294,17 +300,17 @@ def lacking(
     A tensor may have grown or shrunk along its first dim since it was saved, beyond `padded` rows: a vocabulary that is
     padded for other tensor ranks.
     """
-    for name, held in contents.items():
+    for name, entry in contents.items():
         saved = manifest.tensors.get(name) or manifest.tensors.get(substitutes.get(name, name))
         if saved is None:
             yield f"{MANIFEST}: it has no `{name}`"
-        elif saved.shape != held.shape and not (
+        elif saved.shape != entry.shape and not (
             padded is not None
-            and saved.shape[1:] == held.shape[1:]
-            and len(saved.shape) == len(held.shape)
-            and min(saved.shape[0], held.shape[0]) >= padded
+            and saved.shape[1:] == entry.shape[1:]
+            and len(saved.shape) == len(entry.shape)
+            and min(saved.shape[0], entry.shape[0]) >= padded
         ):
-            yield f"{MANIFEST}: its `{name}` is {saved.shape}; the model's is {held.shape}"
+            yield f"{MANIFEST}: its `{name}` is {saved.shape}; the model's is {entry.shape}"
 
 
 def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
@@ -356,7 +362,7 @@ def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
     from safetensors import SafetensorError, safe_open
 
     file = manifest.files[index].name
-    wanted = {
+    expected_sizes = {
         key_of(name, piece.offsets): piece.sizes
         for name, tensor in manifest.tensors.items()
         for piece in tensor.pieces
@@ -364,9 +370,9 @@ def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
     }
     try:
         with safe_open(folder / file, framework="pt") as stream:
-            there = set(stream.keys())
-            for key, sizes in wanted.items():
-                if key not in there:
+            stored_keys = set(stream.keys())
+            for key, sizes in expected_sizes.items():
+                if key not in stored_keys:
                     return f"{file}: it has no `{key}`"
                 if (shape := tuple(stream.get_slice(key).get_shape())) != sizes:
                     return f"{file}: its `{key}` is {shape}, not {sizes}"

@@ -51,8 +51,8 @@ class Folder:
         """Steps of the complete checkpoints, newest first."""
         if not self.path.is_dir():
             return []
-        found = [_COMPLETE.match(entry.name) for entry in self.path.iterdir() if entry.is_dir()]
-        return sorted((int(match[1]) for match in found if match), reverse=True)
+        matches = [_COMPLETE.match(entry.name) for entry in self.path.iterdir() if entry.is_dir()]
+        return sorted((int(match[1]) for match in matches if match), reverse=True)
 
     def at(self, step: int) -> Path:
         """The folder of the complete checkpoint of a step."""
@@ -292,8 +292,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise BrokenError(f"{MANIFEST}: {printable(error.errors()[0]['msg'])}") from None
     right = Folder(folder.parent).at(manifest.progress.step)
     if folder.name.startswith("step-") and folder != right:
-        what = f"{folder} holds the checkpoint of step {manifest.progress.step}"
-        raise InputError(what, hint=f"it was renamed; its name is {right.name}")
+        contents = f"{folder} holds the checkpoint of step {manifest.progress.step}"
+        raise InputError(contents, hint=f"it was renamed; its name is {right.name}")
     return manifest
 
 
@@ -339,9 +339,9 @@ def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
             if getattr(then.model, name) != getattr(now.model, name)
         ]
         yield f"the model differs in {', '.join(f'`{name}`' for name in fields)}"
-    for name, after in now.settled.items():
-        if (before := then.settled[name]) != after:
-            yield f"`{name}` was {before}, the plan has {after}"
+    for name, new_value in now.settled.items():
+        if (old_value := then.settled[name]) != new_value:
+            yield f"`{name}` was {old_value}, the plan has {new_value}"
     if then.seed != now.seed:
         yield f"the seed was {then.seed}, now it is {now.seed}"
     if then.data != now.data:
@@ -350,16 +350,20 @@ def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
 
 def changes(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
     """Differences from the saved run, other than the layout, that change its loss curve from here on."""
-    before, after = then.descent, now.descent
+    old_descent, new_descent = then.descent, now.descent
     if then.learning_rate != now.learning_rate:
         yield f"the learning rate was {then.learning_rate:g}, now it is {now.learning_rate:g}"
-    elif before is not None and after is not None and _schedule(before) != _schedule(after):
-        yield f"the learning rate was {_schedule(before)}, now it is {_schedule(after)}"
-    if before is not None and after is not None:
-        if before.clip != after.clip:
-            yield f"gradients were {_clipped(before.clip)}, now they are {_clipped(after.clip)}"
-        if before.compiled != after.compiled:
-            yield f"blocks were {_compiled(before.compiled)}, now they are {_compiled(after.compiled)}"
+    elif (
+        old_descent is not None
+        and new_descent is not None
+        and _schedule(old_descent) != _schedule(new_descent)
+    ):
+        yield f"the learning rate was {_schedule(old_descent)}, now it is {_schedule(new_descent)}"
+    if old_descent is not None and new_descent is not None:
+        if old_descent.clip != new_descent.clip:
+            yield f"gradients were {_clipped(old_descent.clip)}, now they are {_clipped(new_descent.clip)}"
+        if old_descent.compiled != new_descent.compiled:
+            yield f"blocks were {_compiled(old_descent.compiled)}, now they are {_compiled(new_descent.compiled)}"
     for name, later in now.may_change.items():
         if (earlier := then.may_change[name]) != later:
             yield f"`{name}` was {earlier}, the plan has {later}"
@@ -384,5 +388,5 @@ def _digest(content: Any) -> str:
 
 
 def _data(name: str) -> str:
-    known = {"text": "the built-in text", "random": "random tokens", "made-up": "made-up clicks"}
-    return known.get(name, f"the data {name[:12]}")
+    words = {"text": "the built-in text", "random": "random tokens", "made-up": "made-up clicks"}
+    return words.get(name, f"the data {name[:12]}")

@@ -190,9 +190,9 @@ class PieceReader(StorageReader):
                     target = planner.resolve_tensor(item)
                     target.copy_(part)
                     planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+        result: Future[None] = Future()
+        result.set_result(None)
+        return result
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -218,8 +218,8 @@ def _slices(item: ReadItem) -> tuple[slice, ...]:
 
 def _system_error(error: Exception, path: Path) -> Exception:
     """The OSError behind a safetensors error, parsed from its message."""
-    found = _SYSTEM_ERROR.search(str(error))
-    if found is None:
+    match = _SYSTEM_ERROR.search(str(error))
+    if match is None:
         return error
-    number = int(found[1])
+    number = int(match[1])
     return OSError(number, os.strerror(number), str(path))

@@ -77,7 +77,7 @@ class Examination(Spec):
     hosts: tuple[HostFacts, ...]
     """In the order of ranks."""
     readings: tuple[Reading, ...]
-    wrong: tuple[results.Wrong, ...] = ()
+    wrong: tuple[results.WrongResult, ...] = ()
     seconds: float = 0.0
     """It took so long."""
 

@@ -121,8 +121,8 @@ class Peers:
         *,
         is_async: bool = False,
     ) -> dist.Work | None:
-        """Fill `received`, `counts[r]` elements of rank r; `message` has `sizes[r]` for rank r. `is_async`: return the work
-        to wait for."""
+        """Fill `received` with `counts[r]` elements of each rank r; `message` has `sizes[r]` for it. With `is_async`
+        return the work to wait for."""
         work: dist.Work | None = dist.all_to_all_single(
             received, message, list(counts), list(sizes), group=self.group, async_op=is_async
         )

@@ -170,7 +170,9 @@ def _boxes(parameter: nn.Parameter, named: Named, begin: int, end: int) -> list[
         if isinstance(parameter, DTensor)
         else Box((0,) * parameter.dim(), parameter.shape)
     )
-    return [box.moved(mine.offsets).moved(named.offsets) for box in boxes_of_range(mine.sizes, begin, end)]
+    return [
+        box.shifted(mine.offsets).shifted(named.offsets) for box in boxes_of_range(mine.sizes, begin, end)
+    ]
 
 
 def box_here(tensor: DTensor) -> Box:

@@ -80,10 +80,10 @@ _writing = threading.RLock()
 Failure = dict[str, Any]
 
 
-def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: Any) -> None:
+def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **fields: Any) -> None:
     """Write why this rank failed; on a full disk into its sign, and where that fails too, nowhere."""
     partial = folder / f".failure-{rank}"
-    word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": date(), **more}
+    word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": date(), **fields}
     word["launch"] = os.environ.get(LAUNCH, "")
     word["local"] = int(os.environ.get("LOCAL_RANK", rank))
     with _writing, suppress(OSError):
@@ -99,8 +99,8 @@ def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: 
 def write_end(folder: Path, rank: int) -> None:
     """Write that this rank was told to end, unless it has already written why it ends."""
     with _writing:
-        said = [failure for failure in read_failures(folder) if failure["rank"] == rank]
-        if not any(failure.get("pid") == os.getpid() for failure in said):
+        own_failures = [failure for failure in read_failures(folder) if failure["rank"] == rank]
+        if not any(failure.get("pid") == os.getpid() for failure in own_failures):
             write_failure(folder, rank, "was told to end (SIGTERM)", final=False, ended=True)
 
 
@@ -119,11 +119,11 @@ def error_of_fields(failure: Failure) -> MeshwrightError:
 
 def read_failures(folder: Path) -> list[Failure]:
     """Failures that ranks wrote, by rank; ranks that start again may be deleting them meanwhile."""
-    found: list[Failure] = [sign[_FAILED] for sign in read_signs(folder).values() if _FAILED in sign]  # type: ignore[misc]
+    failures: list[Failure] = [sign[_FAILED] for sign in read_signs(folder).values() if _FAILED in sign]  # type: ignore[misc]
     for path in folder.glob(_FAILURE.format(rank="*")):
         with suppress(OSError, ValueError):
-            found.append(json.loads(path.read_text("utf-8")))
-    return sorted(found, key=lambda failure: int(failure["rank"]))
+            failures.append(json.loads(path.read_text("utf-8")))
+    return sorted(failures, key=lambda failure: int(failure["rank"]))
 
 
 def delete_failures(folder: Path) -> None:
@@ -137,13 +137,13 @@ def is_peer_lost(failure: Failure) -> bool:
     return failure.get("ended", False) or _PEER_LOST.search(failure["reason"]) is not None
 
 
-def what_happened(folder: Path, ranks: int, answered: Container[int] = ()) -> str:
+def what_happened(folder: Path, ranks: int, live_ranks: Container[int] = ()) -> str:
     """One sentence on why the run failed. Ranks of launchers that `answered` are not lost, whatever they wrote."""
-    return _cause(folder, read_failures(folder), ranks, answered)[0]
+    return _cause(folder, read_failures(folder), ranks, live_ranks)[0]
 
 
 def _cause(
-    folder: Path, failures: list[Failure], ranks: int, answered: Container[int], *, called: bool = False
+    folder: Path, failures: list[Failure], ranks: int, live_ranks: Container[int], *, called: bool = False
 ) -> tuple[str, Failure | None]:
     """The cause in a sentence, and the failure of the rank whose output may explain it.
 
@@ -156,23 +156,23 @@ def _cause(
         return str(checked[0]["reason"]), None
     if any("step" in failure for failure in failures):
         return _hang(folder, failures, ranks), None
-    own = [failure for failure in failures if not is_peer_lost(failure)]
-    there = [failure for failure in failures if not (called and "ended" in failure)]
-    if not own and (silent := _lost(there, ranks, answered)):
+    causes = [failure for failure in failures if not is_peer_lost(failure)]
+    witnesses = [failure for failure in failures if not (called and "ended" in failure)]
+    if not causes and (silent := _lost(witnesses, ranks, live_ranks)):
         return _without(read_signs(folder), silent), None
-    if ended := [failure for failure in failures if "ended" in failure and not own]:
+    if ended := [failure for failure in failures if "ended" in failure and not causes]:
         first = min(ended, key=lambda failure: float(failure["at"]))
         return f"rank {first['rank']} was told to end from outside (SIGTERM)", None
     if failures:
-        failed = (own or failures)[0]
+        failed = (causes or failures)[0]
         return f"rank {failed['rank']} failed: {failed['reason']}", failed
     return _UNKNOWN, None
 
 
-def _lost(failures: list[Failure], ranks: int, answered: Container[int]) -> list[int]:
+def _lost(failures: list[Failure], ranks: int, live_ranks: Container[int]) -> list[int]:
     """Ranks that wrote no failure although others did; empty where no rank wrote one."""
     spoke = {int(failure["rank"]) for failure in failures}
-    silent = [rank for rank in range(ranks) if rank not in spoke and rank not in answered]
+    silent = [rank for rank in range(ranks) if rank not in spoke and rank not in live_ranks]
     return silent if len(silent) < ranks else []
 
 
@@ -182,7 +182,7 @@ def failure_error(
     ranks: int,
     *,
     launch: str | None = None,
-    answered: Collection[int] = (),
+    live_ranks: Collection[int] = (),
     saved: Path | None = None,
 ) -> MeshwrightError:
     """The error a person sees: memory part by part, an error as it was raised, else the last lines of who failed.
@@ -197,7 +197,7 @@ def failure_error(
     for failure in failures:
         if "headline" in failure:
             return error_of_fields(failure)
-    headline, failed = _cause(folder, failures, ranks, answered, called=bool(answered))
+    headline, failed = _cause(folder, failures, ranks, live_ranks, called=bool(live_ranks))
     if hung := [failure for failure in failures if "step" in failure]:
         problems = [
             Problem(f"rank {failure['rank']}", f"{failure['reason']}: {' > '.join(failure['frames'])}")
@@ -209,8 +209,10 @@ def failure_error(
         return RunError(headline, problems=[last_checkpoint(saved)], hint=ON_WITHOUT if saved is None else ON)
     if failed is None:
         if not folder.is_dir():
-            what = f"the run's folder `{folder}` was deleted or moved while it went on"
-            return RunError(what, problems=[last_checkpoint(saved)], hint=ON_WITHOUT if saved is None else ON)
+            reason = f"the run's folder `{folder}` was deleted or moved while it went on"
+            return RunError(
+                reason, problems=[last_checkpoint(saved)], hint=ON_WITHOUT if saved is None else ON
+            )
         if (full := no_room(folder, saved)) is not None:
             return full
         lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
@@ -232,9 +234,9 @@ def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
         hang = f"{_ranks(silent)} hang{'s' * (len(silent) == 1)}{_last_seen(signs, silent)}"
         nodes = _whole_nodes(signs, silent)
         return f"{', '.join(nodes)} answer{'s' * (len(nodes) == 1)} no longer: {hang}" if nodes else hang
-    least = min(_place(failure) for failure in hung)
-    behind = [int(failure["rank"]) for failure in hung if _place(failure) == least]
-    step, phase = least[0], PHASES[least[1]]
+    lowest_place = min(_place(failure) for failure in hung)
+    behind = [int(failure["rank"]) for failure in hung if _place(failure) == lowest_place]
+    step, phase = lowest_place[0], PHASES[lowest_place[1]]
     if len(behind) == ranks:
         return f"all ranks stand still in step {step} ({phase})"
     return f"{_ranks(behind)} hang{'s' * (len(behind) == 1)} in step {step} ({phase})"
@@ -254,10 +256,10 @@ def _whole_nodes(signs: dict[int, Sign], silent: Sequence[int]) -> list[str]:
     members: dict[tuple[object, object], set[int]] = {}
     for rank, sign in signs.items():
         members.setdefault((sign.get("node"), sign.get("host")), set()).add(rank)
-    whole = {node: its for node, its in members.items() if its <= set(silent)}
-    if len(members) == 1 or set().union(*whole.values()) != set(silent):
+    silent_nodes = {node: its for node, its in members.items() if its <= set(silent)}
+    if len(members) == 1 or set().union(*silent_nodes.values()) != set(silent):
         return []
-    return [f"node {number} ({host})" for number, host in sorted(whole, key=str)]
+    return [f"node {number} ({host})" for number, host in sorted(silent_nodes, key=str)]
 
 
 def _place(failure: Failure) -> tuple[int, int]:

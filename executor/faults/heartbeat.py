@@ -90,10 +90,10 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def write_into_sign(folder: Path, rank: int, more: Sign) -> None:
+def write_into_sign(folder: Path, rank: int, fields: Sign) -> None:
     """Put this into the sign of a rank, in the room that it has, where that is enough."""
     path = folder / SIGN.format(rank=rank)
-    text = json.dumps(_read(path) | more).encode()
+    text = json.dumps(_read(path) | fields).encode()
     if len(text) <= _WIDTH:
         descriptor = os.open(path, os.O_WRONLY)
         try:

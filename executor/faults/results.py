@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 MEMORY, MATMUL, ALL_REDUCE, ALL_TO_ALL = "memory", "matmul", "all-reduce", "all-to-all"
 Spoil = Callable[[str, "torch.Tensor"], "torch.Tensor"]
 """Check and what came of it → what is compared in its place."""
-_SIDE, _COPIED, _EACH = 256, 2**22, 1024
+_SIDE, _COPIED, _EXCHANGED = 256, 2**22, 1024
 """Rows of a product, numbers of a copy, numbers that a rank sends to each other one."""
 
 
-class Wrong(Spec):
+class WrongResult(Spec):
     """A check with a wrong result."""
 
     check: str
@@ -29,7 +29,7 @@ class Wrong(Spec):
     """One rank, or both ends of an exchange; empty: all."""
 
 
-def wrong_results(device: torch.device, spoil: Spoil = lambda _, found: found) -> tuple[Wrong, ...]:
+def wrong_results(device: torch.device, spoil: Spoil = lambda _, found: found) -> tuple[WrongResult, ...]:
     """What any rank of the process group got wrong, on each of them; every rank calls it."""
     import torch
     import torch.distributed as dist
@@ -40,40 +40,43 @@ def wrong_results(device: torch.device, spoil: Spoil = lambda _, found: found) -
     numbers = torch.arange(_COPIED, dtype=torch.int32) % 251
     rows = torch.arange(_SIDE)
     left, right = (((rows[:, None] * step + rows) % 7 - 3).float() for step in (3, 5))
-    mine = torch.arange(_EACH, device=device) % 97
-    summed, received = mine * (rank + 1), torch.empty(ranks, _EACH, dtype=torch.int64, device=device)
+    values = torch.arange(_EXCHANGED, device=device) % 97
+    summed, received = values * (rank + 1), torch.empty(ranks, _EXCHANGED, dtype=torch.int64, device=device)
     dist.all_reduce(summed)
-    sent = (rank * ranks + torch.arange(ranks, device=device))[:, None].repeat(1, _EACH)
-    dist.all_to_all_single(received, sent)
+    messages = (rank * ranks + torch.arange(ranks, device=device))[:, None].repeat(1, _EXCHANGED)
+    dist.all_to_all_single(received, messages)
     product = torch.mm(left.to(device), right.to(device))
     results = {
         MEMORY: (numbers.to(device).clone(), numbers),
         MATMUL: (product.long(), left.long() @ right.long()),
-        ALL_REDUCE: (summed, mine.cpu() * (ranks * (ranks + 1) // 2)),
+        ALL_REDUCE: (summed, values.cpu() * (ranks * (ranks + 1) // 2)),
     }
     failed = [
         check for check, (one, known) in results.items() if not torch.equal(spoil(check, one).cpu(), known)
     ]
     exchanged = (spoil(ALL_TO_ALL, received).cpu() == (torch.arange(ranks) * ranks + rank)[:, None]).all(1)
-    told = gather_json([failed, (~exchanged).nonzero().flatten().tolist()])
-    return (*_of_ranks([checks for checks, _ in told]), *_of_pairs([senders for _, senders in told]))
+    rank_results = gather_json([failed, (~exchanged).nonzero().flatten().tolist()])
+    return (
+        *_of_ranks([checks for checks, _ in rank_results]),
+        *_of_pairs([senders for _, senders in rank_results]),
+    )
 
 
-def _of_ranks(failed: Sequence[Sequence[str]]) -> Iterator[Wrong]:
+def _of_ranks(failed: Sequence[Sequence[str]]) -> Iterator[WrongResult]:
     """A sum that is wrong everywhere is nobody's alone."""
     for check in (MEMORY, MATMUL, ALL_REDUCE):
         ranks = [(rank,) for rank, checks in enumerate(failed) if check in checks]
         everywhere = check == ALL_REDUCE and len(ranks) == len(failed)
-        yield from (Wrong(check=check, ranks=one) for one in ([()] if everywhere else ranks))
+        yield from (WrongResult(check=check, ranks=one) for one in ([()] if everywhere else ranks))
 
 
-def _of_pairs(senders: Sequence[Sequence[int]]) -> Iterator[Wrong]:
+def _of_pairs(senders: Sequence[Sequence[int]]) -> Iterator[WrongResult]:
     """Ranks that most wrong exchanges have in common, then the pairs that these leave."""
     pairs = {tuple(sorted({rank, sender})) for rank, some in enumerate(senders) for sender in some}
     while pairs:
         ((rank, times),) = Counter(rank for pair in pairs for rank in pair).most_common(1)
         if times == 1:
             break
-        yield Wrong(check=ALL_TO_ALL, ranks=(rank,))
+        yield WrongResult(check=ALL_TO_ALL, ranks=(rank,))
         pairs = {pair for pair in pairs if rank not in pair}
-    yield from (Wrong(check=ALL_TO_ALL, ranks=pair) for pair in sorted(pairs))
+    yield from (WrongResult(check=ALL_TO_ALL, ranks=pair) for pair in sorted(pairs))

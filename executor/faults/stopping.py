@@ -34,19 +34,19 @@ class StopRequest:
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if dist.get_rank() else folder
         self._interrupted = False
-        self._before: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
+        self._outer_handler: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
+            self._outer_handler = signal.signal(signal.SIGINT, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        if self._outer_handler is not None:
+            signal.signal(signal.SIGINT, self._outer_handler)
 
     @property
-    def made(self) -> bool:
+    def is_made(self) -> bool:
         """Whether a signal to this process requested it, or, on rank 0, the file of one of its launchers."""
         if self._folder is None or not (self._folder / STOP).exists():
             return self._interrupted
@@ -59,9 +59,9 @@ class StopRequest:
 
 def any_rank(device: torch.device, *flags: bool) -> list[bool]:
     """Each flag, true where it is on any rank; every rank must call it."""
-    together = torch.tensor([int(flag) for flag in flags], device=device)
-    dist.all_reduce(together, op=dist.ReduceOp.MAX)
-    return [bool(flag) for flag in together.tolist()]
+    maxima = torch.tensor([int(flag) for flag in flags], device=device)
+    dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
+    return [bool(flag) for flag in maxima.tolist()]
 
 
 def largest_count(device: torch.device, count: int) -> int:

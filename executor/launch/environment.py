@@ -39,9 +39,9 @@ _ALLOCATOR_BEFORE = "PYTORCH_CUDA_ALLOC_CONF"
 """The older name of `ALLOCATOR`, which torch still obeys."""
 _NETWORKS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _INSTALLED = ("site-packages", "dist-packages")
-_APART = 8 << 20
+_MMAP_THRESHOLD = 8 << 20
 _KEEP_PAGES = {
-    "glibc.malloc.mmap_threshold": str(_APART),
+    "glibc.malloc.mmap_threshold": str(_MMAP_THRESHOLD),
     "glibc.malloc.trim_threshold": str(1 << 40),
     "glibc.malloc.hugetlb": "1",
 }
@@ -58,10 +58,10 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     if not {ALLOCATOR, _ALLOCATOR_BEFORE} & environment.keys():
         environment[ALLOCATOR] = "expandable_segments:True"
     environment[PARENT], environment[BOOT_DATE] = str(os.getpid()), str(boot_date())
-    chosen = environment.get("GLIBC_TUNABLES", "")
-    named = {setting.partition("=")[0] for setting in chosen.split(":")}
-    added = [f"{name}={value}" for name, value in _KEEP_PAGES.items() if name not in named]
-    environment["GLIBC_TUNABLES"] = ":".join(filter(None, [chosen, *added]))
+    user_tunables = environment.get("GLIBC_TUNABLES", "")
+    user_names = {setting.partition("=")[0] for setting in user_tunables.split(":")}
+    added = [f"{name}={value}" for name, value in _KEEP_PAGES.items() if name not in user_names]
+    environment["GLIBC_TUNABLES"] = ":".join(filter(None, [user_tunables, *added]))
     return environment
 
 
@@ -73,22 +73,24 @@ def _imports(environment: Mapping[str, str]) -> dict[str, str]:
     """
     home = Path(__file__).resolve().parents[2]
     ours = [] if home.name in _INSTALLED else [str(home)]
-    others = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one not in ("", *ours)]
-    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([*ours, *others])}
+    other_paths = [
+        path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", *ours)
+    ]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([*ours, *other_paths])}
 
 
 @contextmanager
 def imports_of_workers() -> Iterator[None]:
     """Inside the block `multiprocessing`, which hands on this process's environment, starts processes that are safe."""
     ours = _imports(os.environ)
-    before = {name: os.environ[name] for name in ours if name in os.environ}
+    outer_values = {name: os.environ[name] for name in ours if name in os.environ}
     os.environ.update(ours)
     try:
         yield
     finally:
-        for name in ours.keys() - before.keys():
+        for name in ours.keys() - outer_values.keys():
             del os.environ[name]
-        os.environ.update(before)
+        os.environ.update(outer_values)
 
 
 def on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
@@ -96,7 +98,7 @@ def on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
     loopback = [
         name
         for name, addresses in psutil.net_if_addrs().items()
-        if any(one.family == socket.AF_INET and one.address == LOOPBACK for one in addresses)
+        if any(address.family == socket.AF_INET and address.address == LOOPBACK for address in addresses)
     ]
     return {**(dict.fromkeys(_NETWORKS, loopback[0]) if loopback else {}), **environment}
 

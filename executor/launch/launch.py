@@ -97,17 +97,17 @@ class Nodes:
         """
         share = ["--nproc-per-node", str(ranks // self.count)]
         if self.count == 1:
-            alone = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
-            alone += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright"]
-            return ["--nnodes", "1", *alone, "--local-addr", LOOPBACK, *share]
+            single_node = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
+            single_node += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright"]
+            return ["--nnodes", "1", *single_node, "--local-addr", LOOPBACK, *share]
         assert self.rendezvous is not None
         name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
         place = f"{LOOPBACK}:{self.rendezvous.rpartition(':')[2]}" if self.here else self.rendezvous
-        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", place]
-        meeting += ["--rdzv-id", f"meshwright-{name}"]
-        meeting += ["--local-addr", LOOPBACK] if self.here else []
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", place]
+        rendezvous += ["--rdzv-id", f"meshwright-{name}"]
+        rendezvous += ["--local-addr", LOOPBACK] if self.here else []
         wait = ["--rdzv-conf", f"join_timeout={max(1, round(longest_wait))}"]
-        return ["--nnodes", str(self.count), *meeting, *wait, *share]
+        return ["--nnodes", str(self.count), *rendezvous, *wait, *share]
 
 
 def rendezvous_file(logs: Path) -> Path:
@@ -115,7 +115,7 @@ def rendezvous_file(logs: Path) -> Path:
     return logs.with_name("rendezvous")
 
 
-def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None:
+def require_nodes(nodes: Nodes, ranks: int, *, has_folder: bool, inside: bool) -> None:
     """Raise InputError where so many nodes cannot share the ranks."""
     if nodes.count < 1:
         raise InputError(f"a run has one node or more, not {nodes.count}")
@@ -135,12 +135,12 @@ def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None
         raise InputError(
             "several nodes need a place to meet", hint="--rendezvous HOST:PORT, the same on each of them"
         )
-    if not kept:
+    if not has_folder:
         raise InputError("several nodes need a folder for the report that all of them see", hint="out_dir")
 
 
 @contextmanager
-def alone_in(folders: Iterable[Path | None], meeting: str) -> Iterator[list[int]]:
+def exclusive_folders(folders: Iterable[Path | None], rendezvous: str) -> Iterator[list[int]]:
     """Keep other runs out of these folders; launchers that say the same place of `meeting` share them.
 
     The locks go with the descriptors, once every process that has them is gone.
@@ -150,19 +150,19 @@ def alone_in(folders: Iterable[Path | None], meeting: str) -> Iterator[list[int]
         HostError: this is the first node, and something listens at the place already.
     """
     with ExitStack() as stack:
-        held = []
+        descriptors = []
         for folder in filter(None, folders):
             folder.mkdir(parents=True, exist_ok=True)
-            held.append(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644))
-            stack.callback(os.close, held[-1])
-            _lock(held[-1], folder, meeting)
-        yield held
+            descriptors.append(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644))
+            stack.callback(os.close, descriptors[-1])
+            _lock(descriptors[-1], folder, rendezvous)
+        yield descriptors
 
 
-def _lock(descriptor: int, folder: Path, meeting: str) -> None:
+def _lock(descriptor: int, folder: Path, rendezvous: str) -> None:
     until = time.monotonic() + _ENDING_SECONDS
     while (first := lock_alone(descriptor)) is False:
-        if meeting and os.pread(descriptor, len(meeting) + 1, 0) == meeting.encode():
+        if rendezvous and os.pread(descriptor, len(rendezvous) + 1, 0) == rendezvous.encode():
             break
         if time.monotonic() > until:
             raise InputError(
@@ -171,13 +171,13 @@ def _lock(descriptor: int, folder: Path, meeting: str) -> None:
         time.sleep(_ANSWER_POLL_SECONDS)
     else:
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, meeting.encode(), 0)
-    if first and meeting and _is_open(meeting):
+        os.pwrite(descriptor, rendezvous.encode(), 0)
+    if first and rendezvous and _is_open(rendezvous):
         raise HostError(
-            f"--rendezvous {meeting}: another program listens there, no node of this run",
+            f"--rendezvous {rendezvous}: another program listens there, no node of this run",
             hint="name a free port of one of the nodes",
         )
-    if meeting:
+    if rendezvous:
         lock(descriptor)
 
 
@@ -231,9 +231,9 @@ class Launch:
         deadline = time.monotonic() + longest_seconds
         while True:
             names = [path.name for path in self._folder.glob(_ANSWER.format(token="*"))]
-            here = self._started_by({name.partition("-")[2] for name in names})
-            if len(here) == self._ranks or time.monotonic() > deadline:
-                return here
+            live_ranks = self._started_by({name.partition("-")[2] for name in names})
+            if len(live_ranks) == self._ranks or time.monotonic() > deadline:
+                return live_ranks
             time.sleep(_ANSWER_POLL_SECONDS)
 
     def _started_by(self, tokens: set[str]) -> frozenset[int]:
@@ -277,11 +277,11 @@ class Follower:
     timeout: float
     on_step: OnStep
     on_note: OnNote
-    told: int = 0
+    lines_read: int = 0
     """How many lines of progress were handed on."""
     failed_at: float | None = None
     """When a failure was first seen that the ranks have not got over."""
-    said: bool = False
+    wait_noted: bool = False
     swept_at: float | None = None
     """When torchrun's file was first missed."""
 
@@ -318,19 +318,20 @@ class Follower:
         """Whether a rank failed for good, and the others had time to write why."""
         failures = read_failures(self.folder)
         if not failures:
-            self.failed_at, self.said = None, False
+            self.failed_at, self.wait_noted = None, False
             return False
         self.failed_at = self.failed_at or time.monotonic()
         since = time.monotonic() - self.failed_at
         if any(
-            one["final"] or (one.get("left_out") and one["launch"] == self.launch.token) for one in failures
+            failure["final"] or (failure.get("left_out") and failure["launch"] == self.launch.token)
+            for failure in failures
         ):
             return since > _LAST_WORDS_SECONDS
-        if self.nodes.count > 1 and self.restarts and not self.said and since > _WAITING_SECONDS:
-            self.said = True
-            what = what_happened(self.folder, self.ranks, self.launch.ranks())
+        if self.nodes.count > 1 and self.restarts and not self.wait_noted and since > _WAITING_SECONDS:
+            self.wait_noted = True
+            cause = what_happened(self.folder, self.ranks, self.launch.ranks())
             self.on_note(
-                f"{what}; waiting up to {self.timeout:.0f} s for all nodes: the same command on another one takes the"
+                f"{cause}; waiting up to {self.timeout:.0f} s for all nodes: the same command on another one takes the"
                 " place of one that is lost"
             )
         return False
@@ -340,8 +341,8 @@ class Follower:
         progress = self.folder / PROGRESS
         if not progress.exists():
             return
-        lines = progress.read_text("utf-8").split("\n")[self.told : -1]
-        self.told += len(lines)
+        lines = progress.read_text("utf-8").split("\n")[self.lines_read : -1]
+        self.lines_read += len(lines)
         if not lines or (self.nodes.count > 1 and not self.launch.has_first_rank()):
             return
         for text in lines:
@@ -407,8 +408,8 @@ def run_ranks(
     if nodes.count > 1 and not launch.begun():
         raise _never_begun(launch, folder, logs)
     if (folder / STOPPED).exists():
-        where = json.loads((folder / STOPPED).read_text("utf-8"))
-        raise stopped(where["step"], where["saved"])
+        place = json.loads((folder / STOPPED).read_text("utf-8"))
+        raise stopped(place["step"], place["saved"])
     if process.returncode != 0 or not (folder / REPORT).exists():
         error = (
             _swept(logs)
@@ -440,14 +441,16 @@ def clear_run_folder(folder: Path) -> None:
 def _failure(
     launch: Launch, folder: Path, logs: Path, ranks: int, nodes: Nodes, saved: Path | None
 ) -> MeshwrightError:
-    answered: frozenset[int] = frozenset()
+    live_ranks: frozenset[int] = frozenset()
     if (
         nodes.count > 1
         and folder.is_dir()
         and not any(one["final"] or "left_out" in one for one in failures.read_failures(folder))
     ):
-        answered = launch.roll_call(_ROLL_CALL_SECONDS)
-    return failures.failure_error(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
+        live_ranks = launch.roll_call(_ROLL_CALL_SECONDS)
+    return failures.failure_error(
+        folder, logs, ranks, launch=launch.token, live_ranks=live_ranks, saved=saved
+    )
 
 
 def _swept(logs: Path) -> RunError:
@@ -529,11 +532,11 @@ def _terminated_like_interrupted() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    outer_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, outer_handler)
 
 
 def run_plan(
@@ -574,7 +577,9 @@ def run_plan(
         config = config.model_copy(update={"out": folder})
         first = os.environ.get("RANK", "0") == "0"
         folder.mkdir(parents=True, exist_ok=True)
-        with alone_in((folder, config.checkpoint) if first else (), config.rendezvous or "") as locks:
+        with exclusive_folders(
+            (folder, config.checkpoint) if first else (), config.rendezvous or ""
+        ) as locks:
             if inside:
                 return _as_rank(loaded, config)
             save_plan(loaded, temporary / "plan.yaml")
@@ -598,7 +603,7 @@ def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, in
     config = training.require_trainable(plan, config, on_note)
     require_descent(config.rate, config.clip)
     nodes = Nodes(count=config.nodes, rendezvous=config.rendezvous)
-    require_nodes(nodes, plan.num_ranks, kept=config.out is not None, inside=inside)
+    require_nodes(nodes, plan.num_ranks, has_folder=config.out is not None, inside=inside)
     backend = _backend(config.backend, plan)
     if inside:
         require_world(plan, name)
@@ -610,9 +615,9 @@ def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, in
 
 def _backend(name: str | None, plan: AnyPlan) -> Backend:
     """The backend of that name; without one, NCCL where the plan is for GPUs and there are any, else gloo."""
-    for known in get_args(Backend):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # get_args forgets that they are literals
+    for backend in get_args(Backend):
+        if name == backend:
+            return backend  # type: ignore[no-any-return]  # get_args forgets that they are literals
     if name is not None:
         raise UnknownNameError("backend", name, get_args(Backend), hint="nccl for GPUs, gloo for CPUs")
     return "nccl" if plan.gpu.kind != "cpu" and cuda_devices() else "gloo"

@@ -47,17 +47,19 @@ def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
     assert backend is not None
     rank, restarts = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     launch = os.environ.get(LAUNCH, "")
-    if restarts and any(one["final"] and one["launch"] == launch for one in failures.read_failures(out_dir)):
+    if restarts and any(
+        failure["final"] and failure["launch"] == launch for failure in failures.read_failures(out_dir)
+    ):
         raise InputError("the last failure would happen again")
     with last_words(out_dir, rank):
         try:
             return _work(rank, restarts, launch, plan, config, out_dir, backend)
         except OutOfMemoryError as error:
-            found = training_of(plan).of_rank(plan, rank) | {"allocated": error.parts}
-            failures.write_failure(out_dir, rank, str(error), final=True, **found)
+            memory = training_of(plan).of_rank(plan, rank) | {"allocated": error.parts}
+            failures.write_failure(out_dir, rank, str(error), final=True, **memory)
             raise
         except FailedCheck as error:
-            failures.write_failure(out_dir, rank, str(error), final=error.final, **error.more)
+            failures.write_failure(out_dir, rank, str(error), final=error.final, **error.fields)
             raise
         except MeshwrightError as error:
             failures.write_failure(out_dir, rank, error.headline, final=True, **failures.error_fields(error))
@@ -94,7 +96,7 @@ def _work(
     watcher.clock = clock
     heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
     heartbeat.watch(config.timeout, _Hang(out_dir, rank, config.timeout))
-    result = _train(plan, config, device, watcher, out_dir, again=starts > 1)
+    result = _train(plan, config, device, watcher, out_dir, restarted=starts > 1)
     dist.destroy_process_group()
     return result
 
@@ -124,13 +126,13 @@ def _meet(
     own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
     first = dist.get_rank() == 0
     ours = first and starts > 1 and (own_launcher or rendezvous.is_owned_by(out_dir, owners))
-    again = bool(largest_count(device, int(ours)))
-    every = None if config.saving is None else config.saving.every
-    watcher = FileWatcher(out_dir, again=again, start=starts, every=every)
+    goes_on = bool(largest_count(device, int(ours)))
+    save_interval = None if config.saving is None else config.saving.every
+    watcher = FileWatcher(out_dir, goes_on=goes_on, start=starts, save_interval=save_interval)
     if first:
-        if not again and not own_launcher:
+        if not goes_on and not own_launcher:
             clear_run_folder(out_dir)
-        if again:
+        if goes_on:
             watcher.note(f"start {starts}: {failures.what_happened(out_dir, dist.get_world_size())}")
             failures.delete_failures(out_dir)
             delete_answers(out_dir)
@@ -146,12 +148,12 @@ def _train(
     watcher: FileWatcher,
     out_dir: Path,
     *,
-    again: bool,
+    restarted: bool,
 ) -> AnyReport | Stopped:
-    if again and config.saving is not None:
+    if restarted and config.saving is not None:
         config = config.model_copy(update={"resume": True})
     with StopRequest(out_dir) as request, timing_groups() as watcher.groups:
-        result = training_of(plan).train(plan, device, config, watcher, lambda: request.made)
+        result = training_of(plan).train(plan, device, config, watcher, lambda: request.is_made)
     if dist.get_rank() == 0:
         if isinstance(result, Stopped):
             write_stopped(out_dir, result.step, result.saved)
@@ -166,14 +168,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plan", type=Path)
     parser.add_argument("config", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if PARENT in os.environ:
         end_with_parent()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
-        plan = load_any_plan(given.plan)
-        require_world(plan, given.plan.name)
-        work(plan, RunConfig.model_validate_json(given.config.read_text("utf-8")))
+        plan = load_any_plan(arguments.plan)
+        require_world(plan, arguments.plan.name)
+        work(plan, RunConfig.model_validate_json(arguments.config.read_text("utf-8")))
     except (HostError, InputError) as error:
         sys.exit(f"error: {error}")
     except Exception:

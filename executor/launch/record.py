@@ -25,15 +25,17 @@ from executor.steps import Progress, Watcher
 class FileWatcher(Watcher):
     """Appends to `progress.jsonl`; with `again` it goes on with what an earlier start of the same run wrote."""
 
-    def __init__(self, folder: Path, *, again: bool, start: int = 1, every: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, goes_on: bool, start: int = 1, save_interval: int | None = None
+    ) -> None:
         """`start`: how often ranks were started, this time included; `every`: steps from save to save, if any."""
         super().__init__()
-        self._start, self._every = start, every
-        self._last_sign = last_sign(folder) if again else None
+        self._start, self._save_interval = start, save_interval
+        self._last_sign = last_sign(folder) if goes_on else None
         self._path, self._report = folder / PROGRESS, folder / REPORT
-        self._again = again
+        self._goes_on = goes_on
         self._earlier: list[dict[str, Any]] = []
-        if again:
+        if goes_on:
             self._earlier = read_progress(self._path)
             self.notes += [line["note"] for line in self._earlier if "note" in line]
 
@@ -55,18 +57,19 @@ class FileWatcher(Watcher):
 
     def resumed(self, step: int, loading_seconds: float) -> None:
         """Append the time that a loss of ranks took; nothing where a person restarted the run."""
-        if not self._again:
+        if not self._goes_on:
             return
-        now, began = date(), process_began()
-        known = [line for line in self._earlier if "at" in line]
+        now, process_start = date(), process_began()
+        dated_lines = [line for line in self._earlier if "at" in line]
         seen = max(
-            [line["at"] for line in known] + ([self._last_sign] if self._last_sign else []), default=began
+            [line["at"] for line in dated_lines] + ([self._last_sign] if self._last_sign else []),
+            default=process_start,
         )
         self._append(
             {
                 "restart": self._start,
-                "detection_seconds": max(0.0, began - seen),
-                "starting_seconds": now - loading_seconds - max(began, seen),
+                "detection_seconds": max(0.0, process_start - seen),
+                "starting_seconds": now - loading_seconds - max(process_start, seen),
                 "loading_seconds": loading_seconds,
                 "resumed_step": step,
                 "steps_lost": len({line["step"] for line in self._earlier if line.get("step", 0) > step}),
@@ -81,30 +84,30 @@ class FileWatcher(Watcher):
     def completed(self, report: AnyReport) -> AnyReport:
         """The report with what the start took, and the account of saves and restarts, where there were to be any."""
         report = report.model_copy(update={"start": self.clock.report()})
-        if self._every is None:
+        if self._save_interval is None:
             return report
-        found = operations_of_record(read_progress(self._path), self._every)
-        return report.model_copy(update={"operations": found})
+        operations = operations_of_record(read_progress(self._path), self._save_interval)
+        return report.model_copy(update={"operations": operations})
 
-    def kept(self) -> AnyReport | None:
+    def earlier_report(self) -> AnyReport | None:
         """The report that an earlier start of this run wrote, complete or not; None where there is none."""
-        return load_any_report(self._report) if self._again and self._report.exists() else None
+        return load_any_report(self._report) if self._goes_on and self._report.exists() else None
 
-    def before(self, step: int) -> tuple[list[float], list[float]]:
+    def metrics_before(self, step: int) -> tuple[list[float], list[float]]:
         """Losses and gradient norms of the steps up to `step`, each as it was trained last."""
         lines = {line["step"]: line for line in self._earlier if line.get("step", step + 1) <= step}
-        told = [lines[number] for number in sorted(lines)]
-        return [line["loss"] for line in told], [line["gradient_norm"] for line in told]
+        last_lines = [lines[number] for number in sorted(lines)]
+        return [line["loss"] for line in last_lines], [line["gradient_norm"] for line in last_lines]
 
     def _append(self, line: dict[str, Any]) -> None:
         """Append a line in one write, so that a rank that is killed leaves no half of it, nor does a full disk."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         text = (json.dumps(line) + "\n").encode()
         try:
-            before = os.fstat(descriptor).st_size
+            size = os.fstat(descriptor).st_size
             with naming(self._path):
                 if os.write(descriptor, text) < len(text):
-                    os.ftruncate(descriptor, before)
+                    os.ftruncate(descriptor, size)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)

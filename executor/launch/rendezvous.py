@@ -32,7 +32,7 @@ from cost_models.errors import HostError, InputError, RunError
 from cost_models.files.whole import write_whole
 from executor.faults.failures import error_fields
 from executor.faults.heartbeat import LAUNCH
-from executor.faults.results import Wrong, wrong_results
+from executor.faults.results import WrongResult, wrong_results
 from executor.launch.environment import LOOPBACK
 from executor.launch.launch import failed_checks
 from executor.messages import gather_json
@@ -61,9 +61,9 @@ def owner(plan: AnyPlan, config: RunConfig) -> str:
     return f"{who} {_calls} {job}"
 
 
-def owners_of_all_ranks(mine: str) -> frozenset[str]:
+def owners_of_all_ranks(own_id: str) -> frozenset[str]:
     """Gather the owners of all ranks; every rank must call it."""
-    return frozenset(gather_json(mine))
+    return frozenset(gather_json(own_id))
 
 
 def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
@@ -90,10 +90,10 @@ def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> 
         InputError: on every rank, where the plan or the flags of one differ from those of another.
     """
     job = json.dumps([plan.model_dump(mode="json"), config.of_all_nodes()], sort_keys=True)
-    mine = int.from_bytes(hashlib.sha256(job.encode()).digest()[:_BYTES])
-    both = torch.tensor([mine, -mine], dtype=torch.int64, device=device)
-    dist.all_reduce(both, op=dist.ReduceOp.MAX)
-    largest, smallest = both.tolist()
+    digest = int.from_bytes(hashlib.sha256(job.encode()).digest()[:_BYTES])
+    bounds = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
+    dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
+    largest, smallest = bounds.tolist()
     if largest != -smallest:
         raise InputError(
             "ranks were started with different plans or flags",
@@ -164,9 +164,9 @@ def _listening(port: int) -> socket.socket:
 class FailedCheck(Exception):  # noqa: N818  # the run is started again
     """A node came back and gave wrong results."""
 
-    def __init__(self, reason: str, *, final: bool = False, **more: Any) -> None:
+    def __init__(self, reason: str, *, final: bool = False, **fields: Any) -> None:
         super().__init__(reason)
-        self.final, self.more = final, {"checked": True} | more
+        self.final, self.fields = final, {"checked": True} | fields
 
 
 def check_returned(folder: Path, device: torch.device) -> None:
@@ -175,35 +175,38 @@ def check_returned(folder: Path, device: torch.device) -> None:
     Raises:
         FailedCheck: on every rank, where one gave wrong results.
     """
-    wrong = wrong_results(device)
+    wrong_checks = wrong_results(device)
     launch, host = os.environ.get(LAUNCH, ""), socket.gethostname()
     homes = gather_json([launch, int(os.environ.get("GROUP_RANK", "0")), host])
-    before = [line["launch"] for line in failed_checks(folder)]
+    earlier_launches = [line["launch"] for line in failed_checks(folder)]
     dist.barrier()
-    if not wrong:
+    if not wrong_checks:
         return
-    nodes = failed_nodes(wrong, homes)
+    nodes = failed_nodes(wrong_checks, homes)
     if dist.get_rank() == 0:
         with (folder / FAILED_CHECKS).open("a", encoding="utf-8") as stream:
             for of, _, name in nodes:
                 stream.write(json.dumps({"launch": of, "host": name}) + "\n")
-    what = "; ".join(
-        f"{' and '.join(f'rank {rank}' for rank in one.ranks) or 'all ranks'}, {one.check}" for one in wrong
+    checks = "; ".join(
+        f"{' and '.join(f'rank {rank}' for rank in check.ranks) or 'all ranks'}, {check.check}"
+        for check in wrong_checks
     )
-    out = [(of, f"node {number} ({name})") for of, number, name in nodes if of in before]
+    out = [(of, f"node {number} ({name})") for of, number, name in nodes if of in earlier_launches]
     if not out:
-        raise FailedCheck(f"came back with wrong results: {what}")
-    reason = f"{', '.join(name for _, name in out)} gave wrong results twice: {what}"
+        raise FailedCheck(f"came back with wrong results: {checks}")
+    reason = f"{', '.join(name for _, name in out)} gave wrong results twice: {checks}"
     hint = "the same command on another node takes its place; with fewer GPUs, resume with another plan"
-    alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
-    if alone:
+    is_single = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    if is_single:
         hint = "`meshwright doctor` examines it; --resume goes on elsewhere"
-    error = RunError(reason if alone else f"{reason}; it is left out", hint=hint)
+    error = RunError(reason if is_single else f"{reason}; it is left out", hint=hint)
     left_out = any(of == launch for of, _ in out)
-    raise FailedCheck(error.headline, final=alone, left_out=left_out, **error_fields(error))
+    raise FailedCheck(error.headline, final=is_single, left_out=left_out, **error_fields(error))
 
 
-def failed_nodes(wrong: Sequence[Wrong], homes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+def failed_nodes(
+    wrong_checks: Sequence[WrongResult], homes: Sequence[Sequence[Any]]
+) -> list[tuple[Any, ...]]:
     """Homes (launcher, number and host) that are alone in a wrong result; a link of two nodes is neither's."""
-    alone = [{tuple(homes[rank]) for rank in one.ranks} for one in wrong]
-    return sorted({home for some in alone if len(some) == 1 for home in some})
+    homes_of_checks = [{tuple(homes[rank]) for rank in check.ranks} for check in wrong_checks]
+    return sorted({home for check_homes in homes_of_checks if len(check_homes) == 1 for home in check_homes})

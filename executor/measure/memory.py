@@ -47,7 +47,7 @@ from cost_models.errors import HostError, Problem, RunError
 from cost_models.units import format_bytes
 from executor.axes.offload.link import DriveError
 from executor.measure.report import NAMED_PARTS, AllocatorPeak
-from executor.mesh import local, made_of_others
+from executor.mesh import has_other_tensors, local
 
 if TYPE_CHECKING:
     from executor.engine.engine import Engine
@@ -130,7 +130,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if made_of_others(types):
+        if has_other_tensors(types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):

@@ -132,7 +132,7 @@ def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[St
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     steps = []
     for number, batch in enumerate(batches):
-        engine.passes.kept = []
+        engine.passes.passes = []
         finish(engine.device)
         dist.barrier()
         origin = mark_on(engine.device)
@@ -145,7 +145,7 @@ def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[St
                 engine.update()
             end = mark_on(engine.device)
         engine.record(None)
-        seen, engine.passes.kept = engine.passes.kept, None
+        seen, engine.passes.passes = engine.passes.passes, None
         steps.append(_spans(engine.place, origin, middle, end, seen, waits.take(), carried))
     return steps
 

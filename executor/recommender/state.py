@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from executor.boxes import Box
-from executor.checkpoints.contents import Contents, Held, Piece, whole
+from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import RecommenderProgress, descent_of
 from executor.embeddings.bags import cut
 from executor.embeddings.exchanges import Peers
@@ -202,11 +202,11 @@ class RecommenderState:
         """Views of what this rank holds; of rows that ranks hold in turn copies, as blocks."""
         self._blocks, self._twins, self._keyed = [], [], []
         self._updates = torch.tensor(float(self.engine.embeddings.steps))
-        contents: Contents = {"updates.tables": whole(self._updates)}
+        contents: Contents = {"updates.tables": unsplit(self._updates)}
         for name, parameter in self.engine.network.named_parameters():
-            contents[f"weights.dense.{name}"] = whole(parameter, dist.group.WORLD)
+            contents[f"weights.dense.{name}"] = unsplit(parameter, dist.group.WORLD)
             for kind, state in self._dense_states(parameter):
-                contents[f"{kind}.dense.{name}"] = whole(state, dist.group.WORLD)
+                contents[f"{kind}.dense.{name}"] = unsplit(state, dist.group.WORLD)
         for part in self._parts():
             if part[0].hashed:
                 self._add_keyed(contents, part)
@@ -306,7 +306,7 @@ class RecommenderState:
         dims = values.dim()
         shape, offsets = (table.rows, table.width)[:dims], (row, one.begin)[:dims]
         name = f"{kind}.tables.{self.engine.model.table_names[one.table]}"
-        held = contents.setdefault(name, Held(shape, values.dtype))
+        held = contents.setdefault(name, RankTensor(shape, values.dtype))
         box = Box(offsets, tuple(values.shape))
         if not box.elements:
             return

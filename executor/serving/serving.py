@@ -38,7 +38,7 @@ from cost_models.errors import HostError, InputError, Problem, did_you_mean, fir
 from cost_models.files.reading import parse_json, read_text
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.boxes import Box
-from executor.checkpoints.contents import Contents, Held, LoadPieces, Piece, lacking, problems_of
+from executor.checkpoints.contents import Contents, LoadPieces, Piece, RankTensor, lacking, problems_of
 from executor.checkpoints.manifest import BrokenError, Folder, read_manifest
 from executor.checkpoints.storage import PieceReader
 from executor.data.clicks import MadeUpClicks
@@ -219,7 +219,7 @@ class ServedTables:
         path, contents = Folder(folder).at(steps[0]), Contents()
         for name, stored in zip(self.names, self.stored, strict=True):
             pieces = [Piece(Box((first, 0), tuple(rows.shape)), rows) for rows, first in stored.parts()]
-            contents[f"weights.tables.{name}"] = Held(stored.shape, stored.dtype, pieces)
+            contents[f"weights.tables.{name}"] = RankTensor(stored.shape, stored.dtype, pieces)
         try:
             manifest = read_manifest(path)
             problems = problems_of(manifest, path, 0, 1) or list(lacking(manifest, contents, {}, None))

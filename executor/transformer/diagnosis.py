@@ -36,7 +36,7 @@ from executor.measure.parts import (
     save_trace,
     step_parts,
 )
-from executor.mesh import made_of_others
+from executor.mesh import has_other_tensors
 from executor.messages import gather_json
 from executor.models.mixing.positions import fits_flex
 from executor.run_config import RunConfig
@@ -198,7 +198,7 @@ class AttentionKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if made_of_others(types):
+        if has_other_tensors(types):
             return NotImplemented
         if name := KERNELS.get(func._opname):
             self.seen.add(name)

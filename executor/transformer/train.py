@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.reliability.job import checkpoint_bytes, resume_of
-from executor.checkpoints.contents import Contents, Held, Piece, whole
+from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import Progress, descent_of
 from executor.data.batches import Batches, SharedBatches
 from executor.engine.engine import Engine, mean_over_data
@@ -86,13 +86,15 @@ class TransformerState:
             for kind, tensor in states.items():
                 key = f"{kind}.{one.named.name}"
                 if tensor.dim() == 0:
-                    contents[key] = whole(tensor, one.same)
+                    contents[key] = unsplit(tensor, one.same)
                     continue
-                contents.setdefault(key, Held(one.named.shape, tensor.dtype, same=one.same))
+                contents.setdefault(key, RankTensor(one.named.shape, tensor.dtype, holders=one.same))
                 contents[key].pieces += [Piece(box, values) for box, values in one.pieces(tensor)]
         if self.engine.plan.training.tuning is None:  # beside adapters they come from where they came from
             for named, box, values in frozen(self.engine.parts, self.engine.names):
-                contents[f"weights.{named.name}"] = Held(named.shape, values.dtype, [Piece(box, values)])
+                contents[f"weights.{named.name}"] = RankTensor(
+                    named.shape, values.dtype, [Piece(box, values)]
+                )
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:

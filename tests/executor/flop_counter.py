@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from executor.mesh import made_of_others
+from executor.mesh import has_other_tensors
 
 _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
 """Matrix products of s × s × K in an attention core; its backward pass computes the scores once more."""
@@ -34,7 +34,7 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if made_of_others(types):
+        if has_other_tensors(types):
             return NotImplemented
         operator = func._overloadpacket
         if count := _PRODUCTS.get(operator):

@@ -27,7 +27,7 @@ def test_boxes_are_the_range(data: st.DataObject, shape: tuple[int, ...]) -> Non
 
 
 def test_a_box_is_moved_to_where_its_tensor_lies() -> None:
-    assert boxes_of_range((4, 8), 8, 24)[0].moved((4, 0)) == Box((5, 0), (2, 8))
+    assert boxes_of_range((4, 8), 8, 24)[0].shifted((4, 0)) == Box((5, 0), (2, 8))
 
 
 @given(data=st.data(), shape=st.lists(st.integers(1, 4), max_size=3).map(tuple))

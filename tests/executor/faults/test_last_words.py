@@ -85,7 +85,7 @@ def test_a_node_that_is_shut_down_is_lost(tmp_path: Path) -> None:
         sign = {"rank": rank, "pid": 1, "step": 5, "phase": "update", "at": 0.0, "launch": ""} | node
         (tmp_path / f"alive-{rank}.json").write_text(json.dumps(sign), "utf-8")
         write_failure(tmp_path, rank, "was told to end (SIGTERM)", final=False, ended=True)
-    error = failure_error(tmp_path, tmp_path, 4, answered={0, 1})
+    error = failure_error(tmp_path, tmp_path, 4, live_ranks={0, 1})
     assert error.headline == "node 1 (h1) was lost, and with it ranks 2, 3 in step 5 (update)"
 
 

@@ -91,7 +91,7 @@ def test_ranks_that_are_gone_are_named_by_node(tmp_path: Path, monkeypatch: pyte
         (tmp_path / f"failure-{rank}.json").unlink()
     both = "node 1 (host1), node 2 (host2) were lost, and with them ranks 4-11 in step 9 (update)"
     assert what_happened(tmp_path, 12) == both
-    assert what_happened(tmp_path, 12, answered={4, 5, 6, 7}).startswith("node 2 (host2) was lost")
+    assert what_happened(tmp_path, 12, live_ranks={4, 5, 6, 7}).startswith("node 2 (host2) was lost")
     write_failure(tmp_path, 4, GONE, final=False)
     assert what_happened(tmp_path, 12) == "ranks 5-11 were ended from outside in step 9 (update)"
 

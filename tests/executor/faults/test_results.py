@@ -6,7 +6,7 @@ import pytest
 from processes import Processes
 
 from executor.doctor.readings import Examination, HostFacts, judge
-from executor.faults.results import ALL_REDUCE, ALL_TO_ALL, MATMUL, MEMORY, Wrong
+from executor.faults.results import ALL_REDUCE, ALL_TO_ALL, MATMUL, MEMORY, WrongResult
 from executor.launch.rendezvous import failed_nodes
 from meshwright.verbs.doctor.examined import sentence
 
@@ -52,7 +52,7 @@ def test_the_doctor_says_so() -> None:
     hosts = tuple(
         HostFacts(rank=rank, host="gpu17", device="gpu", cores=8, free_bytes=2**33) for rank in (0, 1)
     )
-    wrong = (Wrong(check=MATMUL, ranks=(1,)), Wrong(check=ALL_REDUCE, ranks=()))
+    wrong = (WrongResult(check=MATMUL, ranks=(1,)), WrongResult(check=ALL_REDUCE, ranks=()))
     judged = judge(Examination(backend="nccl", hosts=hosts, readings=(), wrong=wrong))
     assert not judged.passed
     said = ["rank 1 (gpu17): matmul gives wrong results", "all ranks: all-reduce gives wrong results"]
@@ -62,4 +62,4 @@ def test_the_doctor_says_so() -> None:
 @pytest.mark.parametrize(("ranks", "nodes"), [((1,), ["a"]), ((0, 1), ["a"]), ((1, 2), []), ((), [])])
 def test_a_link_of_two_nodes_is_neithers(ranks: tuple[int, ...], nodes: list[str]) -> None:
     homes = [["a", 0, "h0"], ["a", 0, "h0"], ["b", 1, "h1"]]
-    assert [home[0] for home in failed_nodes([Wrong(check=ALL_TO_ALL, ranks=ranks)], homes)] == nodes
+    assert [home[0] for home in failed_nodes([WrongResult(check=ALL_TO_ALL, ranks=ranks)], homes)] == nodes

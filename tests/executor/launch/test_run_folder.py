@@ -20,7 +20,7 @@ from cost_models.errors import HostError, InputError
 from executor.faults.heartbeat import LAUNCH
 from executor.faults.stopping import StopRequest
 from executor.launch import launch
-from executor.launch.launch import alone_in, run_plan
+from executor.launch.launch import exclusive_folders, run_plan
 from executor.launch.record import process_began, read_progress
 from executor.launch.rendezvous import is_owned_by, owner, write_owners
 from executor.measure.any_report import save_report
@@ -96,9 +96,9 @@ def test_a_report_that_was_written_is_the_answer_of_the_next_start(tmp_path: Pat
 HOLDS = """
 import sys, time
 from pathlib import Path
-from executor.launch.launch import alone_in
+from executor.launch.launch import exclusive_folders
 
-with alone_in([Path(sys.argv[1])], ""):
+with exclusive_folders([Path(sys.argv[1])], ""):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -110,10 +110,10 @@ def test_a_run_has_its_folders_for_itself(tmp_path: Path, monkeypatch: pytest.Mo
     out, saved = tmp_path / "run", tmp_path / "saved"
 
     def enter(meeting: str, *folders: Path) -> None:
-        with alone_in(folders, meeting):
+        with exclusive_folders(folders, meeting):
             pass
 
-    with alone_in([out, None, saved], ""):
+    with exclusive_folders([out, None, saved], ""):
         for place in (out, saved):
             for meeting in ("", "127.0.0.1:1"):
                 with pytest.raises(InputError, match=f"another run writes to `{place}`"):
@@ -122,7 +122,7 @@ def test_a_run_has_its_folders_for_itself(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(InputError, match="another run writes"):
             run_plan(plan_for("mbs2"), RunConfig(out=out))
         assert (out / "run-report.json").read_text() == "kept"
-    with alone_in([out], "127.0.0.1:1"):
+    with exclusive_folders([out], "127.0.0.1:1"):
         enter("127.0.0.1:1", out)
         for meeting in ("", "127.0.0.1:12", "127.0.0.1:2"):
             with pytest.raises(InputError, match="another run writes"):
@@ -146,7 +146,11 @@ def test_a_place_to_meet_where_others_listen_is_named(tmp_path: Path) -> None:
         with pytest.raises(HostError, match="another program listens there"):
             run_plan(plan_for("dp2 mbs2"), RunConfig(out=tmp_path, nodes=2, rendezvous=place, timeout=1))
     node = ("127.0.0.1", int(place.rpartition(":")[2]))
-    with alone_in([tmp_path], place), socket.create_server(node), alone_in([tmp_path], place):
+    with (
+        exclusive_folders([tmp_path], place),
+        socket.create_server(node),
+        exclusive_folders([tmp_path], place),
+    ):
         pass
 
 
@@ -157,9 +161,9 @@ def _stops(folder: Path) -> list[bool]:
     with mock.patch.dict(os.environ, {LAUNCH: "mine"}), StopRequest(folder) as request:
         for token in ("another", "mine", "of its second node"):
             (folder / "alive-1.json").write_text('{"rank": 1, "launch": "of its second node"}')
-            found.append(request.made)
+            found.append(request.is_made)
             (folder / STOP).write_text(token)
-            found.append(request.made)
+            found.append(request.is_made)
             (folder / STOP).unlink()
     return found
 

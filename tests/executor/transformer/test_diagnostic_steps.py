@@ -54,13 +54,13 @@ def trained(
         return plain(engine, *batch)
 
     Engine.forward_backward = forward_backward  # type: ignore[method-assign]
-    watcher, config = FileWatcher(folder, again=again), RunConfig(steps=STEPS, warm_up=1)
+    watcher, config = FileWatcher(folder, goes_on=again), RunConfig(steps=STEPS, warm_up=1)
     try:
         report = train(plan, torch.device("cpu"), config, watcher)
         assert isinstance(report, RunReport)
         return report, ""
     except RunError as error:
-        return FileWatcher(folder, again=True).kept(), error.headline
+        return FileWatcher(folder, goes_on=True).earlier_report(), error.headline
     finally:
         Engine.forward_backward = plain  # type: ignore[method-assign]
 
@@ -155,7 +155,7 @@ def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
             asked += 1
             if dist.get_rank() == 1 and asked == STEPS + 2:
                 signal.raise_signal(signal.SIGINT)
-            return request.made
+            return request.is_made
 
         config = RunConfig(steps=STEPS, warm_up=0)
         report = train(plan, torch.device("cpu"), config, Watcher(), stop)
