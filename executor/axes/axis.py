@@ -67,13 +67,13 @@ def share_of(plan: Plan, replica: int) -> Share:
             mean_microbatches=microbatches,
         )
     shares = {own.pool: iter(own.microbatches) for own in price_ranks(plan.question, layout).replicas}
-    each = [next(shares[pool]) for pool in layout.replicas]
-    first = layout.mbs * sum(each[:replica])
+    microbatches_of = [next(shares[pool]) for pool in layout.replicas]
+    first = layout.mbs * sum(microbatches_of[:replica])
     return Share(
-        microbatches=each[replica],
+        microbatches=microbatches_of[replica],
         first=first,
-        last=first + layout.mbs * each[replica],
-        mean_microbatches=sum(each) / layout.dp,
+        last=first + layout.mbs * microbatches_of[replica],
+        mean_microbatches=sum(microbatches_of) / layout.dp,
     )
 
 
@@ -119,9 +119,9 @@ class Rank:
     @property
     def copies(self) -> dict[str, dict[int, nn.Parameter]]:
         """What several stages hold → this rank's copies of it, by stage; empty without a pipeline."""
-        here = list(zip(self.stages, self.parts, strict=False))
+        staged_parts = list(zip(self.stages, self.parts, strict=False))
         return {
-            name: {stage: part.shared(name) for stage, part in here if stage in stages}
+            name: {stage: part.shared(name) for stage, part in staged_parts if stage in stages}
             for name, stages in held_by_several(self.plan.model, self.layout.layers).items()
         }
 

@@ -65,8 +65,8 @@ class Tile:
         """Output and log-sum-exp of the rows over these keys; None where they see none of them."""
         if visibility.blind(self.queries, self.keys):
             return None
-        met = self._meeting(visibility, query, pair)
-        return kernel_for(met).forward(met)
+        block = self._meeting(visibility, query, pair)
+        return kernel_for(block).forward(block)
 
     def gradients(
         self,
@@ -80,9 +80,9 @@ class Tile:
         """Gradients of queries, keys and values; None where the queries see none of the keys."""
         if visibility.blind(self.queries, self.keys):
             return None
-        met = self._meeting(visibility, query, pair)
+        block = self._meeting(visibility, query, pair)
         gradient, out, lse = (one[:, :, self.rows] for one in (gradient, out, lse))
-        return kernel_for(met).backward(met, gradient, out, lse.contiguous())
+        return kernel_for(block).backward(block, gradient, out, lse.contiguous())
 
     def _meeting(self, visibility: Visibility, query: Tensor, pair: Tensors) -> Meeting:
         query = query[:, :, self.rows]
@@ -110,12 +110,12 @@ def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool
     second piece, and after its first.
     """
     half = count // 2
-    own, theirs = zigzag_places(rank, ranks, count), zigzag_places(source, ranks, count)
+    own_places, source_places = zigzag_places(rank, ranks, count), zigzag_places(source, ranks, count)
     if source == rank or both_ways:
-        return Tile(rows=_ALL, columns=_ALL, queries=own, keys=theirs)
+        return Tile(rows=_ALL, columns=_ALL, queries=own_places, keys=source_places)
     if source < rank:
-        return Tile(rows=_ALL, columns=slice(0, half), queries=own, keys=theirs[:1])
-    return Tile(rows=slice(half, count), columns=_ALL, queries=own[1:], keys=theirs)
+        return Tile(rows=_ALL, columns=slice(0, half), queries=own_places, keys=source_places[:1])
+    return Tile(rows=slice(half, count), columns=_ALL, queries=own_places[1:], keys=source_places)
 
 
 def tiles_of_whole(places: Places, visibility: Visibility, count: int) -> list[Tile]:
@@ -141,11 +141,11 @@ class Merged:
         self.out = like.new_zeros(batch, tokens, heads, value.shape[-1]).transpose(1, 2)
         self.lse = like.new_full((batch, heads, tokens), -torch.inf)
 
-    def add(self, tile: Tile, found: tuple[Tensor, Tensor] | None) -> None:
+    def add(self, tile: Tile, part: tuple[Tensor, Tensor] | None) -> None:
         """Add the output of a tile to its rows."""
-        if found is None:
+        if part is None:
             return
-        out, lse = found
+        out, lse = part
         rows = self.out[:, :, tile.rows]
         old = self.lse[:, :, tile.rows]
         new = torch.logaddexp(old, lse)
@@ -189,7 +189,7 @@ class Coming:
 
     message: Message
     work: dist.Work
-    sent: Message
+    outgoing: Message
     """Kept alive until it has been sent."""
 
     def wait(self) -> Message:
@@ -202,26 +202,26 @@ def pass_on(message: Message, group: dist.ProcessGroup) -> Coming:
     """Send to the next rank of the ring what the one before sends here; returns at once."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     come = torch.empty_like(message.buffer)
-    there, here = [0] * ranks, [0] * ranks
-    there[(rank + 1) % ranks] = here[(rank - 1) % ranks] = come.numel()
-    work = dist.all_to_all_single(come, message.buffer, here, there, group=group, async_op=True)
+    send_sizes, receive_sizes = [0] * ranks, [0] * ranks
+    send_sizes[(rank + 1) % ranks] = receive_sizes[(rank - 1) % ranks] = come.numel()
+    work = dist.all_to_all_single(come, message.buffer, receive_sizes, send_sizes, group=group, async_op=True)
     assert work is not None
     return Coming(Message(come, message.shapes), work, message)
 
 
 def gather(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """(…) of each rank → (c, …) of all."""
-    mine = Message.of(tensors)
-    rows = mine.buffer.new_empty(dist.get_world_size(group), mine.buffer.numel())
-    dist.all_gather_into_tensor(rows.view(-1), mine.buffer, group=group)
-    return Message(rows, mine.shapes).tensors
+    message = Message.of(tensors)
+    rows = message.buffer.new_empty(dist.get_world_size(group), message.buffer.numel())
+    dist.all_gather_into_tensor(rows.view(-1), message.buffer, group=group)
+    return Message(rows, message.shapes).tensors
 
 
 def scatter(rows: Message, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """A row for each rank → this rank's, added up over those who had one for it."""
-    mine = rows.buffer.new_empty(rows.buffer.shape[1])
-    dist.reduce_scatter_tensor(mine, rows.buffer.view(-1), group=group)
-    return Message(mine, rows.shapes).tensors
+    message = rows.buffer.new_empty(rows.buffer.shape[1])
+    dist.reduce_scatter_tensor(message, rows.buffer.view(-1), group=group)
+    return Message(message, rows.shapes).tensors
 
 
 def to_heads(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
@@ -244,10 +244,10 @@ class Exchanged(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, group: dist.ProcessGroup, there: Way, back: Way, *tensors: Tensor
+        ctx: Any, group: dist.ProcessGroup, trade: Way, back: Way, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.group, ctx.back = group, back
-        return there(tensors, group)
+        return trade(tensors, group)
 
     @staticmethod
     @once_differentiable
@@ -257,9 +257,9 @@ class Exchanged(torch.autograd.Function):
 
 def _all_to_all(rows: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """Row i of each tensor to rank i; (c, …) by where they came from."""
-    message = Message.for_ranks(len(rows[0]), tuple(one.shape[1:] for one in rows), rows[0])
-    for room, one in zip(message.tensors, rows, strict=True):
-        room.copy_(one)
+    message = Message.for_ranks(len(rows[0]), tuple(tensor.shape[1:] for tensor in rows), rows[0])
+    for room, tensor in zip(message.tensors, rows, strict=True):
+        room.copy_(tensor)
     come = torch.empty_like(message.buffer)
     dist.all_to_all_single(come, message.buffer, group=group)
     return Message(come, message.shapes).tensors
@@ -285,14 +285,14 @@ class HeadsOfAll:
 
     def to_tokens(self, found_BSHP: Tensor) -> Tensor:
         """(B, c·S, H / c, P) → (B, S, H, P)."""
-        found = found_BSHP.transpose(1, 2)
+        mixed = found_BSHP.transpose(1, 2)
         if self.in_pieces:
-            found = found.index_select(2, self._positions(found))
-        (mine,) = self._trade(to_tokens, to_heads, found)
-        return mine.transpose(1, 2)
+            mixed = mixed.index_select(2, self._positions(mixed))
+        (tokens_BHSP,) = self._trade(to_tokens, to_heads, mixed)
+        return tokens_BHSP.transpose(1, 2)
 
-    def _trade(self, there: Way, back: Way, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return Exchanged.apply(self.group, there, back, *tensors)  # type: ignore[no-untyped-call, no-any-return]
+    def _trade(self, trade: Way, back: Way, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return Exchanged.apply(self.group, trade, back, *tensors)  # type: ignore[no-untyped-call, no-any-return]
 
     def _positions(self, like: Tensor) -> Tensor:
         """(c·S,) of the tokens of all ranks, one after the other."""
@@ -353,7 +353,7 @@ class _Ulysses:
     group: dist.ProcessGroup
     rank: int
     ranks: int
-    whole: WholeSequence
+    sequence: WholeSequence
     """What attention sees."""
 
     def places(self, count: int) -> Places:
@@ -368,8 +368,8 @@ class _Ulysses:
         query, key, value = Exchanged.apply(  # type: ignore[no-untyped-call]
             self.group, to_heads, to_tokens, query_BHSK, key_BGSK, value_BGSK
         )
-        mine = replace(visibility, first_head=visibility.first_head + self.rank * heads)
-        mixed = self.whole.attend(query, key, value, mine)
+        head_visibility = replace(visibility, first_head=visibility.first_head + self.rank * heads)
+        mixed = self.sequence.attend(query, key, value, head_visibility)
         (out,) = Exchanged.apply(self.group, to_tokens, to_heads, mixed)  # type: ignore[no-untyped-call]
         return out  # type: ignore[no-any-return]
 
@@ -409,13 +409,13 @@ class _Ring(torch.autograd.Function):
         ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         merged = Merged(query, value)
-        held = Message.of((key, value))
+        message = Message.of((key, value))
         for step in range(share.ranks):
-            coming = pass_on(held, share.group) if step + 1 < share.ranks else None
+            coming = pass_on(message, share.group) if step + 1 < share.ranks else None
             tile = share.tile(step, query.shape[2], visibility)
-            merged.add(tile, tile.attend(visibility, query, held.tensors))
+            merged.add(tile, tile.attend(visibility, query, message.tensors))
             if coming is not None:
-                held = coming.wait()
+                message = coming.wait()
         out = merged.rows(query.dtype)
         ctx.share, ctx.visibility = share, visibility
         ctx.save_for_backward(query, key, value, out, merged.lse)
@@ -427,27 +427,27 @@ class _Ring(torch.autograd.Function):
         share, visibility = ctx.share, ctx.visibility
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.zeros_like(query, dtype=torch.float32)
-        held = Message.of((key, value))
-        mine = Message(torch.zeros_like(held.buffer), held.shapes)
+        message = Message.of((key, value))
+        own_sums = Message(torch.zeros_like(message.buffer), message.shapes)
         # gradients, which follow the keys and values of others on their way home
         behind: Coming | None = None
         for step in range(share.ranks):
-            coming = pass_on(held, share.group) if step + 1 < share.ranks else None
+            coming = pass_on(message, share.group) if step + 1 < share.ranks else None
             tile = share.tile(step, query.shape[2], visibility)
-            found = tile.gradients(visibility, gradient, query, held.tensors, out, lse)
-            sums = mine
+            gradients = tile.gradients(visibility, gradient, query, message.tensors, out, lse)
+            sums = own_sums
             if step > 0:
-                sums = behind.wait() if behind else Message(torch.zeros_like(held.buffer), held.shapes)
-            if found is not None:
-                dquery[:, :, tile.rows] += found[0]
-                for total, part in zip(sums.tensors, found[1:], strict=True):
+                sums = behind.wait() if behind else Message(torch.zeros_like(message.buffer), message.shapes)
+            if gradients is not None:
+                dquery[:, :, tile.rows] += gradients[0]
+                for total, part in zip(sums.tensors, gradients[1:], strict=True):
                     total[:, :, tile.columns] += part
             if step > 0:
                 behind = pass_on(sums, share.group)
             if coming is not None:
-                held = coming.wait()
+                message = coming.wait()
         assert behind is not None
-        dkey, dvalue = Message(mine.buffer.add_(behind.wait().buffer), mine.shapes).tensors
+        dkey, dvalue = Message(own_sums.buffer.add_(behind.wait().buffer), own_sums.shapes).tensors
         return None, None, dquery.to(query.dtype), dkey, dvalue
 
 
@@ -459,9 +459,9 @@ class _Gathered(torch.autograd.Function):
         ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         merged = Merged(query, value)
-        whole = _whole(key, value, share.group)
-        for tile in tiles_of_whole(share.places(query.shape[2]), visibility, whole[0].shape[2]):
-            merged.add(tile, tile.attend(visibility, query, whole))
+        keys_values = _whole(key, value, share.group)
+        for tile in tiles_of_whole(share.places(query.shape[2]), visibility, keys_values[0].shape[2]):
+            merged.add(tile, tile.attend(visibility, query, keys_values))
         out = merged.rows(query.dtype)
         ctx.share, ctx.visibility = share, visibility
         ctx.save_for_backward(query, key, value, out, merged.lse)
@@ -473,15 +473,15 @@ class _Gathered(torch.autograd.Function):
         share, visibility = ctx.share, ctx.visibility
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.empty_like(query)
-        whole = _whole(key, value, share.group)
-        tiles = tiles_of_whole(share.places(query.shape[2]), visibility, whole[0].shape[2])
+        keys_values = _whole(key, value, share.group)
+        tiles = tiles_of_whole(share.places(query.shape[2]), visibility, keys_values[0].shape[2])
         parts = []
         for tile in tiles:
-            found = tile.gradients(visibility, gradient, query, whole, out, lse)
-            assert found is not None  # a query sees itself
-            dquery[:, :, tile.rows] = found[0]
-            parts.append(found[1:])
-        del whole, found
+            gradients = tile.gradients(visibility, gradient, query, keys_values, out, lse)
+            assert gradients is not None  # a query sees itself
+            dquery[:, :, tile.rows] = gradients[0]
+            parts.append(gradients[1:])
+        del keys_values, gradients
         rows = Message.for_ranks(share.ranks, (key.shape, value.shape), key)
         for index, room in enumerate(rows.tensors):
             _deal(room, [(tile, part[index]) for tile, part in zip(tiles, parts, strict=True)])
@@ -492,23 +492,23 @@ class _Gathered(torch.autograd.Function):
 
 def _whole(key: Tensor, value: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """(B, G, c·S, K) of keys and of values, in the order of the sequence: first pieces go up, second ones come down."""
-    found = []
-    for one in gather((key, value), group):
-        ranks, batch, heads, tokens, width = one.shape
-        whole = one.new_empty(batch, heads, 2 * ranks, tokens // 2, width)
-        first, second = one.movedim(0, 2).chunk(2, dim=3)
-        whole[:, :, :ranks] = first
-        whole[:, :, ranks:] = second.flip(2)
-        found.append(whole.flatten(2, 3))
-    return tuple(found)
+    sequences = []
+    for rows in gather((key, value), group):
+        ranks, batch, heads, tokens, width = rows.shape
+        sequence = rows.new_empty(batch, heads, 2 * ranks, tokens // 2, width)
+        first, second = rows.movedim(0, 2).chunk(2, dim=3)
+        sequence[:, :, :ranks] = first
+        sequence[:, :, ranks:] = second.flip(2)
+        sequences.append(sequence.flatten(2, 3))
+    return tuple(sequences)
 
 
 def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
     """The inverse of `_whole`, in place: gradients of all tiles, added up by column → (c, B, G, S, K)."""
     ranks, batch, heads, tokens, width = room.shape
-    whole = room.new_zeros(batch, heads, ranks * tokens, width)
+    sequence = room.new_zeros(batch, heads, ranks * tokens, width)
     for tile, part in parts:
-        whole[:, :, tile.columns] += part
-    pieces = torch.unflatten(whole, 2, (2 * ranks, -1)).movedim(2, 0)
+        sequence[:, :, tile.columns] += part
+    pieces = torch.unflatten(sequence, 2, (2 * ranks, -1)).movedim(2, 0)
     room[:, :, :, : tokens // 2] = pieces[:ranks]
     room[:, :, :, tokens // 2 :] = pieces[ranks:].flip(0)

@@ -44,11 +44,11 @@ class DataAxis(Axis):
         layout, mesh = self.rank.layout, self.rank.mesh
         grouped = layout.shard_group < layout.data_ranks
         replicas = mesh["copy", "shard"] if grouped else mesh["shard"]
-        whole = {one.choice_bias for one in routers(part) if one.choice_bias is not None}
+        biases = {router.choice_bias for router in routers(part) if router.choice_bias is not None}
         for name, block in part.blocks.items():
             how = how_sharded(self.rank, on_host=name in on_host)
-            fully_shard(block, mesh=replicas, ignored_params=whole, **how)
-        fully_shard(part, mesh=replicas, ignored_params=whole, **how_sharded(self.rank, on_host=False))
+            fully_shard(block, mesh=replicas, ignored_params=biases, **how)
+        fully_shard(part, mesh=replicas, ignored_params=biases, **how_sharded(self.rank, on_host=False))
 
 
 def how_sharded(rank: Rank, *, on_host: bool) -> dict[str, Any]:

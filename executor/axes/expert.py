@@ -29,10 +29,10 @@ from executor.models.transformer import Transformer
 
 def expert_place(model: TransformerSpec, experts: DeviceMesh) -> ExpertPlace:
     """The experts of this rank: a run of them, each whole or a part of its inner width."""
-    held = model.num_experts // experts["ep"].size()
+    count = model.num_experts // experts["ep"].size()
     return ExpertPlace(
-        first=experts["ep"].get_local_rank() * held,
-        count=held,
+        first=experts["ep"].get_local_rank() * count,
+        count=count,
         part=experts["etp"].get_local_rank(),
         parts=experts["etp"].size(),
     )
@@ -82,16 +82,16 @@ class ExpertParameters:
         self.copies = Copies.of(experts["shard"], experts["copy"])
         self._experts = experts["ep"].get_group()
         self._parts = experts["etp"].get_group()
-        self._held = {id(parameter) for parameter in self.parameters}
-        self._whole = {id(module.down_bias) for module in modules if module.down_bias is not None}
+        self._parameter_ids = {id(parameter) for parameter in self.parameters}
+        self._unsplit_biases = {id(module.down_bias) for module in modules if module.down_bias is not None}
 
     def holds(self, parameter: Tensor) -> bool:
         """Whether it belongs to a routed expert."""
-        return id(parameter) in self._held
+        return id(parameter) in self._parameter_ids
 
     def splits(self, parameter: Tensor) -> int:
         """Over how many ranks it is split, whatever ZeRO does: those with other experts, and those that share one."""
-        parts = 1 if id(parameter) in self._whole else dist.get_world_size(self._parts)
+        parts = 1 if id(parameter) in self._unsplit_biases else dist.get_world_size(self._parts)
         return dist.get_world_size(self._experts) * parts
 
     def square_sum(self, gradients: Sequence[tuple[nn.Parameter, Tensor]], *, sharded: bool) -> Tensor:
@@ -102,8 +102,8 @@ class ExpertParameters:
         """
         sums = torch.zeros(2, device=self.parameters[0].device if self.parameters else "cpu")
         for parameter, gradient in gradients:
-            sums[int(id(parameter) in self._whole)] += gradient.float().square().sum()
-        split, whole = sums[:1], sums[1:]
+            sums[int(id(parameter) in self._unsplit_biases)] += gradient.float().square().sum()
+        split, unsplit = sums[:1], sums[1:]
         groups = [
             (self._experts, sums),
             (self._parts, split),
@@ -112,20 +112,20 @@ class ExpertParameters:
         for group, part in groups:
             if dist.get_world_size(group) > 1:
                 dist.all_reduce(part, group=group)
-        return (split + whole).squeeze(0)
+        return (split + unsplit).squeeze(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSizes:
     """Rows sent to and received from each rank in one exchange."""
 
-    sent: list[int]
+    sent_rows: list[int]
     """Copies to each of the e ranks."""
     received: list[int]
     """From each of them."""
-    each: list[int]
+    share_rows: list[int]
     """What each of the t ranks receives."""
-    held: list[int]
+    expert_rows: list[int]
     """Copies for each expert of this rank."""
     order: Tensor
     """(R,) brings them into the order of these experts."""
@@ -133,14 +133,14 @@ class ExchangeSizes:
     """Its inverse."""
 
     @staticmethod
-    def of(sent: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> ExchangeSizes:
+    def of(sent_rows: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> ExchangeSizes:
         """The sizes that follow from the rows that each of e ranks sends to each of the t, for each expert."""
         order, back = _by_expert(arriving_teL, device)
         return ExchangeSizes(
-            sent=sent,
+            sent_rows=sent_rows,
             received=arriving_teL[place].sum(-1).tolist(),
-            each=arriving_teL.sum((1, 2)).tolist(),
-            held=arriving_teL.sum((0, 1)).tolist(),
+            share_rows=arriving_teL.sum((1, 2)).tolist(),
+            expert_rows=arriving_teL.sum((0, 1)).tolist(),
             order=order,
             back=back,
         )
@@ -156,24 +156,24 @@ class Exchange:
     def __call__(self, rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
         """(R, D) copies in the order of all experts, (E,) how many for each → (R, D) results in the same order."""
         sizes = self._exchange_sizes(rows_RD, counts_E)
-        each, mine = sizes.each, sizes.each[self._place]
-        rows_RD = _all_to_all(rows_RD, sizes.received, sizes.sent, self.across)
+        share_rows, own_rows = sizes.share_rows, sizes.share_rows[self._place]
+        rows_RD = _all_to_all(rows_RD, sizes.received, sizes.sent_rows, self.across)
         if self.parts > 1:
             rows_RD = _all_to_all(
-                rows_RD.repeat(self.parts, 1), each, [len(rows_RD)] * self.parts, self.inside
+                rows_RD.repeat(self.parts, 1), share_rows, [len(rows_RD)] * self.parts, self.inside
             )
         rows_RD = reorder(rows_RD, sizes.order, sizes.back)
-        rows_RD = run(rows_RD, sizes.held)
+        rows_RD = run(rows_RD, sizes.expert_rows)
         rows_RD = reorder(rows_RD, sizes.back, sizes.order)
         if self.parts > 1:
-            rows_RD = _all_to_all(rows_RD, [mine] * self.parts, each, self.inside)
-            rows_RD = rows_RD.view(self.parts, mine, rows_RD.shape[-1]).sum(0)  # where mine is 0, too
-        return _all_to_all(rows_RD, sizes.sent, sizes.received, self.across)
+            rows_RD = _all_to_all(rows_RD, [own_rows] * self.parts, share_rows, self.inside)
+            rows_RD = rows_RD.view(self.parts, own_rows, rows_RD.shape[-1]).sum(0)  # where own_rows is 0, too
+        return _all_to_all(rows_RD, sizes.sent_rows, sizes.received, self.across)
 
     def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
         """Exchange the sizes: each rank knows what it sends and receives what it gets."""
-        sent, arriving_teL = self._counts(counts_E)
-        return ExchangeSizes.of(sent, arriving_teL, self._place, rows_RD.device)
+        sent_rows, arriving_teL = self._counts(counts_E)
+        return ExchangeSizes.of(sent_rows, arriving_teL, self._place, rows_RD.device)
 
     @property
     def _place(self) -> int:
@@ -190,18 +190,20 @@ class Exchange:
             gathered = arriving_eL.new_empty(self.parts * self.ranks, arriving_eL.shape[1])
             dist.all_gather_into_tensor(gathered, arriving_eL, group=self.inside)
             arriving_teL = gathered.view(self.parts, self.ranks, -1)
-        both = torch.cat([counts_eL.sum(-1), arriving_teL.flatten()]).cpu()  # the device is waited for once
-        return both[: self.ranks].tolist(), both[self.ranks :].view(arriving_teL.shape)
+        counts = torch.cat([counts_eL.sum(-1), arriving_teL.flatten()]).cpu()  # the device is waited for once
+        return counts[: self.ranks].tolist(), counts[self.ranks :].view(arriving_teL.shape)
 
 
 def _by_expert(arriving_teL: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """The order that brings rows from (t, e, L) into that of their experts, and its inverse."""
-    parts, ranks, held = arriving_teL.shape
-    expert = torch.arange(held).repeat(parts * ranks).repeat_interleave(arriving_teL.flatten())
+    parts, ranks, experts = arriving_teL.shape
+    expert = torch.arange(experts).repeat(parts * ranks).repeat_interleave(arriving_teL.flatten())
     order = expert.argsort(stable=True)
     return order.to(device), order.argsort().to(device)
 
 
-def _all_to_all(rows: Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup) -> Tensor:
+def _all_to_all(
+    rows: Tensor, received_rows: list[int], sent_rows: list[int], group: dist.ProcessGroup
+) -> Tensor:
     """Rows in runs for each rank of the group → rows in runs from each; backward the same in reverse."""
-    return all_to_all_single_autograd(rows.contiguous(), received, sent, group)
+    return all_to_all_single_autograd(rows.contiguous(), received_rows, sent_rows, group)

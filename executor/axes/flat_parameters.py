@@ -76,10 +76,10 @@ class FlatParameters:
         }
         self._pending: dict[int, DeviceMesh] = {}
         # a hook that held all this would keep it, and the model, for ever
-        mine = WeakMethod(self._accumulate)
+        weak_accumulate = WeakMethod(self._accumulate)
 
         def accumulate_here(parameter: nn.Parameter) -> None:
-            if (take := mine()) is not None:
+            if (take := weak_accumulate()) is not None:
                 take(parameter)
 
         for parameter in self.parameters:
@@ -87,8 +87,8 @@ class FlatParameters:
             parameter.register_post_accumulate_grad_hook(accumulate_here)  # type: ignore[no-untyped-call]
         share = size // self.shards
         self._first = dist.get_rank(self.group) * share if sharded else 0
-        self._mine = slice(self._first, self._first + share)
-        self.share_gradient = self.gradients[self._mine]
+        self._own_range = slice(self._first, self._first + share)
+        self.share_gradient = self.gradients[self._own_range]
         """The averaged gradient of this rank's share, where it is reduced."""
         self.shard, gradient = self._share()
         self.reduced = [(p, gradient[at : at + end - begin]) for p, begin, end, at in self.owned()]
@@ -121,9 +121,9 @@ class FlatParameters:
         if not self._pending:
             return
         views = [self.gradient(parameter) for parameter in self.parameters if id(parameter) in self._pending]
-        together = torch.cat([view.flatten() for view in views]).to(self.weights.device)
-        dist.all_reduce(together, group=next(iter(self._pending.values())).get_group())
-        for view, total in zip(views, torch.split(together, [view.numel() for view in views]), strict=True):
+        message = torch.cat([view.flatten() for view in views]).to(self.weights.device)
+        dist.all_reduce(message, group=next(iter(self._pending.values())).get_group())
+        for view, total in zip(views, torch.split(message, [view.numel() for view in views]), strict=True):
             view.copy_(total.view_as(view))
         self._pending.clear()
 
@@ -159,21 +159,24 @@ class FlatParameters:
         """(parameter, begin, end, start): elements of its local tensor that are in the share, and where there."""
         for parameter in self.parameters:
             start = self._starts[id(parameter)]
-            begin, end = max(start, self._mine.start), min(start + local(parameter).numel(), self._mine.stop)
+            begin, end = (
+                max(start, self._own_range.start),
+                min(start + local(parameter).numel(), self._own_range.stop),
+            )
             if begin < end:
-                yield parameter, begin - start, end - start, begin - self._mine.start
+                yield parameter, begin - start, end - start, begin - self._own_range.start
 
     def spread(self) -> None:
         """Write the share into the weights and gather everyone's."""
-        mine = self.weights[self._mine]
+        own_weights = self.weights[self._own_range]
         if self.weights.dtype != self.shard.dtype:
-            mine.copy_(self.shard.detach())
+            own_weights.copy_(self.shard.detach())
         if self.shards > 1:
-            dist.all_gather_into_tensor(self.weights, mine, group=self.group)
+            dist.all_gather_into_tensor(self.weights, own_weights, group=self.group)
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
         """The parameter that the optimizer updates, and its averaged gradient."""
-        share_fp32 = self.weights[self._mine].float()  # a view where the weights are fp32 already
+        share_fp32 = self.weights[self._own_range].float()  # a view where the weights are fp32 already
         shard = nn.Parameter(share_fp32)
         shard.grad = self.share_gradient
         return shard, self.share_gradient

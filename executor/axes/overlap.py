@@ -112,7 +112,7 @@ class BlockBehindCompute(FlatParameters):
 
     def spread(self) -> None:
         self.arrive()
-        mine = self.weights[self._mine]
+        mine = self.weights[self._own_range]
         if self.weights.dtype != self.shard.dtype:
             mine.copy_(self.shard.detach())
         if self.shards > 1:

@@ -209,12 +209,12 @@ def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     this rank's tokens, its part of them with `sp`; those that gradients come back for want them."""
     layout, training, model = plan.layout, plan.training, plan.model
     parts, first = layout.cp * (layout.tp if layout.sp else 1), sum(layout.layers[:into])
-    moved = frozen_parts(model, training).trained_before(first)
-    made = partial(torch.empty, dtype=dtype, device="meta", requires_grad=moved)
+    needs_gradient = frozen_parts(model, training).trained_before(first)
+    empty = partial(torch.empty, dtype=dtype, device="meta", requires_grad=needs_gradient)
     if model.tower is not None and first <= model.tower.layers:
         images = layout.mbs * (training.images or 1)
-        return (made(images, model.tower.tokens, model.tower.hidden_size),)
-    return tuple(made(layout.mbs, length // parts, model.hidden_size) for length in training.sequences)
+        return (empty(images, model.tower.tokens, model.tower.hidden_size),)
+    return tuple(empty(layout.mbs, length // parts, model.hidden_size) for length in training.sequences)
 
 
 class PipelineAxis(Axis):
@@ -225,18 +225,18 @@ class PipelineAxis(Axis):
         return layout.pp > 1
 
     def parts_made(self) -> None:
-        held = held_by_several(self.rank.plan.model, self.rank.layout.layers)
-        self.groups = {name: self._meet(stages) for name, stages in held.items()}
+        stages_by_name = held_by_several(self.rank.plan.model, self.rank.layout.layers)
+        self.groups = {name: self._meet(stages) for name, stages in stages_by_name.items()}
 
     def join(self, gradient: Gradient) -> None:
         for name, copies in self.rank.copies.items():
-            mine = [found for copy in copies.values() if (found := gradient(copy)) is not None]
-            for other in mine[1:]:  # of several stages on one rank, as in a V
-                mine[0].add_(other)
-            if mine and (group := self.groups[name]) is not None:
-                dist.all_reduce(mine[0], group=group)
-            for other in mine[1:]:
-                other.copy_(mine[0])
+            gradients = [grad for copy in copies.values() if (grad := gradient(copy)) is not None]
+            for copy_gradient in gradients[1:]:  # of several stages on one rank, as in a V
+                gradients[0].add_(copy_gradient)
+            if gradients and (group := self.groups[name]) is not None:
+                dist.all_reduce(gradients[0], group=group)
+            for copy_gradient in gradients[1:]:
+                copy_gradient.copy_(gradients[0])
 
     @with_values
     def _meet(self, stages: Sequence[int]) -> dist.ProcessGroup | None:

@@ -49,15 +49,15 @@ class OnItsTokens(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters()):
-            whole = DTensor.from_local(parameter.detach(), device_mesh, [Replicate()], run_check=False)
-            module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+            replica = DTensor.from_local(parameter.detach(), device_mesh, [Replicate()], run_check=False)
+            module.register_parameter(name, nn.Parameter(replica, requires_grad=parameter.requires_grad))
         multiply = module.forward
 
         def on_rows(x: Tensor) -> Tensor:
             x = x.to_local() if isinstance(x, DTensor) else x
             rows = DTensor.from_local(x.flatten(0, -2), device_mesh, [Shard(0)], run_check=False)
-            found: Tensor = multiply(rows).to_local()
-            return torch.unflatten(found, 0, x.shape[:-1])
+            product: Tensor = multiply(rows).to_local()
+            return torch.unflatten(product, 0, x.shape[:-1])
 
         module.forward = on_rows
         return module
@@ -70,25 +70,25 @@ class OfHeads(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters()):
             split = Shard(getattr(module, "heads_dim", 0))
-            placed = [Replicate() if name in getattr(module, "shared", ()) else split]
-            mine = distribute_tensor(parameter.detach(), device_mesh, placed, src_data_rank=None)
-            module.register_parameter(name, nn.Parameter(mine, requires_grad=parameter.requires_grad))
+            placements = [Replicate() if name in getattr(module, "shared", ()) else split]
+            shard = distribute_tensor(parameter.detach(), device_mesh, placements, src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(shard, requires_grad=parameter.requires_grad))
         return module
 
 
 class ForAllHeads(ParallelStyle):
     """The style of what every head reads: whole on each rank, its gradient summed over the ranks' heads."""
 
-    def __init__(self, between: Replicate | Shard) -> None:
-        self.between = between
+    def __init__(self, boundary: Replicate | Shard) -> None:
+        self.boundary = boundary
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
-            (given,) = inputs
-            if not isinstance(given, DTensor):
-                given = DTensor.from_local(given, device_mesh, [self.between], run_check=False)
-            whole = given.redistribute(placements=[Replicate()])
-            return whole.to_local(grad_placements=[Partial()])
+            (tokens,) = inputs
+            if not isinstance(tokens, DTensor):
+                tokens = DTensor.from_local(tokens, device_mesh, [self.boundary], run_check=False)
+            gathered_tokens = tokens.redistribute(placements=[Replicate()])
+            return gathered_tokens.to_local(grad_placements=[Partial()])
 
         module.register_forward_pre_hook(gathered)
         return module
@@ -99,10 +99,10 @@ class GatherRows(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            mine, *others = inputs
-            mine = mine.to_local() if isinstance(mine, DTensor) else mine
-            rows = DTensor.from_local(mine.flatten(0, 1), device_mesh, [Shard(0)], run_check=False)
-            return rows.redistribute(placements=[Replicate()]), *others
+            tokens, *other_inputs = inputs
+            tokens = tokens.to_local() if isinstance(tokens, DTensor) else tokens
+            rows = DTensor.from_local(tokens.flatten(0, 1), device_mesh, [Shard(0)], run_check=False)
+            return rows.redistribute(placements=[Replicate()]), *other_inputs
 
         module.register_forward_pre_hook(gathered)
         return module
@@ -113,7 +113,7 @@ class SplitColumns(ColwiseParallel):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         module = super()._apply(module, device_mesh)
-        module.register_forward_hook(lambda _module, _inputs, found: found.unflatten(0, (1, -1)))
+        module.register_forward_hook(lambda _module, _inputs, output: output.unflatten(0, (1, -1)))
         return module
 
 
@@ -125,7 +125,7 @@ class ScatterRows(RowwiseParallel):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         module = super()._apply(module, device_mesh)
-        module.register_forward_hook(lambda _module, _inputs, found: _scattered(found))
+        module.register_forward_hook(lambda _module, _inputs, output: _scattered(output))
         return module
 
 
@@ -133,10 +133,10 @@ class ScatterSum(ParallelStyle):
     """The style of what adds up parts of sums (1, s, h), which go back as (1, s / tp, h)."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def scattered(_module: nn.Module, _inputs: tuple[Any, ...], found: Tensor) -> Tensor:
-            if not isinstance(found, DTensor):
-                found = DTensor.from_local(found, device_mesh, [Partial()], run_check=False)
-            return _scattered(found)
+        def scattered(_module: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+            if not isinstance(output, DTensor):
+                output = DTensor.from_local(output, device_mesh, [Partial()], run_check=False)
+            return _scattered(output)
 
         module.register_forward_hook(scattered)
         return module
@@ -145,8 +145,8 @@ class ScatterSum(ParallelStyle):
 def _scattered(parts: DTensor) -> Tensor:
     """(1, s, h) of which every rank has a part of the sum → (1, s / tp, h), this rank's rows of it."""
     rows: Any = parts.flatten(0, 1)
-    mine: Tensor = rows.redistribute(placements=[Shard(0)]).to_local()
-    return torch.unflatten(mine, 0, (1, -1))
+    own_rows: Tensor = rows.redistribute(placements=[Shard(0)]).to_local()
+    return torch.unflatten(own_rows, 0, (1, -1))
 
 
 class TensorAxis(Axis):
@@ -173,14 +173,14 @@ def split_tensors(
     Between the parallel regions activations are whole, or with sequence parallelism split along the sequence: of blocks
     that take one sequence at a time also `as_rows` of a matrix (`executor.axes.tensor`).
     """
-    between = Shard(1) if sequence_parallel else Replicate()
+    boundary = Shard(1) if sequence_parallel else Replicate()
     ends_tied = (
         model.embedding is not None
         and model.head is not None
         and model.head.weight is model.embedding.tokens.weight
     )
     if model.embedding is not None:
-        _parallelize(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
+        _parallelize(model.embedding, mesh, _embedding_plan(model, boundary, sequence_parallel))
     for name, block in model.blocks.items():
         assert isinstance(block, Block)
         if block.attention is not None:
@@ -188,7 +188,7 @@ def split_tensors(
         if int(name) < model.decoding:  # an image's tokens, which tensor ranks need not divide, are whole
             _parallelize(block, mesh, _block_plan(block, Replicate(), False, False))
         else:
-            _parallelize(block, mesh, _block_plan(block, between, sequence_parallel, as_rows))
+            _parallelize(block, mesh, _block_plan(block, boundary, sequence_parallel, as_rows))
     if model.projector is not None:
         _parallelize(model, mesh, _projector_plan(model.projector, sequence_parallel))
     _parallelize(model, mesh, {f"distances.{name}": OfHeads() for name in model.distances})
@@ -196,7 +196,7 @@ def split_tensors(
         _parallelize(model, mesh, {"encoder_norm": SequenceParallel(use_local_output=True)})
     if model.head is not None:
         ends: dict[str, ParallelStyle] = {
-            "head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
+            "head": ColwiseParallel(input_layouts=boundary, output_layouts=Shard(-1), use_local_output=False)
         }
         if sequence_parallel:
             ends |= {"norm": SequenceParallel()} if model.norm is not None else {}
@@ -214,10 +214,10 @@ def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelSt
 
 
 def _embedding_plan(
-    model: Transformer, between: Replicate | Shard, sequence_parallel: bool
+    model: Transformer, boundary: Replicate | Shard, sequence_parallel: bool
 ) -> dict[str, ParallelStyle]:
     plan: dict[str, ParallelStyle] = {
-        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=boundary)
     }
     if sequence_parallel and model.embedding is not None:
         if model.embedding.positions is not None:
@@ -233,35 +233,35 @@ def _embedding_plan(
 
 def _projector_plan(projector: Projector, sequence_parallel: bool) -> dict[str, ParallelStyle]:
     """Split as an MLP, of one matrix the rows; images' features go to the ranks that have their places."""
-    columns, whole = projector.up is not None, Replicate()
+    columns, replicated = projector.up is not None, Replicate()
     plan: dict[str, ParallelStyle] = {"projector.up": ColwiseParallel()} if columns else {}
-    read = Shard(-1) if columns else whole
-    plan["projector.down"] = RowwiseParallel(input_layouts=read, output_layouts=whole)
+    read = Shard(-1) if columns else replicated
+    plan["projector.down"] = RowwiseParallel(input_layouts=read, output_layouts=replicated)
     if sequence_parallel:
         plan["placing"] = PrepareModuleOutput(
-            output_layouts=(whole, whole), desired_output_layouts=(Shard(1), Shard(1))
+            output_layouts=(replicated, replicated), desired_output_layouts=(Shard(1), Shard(1))
         )
     return plan
 
 
 def _block_plan(
-    block: Block, between: Replicate | Shard, sequence_parallel: bool, as_rows: bool
+    block: Block, boundary: Replicate | Shard, sequence_parallel: bool, as_rows: bool
 ) -> dict[str, ParallelStyle]:
     column = SplitColumns if as_rows else ColwiseParallel
     forked = block.fork is not None
     joined = block.join is not None
     plan: dict[str, ParallelStyle] = {}
     # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
-    enter = _entering(between, as_rows)
+    enter = _entering(boundary, as_rows)
     plan |= {"fork": enter} if forked else {}
     if joined:  # what both found is added before it is reduced
-        plan["join"] = _adding(between, as_rows)
+        plan["join"] = _adding(boundary, as_rows)
     if isinstance(block.attention, LatentAttention):
-        plan |= latent_plan(block.attention, between)
+        plan |= latent_plan(block.attention, boundary)
     elif block.attention is not None:
         gates = () if block.attention.gate is None else ("gate",)
         plan |= {f"attention.{name}": column() for name in ("query", "key", "value", *gates)}
-        plan |= {"attention.out": _leaving(between, joined, as_rows)}
+        plan |= {"attention.out": _leaving(boundary, joined, as_rows)}
         if block.attention.query_norm is not None:
             # of the heads of this rank, so gradients are still to be added
             heads = SequenceParallel(sequence_dim=2, use_local_output=True)
@@ -270,23 +270,23 @@ def _block_plan(
     if block.cross is not None:
         plan |= {f"cross.{name}": column() for name in ("query", "key", "value")}
         plan |= {
-            "cross.out": _leaving(between, joined, as_rows),
-            "cross": _entering(between, as_rows, inputs=2),
+            "cross.out": _leaving(boundary, joined, as_rows),
+            "cross": _entering(boundary, as_rows, inputs=2),
         }
     if block.recurrence is not None:
         inputs = block.recurrence.inputs()
         of_latents = {name for name, one in inputs.items() if isinstance(one, Latent)}
         plan |= {f"recurrence.{name}": OfHeads() if name in of_latents else column() for name in inputs}
-        plan |= {"recurrence": enter, "recurrence.out": _leaving(between, joined, as_rows)}
+        plan |= {"recurrence": enter, "recurrence.out": _leaving(boundary, joined, as_rows)}
         plan |= {"recurrence.scan": OfHeads(), "recurrence.gated_norm": OfHeads()}
     mlp: FeedForward | None
     if isinstance(block.mlp, MoE):
-        plan |= routed_plan(block.mlp, between)
+        plan |= routed_plan(block.mlp, boundary)
         name, mlp = "mlp.shared", block.mlp.shared
     else:
         name, mlp = "mlp", block.mlp
     if mlp is not None:
-        plan |= {f"{name}.up": column(), f"{name}.down": _leaving(between, joined, as_rows)}
+        plan |= {f"{name}.up": column(), f"{name}.down": _leaving(boundary, joined, as_rows)}
         plan |= {} if mlp.gate is None else {f"{name}.gate": column()}
         plan |= {} if forked else {name: enter}
     plan |= adapter_plan(block)
@@ -296,55 +296,55 @@ def _block_plan(
     return plan
 
 
-def _entering(between: Replicate | Shard, as_rows: bool, inputs: int = 1) -> ParallelStyle:
+def _entering(boundary: Replicate | Shard, as_rows: bool, inputs: int = 1) -> ParallelStyle:
     if as_rows:
         return GatherRows()
     return PrepareModuleInput(
-        input_layouts=(between,) * inputs, desired_input_layouts=(Replicate(),) * inputs
+        input_layouts=(boundary,) * inputs, desired_input_layouts=(Replicate(),) * inputs
     )
 
 
-def _leaving(between: Replicate | Shard, joined: bool, as_rows: bool) -> ParallelStyle:
+def _leaving(boundary: Replicate | Shard, joined: bool, as_rows: bool) -> ParallelStyle:
     """The style of the matrix that a region ends with; where another's sums are joined to its, they stay parts."""
     if as_rows and not joined:
         return ScatterRows()
-    return RowwiseParallel(output_layouts=Partial() if joined else between)
+    return RowwiseParallel(output_layouts=Partial() if joined else boundary)
 
 
-def _adding(between: Replicate | Shard, as_rows: bool) -> ParallelStyle:
+def _adding(boundary: Replicate | Shard, as_rows: bool) -> ParallelStyle:
     if as_rows:
         return ScatterSum()
-    return PrepareModuleOutput(output_layouts=Partial(), desired_output_layouts=between)
+    return PrepareModuleOutput(output_layouts=Partial(), desired_output_layouts=boundary)
 
 
-def routed_plan(mixture: MoE, between: Replicate | Shard) -> dict[str, ParallelStyle]:
+def routed_plan(mixture: MoE, boundary: Replicate | Shard) -> dict[str, ParallelStyle]:
     """Have each rank route its part of every sequence; the router is whole on all, and its gradients are summed."""
     ours = Shard(1)
     gate: dict[str, ParallelStyle] = {}
-    if mixture.shared_gate is not None and isinstance(between, Shard):  # else every rank does the same
+    if mixture.shared_gate is not None and isinstance(boundary, Shard):  # else every rank does the same
         gate = {"mlp.shared_gate": OnItsTokens()}
     return gate | {
         "mlp.routed": PrepareModuleInputOutput(
-            input_layouts=(between,),
+            input_layouts=(boundary,),
             desired_input_layouts=(ours,),
             use_local_input=True,
             output_layouts=(ours,),
-            desired_output_layouts=(between,),
+            desired_output_layouts=(boundary,),
             use_local_output=True,
         ),
         "mlp.routed.router": OnItsTokens(),
     }
 
 
-def latent_plan(attention: LatentAttention, between: Replicate | Shard) -> dict[str, ParallelStyle]:
+def latent_plan(attention: LatentAttention, boundary: Replicate | Shard) -> dict[str, ParallelStyle]:
     """Split the matrices that make and join heads; every rank makes the latents of its part of the sequence."""
     split: dict[str, ParallelStyle] = {
-        "attention.query": ColwiseParallel(input_layouts=between),
-        "attention.key_value": ColwiseParallel(input_layouts=between),
-        "attention.shared_key": ForAllHeads(between),
-        "attention.out": RowwiseParallel(output_layouts=between),
+        "attention.query": ColwiseParallel(input_layouts=boundary),
+        "attention.key_value": ColwiseParallel(input_layouts=boundary),
+        "attention.shared_key": ForAllHeads(boundary),
+        "attention.out": RowwiseParallel(output_layouts=boundary),
     }
-    if isinstance(between, Shard):  # else every rank does the same, with parameters of its own
+    if isinstance(boundary, Shard):  # else every rank does the same, with parameters of its own
         split |= {"attention.down": OnItsTokens(), "attention.latent_norm": SequenceParallel()}
         if attention.query_down is not None:
             split |= {"attention.query_down": OnItsTokens(), "attention.query_norm": SequenceParallel()}

@@ -132,7 +132,7 @@ class _EvenExchange(Exchange):
             arriving_teL = mine_L.expand(self.parts, self.ranks, -1).contiguous()
             sent = counts_eL.sum(-1).tolist()
             known = ExchangeSizes.of(sent, arriving_teL, self._place, torch.device("cpu"))
-        order = torch.empty(sum(known.held), dtype=torch.long, device=rows_RD.device)
+        order = torch.empty(sum(known.expert_rows), dtype=torch.long, device=rows_RD.device)
         return replace(known, order=order, back=torch.empty_like(order))
 
 

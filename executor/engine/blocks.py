@@ -69,13 +69,13 @@ class RecomputeAxis(Axis):
 def _without_remarks() -> Iterator[None]:
     """Silence torchao's warnings about kernels that it cannot load here and training does not use."""
     loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    before = [logger.level for logger in loggers]
+    levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
+        for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
@@ -112,17 +112,17 @@ class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no 
             return out
         weight = self.weight
 
-        def multiply(mine: Tensor, ways: Ways) -> Tensor:
-            found: Tensor = matmul_with_hp_or_float8_args.apply(
-                mine,
+        def multiply(shard: Tensor, ways: Ways) -> Tensor:
+            product: Tensor = matmul_with_hp_or_float8_args.apply(
+                shard,
                 weight.to_local(grad_placements=[ways.weight_gradient]).t(),
                 self.linear_mm_config,
                 self.config,
             )
-            return found
+            return product
 
-        (held,) = weight.placements
-        return product_of_shards(input, weight.device_mesh, held, self.bias, multiply)
+        (placement,) = weight.placements
+        return product_of_shards(input, weight.device_mesh, placement, self.bias, multiply)
 
 
 def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any] | None = None) -> None:

@@ -92,17 +92,17 @@ class Engine(Rank):
         wherever they are used."""
         values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
-            for one in owned(self.optimizer, self.names):
-                for box, piece in one.pieces(local(one.tensor.detach())):
-                    values.fill(one.named.name, one.named.shape, box, piece)
+            for owner in owned(self.optimizer, self.names):
+                for box, piece in owner.pieces(local(owner.tensor.detach())):
+                    values.fill(owner.place.name, owner.place.shape, box, piece)
         self.spread()
 
     def fill_frozen(self, values: Values | None = None) -> None:
         """Give weights that nothing updates, beside adapters, these values, else their initial ones."""
         values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
-            for named, box, held in frozen(self.parts, self.names):
-                values.fill(named.name, named.shape, box, held)
+            for parameter, box, piece in frozen(self.parts, self.names):
+                values.fill(parameter.name, parameter.shape, box, piece)
             if (tuning := self.plan.training.tuning) is not None and tuning.base is not None:
                 sharing = ("shard", "tp") if self.layout.zero >= 2 else ("tp",)
                 fill_quantised(self.parts, values, make_group_over(self.layout, sharing))
@@ -195,19 +195,19 @@ class Engine(Rank):
         return any(part.head is not None for part in self.parts)
 
     def _forward_backward(self, inputs: list[Tensor], targets_BS: Tensor) -> float:
-        named = {"tokens_BS": inputs.pop()} if self.plan.model.tower is not None else {}
+        text_inputs = {"tokens_BS": inputs.pop()} if self.plan.model.tower is not None else {}
         if self.pipeline is not None:
-            return self.pipeline.step(inputs, targets_BS, named)
+            return self.pipeline.step(inputs, targets_BS, text_inputs)
         (model,) = self.parts
         microbatches = self.share.microbatches
         total = torch.zeros((), device=self.device)
-        split = (one.chunk(microbatches) for one in (*inputs, *named.values(), targets_BS))
-        for index, (*given, targets) in enumerate(zip(*split, strict=True)):
+        split = (tensor.chunk(microbatches) for tensor in (*inputs, *text_inputs.values(), targets_BS))
+        for index, (*stage_inputs, targets) in enumerate(zip(*split, strict=True)):
             synchronise_only_when(model, index == microbatches - 1)
             with self.passes.run("F", 0, index):
                 inside = {} if self.loss_chunk is None else {"targets_BS": targets}
-                inside |= {name: given.pop() for name in named}
-                value = self._share_of_loss(model(*given, **inside), targets)
+                inside |= {name: stage_inputs.pop() for name in text_inputs}
+                value = self._share_of_loss(model(*stage_inputs, **inside), targets)
             with self.passes.run("B", 0, index):
                 value.backward()  # type: ignore[no-untyped-call]
             total += local(value.detach())
@@ -222,8 +222,8 @@ class Engine(Rank):
         """
         value = answer
         if self.loss_chunk is None:
-            counted = share_of_targets(self.plan.model, self.plan.training)
-            value = loss(without_padding(answer, self.plan.model.vocab_size), targets_BS, counted)
+            target_share = share_of_targets(self.plan.model, self.plan.training)
+            value = loss(without_padding(answer, self.plan.model.vocab_size), targets_BS, target_share)
         return value / self.share.mean_microbatches
 
     def _part(self, stage: int) -> Transformer:
@@ -282,21 +282,21 @@ def without_padding(logits_BSV: Tensor, vocabulary: int) -> Tensor:
         return logits_BSV
     if not isinstance(logits_BSV, DTensor):
         return logits_BSV[..., :vocabulary]
-    mine, mesh = logits_BSV.to_local(), logits_BSV.device_mesh
-    width = mine.shape[-1]
-    there = torch.arange(width, device=mine.device) + mesh.get_local_rank() * width < vocabulary
-    low = torch.where(there, mine, torch.finfo(mine.dtype).min / 2)
+    logits, mesh = logits_BSV.to_local(), logits_BSV.device_mesh
+    width = logits.shape[-1]
+    is_token = torch.arange(width, device=logits.device) + mesh.get_local_rank() * width < vocabulary
+    low = torch.where(is_token, logits, torch.finfo(logits.dtype).min / 2)
     return DTensor.from_local(low, mesh, logits_BSV.placements, run_check=False)
 
 
-def loss(logits_BSV: Tensor, targets_BS: Tensor, counted: float = 1.0) -> Tensor:
+def loss(logits_BSV: Tensor, targets_BS: Tensor, target_share: float = 1.0) -> Tensor:
     """Mean cross-entropy of the next token, in fp32; of a share of the tokens `counted`, whose targets are others than
     `NO_TARGET`: context ranks have more or less of these, and all divide alike."""
     logits, targets = logits_BSV.flatten(0, 1).float(), targets_BS.flatten()
-    if counted == 1.0:
+    if target_share == 1.0:
         return F.cross_entropy(logits, targets)
     total = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_TARGET)
-    return total / (counted * targets.numel())
+    return total / (target_share * targets.numel())
 
 
 def mean_over_data(value: float, engine: Engine) -> float:

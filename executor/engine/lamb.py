@@ -64,9 +64,9 @@ class Lamb(torch.optim.Optimizer):
             self._norms.find([self])
         assert self._ratios is not None
         (group,) = self.param_groups
-        for one, ratio in zip(self._slices, self._ratios, strict=True):
-            assert one.updated.grad is not None
-            one.of(one.updated).addcmul_(one.of(one.updated.grad), ratio, value=-group["lr"])
+        for piece, ratio in zip(self._slices, self._ratios, strict=True):
+            assert piece.updated.grad is not None
+            piece.of(piece.updated).addcmul_(piece.of(piece.updated.grad), ratio, value=-group["lr"])
         self._ratios = None
 
     def begin(self) -> list[tuple[nn.Parameter, Tensor]]:
@@ -125,9 +125,9 @@ class WholeNorms:
 
     def find(self, optimizers: Sequence[Lamb], *, tied: bool = False) -> None:
         """Begin the updates of optimizers and set the ratios of all their parameters, with one all-reduce."""
-        found = [one.begin() for one in optimizers]
+        squares_of = [optimizer.begin() for optimizer in optimizers]
         sums = torch.zeros(len(self._place), 2, device=self._device)
-        for parameter, squares in (one for some in found for one in some):
+        for parameter, squares in (optimizer for pairs in squares_of for optimizer in pairs):
             # one slice of each, as a flat buffer has it in one piece
             sums[self._place[id(parameter)]] = squares
         if self._group is not None:
@@ -137,8 +137,8 @@ class WholeNorms:
             self._join_tied(lambda parameter: self._of(sums, parameter))
         x, r = sums.unbind(1)
         ratios = torch.where((x > 0) & (r > 0), (x / r).sqrt(), 1.0).unbind()
-        for one, some in zip(optimizers, found, strict=True):
-            one.take([ratios[self._place[id(parameter)]] for parameter, _ in some])
+        for optimizer, pairs in zip(optimizers, squares_of, strict=True):
+            optimizer.take([ratios[self._place[id(parameter)]] for parameter, _ in pairs])
 
     def _of(self, sums: Tensor, parameter: Tensor) -> Tensor | None:
         place = self._place.get(id(parameter))

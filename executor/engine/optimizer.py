@@ -23,7 +23,7 @@ from executor.models.transformer import Transformer
 
 _BETAS = (0.9, 0.95)
 _WEIGHT_DECAY = 0.1
-_TOGETHER = 64
+_NORMS_AT_ONCE = 64
 """Parameters of one fused update: torch looks through all of its `DTensor`s for each of them at the first."""
 
 
@@ -40,7 +40,7 @@ class Optimizer:
         """Under ZeRO-2 and 3, blocks that are not wholly on the device."""
         self._order = {id(parameter): place for place, parameter in enumerate(self.parameters)}
         self._name = "sgd" if self.options.sgd else self.plan.training.optimizer
-        buckets = {one: bucket for axis in rank.axes for one, bucket in axis.buckets().items()}
+        buckets = {shard: bucket for axis in rank.axes for shard, bucket in axis.buckets().items()}
         groups: dict[Bucket, list[nn.Parameter]] = {None: []}
         for parameter in self.parameters:
             groups.setdefault(buckets.get(id(parameter)), []).append(parameter)
@@ -51,23 +51,23 @@ class Optimizer:
             self._on_device = [self._make(kind) for kind in _by_kind(groups.pop(None))]
             for bucket, group in groups.items():
                 for kind in _by_kind(group):
-                    made = (axis.shards(bucket, kind, self._make) for axis in rank.axes)
-                    self.sharded.append(next(one for one in made if one is not None))
+                    shards = (axis.shards(bucket, kind, self._make) for axis in rank.axes)
+                    self.sharded.append(next(shard for shard in shards if shard is not None))
         for axis in rank.axes:
             axis.connect()
         self._updating: list[FlatParameters | Shards] = [*self.flats, *self.sharded]
-        self.optimizers = [*self._on_device, *(one.optimizer for one in self._updating)]
+        self.optimizers = [*self._on_device, *(shard.optimizer for shard in self._updating)]
         tensor_axis, data_axis = self.mesh["tp"], self.mesh["shard"]  # slicing a mesh is slow: not every step
         self._over_tp = {id(parameter): _split_over(parameter, tensor_axis) for parameter in self.parameters}
         self._over_replicas = {
             id(parameter): _split_over(parameter, data_axis) for parameter in self.parameters
         }
-        held = held_by_several(self.plan.model, rank.layout.layers)
+        stages_by_name = held_by_several(self.plan.model, rank.layout.layers)
         self.counted_elsewhere = {
-            id(one)
+            id(shard)
             for name, copies in rank.copies.items()
-            for stage, one in copies.items()
-            if stage != held[name][0]
+            for stage, shard in copies.items()
+            if stage != stages_by_name[name][0]
         }
         self._whole_norms = self._connect_lamb() if self._name == "lamb" else None
 
@@ -113,16 +113,18 @@ class Optimizer:
         norm = self._norm()
         if self.options.clip is not None and norm > self.options.clip:
             self._scale(self.options.clip / norm)
-        for one in self._updating:
-            one.begin_update()
+        for updating in self._updating:
+            updating.begin_update()
         if self._whole_norms is not None:  # blocks that are not on the device find theirs when they are
             resident = [*self._on_device, *(flat.optimizer for flat in self.flats if flat.resident)]
-            self._whole_norms.find([one for one in resident if isinstance(one, Lamb)], tied=True)
+            self._whole_norms.find(
+                [updating for updating in resident if isinstance(updating, Lamb)], tied=True
+            )
         for optimizer in self._on_device:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        for one in self._updating:
-            one.finish_update()
+        for updating in self._updating:
+            updating.finish_update()
         return norm
 
     def splits(self, parameter: nn.Parameter) -> int:
@@ -141,8 +143,8 @@ class Optimizer:
 
     def spread(self) -> None:
         """Copy loaded weights to all places where they are used."""
-        for one in self._updating:
-            one.spread()
+        for updating in self._updating:
+            updating.spread()
 
     def updated(self) -> Iterator[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]]:
         """(parameter, updated tensor, optimizer) of each parameter that is in no flat buffer."""
@@ -157,36 +159,36 @@ class Optimizer:
         """One buffer over the ranks that hold the same parameters; another over those that hold the same experts."""
         experts = self.experts
         routed = [] if experts is None else [one for one in parameters if experts.holds(one)]
-        others = [one for one in parameters if experts is None or not experts.holds(one)]
+        dense = [one for one in parameters if experts is None or not experts.holds(one)]
         replicas = self._replicas
-        layout, made = self.plan.layout, []
-        for group, copies in ((others, replicas), (routed, experts.copies if experts else replicas)):
+        layout, buffers = self.plan.layout, []
+        for group, copies in ((dense, replicas), (routed, experts.copies if experts else replicas)):
             how: dict[str, Any] = {
                 "sharded": layout.zero == 1,
                 "mean_over": layout.data_ranks,
                 "make": self._make,
             }
             if group:
-                apart = (
+                candidates = (
                     axis.buffer(bucket, group, copies, routed=group is routed, **how)
                     for axis in self.rank.axes
                 )
-                flat = next((one for one in apart if one is not None), None)
-                made.append(flat or FlatParameters(group, copies, **how))
-        return made
+                flat = next((one for one in candidates if one is not None), None)
+                buffers.append(flat or FlatParameters(group, copies, **how))
+        return buffers
 
     def _connect_lamb(self) -> WholeNorms:
         """Tell the LAMB optimizers of this rank which parameters their elements belong to; every rank must call it."""
         layout = self.plan.layout
         axes = ("copy", "shard", "tp") if self.experts else ("shard", "tp") if layout.zero else ("tp",)
-        alone = self.mesh["tp"].get_group() if axes == ("tp",) and layout.tp > 1 else None
-        group = alone or make_group_over(layout, axes)
+        tensor_group = self.mesh["tp"].get_group() if axes == ("tp",) and layout.tp > 1 else None
+        group = tensor_group or make_group_over(layout, axes)
         ranks = 1 if group is None else dist.get_world_size(group)
         copies = [ranks // self.splits(parameter) for parameter in self.parameters]
         norms = WholeNorms(self.parameters, copies, group, self._join, self.mesh.device_type)
-        for one, slices in zip(self.optimizers, self._slices(), strict=True):
-            assert isinstance(one, Lamb)
-            one.connect(norms, slices)
+        for optimizer, slices in zip(self.optimizers, self._slices(), strict=True):
+            assert isinstance(optimizer, Lamb)
+            optimizer.connect(norms, slices)
         return norms
 
     def _slices(self) -> list[list[Slice]]:
@@ -205,12 +207,12 @@ class Optimizer:
 
         With rate η and decay λ an update makes x (1 − ηλ) of x, less its step, and of x + ηλ / (1 − ηλ) that and ηλ.
         """
-        named = (one for part in self.rank.parts for one in part.named_parameters())
-        gains = {id(parameter) for name, parameter in named if is_gain(name)}
-        for one, slices in zip(self.optimizers, self._slices(), strict=True):
-            mine = [part for part in slices if id(part.parameter) in gains]
-            if mine and isinstance(one, torch.optim.AdamW):
-                one.register_step_pre_hook(partial(_raise_gains, mine))
+        parameters = (optimizer for part in self.rank.parts for optimizer in part.named_parameters())
+        gains = {id(parameter) for name, parameter in parameters if is_gain(name)}
+        for optimizer, slices in zip(self.optimizers, self._slices(), strict=True):
+            gain_slices = [part for part in slices if id(part.parameter) in gains]
+            if gain_slices and isinstance(optimizer, torch.optim.AdamW):
+                optimizer.register_step_pre_hook(partial(_raise_gains, gain_slices))
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         rate = self.options.rate.peak
@@ -247,31 +249,31 @@ class Optimizer:
 
     def _norms(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
         """(parameter, this rank's gradient, its norm, split over replicas), in the order of parameters."""
-        found: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
+        entries: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
         for flat in self.flats:
             split = int(flat.shards > 1)
             for (parameter, gradient), norm in zip(flat.reduced, flat.norms(), strict=True):
-                found.append((parameter, gradient, norm, split))
-        found += self._norms_of_shards()
-        return sorted(found, key=lambda one: self._order[id(one[0])])
+                entries.append((parameter, gradient, norm, split))
+        entries += self._norms_of_shards()
+        return sorted(entries, key=lambda entry: self._order[id(entry[0])])
 
     def _norms_of_shards(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
         """The same for parameters in no flat buffer; gradients of streamed blocks are on the host."""
-        found: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
+        entries: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
         for gradients in self._shards_by_device():
             norms = torch._foreach_norm([gradient for _, gradient in gradients], dtype=torch.float32)
             for (parameter, gradient), norm in zip(gradients, norms, strict=True):
-                found.append((parameter, gradient, norm, self._over_replicas[id(parameter)]))
-        return found
+                entries.append((parameter, gradient, norm, self._over_replicas[id(parameter)]))
+        return entries
 
     def _shards_by_device(self) -> list[list[tuple[nn.Parameter, Tensor]]]:
         """(parameter, this rank's gradient) without flat buffers, those on one device together."""
-        found: dict[torch.device, list[tuple[nn.Parameter, Tensor]]] = {}
+        shards: dict[torch.device, list[tuple[nn.Parameter, Tensor]]] = {}
         for parameter in [] if self.flats else self.parameters:
             if parameter.grad is not None:
                 gradient = local(parameter.grad)
-                found.setdefault(gradient.device, []).append((parameter, gradient))
-        return list(found.values())
+                shards.setdefault(gradient.device, []).append((parameter, gradient))
+        return list(shards.values())
 
     def _scale(self, factor: float) -> None:
         for flat in self.flats:
@@ -283,15 +285,20 @@ class Optimizer:
 def _raise_gains(slices: Sequence[Slice], optimizer: torch.optim.Optimizer, *_: Any) -> None:
     group = optimizer.param_groups[0]
     decay = group["lr"] * group["weight_decay"]
-    for one in slices:
-        if one.updated.grad is not None:
-            one.of(one.updated).add_(decay / (1 - decay))
+    for piece in slices:
+        if piece.updated.grad is not None:
+            piece.of(piece.updated).add_(decay / (1 - decay))
 
 
 def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:
     """What is trained."""
-    every = {id(one): one for part in parts for one in part.parameters() if one.requires_grad}
-    return list(every.values())
+    parameters = {
+        id(parameter): parameter
+        for part in parts
+        for parameter in part.parameters()
+        if parameter.requires_grad
+    }
+    return list(parameters.values())
 
 
 def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -300,7 +307,11 @@ def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     for parameter in parameters:
         key = hash(parameter.device_mesh) if isinstance(parameter, DTensor) else 0
         kinds.setdefault(key, []).append(parameter)
-    return [kind[at : at + _TOGETHER] for kind in kinds.values() for at in range(0, len(kind), _TOGETHER)]
+    return [
+        kind[at : at + _NORMS_AT_ONCE]
+        for kind in kinds.values()
+        for at in range(0, len(kind), _NORMS_AT_ONCE)
+    ]
 
 
 def _split_over(parameter: Tensor, mesh: DeviceMesh) -> int:
@@ -309,5 +320,5 @@ def _split_over(parameter: Tensor, mesh: DeviceMesh) -> int:
         return 0
     names = parameter.device_mesh.mesh_dim_names or ()
     axis = (mesh.mesh_dim_names or ("",))[0]
-    placed = dict(zip(names, parameter.placements, strict=True))
-    return int(axis in placed and not placed[axis].is_replicate())
+    placements = dict(zip(names, parameter.placements, strict=True))
+    return int(axis in placements and not placements[axis].is_replicate())

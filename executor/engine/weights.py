@@ -32,12 +32,12 @@ _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 @contextmanager
 def made_of(dtype: torch.dtype) -> Iterator[None]:
     """Make parameters of this type inside the block."""
-    before = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(default_dtype)
 
 
 def make_room(part: Transformer, device: torch.device, on_host: Collection[str], *, flat: bool) -> None:
@@ -55,26 +55,26 @@ def make_room(part: Transformer, device: torch.device, on_host: Collection[str],
     def with_memory(tensor: Tensor) -> Tensor:
         if not tensor.is_meta:  # tied to one that was brought before
             return tensor
-        mine = held(tensor)
+        shard = held(tensor)
         if id(tensor) in away and device.type == "cuda":
-            return as_part(pinned_zeros(mine.numel(), mine.dtype).view(mine.shape), tensor)
-        where = torch.device("cpu") if id(tensor) in away else device
-        return as_part(torch.empty(mine.shape, dtype=mine.dtype, device=where), tensor)
+            return as_part(pinned_zeros(shard.numel(), shard.dtype).view(shard.shape), tensor)
+        memory = torch.device("cpu") if id(tensor) in away else device
+        return as_part(torch.empty(shard.shape, dtype=shard.dtype, device=memory), tensor)
 
     # as `to_empty` does, of which `fully_shard` knows: what is pinned it leaves as it is
     part._apply(with_memory)  # type: ignore[no-untyped-call]
 
 
 def _await_buffers(part: nn.Module, device: torch.device) -> None:
-    made: dict[int, nn.Parameter] = {}
+    parameters: dict[int, nn.Parameter] = {}
     for module in part.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            if id(parameter) not in made:
+            if id(parameter) not in parameters:
                 shape = held(parameter).shape
                 single = () if parameter.requires_grad else shape
-                mine = torch.empty(single, dtype=parameter.dtype, device=device).expand(shape)
-                made[id(parameter)] = nn.Parameter(as_part(mine, parameter), parameter.requires_grad)
-            module.register_parameter(name, made[id(parameter)])
+                shard = torch.empty(single, dtype=parameter.dtype, device=device).expand(shape)
+                parameters[id(parameter)] = nn.Parameter(as_part(shard, parameter), parameter.requires_grad)
+            module.register_parameter(name, parameters[id(parameter)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,13 @@ def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
 class Owned:
     """What this rank updates of a parameter: elements of `tensor`, flat, from `start` on."""
 
-    named: Named
+    place: Named
     boxes: list[Box]
     """Of the whole, in their order in the tensor."""
     tensor: nn.Parameter
     start: int
     optimizer: torch.optim.Optimizer
-    same: dist.ProcessGroup | None
+    holders: dist.ProcessGroup | None
     """The ranks that update the same elements; None: this one alone."""
 
     def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
@@ -121,23 +121,25 @@ def owned(optimizer: Optimizer, names: dict[int, Named]) -> Iterator[Owned]:
     """What this rank updates, parameter by parameter."""
     for flat in optimizer.flats:
         for parameter, begin, end, start in flat.owned():
-            named = names[id(parameter)]
-            boxes = _boxes(parameter, named, begin, end)
-            yield Owned(named, boxes, flat.shard, start, flat.optimizer, flat.same)
+            place = names[id(parameter)]
+            boxes = _boxes(parameter, place, begin, end)
+            yield Owned(place, boxes, flat.shard, start, flat.optimizer, flat.same)
     for parameter, updated, of in [] if optimizer.flats else optimizer.updated():
-        named = names[id(parameter)]
-        boxes = _boxes(parameter, named, 0, local(updated.detach()).numel())
-        yield Owned(named, boxes, updated, 0, of, optimizer.same_shard(parameter))
+        place = names[id(parameter)]
+        boxes = _boxes(parameter, place, 0, local(updated.detach()).numel())
+        yield Owned(place, boxes, updated, 0, of, optimizer.same_shard(parameter))
 
 
 def frozen(parts: Sequence[nn.Module], names: dict[int, Named]) -> Iterator[tuple[Named, Box, Tensor]]:
     """What this rank holds of parameters that nothing updates: the box of the whole, and its values."""
     for parameter in {id(one): one for part in parts for one in part.parameters()}.values():
-        named = names[id(parameter)]
+        place = names[id(parameter)]
         values = local(parameter.detach())
-        apart = parameter.requires_grad or not parameter.is_floating_point()  # bytes of what is quantised
-        for box in [] if apart else _boxes(parameter, named, 0, values.numel()):
-            yield named, box, values.view(box.sizes)
+        is_left_out = (
+            parameter.requires_grad or not parameter.is_floating_point()
+        )  # bytes of what is quantised
+        for box in [] if is_left_out else _boxes(parameter, place, 0, values.numel()):
+            yield place, box, values.view(box.sizes)
 
 
 def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.ProcessGroup | None) -> None:
@@ -149,29 +151,29 @@ def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.Proce
             codes, *scales = (local(one.detach()) for one in module.stored)
             part_of, first = module.part, _first_row(module.weight)
             sizes = (len(codes), part_of.columns)
-            mine = torch.empty(sizes, device=codes.device)
+            weights = torch.empty(sizes, device=codes.device)
             box = Box((part_of.row + first, part_of.column), sizes)
-            values.fill(f"{_plain(name)}.weight", part_of.whole, box, mine)
-            found, own, whole = part_of.quantised(mine, first, group)
-            codes.copy_(found)
-            scales[0].copy_(own)
-            if whole is not None:
-                scales[1].copy_(whole[_first_row(module.stored[2]) :][: len(scales[1])])
+            values.fill(f"{_plain(name)}.weight", part_of.whole, box, weights)
+            quantised_codes, block_scales, second_scales = part_of.quantised(weights, first, group)
+            codes.copy_(quantised_codes)
+            scales[0].copy_(block_scales)
+            if second_scales is not None:
+                scales[1].copy_(second_scales[_first_row(module.stored[2]) :][: len(scales[1])])
 
 
 def _first_row(parameter: Tensor) -> int:
     return box_here(parameter).offsets[0] if isinstance(parameter, DTensor) else 0
 
 
-def _boxes(parameter: nn.Parameter, named: Named, begin: int, end: int) -> list[Box]:
+def _boxes(parameter: nn.Parameter, place: Named, begin: int, end: int) -> list[Box]:
     """Elements `begin` to `end` − 1 of the local tensor, as boxes of the whole."""
-    mine = (
+    shard = (
         box_here(parameter)
         if isinstance(parameter, DTensor)
         else Box((0,) * parameter.dim(), parameter.shape)
     )
     return [
-        box.shifted(mine.offsets).shifted(named.offsets) for box in boxes_of_range(mine.sizes, begin, end)
+        box.shifted(shard.offsets).shifted(place.offsets) for box in boxes_of_range(shard.sizes, begin, end)
     ]
 
 
@@ -186,11 +188,11 @@ def box_here(tensor: DTensor) -> Box:
     place = tensor.device_mesh.get_coordinate()
     assert place is not None
     split = zip(tensor.placements, place, tensor.device_mesh.shape, strict=True)
-    for placement, mine, ranks in sorted(split, key=lambda one: isinstance(one[0], _StridedShard)):
+    for placement, rank_place, ranks in sorted(split, key=lambda entry: isinstance(entry[0], _StridedShard)):
         if isinstance(placement, (Shard, _StridedShard)):
             dim = placement.dim
-            each = -(-sizes[dim] // ranks)
-            begin, end = (min(at * each, sizes[dim]) for at in (mine, mine + 1))
+            share = -(-sizes[dim] // ranks)
+            begin, end = (min(at * share, sizes[dim]) for at in (rank_place, rank_place + 1))
             offsets[dim], sizes[dim] = offsets[dim] + begin, end - begin
     return Box(tuple(offsets), tuple(sizes))
 

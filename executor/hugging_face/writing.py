@@ -251,11 +251,11 @@ class _Writing:
         engine = self.engine
         tied = engine.plan.model.tied_embeddings
         for one in owned(engine.optimizer, engine.names):
-            copied = original(one.named.name, tied=tied) != one.named.name
-            if copied or (one.same is not None and dist.get_rank(one.same) > 0):
+            copied = original(one.place.name, tied=tied) != one.place.name
+            if copied or (one.holders is not None and dist.get_rank(one.holders) > 0):
                 continue
             for box, piece in one.pieces(local(one.tensor.detach())):
-                self._write_box(one.named.name, box, piece)
+                self._write_box(one.place.name, box, piece)
         if isinstance(self.names, Names):  # of those that hold the same, each writes the same
             for named, box, values in frozen(engine.parts, engine.names):
                 if self.source is not None:  # which may have more bits than products

@@ -84,11 +84,11 @@ class TransformerState:
         for one in owned(self.engine.optimizer, self.engine.names):
             states = {"weights": local(one.tensor.detach())} | _states(one.optimizer, one.tensor)
             for kind, tensor in states.items():
-                key = f"{kind}.{one.named.name}"
+                key = f"{kind}.{one.place.name}"
                 if tensor.dim() == 0:
-                    contents[key] = unsplit(tensor, one.same)
+                    contents[key] = unsplit(tensor, one.holders)
                     continue
-                contents.setdefault(key, RankTensor(one.named.shape, tensor.dtype, holders=one.same))
+                contents.setdefault(key, RankTensor(one.place.shape, tensor.dtype, holders=one.holders))
                 contents[key].pieces += [Piece(box, values) for box, values in one.pieces(tensor)]
         if self.engine.plan.training.tuning is None:  # beside adapters they come from where they came from
             for named, box, values in frozen(self.engine.parts, self.engine.names):

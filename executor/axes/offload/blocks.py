@@ -61,7 +61,9 @@ class StatesOnHost(FlatParameters):
 
     resident = False
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, host: HostPart, **how: Any) -> None:
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], *arguments: Any, host: HostPart, **options: Any
+    ) -> None:
         self.host = host
         self._seen: set[int] = set()
         self.passes_done = 0
@@ -70,9 +72,9 @@ class StatesOnHost(FlatParameters):
         self._update: Future[None] | None = None
         self.when_passed: Callable[[], None] = lambda: None
         """Called when all gradients of a backward pass have come."""
-        super().__init__(parameters, *where, **how)
+        super().__init__(parameters, *arguments, **options)
         self._updater = HostOptimizer(
-            self.optimizer, [self.shard], how["make"], host.drive, weights=self._masters_apart
+            self.optimizer, [self.shard], options["make"], host.drive, weights=self._masters_apart
         )
 
     @property
@@ -81,8 +83,8 @@ class StatesOnHost(FlatParameters):
         return True
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
-        mine = fp32_weights(self.host.link, self.host.drive, len(self.share_gradient), pinned=True)
-        return nn.Parameter(mine), self.share_gradient
+        weights = fp32_weights(self.host.link, self.host.drive, len(self.share_gradient), pinned=True)
+        return nn.Parameter(weights), self.share_gradient
 
     def reduce(self) -> None:
         if not self._reduced:
@@ -126,17 +128,17 @@ class StatesOnHost(FlatParameters):
         self._seen.clear()
 
     def spread(self) -> None:
-        mine = self.weights[self._mine]
+        own_weights = self.weights[self._own_range]
         source = self._updated_weights()
-        if source.dtype != mine.dtype:
-            slot = self.host.outgoing.take(mine.numel())
+        if source.dtype != own_weights.dtype:
+            slot = self.host.outgoing.take(own_weights.numel())
             self.host.link.on_host(partial(slot.buffer.copy_, source)).result()  # it has more threads
-            slot.arrival = self.host.link.up(mine, slot.buffer)
+            slot.arrival = self.host.link.up(own_weights, slot.buffer)
             slot.arrival.before_computing()
         else:
-            self.host.link.up(mine, source).before_computing()
+            self.host.link.up(own_weights, source).before_computing()
         if self.shards > 1:
-            dist.all_gather_into_tensor(self.weights, mine, group=self.group)
+            dist.all_gather_into_tensor(self.weights, own_weights, group=self.group)
 
     def _updated_weights(self) -> Tensor:
         """The updated share, which is about to be copied."""
@@ -251,10 +253,12 @@ class ParkedStates(FlatParameters):
 
     resident = False
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, link: HostLink, **how: Any) -> None:
-        super().__init__(parameters, *where, **how)
-        apart = self.shard.dtype != self.weights.dtype
-        self.parking = Parking(self.optimizer, [self.shard], link, masters=apart)
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], *arguments: Any, link: HostLink, **options: Any
+    ) -> None:
+        super().__init__(parameters, *arguments, **options)
+        has_masters = self.shard.dtype != self.weights.dtype
+        self.parking = Parking(self.optimizer, [self.shard], link, masters=has_masters)
 
     def finish_update(self) -> None:
         """Bring the states up, update, gather everyone's, park them again."""
@@ -354,13 +358,15 @@ class ShardedBlock:
 class StreamedBlock(StatesOnHost):
     """ZeRO-0 and 1 of a block whose weights are on the device for its passes only, its gradients for its backward."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, host: HostPart, **how: Any) -> None:
-        super().__init__(parameters, *where, host=host, **how)
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], *arguments: Any, host: HostPart, **options: Any
+    ) -> None:
+        super().__init__(parameters, *arguments, host=host, **options)
         self._coming: Arrival | None = None
-        self._sent = self._down = HERE
+        self._gradients_down = self._down = HERE
         self._norms: list[Tensor] = []
         self._adding: Future[None] | None = None
-        self._alone = dist.get_world_size(self.group) == 1 and self.copies is None
+        self._is_single = dist.get_world_size(self.group) == 1 and self.copies is None
         for buffer in (self.weights, self.gradients):
             _free(buffer)
 
@@ -368,11 +374,11 @@ class StreamedBlock(StatesOnHost):
         link = self.host.link
         self.host_weights = link.buffer(self.weights.numel(), self.weights.dtype)
         self.host_gradients = link.buffer(self.weights.numel(), torch.float32)
-        mine = self.host_weights[self._mine]
+        weights = self.host_weights[self._own_range]
         if self._masters_apart:
-            mine = fp32_weights(link, self.host.drive, len(mine), pinned=False)
-        shard = nn.Parameter(mine)
-        shard.grad = self.host_gradients[self._mine]
+            weights = fp32_weights(link, self.host.drive, len(weights), pinned=False)
+        shard = nn.Parameter(weights)
+        shard.grad = self.host_gradients[self._own_range]
         return shard, shard.grad
 
     @property
@@ -412,7 +418,7 @@ class StreamedBlock(StatesOnHost):
         if self.passes_done == 0:  # what lies there is of the step before
             self.host_gradients.zero_()
         assert self.shard.grad is not None
-        if self._alone:
+        if self._is_single:
             if self.mean_over > 1:
                 self._compute_on_host(self._average)
             return
@@ -445,17 +451,17 @@ class StreamedBlock(StatesOnHost):
             self._compute_on_host(self._write_weights)
         if self.shards == 1:
             return
-        mine = self.host_weights[self._mine]
+        own_weights = self.host_weights[self._own_range]
         _allocate(self.weights)
-        share = self.weights[self._mine]
-        self.host.link.up(share, mine).before_computing()
+        share = self.weights[self._own_range]
+        self.host.link.up(share, own_weights).before_computing()
         dist.all_gather_into_tensor(self.weights, share, group=self.group)
         self.host.link.down(self.host_weights, self.weights).on_host()
         _free(self.weights)
 
-    def _compute_on_host(self, what: Callable[[], object]) -> None:
+    def _compute_on_host(self, compute: Callable[[], object]) -> None:
         """Have the host's thread do it, whose operators have all of a rank's threads, and wait."""
-        self.host.link.on_host(what).result()
+        self.host.link.on_host(compute).result()
 
     def _updated(self) -> None:
         """Update the share, in the host's thread, which computes norms, too, as the update does not wait for them."""
@@ -477,9 +483,9 @@ class StreamedBlock(StatesOnHost):
 
     def _write_weights(self) -> None:
         """Write the updated share into the weights on the host, where these are in another precision."""
-        mine = self.host_weights[self._mine]
-        if self.shard.dtype != mine.dtype:
-            mine.copy_(self._updated_weights())
+        own_weights = self.host_weights[self._own_range]
+        if self.shard.dtype != own_weights.dtype:
+            own_weights.copy_(self._updated_weights())
 
     def _await_gradients(self) -> None:
         """Wait until the averaged gradient of the share is on the host."""
@@ -488,7 +494,7 @@ class StreamedBlock(StatesOnHost):
 
     def _await_sums(self) -> None:
         """Wait until the gradients of all passes are added up on the host."""
-        self._sent.on_host()
+        self._gradients_down.on_host()
         if self._adding is not None:
             self._adding.result()
 
@@ -505,7 +511,7 @@ class StreamedBlock(StatesOnHost):
             return
         link = self.host.link
         if self.passes_done == 1:
-            self._sent = link.down(self.host_gradients, self.gradients)
+            self._gradients_down = link.down(self.host_gradients, self.gradients)
         else:
             slot = self.host.incoming.take(self.gradients.numel())
             slot.arrival = link.down(slot.buffer, self.gradients)
@@ -513,7 +519,7 @@ class StreamedBlock(StatesOnHost):
         _free(self.gradients)
 
     def _add(self, slot: Slot) -> None:
-        self._sent.on_host()
+        self._gradients_down.on_host()
         slot.arrival.on_host()
         self.host_gradients.add_(slot.buffer)
 
@@ -548,8 +554,8 @@ class Window:
         for block, module in modules.items():
             module.register_forward_pre_hook(partial(self._before, "F", block))
             module.register_forward_hook(partial(self._after_forward, block))
-        for block, own in flats.items():
-            for flat in own:
+        for block, block_flats in flats.items():
+            for flat in block_flats:
                 flat.when_passed = partial(self._after_backward, block)
 
     def begin(self) -> None:

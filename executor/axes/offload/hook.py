@@ -61,7 +61,7 @@ class ActivationPool:
     def __init__(self, link: HostLink) -> None:
         self.link = link
         self._free: dict[int, list[tuple[Tensor, Arrival]]] = {}
-        self._before: weakref.ref[_SavedTensors] | None = None
+        self._earlier_block: weakref.ref[_SavedTensors] | None = None
 
     def offload(self, blocks: Iterable[nn.Module]) -> None:
         """Have blocks, in the order in which they run, keep their activations here; in place."""
@@ -83,13 +83,13 @@ class ActivationPool:
         self._free.setdefault(buffer.numel(), []).append((buffer, arrival))
 
     def _run(
-        self, block: nn.Module, forward: Callable[..., Tensor], *arguments: Any, first: bool, **named: Any
+        self, block: nn.Module, forward: Callable[..., Tensor], *arguments: Any, first: bool, **options: Any
     ) -> Tensor:
-        before = None if first or self._before is None else self._before()
-        saved = _SavedTensors(self, block, before)
-        self._before = weakref.ref(saved)
+        earlier_block = None if first or self._earlier_block is None else self._earlier_block()
+        saved = _SavedTensors(self, block, earlier_block)
+        self._earlier_block = weakref.ref(saved)
         with saved_tensors_hooks(saved.pack, lambda restore: restore()):
-            output = forward(*arguments, **named)
+            output = forward(*arguments, **options)
         if output.requires_grad:
             output.register_hook(lambda _: saved.bring_with_the_one_before())  # type: ignore[no-untyped-call]
         return output
@@ -98,8 +98,8 @@ class ActivationPool:
 class _SavedTensors:
     """The saved tensors of one block in one pass."""
 
-    def __init__(self, pool: ActivationPool, block: nn.Module, before: _SavedTensors | None) -> None:
-        self._pool, self._block, self._before = pool, block, before
+    def __init__(self, pool: ActivationPool, block: nn.Module, earlier_block: _SavedTensors | None) -> None:
+        self._pool, self._block, self._earlier_block = pool, block, earlier_block
         self._stored: dict[
             tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], weakref.ref[_Stored]]
         ] = {}
@@ -116,25 +116,25 @@ class _SavedTensors:
             names, context = tensor.__tensor_flatten__()
             parts = {name: getattr(tensor, name) for name in names}
             packed = {name: self.pack(part) for name, part in parts.items() if isinstance(part, Tensor)}
-            others = {name: part for name, part in parts.items() if name not in packed}  # such as a mesh
+            constants = {name: part for name, part in parts.items() if name not in packed}  # such as a mesh
 
             def wrap() -> Tensor:
-                inner = others | {name: restore() for name, restore in packed.items()}
-                made: Tensor = kind.__tensor_unflatten__(inner, context, size, stride)
-                return made
+                inner = constants | {name: restore() for name, restore in packed.items()}
+                tensor: Tensor = kind.__tensor_unflatten__(inner, context, size, stride)
+                return tensor
 
             return wrap
         storage = tensor.untyped_storage()
         small = storage.nbytes() < _LEAST_BYTES
         if small or tensor.device.type != self._pool.link.device.type or self._is_parameter(storage):
-            same = tensor.detach()
-            return lambda: same
+            detached = tensor.detach()
+            return lambda: detached
         stored = self._stored_once(tensor, storage)
         return lambda: stored.on_device().view(dtype).as_strided(size, stride, offset)
 
     def bring_with_the_one_before(self) -> None:
         """Copy the block's activations up for its backward pass, and begin with those of the block before it."""
-        for saved in (self, self._before):
+        for saved in (self, self._earlier_block):
             for stored in () if saved is None else saved._all:
                 if (one := stored()) is not None:
                     one.begin()
@@ -146,8 +146,8 @@ class _SavedTensors:
     def _stored_once(self, tensor: Tensor, storage: torch.UntypedStorage) -> _Stored:
         key = (storage._cdata, tensor._version)
         if key in self._stored:
-            alive, found = self._stored[key]
-            stored = found()
+            alive, reference = self._stored[key]
+            stored = reference()
             if alive() is storage and stored is not None:
                 return stored
         stored = _Stored(self._pool, tensor.detach())
@@ -163,9 +163,9 @@ class _Stored:
         self._pool, self._device = pool, tensor.device
         # by views alone: fake tensors never let go of a storage that was an argument of an operator
         elements = tensor.untyped_storage().nbytes() // tensor.itemsize
-        whole = tensor.as_strided((elements,), (1,), 0).view(torch.uint8)
-        self._buffer = pool.take(whole.numel())
-        self._down = pool.link.down(self._buffer, whole)
+        storage = tensor.as_strided((elements,), (1,), 0).view(torch.uint8)
+        self._buffer = pool.take(storage.numel())
+        self._down = pool.link.down(self._buffer, storage)
         self._up = HERE
         self._values: Tensor | None = None
 
@@ -245,9 +245,9 @@ class OffloadAxis(Axis):
             self._parkings.append(parked.parking)
             return parked
         kind = StreamedBlock if lives == "streamed" else StatesOnHost
-        made = kind(parameters, copies, host=replace(self._host, link=link), **how)
-        self._on_host.setdefault(bucket, []).append(made)
-        return made
+        buffer = kind(parameters, copies, host=replace(self._host, link=link), **how)
+        self._on_host.setdefault(bucket, []).append(buffer)
+        return buffer
 
     def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
         assert isinstance(bucket, int)
@@ -304,9 +304,9 @@ class OffloadAxis(Axis):
         ranks = self._ranks_here
         channels = channel_seconds(plan.question, columns)
 
-        def steps(*same: str, **names: str) -> dict[str, Any]:
+        def steps(*counts: str, **names: str) -> dict[str, Any]:
             """Fields of a report, the counts of the same name or another of each step."""
-            pairs = [*zip(same, same, strict=True), *names.items()]
+            pairs = [*zip(counts, counts, strict=True), *names.items()]
             return {name: tuple(getattr(step, count) for step in self._steps) for name, count in pairs}
 
         host = HostReport(
@@ -333,8 +333,8 @@ class OffloadAxis(Axis):
 
     def _rounded_up(self) -> int:
         """Bytes that torch's allocator of pinned memory has beyond the gradients of streamed shards, which it holds."""
-        shards = [one for block in self.sharded if block.lives == "streamed" for one in block.parameters]
+        shards = [shard for block in self.sharded if block.lives == "streamed" for shard in block.parameters]
         if not shards or self.rank.device.type != "cuda":
             return 0
-        held = sum(torch.float32.itemsize * local(one.detach()).numel() for one in shards)
-        return max(0, int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)) - held)
+        shard_bytes = sum(torch.float32.itemsize * local(shard.detach()).numel() for shard in shards)
+        return max(0, int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)) - shard_bytes)
