@@ -26,7 +26,7 @@ def replay(cache: HottestRows | CachedSets, ids: np.ndarray) -> None:
     batches = torch.from_numpy(ids).split(BATCH)
     for place, batch in enumerate(batches):
         if place == len(batches) - COUNTED // BATCH:
-            cache.counts = type(cache.counted)()
+            cache.counts = type(cache.counts)()
         cache.look_up(Bags(batch, torch.ones(len(batch), dtype=torch.int32)))
 
 

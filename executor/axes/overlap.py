@@ -46,7 +46,7 @@ def posts_ahead(layout: Layout) -> bool:
 class BlockBehindCompute(FlatParameters):
     """A buffer whose collectives are started early and waited for late."""
 
-    def __init__(self, *given: Any, microbatches: int, **how: Any) -> None:
+    def __init__(self, *arguments: Any, microbatches: int, **options: Any) -> None:
         self._microbatches = microbatches
         self._missing: dict[int, int] = {}
         """How many microbatches' gradients each parameter waits for."""
@@ -55,7 +55,7 @@ class BlockBehindCompute(FlatParameters):
         """Over groups of replicas, where there are several."""
         self._gathering: dist.Work | None = None
         self.in_order: OrderedReductions | None = None
-        super().__init__(*given, **how)
+        super().__init__(*arguments, **options)
         self._expect()
 
     @property
@@ -102,9 +102,9 @@ class BlockBehindCompute(FlatParameters):
 
     def pending_shares(self) -> list[Tensor]:
         """This rank's reduced gradients that tensor ranks must still add up; returned once."""
-        found = [gradient for parameter, gradient in self.reduced if id(parameter) in self._pending]
+        gradients = [gradient for parameter, gradient in self.reduced if id(parameter) in self._pending]
         self._pending.clear()
-        return found
+        return gradients
 
     def finish_update(self) -> None:
         super().finish_update()
@@ -112,11 +112,13 @@ class BlockBehindCompute(FlatParameters):
 
     def spread(self) -> None:
         self.arrive()
-        mine = self.weights[self._own_range]
+        own_weights = self.weights[self._own_range]
         if self.weights.dtype != self.shard.dtype:
-            mine.copy_(self.shard.detach())
+            own_weights.copy_(self.shard.detach())
         if self.shards > 1:
-            self._gathering = dist.all_gather_into_tensor(self.weights, mine, group=self.group, async_op=True)
+            self._gathering = dist.all_gather_into_tensor(
+                self.weights, own_weights, group=self.group, async_op=True
+            )
 
     def arrive(self) -> None:
         """Wait until all weights are there."""
@@ -135,9 +137,9 @@ class BlockBehindCompute(FlatParameters):
     def _accumulate(self, parameter: nn.Parameter) -> None:
         assert self._reducing is None, "a gradient came after all were there"
         super()._accumulate(parameter)
-        left = self._missing.pop(id(parameter)) - 1
-        if left:
-            self._missing[id(parameter)] = left
+        remaining = self._missing.pop(id(parameter)) - 1
+        if remaining:
+            self._missing[id(parameter)] = remaining
         elif not self._missing and self.in_order is not None:
             self.in_order.go_on()
 
@@ -210,20 +212,20 @@ class OverlapAxis(Axis):
             return None
         group = self._of_experts if routed else self._group
         assert group is not None
-        own = BlockBehindCompute(
+        flat = BlockBehindCompute(
             parameters, replace(copies, shard=group), microbatches=self.rank.share.microbatches, **how
         )
-        self._flats.append(own)
-        return own
+        self._flats.append(flat)
+        return flat
 
     def connect(self) -> None:
         """Order the buffers, and have every part of the model wait for its weights."""
         self._order = OrderedReductions(self._flats[::-1])
         for part in self.rank.parts if self._of_data else ():
             needed: dict[str, dict[int, BlockBehindCompute]] = {}
-            holders = {id(one): flat for flat in self._flats for one in flat.parameters}
-            for bucket, one in _buckets(part):
-                if (flat := holders.get(id(one))) is not None:
+            holders = {id(parameter): flat for flat in self._flats for parameter in flat.parameters}
+            for bucket, parameter in _buckets(part):
+                if (flat := holders.get(id(parameter))) is not None:
                     needed.setdefault(bucket, {})[id(flat)] = flat
 
             def before(bucket: str, needed: dict[str, dict[int, BlockBehindCompute]] = needed) -> None:
@@ -247,9 +249,9 @@ class OverlapAxis(Axis):
         views = [view for flat in self._flats for view in flat.pending_shares()]
         if not views:
             return
-        together = torch.cat(views)
-        dist.all_reduce(together, group=self.rank.mesh["tp"].get_group())
-        for view, total in zip(views, torch.split(together, [len(view) for view in views]), strict=True):
+        message = torch.cat(views)
+        dist.all_reduce(message, group=self.rank.mesh["tp"].get_group())
+        for view, total in zip(views, torch.split(message, [len(view) for view in views]), strict=True):
             view.copy_(total)
 
     def arrive(self) -> None:

@@ -86,13 +86,13 @@ class PipelineStep:
         self.first, self.last = first, last
         self.loss_inside = loss_inside
 
-    def step(self, inputs: Sequence[Tensor], targets_BS: Tensor, named: Mapping[str, Tensor]) -> float:
+    def step(self, inputs: Sequence[Tensor], targets_BS: Tensor, text_inputs: Mapping[str, Tensor]) -> float:
         """Forward and backward of every microbatch; their losses added up on the last stage, else 0.
 
         What is given by its name is for the stage that joins images and text.
         """
         losses: list[Tensor] = []
-        inside: dict[str, Any] = {**named} if self.joins else {}
+        inside: dict[str, Any] = {**text_inputs} if self.joins else {}
         inputs = inputs if self.first else ()
         if self.last:
             inside |= {"targets_BS": targets_BS} if self.loss_inside else {}
@@ -113,16 +113,18 @@ def make_pipeline(
     plan, layout, microbatches = rank.plan, rank.layout, rank.share.microbatches
     fake = dist.get_backend(rank.mesh["pp"].get_group()) == "fake"
     kind = emulated_stage(_Stage, plan, rank.dtype) if fake else _Stage
-    made = [kind(rank, stage, take_gradients) for stage in rank.stages]
+    stages = [kind(rank, stage, take_gradients) for stage in rank.stages]
     engine = getattr(pipelining, schedule_named(layout.schedule).engine)
-    how: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
+    options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
     schedule: PipelineScheduleMulti | PipelineScheduleSingle
     if issubclass(engine, PipelineScheduleMulti):
-        schedule = engine([*made], microbatches, **how)
+        schedule = engine([*stages], microbatches, **options)
     elif posts_ahead(layout):
-        schedule = _posting_ahead(made, build(layout.schedule, layout.pp, layout.vpp, microbatches), **how)
+        schedule = _posting_ahead(
+            stages, build(layout.schedule, layout.pp, layout.vpp, microbatches), **options
+        )
     else:
-        schedule = engine(made[0], microbatches, **how)
+        schedule = engine(stages[0], microbatches, **options)
     first, last = 0 in rank.stages, layout.num_stages - 1 in rank.stages
     joins = any(part.embedding is not None for part in rank.parts)
     return PipelineStep(schedule, first=first, last=last, joins=joins, loss_inside=loss_inside)
@@ -159,12 +161,12 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 
         def _recv_meta(self, src_stage: int) -> Any:
             """Shapes that a neighbour would send: of its outputs, or of the gradients of its inputs."""
-            between = handed_on(plan, max(src_stage, self.stage_index), dtype)
+            boundary_tensors = handed_on(plan, max(src_stage, self.stage_index), dtype)
             if src_stage < self.stage_index:
-                activations = described.extract_tensor_metas(between)
+                activations = described.extract_tensor_metas(boundary_tensors)
                 return described._StageForwardMeta(forward_metas=activations)  # type: ignore[arg-type]
-            alike = tuple(one.detach() if one.requires_grad else None for one in between)
-            gradients = described.extract_tensor_metas(alike, allow_none=True)
+            gradient_tensors = tuple(one.detach() if one.requires_grad else None for one in boundary_tensors)
+            gradients = described.extract_tensor_metas(gradient_tensors, allow_none=True)
             return described._StageBackwardMeta(backward_metas=gradients)  # type: ignore[arg-type]
 
         def _send_meta(self, meta: Any, dst_stage: int) -> None:
@@ -172,15 +174,17 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 
         def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
             """Infer both at once, as torch before 2.13 does; stages of this rank pass their outputs on in `args`."""
-            given = args or handed_on(plan, self.stage_index, dtype)
-            self.inputs_meta = tuple(one.detach().to("meta") for one in given)
+            inputs = args or handed_on(plan, self.stage_index, dtype)
+            self.inputs_meta = tuple(one.detach().to("meta") for one in inputs)
             with torch.no_grad():
                 zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]
                 answer = self.submod(*zeros, **(kwargs or {}))
             outputs = tuple(one.to("meta") for one in (answer if isinstance(answer, tuple) else (answer,)))
             self._configure_outputs_meta(outputs)
-            here = self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
-            return outputs if here else ()
+            keeps_outputs = (
+                self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
+            )
+            return outputs if keeps_outputs else ()
 
         @torch.no_grad()
         def _create_noise(self, received: dict[int, tuple[Any, ...]]) -> None:

@@ -114,15 +114,15 @@ class SharedBatches:
             return tuple(torch.zeros(shape, dtype=torch.int64, device=rank.device) for shape in self._shapes)
         sizes = [prod(shape) for shape in self._shapes]
         if self._reads:
-            every = self._ahead.take(step)
+            flat_tokens = self._ahead.take(step)
         else:
-            every = torch.empty(sum(sizes), dtype=torch.int64, device=rank.device)
+            flat_tokens = torch.empty(sum(sizes), dtype=torch.int64, device=rank.device)
         if rank.context_group is not None and rank.place.tp == 0:
-            dist.broadcast(every, group=rank.context_group, group_src=0)
+            dist.broadcast(flat_tokens, group=rank.context_group, group_src=0)
         if rank.mesh["tp"].size() > 1:
-            dist.broadcast(every, group=rank.mesh["tp"].get_group(), group_src=0)
+            dist.broadcast(flat_tokens, group=rank.mesh["tp"].get_group(), group_src=0)
         return tuple(
-            one.view(shape) for one, shape in zip(torch.split(every, sizes), self._shapes, strict=True)
+            one.view(shape) for one, shape in zip(torch.split(flat_tokens, sizes), self._shapes, strict=True)
         )
 
     def _read(self, step: int) -> Tensor:
@@ -181,7 +181,7 @@ class Batches:
         else:
             header, self._tokens = open_tokens(Path(data), vocabulary)
             self.name, self._draw = header.sha256, self._of_folder
-            self._below, self._folder = header.vocabulary, data
+            self._vocabulary_size, self._folder = header.vocabulary, data
             require_a_sequence(header.tokens, self._length, data)
 
     def slice(self, step: int, rank: int, ranks: int) -> tuple[Tensor, ...]:
@@ -212,16 +212,16 @@ class Batches:
         if self.encoder is not None:
             inputs, targets = self._masked(windows[:, :-1], step, first, self.encoder)
             return torch.from_numpy(inputs), torch.from_numpy(targets)
-        both = torch.from_numpy(windows)
+        windows_tensor = torch.from_numpy(windows)
         if self.training.target_length is not None:
-            read, follows = torch.split(both, [*self.training.sequences], dim=1)
+            read, follows = torch.split(windows_tensor, [*self.training.sequences], dim=1)
             begun = torch.nn.functional.pad(follows[:, :-1], (1, 0))
             return read.contiguous(), begun, follows.contiguous()
         if self.tower is not None:
             places = (self.training.images or 1) * self.tower.features
-            both[:, 1 : places + 1] = NO_TARGET
-            return both[:, :-1].clamp(min=0), both[:, 1:].contiguous()
-        return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+            windows_tensor[:, 1 : places + 1] = NO_TARGET
+            return windows_tensor[:, :-1].clamp(min=0), windows_tensor[:, 1:].contiguous()
+        return windows_tensor[:, :-1].contiguous(), windows_tensor[:, 1:].contiguous()
 
     def _masked(
         self, tokens: Ints, step: int, first: int, encoder: Encoder
@@ -234,19 +234,19 @@ class Batches:
             draw = np.random.default_rng((self.seed, step, first + row))
             places = draw.permutation(length)[: encoder.masked_tokens(length)]
             fate = draw.random(len(places))
-            other = draw.integers(0, self.vocabulary, len(places))
+            random_tokens = draw.integers(0, self.vocabulary, len(places))
             mask = self.vocabulary - 1 if encoder.mask_token is None else encoder.mask_token
             targets[row, places] = tokens[row, places]
             inputs[row, places] = np.select(
-                [fate < _BECOME_MASKS, fate < _BECOME_OTHERS], [mask, other], tokens[row, places]
+                [fate < _BECOME_MASKS, fate < _BECOME_OTHERS], [mask, random_tokens], tokens[row, places]
             )
         return inputs, targets
 
     def _of_text(self, step: int, first: int, last: int) -> _Windows:
         """Draw windows from anywhere in the text."""
         draw = np.random.default_rng((self.seed, step))
-        most = len(self._tokens) - self._length
-        starts = draw.integers(0, most, self.training.global_batch)
+        last_start = len(self._tokens) - self._length
+        starts = draw.integers(0, last_start, self.training.global_batch)
         return self._windows(starts[first:last])
 
     def _of_folder(self, step: int, first: int, last: int) -> _Windows:
@@ -254,14 +254,16 @@ class Batches:
         sequence = self._length
         count = (len(self._tokens) - 1) // sequence
         places = step * self.training.global_batch + np.arange(first, last, dtype=np.uint64)
-        chosen = np.empty_like(places)
+        sequence_numbers = np.empty_like(places)
         for epoch in np.unique(places // np.uint64(count)):
             of_epoch = places // np.uint64(count) == epoch
-            chosen[of_epoch] = shuffled(places[of_epoch] % np.uint64(count), count, (self.seed, int(epoch)))
-        windows = self._windows(chosen.astype(np.int64) * sequence)
-        if (largest := int(windows.max())) >= self._below:
+            sequence_numbers[of_epoch] = shuffled(
+                places[of_epoch] % np.uint64(count), count, (self.seed, int(epoch))
+            )
+        windows = self._windows(sequence_numbers.astype(np.int64) * sequence)
+        if (largest := int(windows.max())) >= self._vocabulary_size:
             raise InputError(
-                f"`{self._folder}` has token {largest}; its header says that all are below {self._below}",
+                f"`{self._folder}` has token {largest}; its header says that all are below {self._vocabulary_size}",
                 hint="it was changed: make the folder again",
             )
         return windows
@@ -331,15 +333,18 @@ def text_tokens() -> npt.NDArray[np.uint8]:
 
     def drawn(count: int, kind: int, bits: int) -> list[int]:
         numbers = _mixed(np.arange(count, dtype=np.uint64) + np.uint64(kind << 32))
-        below = np.uint64(2) << (numbers % np.uint64(bits))
-        return ((numbers >> np.uint64(8)) % below).tolist()  # type: ignore[no-any-return]
+        limits = np.uint64(2) << (numbers % np.uint64(bits))
+        return ((numbers >> np.uint64(8)) % limits).tolist()  # type: ignore[no-any-return]
 
-    def joined(parts: list[str], kind: int, bits: int, between: str) -> list[str]:
+    def joined(parts: list[str], kind: int, bits: int, separator: str) -> list[str]:
         """2^bits texts of two or three of some parts."""
         count = 1 << bits
-        lengths, chosen = drawn(count, kind, 1), drawn(4 * count, kind + 1, (len(parts) - 1).bit_length())
+        lengths, parts_drawn = (
+            drawn(count, kind, 1),
+            drawn(4 * count, kind + 1, (len(parts) - 1).bit_length()),
+        )
         return [
-            between.join(parts[part] for part in chosen[4 * at : 4 * at + 2 + length])
+            separator.join(parts[part] for part in parts_drawn[4 * at : 4 * at + 2 + length])
             for at, length in enumerate(lengths)
         ]
 

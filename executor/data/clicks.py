@@ -81,12 +81,12 @@ class MadeUpClicks:
         draw = np.random.default_rng((self.seed, step))
         dense = draw.standard_normal((self.global_batch, self.model.dense_features))[first:last]
         chance = draw.random((self.global_batch, self.model.top_mlp[-1]))[first:last]
-        drawn = [self.ids(table, step, first, last) for table in range(len(self.tables))]
-        worth = self._worth(dense, drawn)
+        ids = [self.ids(table, step, first, last) for table in range(len(self.tables))]
+        worth = self._worth(dense, ids)
         labels = chance < 1.0 / (1.0 + np.exp(-_STRENGTH * worth))[:, None]
         return Clicks(
             torch.from_numpy(dense.astype(np.float32)),
-            [Bags(torch.from_numpy(values), torch.from_numpy(lengths)) for values, lengths in drawn],
+            [Bags(torch.from_numpy(values), torch.from_numpy(lengths)) for values, lengths in ids],
             torch.from_numpy(labels.astype(np.float32)),
         )
 
@@ -102,25 +102,25 @@ class MadeUpClicks:
 
     def _lengths(self, spec: TableSpec, draw: np.random.Generator) -> Ints:
         if self.jagged:
-            most = int(spec.pooling) if spec.combiner == "concat" else int(2 * spec.pooling)
-            return draw.integers(0, most + 1, self.global_batch)
+            longest = int(spec.pooling) if spec.combiner == "concat" else int(2 * spec.pooling)
+            return draw.integers(0, longest + 1, self.global_batch)
         low = int(spec.pooling)
         return low + (draw.random(self.global_batch) < spec.pooling - low).astype(np.int64)
 
-    def _worth(self, dense: Array, drawn: Sequence[tuple[Ints, npt.NDArray[np.int32]]]) -> Array:
+    def _worth(self, dense: Array, ids: Sequence[tuple[Ints, npt.NDArray[np.int32]]]) -> Array:
         """(b,) of variance about 1: half of it the dense features', half the tables'."""
         worth = dense @ hidden_worth(np.arange(dense.shape[1]), -1, self.seed) / max(1, dense.shape[1]) ** 0.5
-        for table, (values, lengths) in enumerate(drawn):
+        for table, (values, lengths) in enumerate(ids):
             bag = np.repeat(np.arange(len(lengths)), lengths)
             total = np.bincount(bag, hidden_worth(values, table, self.seed), minlength=len(lengths))
-            worth = worth + total / np.sqrt(np.maximum(lengths, 1) * len(drawn))
+            worth = worth + total / np.sqrt(np.maximum(lengths, 1) * len(ids))
         return np.asarray(worth / np.sqrt(2.0), dtype=np.float64)
 
 
 def row_at(places: Array, table: TableSpec) -> Ints:
     """Shares of all accesses in [0, 1), the rows used most first → the rows that they fall on."""
-    found = accesses_of(table).rows_for(places)
-    return np.asarray(found, dtype=np.int64).clip(0, table.rows - 1)
+    rows = accesses_of(table).rows_for(places)
+    return np.asarray(rows, dtype=np.int64).clip(0, table.rows - 1)
 
 
 def hidden_worth(rows: Ints, table: int, seed: int) -> Array:
@@ -219,9 +219,9 @@ class RecordedClicks:
             self.tables, self.table_names, zip(*of_ranks, strict=True), strict=True
         ):
             total = sum(count for count, _, _ in of_table)
-            met = [(sample, first_id) for count, sample, first_id in of_table if count]
-            if met:
-                sample, first_id = min(met)
+            strays = [(sample, first_id) for count, sample, first_id in of_table if count]
+            if strays:
+                sample, first_id = min(strays)
                 how = "modulo its rows" if table.out_of_range == "modulo" else "for its first row"
                 sentences.append(
                     f"table `{name}`: {total} ids out of 0 to {table.rows - 1} were taken {how};"
@@ -231,27 +231,32 @@ class RecordedClicks:
 
     def _bags(self, table: int, ids: Ints, present: Bools, samples: Ints) -> Bags:
         spec = self.tables[table]
-        beyond = present & ((ids < 0) | (ids >= spec.rows)) & (not spec.hashed)
-        if beyond.any():
-            at, stray = int(beyond.argmax()), self.strays[table]
+        out_of_range = present & ((ids < 0) | (ids >= spec.rows)) & (not spec.hashed)
+        if out_of_range.any():
+            at, stray = int(out_of_range.argmax()), self.strays[table]
             if not stray.count:
                 stray.first_id, stray.sample = int(ids[at]), int(samples[at]) + 1
-            stray.count += int(beyond.sum())
-            ids = np.where(beyond, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
+            stray.count += int(out_of_range.sum())
+            ids = np.where(out_of_range, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
         return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
 
     def _require_rows(self, ids: Ints, present: Bools, samples: Ints) -> None:
         """(b, tables) ids. Raises InputError where tables whose spec calls them mistakes have no row for some."""
         problems = []
         for table, spec in enumerate(self.tables):
-            mine = ids[:, table]
-            beyond = np.flatnonzero(present[:, table] & ((mine < 0) | (mine >= spec.rows)))
-            if spec.out_of_range == "error" and not spec.hashed and len(beyond):
-                at = int(beyond[0])
-                more = f", nor are {len(beyond) - 1} more of this step" if len(beyond) > 1 else ""
-                where = f"row {int(samples[at]) + 1}, table `{self.table_names[table]}`"
+            table_ids = ids[:, table]
+            out_of_range = np.flatnonzero(present[:, table] & ((table_ids < 0) | (table_ids >= spec.rows)))
+            if spec.out_of_range == "error" and not spec.hashed and len(out_of_range):
+                at = int(out_of_range[0])
+                others_in_words = (
+                    f", nor are {len(out_of_range) - 1} more of this step" if len(out_of_range) > 1 else ""
+                )
+                place = f"row {int(samples[at]) + 1}, table `{self.table_names[table]}`"
                 problems.append(
-                    Problem(where, f"id {int(mine[at])} is not between 0 and {spec.rows - 1}{more}")
+                    Problem(
+                        place,
+                        f"id {int(table_ids[at])} is not between 0 and {spec.rows - 1}{others_in_words}",
+                    )
                 )
         if problems:
             raise InputError(
@@ -303,9 +308,9 @@ def _require_one_id(path: Path, model: RecommenderSpec) -> None:
 
 def _require_clicked_or_not(path: Path, labels: Ints, samples: Ints) -> None:
     """Raises InputError where a label is neither 0 nor 1."""
-    wrong = np.flatnonzero((labels != 0) & (labels != 1))
-    if len(wrong):
-        at = int(wrong[0])
+    wrong_labels = np.flatnonzero((labels != 0) & (labels != 1))
+    if len(wrong_labels):
+        at = int(wrong_labels[0])
         raise InputError(
             f"{path.name}: row {int(samples[at]) + 1} has label {int(labels[at])}; a label is 0 or 1"
         )
@@ -326,5 +331,5 @@ def _line_starts(path: Path) -> Ints:
         while chunk := stream.read(_CHUNK):
             starts.append(np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + at + 1)
             at += len(chunk)
-    found = np.concatenate(starts)
-    return found if found[-1] == at else np.append(found, at)
+    line_starts = np.concatenate(starts)
+    return line_starts if line_starts[-1] == at else np.append(line_starts, at)

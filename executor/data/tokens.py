@@ -163,7 +163,7 @@ def _require_size(path: Path, header: TokenHeader) -> None:
 END = "<|end|>"
 """Ends every text."""
 BYTES = 256
-MOST = 1 << 20
+MAX_BYTE_PAIRS = 1 << 20
 """Entries of a vocabulary: four times the largest that people train with."""
 _LARGEST_BYTES = int(256 * MB)
 _MADE_ANEW = "it is not what meshwright tokens --bpe writes: make the folder again"
@@ -175,9 +175,9 @@ def learn_pairs(texts: Iterator[str], vocabulary: int) -> Any:
         raise InputError(
             f"{vocabulary} is no vocabulary of byte pairs: {BYTES} are bytes, and one ends a text"
         )
-    if vocabulary > MOST:
+    if vocabulary > MAX_BYTE_PAIRS:
         raise InputError(
-            f"{grouped(vocabulary)} byte pairs are more than any text has use for: {grouped(MOST)} at most"
+            f"{grouped(vocabulary)} byte pairs are more than any text has use for: {grouped(MAX_BYTE_PAIRS)} at most"
         )
     library = _library()
     tokenizer = _around(library, library.models.BPE())
@@ -208,17 +208,17 @@ def read_pairs(path: Path) -> Any:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"`{path}` is no tokenizer", hint=_MADE_ANEW) from None
     library = _library()
-    known = vocabulary.keys()
+    token_names = vocabulary.keys()
     numbered = all(type(number) is int for number in entries) and entries == list(range(len(entries)))
-    if len(raw) > _LARGEST_BYTES or len(entries) > MOST or not numbered:
-        what = "its vocabulary is not numbered from 0 on"
-    elif missing := {END, *library.pre_tokenizers.ByteLevel.alphabet()} - known:
-        what = f"its vocabulary lacks `{printable(min(missing))}`"
+    if len(raw) > _LARGEST_BYTES or len(entries) > MAX_BYTE_PAIRS or not numbered:
+        problem = "its vocabulary is not numbered from 0 on"
+    elif missing := {END, *library.pre_tokenizers.ByteLevel.alphabet()} - token_names:
+        problem = f"its vocabulary lacks `{printable(min(missing))}`"
     elif not all(_is_merge(pair, vocabulary) for pair in merges):
-        what = "it merges what is not in its vocabulary"
+        problem = "it merges what is not in its vocabulary"
     else:
         return _around(library, library.models.BPE(vocab=vocabulary, merges=merges))
-    raise InputError(f"`{path}` is no tokenizer: {what}", hint=_MADE_ANEW)
+    raise InputError(f"`{path}` is no tokenizer: {problem}", hint=_MADE_ANEW)
 
 
 def _is_merge(pair: tuple[Any, ...], vocabulary: Container[str]) -> bool:
@@ -323,7 +323,7 @@ def _files(texts: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for text in texts:
         files += sorted(path for path in text.rglob("*") if path.is_file()) if text.is_dir() else [text]
-    problems = [Problem(str(path), what) for path in files if (what := _obstacle(path))]
+    problems = [Problem(str(path), obstacle) for path in files if (obstacle := _obstacle(path))]
     if problems:
         raise InputError("not every text can be read", problems=problems)
     if not any(path.stat().st_size for path in files):

@@ -14,7 +14,7 @@ from cost_models.communication.topology import group_of
 from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.errors import HostError
 from cost_models.files.whole import temporary_folder
-from executor.doctor.readings import BETWEEN, LATENCY, LINK, MATMUL, MEMORY, Assumptions, Examination
+from executor.doctor.readings import BETWEEN_NODES, LATENCY, LINK, MATMUL, MEMORY, Assumptions, Examination
 from executor.microbenchmarks.calibrate import require_devices, result_of, run_workers
 from planner.plan import Plan
 
@@ -93,11 +93,11 @@ def assumptions_of(plan: Plan) -> Assumptions:
         MEMORY: 2.0 * sizes.copied_bytes / device.memory_rate,
     }
     cluster = question.cluster
-    pairs = {"": 1, BETWEEN: cluster.gpus_per_node}
-    for where, stride in pairs.items():
-        if _PAIR * stride > cluster.num_gpus or (not where and cluster.gpus_per_node < _PAIR):
+    pairs = {"": 1, BETWEEN_NODES: cluster.gpus_per_node}
+    for level, stride in pairs.items():
+        if _PAIR * stride > cluster.num_gpus or (not level and cluster.gpus_per_node < _PAIR):
             continue
         group = group_of(cluster, _PAIR, stride)
         for check, size in ((LINK, sizes.large_bytes), (LATENCY, sizes.small_bytes)):
-            seconds[check + where] = float(point_to_point_seconds(float(size), group, question.hardware)[0])
+            seconds[check + level] = float(point_to_point_seconds(float(size), group, question.hardware)[0])
     return Assumptions(seconds=seconds, bytes_needed=needed, known=question.hardware.tier != "datasheet")

@@ -62,8 +62,8 @@ class Sizes:
 
 def sizes_of(device: str) -> Sizes:
     """Sizes for a kind of device: `cpu` or `cuda`."""
-    said = yaml.safe_load((files("executor.doctor") / "sizes.yaml").read_text(encoding="utf-8"))[device]
-    return Sizes(**said | {"dtype": getattr(torch, said["dtype"])})
+    fields = yaml.safe_load((files("executor.doctor") / "sizes.yaml").read_text(encoding="utf-8"))[device]
+    return Sizes(**fields | {"dtype": getattr(torch, fields["dtype"])})
 
 
 Pairs = tuple[tuple[int, int], ...]
@@ -81,13 +81,13 @@ def rounds_of_pairs(ranks: int) -> list[Pairs]:
         [(first, first + half) for first in range(ranks // 2)],
     ]
     seen: set[frozenset[int]] = set()
-    kept: list[Pairs] = []
+    rounds_kept: list[Pairs] = []
     for pairs in rounds:
         fresh = [tuple(sorted(pair)) for pair in pairs if frozenset(pair) not in seen and len(set(pair)) == 2]
         seen |= {frozenset(pair) for pair in fresh}
         if fresh:
-            kept.append(tuple((low, high) for low, high in fresh))
-    return kept
+            rounds_kept.append(tuple((low, high) for low, high in fresh))
+    return rounds_kept
 
 
 def batched(pairs: Pairs, at_once: int | None) -> list[Pairs]:
@@ -101,9 +101,9 @@ Wrap = Callable[[str, tuple[int, ...], Call], Call]
 """Check, ranks it is of, what it times → what is timed in its place."""
 Times = dict[tuple[str, tuple[int, ...]], list[float]]
 """Check and ranks → the least time of each pass."""
-Alone = dict[tuple[str, tuple[int, ...]], tuple[Call, str]]
+RankChecks = dict[tuple[str, tuple[int, ...]], tuple[Call, str]]
 """Check and this rank → what is timed, and by which clock of a stopwatch."""
-_LOOKS, _AGREEING = 6, 3
+_MAX_LOOKS, _AGREEING = 6, 3
 """Where something looks slow, or a process is too noisy to be told so, everything is measured again, so often at most,
 until so many looks in turn find the same, be it nothing: passes add up."""
 
@@ -117,37 +117,37 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> readings.Examin
     """Measure this rank of the process group, and gather what all of them found; every rank calls it."""
     began = time.monotonic()
     sizes = sizes_of(device.type)
-    alone = _alone(device, sizes, wrap)
+    rank_checks = _alone(device, sizes, wrap)
     watch = Stopwatch(device=device, budget_seconds=sizes.budget_seconds)
     seconds: Times = {}
-    before, agree = set[tuple[str, tuple[int, ...]]](), 0
-    for look in range(_LOOKS):
+    earlier_findings, agree = set[tuple[str, tuple[int, ...]]](), 0
+    for look in range(_MAX_LOOKS):
         for number in range(sizes.passes):
-            _one_pass(watch, sizes, alone, wrap, seconds, turned=bool(number % 2))
+            _one_pass(watch, sizes, rank_checks, wrap, seconds, turned=bool(number % 2))
         seen = _gathered(device, sizes, seconds, time.monotonic() - began)
-        found = {(one.check, one.ranks) for one in judge(seen).findings}
-        agree = agree + 1 if found == before else 1
-        if agree == _AGREEING or (look == 0 and not found and is_calm(seen)):
+        findings = {(one.check, one.ranks) for one in judge(seen).findings}
+        agree = agree + 1 if findings == earlier_findings else 1
+        if agree == _AGREEING or (look == 0 and not findings and is_calm(seen)):
             break
-        before = found
+        earlier_findings = findings
     return seen.model_copy(update={"wrong": wrong_results(device)})
 
 
 def _one_pass(
-    watch: Stopwatch, sizes: Sizes, alone: Alone, wrap: Wrap, seconds: Times, *, turned: bool
+    watch: Stopwatch, sizes: Sizes, rank_checks: RankChecks, wrap: Wrap, seconds: Times, *, turned: bool
 ) -> None:
     """Add the least time of every check of this rank, and of the pairs that it is the first of.
 
     With `turned`, the pairs of a round come in the other order: one that follows a slow one looks slow itself.
     """
     dist.barrier()
-    for (check, ranks), (call, clock) in alone.items():
+    for (check, ranks), (call, clock) in rank_checks.items():
         seconds.setdefault((check, ranks), []).append(getattr(watch, clock)(call).quiet)
     for pairs in rounds_of_pairs(dist.get_world_size()):
-        for some in batched(pairs[::-1] if turned else pairs, sizes.pairs_at_once):
+        for pairs_at_once in batched(pairs[::-1] if turned else pairs, sizes.pairs_at_once):
             dist.barrier()
-            for check, ranks, least in _with_partner(watch, sizes, some, wrap):
-                seconds.setdefault((check, ranks), []).append(least)
+            for check, ranks, seconds_taken in _with_partner(watch, sizes, pairs_at_once, wrap):
+                seconds.setdefault((check, ranks), []).append(seconds_taken)
 
 
 def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -> readings.Examination:
@@ -159,28 +159,28 @@ def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -
         readings.LINK: float(sizes.large_bytes),
         readings.LATENCY: 1.0,
     }
-    mine = [
+    own_readings = [
         readings.Reading(check=check, ranks=ranks, seconds=tuple(found), work=work[check])
         for (check, ranks), found in seconds.items()
     ]
-    told: list[Any] = gather_json(
+    gathered: list[Any] = gather_json(
         {
             "host": _facts(device).model_dump_json(),
-            "readings": [reading.model_dump_json() for reading in mine],
+            "readings": [reading.model_dump_json() for reading in own_readings],
             "took": took,
         }
     )
     return readings.Examination(
         backend=dist.get_backend(),
-        hosts=tuple(readings.HostFacts.model_validate_json(one["host"]) for one in told),
+        hosts=tuple(readings.HostFacts.model_validate_json(answer["host"]) for answer in gathered),
         readings=tuple(
-            readings.Reading.model_validate_json(text) for one in told for text in one["readings"]
+            readings.Reading.model_validate_json(text) for answer in gathered for text in answer["readings"]
         ),
-        seconds=max(one["took"] for one in told),
+        seconds=max(answer["took"] for answer in gathered),
     )
 
 
-def _alone(device: torch.device, sizes: Sizes, wrap: Wrap) -> Alone:
+def _alone(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
     rank = (dist.get_rank(),)
     side = (sizes.side, sizes.side)
     left, right = (torch.randn(side, device=device).to(sizes.dtype) for _ in range(2))
@@ -214,7 +214,7 @@ def _with_partner(
 ) -> list[tuple[str, tuple[int, ...], float]]:
     """Seconds of one-way messages with this round's partner; the first of the two reports them."""
     rank = dist.get_rank()
-    found: list[tuple[str, tuple[int, ...], float]] = []
+    measured: list[tuple[str, tuple[int, ...], float]] = []
     for pair in pairs:
         if rank not in pair:
             continue
@@ -224,10 +224,10 @@ def _with_partner(
         ):
             message = torch.ones(size // 4, device=watch.device)
             call = wrap(check, pair, partial(there_and_back, message, pair))
-            least = watch.elapsed(call, repeats).quiet / 2
+            pair_seconds = watch.elapsed(call, repeats).quiet / 2
             if rank == pair[0]:
-                found.append((check, pair, least))
-    return found
+                measured.append((check, pair, pair_seconds))
+    return measured
 
 
 def _facts(device: torch.device) -> readings.HostFacts:
@@ -257,10 +257,10 @@ def _clock(device: torch.device) -> float | None:
 
 def main(wrap: Wrap = as_it_is) -> None:
     """Measure with the others; every rank writes what all of them found."""
-    given = worker_arguments(__doc__).parse_args()
-    with among_workers(given) as device:
+    arguments = worker_arguments(__doc__).parse_args()
+    with among_workers(arguments) as device:
         seen = examine_here(device, wrap)
-        result_of(given.folder, given.rank).write_text(seen.model_dump_json(), "utf-8")
+        result_of(arguments.folder, arguments.rank).write_text(seen.model_dump_json(), "utf-8")
 
 
 if __name__ == "__main__":

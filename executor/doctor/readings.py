@@ -91,13 +91,13 @@ def noise_of(readings: Sequence[Reading]) -> float:
     return statistics.median(reading.noise for reading in readings)
 
 
-LEAST = 0.1
+SLOW_SHARE = 0.1
 """Slower by less than this share is not reported: it is no reason to replace a node."""
 NOISE_WIDTHS = 3.0
 _CALM = 0.15
 """Slower by more than this share can be seen on a calm machine."""
 ALL = "all ranks"
-BETWEEN = " between nodes"
+BETWEEN_NODES = " between nodes"
 """Added to a check of a pair on two hosts."""
 _NEAR_HALF = 1.4826
 """Deviations of a normal distribution by the distance within which half of it is."""
@@ -166,8 +166,8 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
     findings = [_finding(one.ranks, one.check, 1.0, seen, than="") for one in seen.wrong]
     for check, readings in _by_check(seen).items():
         slow = _slow(readings, seen.hosts)
-        alone = len(readings[0].ranks) == 1
-        if alone:
+        is_single = len(readings[0].ranks) == 1
+        if is_single:
             findings += [_finding(reading.ranks, reading.check, share, seen) for reading, share in slow]
         else:
             findings += _of_pairs(check, readings, slow, seen)
@@ -177,7 +177,7 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
         if plan is not None and assumed is not None and plan.known:
             typical = _median([reading.least for reading in readings])
             share = typical / assumed - 1
-            if share > max(LEAST, NOISE_WIDTHS * noise):
+            if share > max(SLOW_SHARE, NOISE_WIDTHS * noise):
                 findings.append(_finding((), check, share, seen, than="the plan assumes"))
     for name, values in _facts(seen.hosts).items():
         typical = statistics.median_high(values)
@@ -185,7 +185,7 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
         findings += [
             _finding((rank,), name, 1 - value / typical, seen)
             for rank, value in enumerate(values)
-            if value < (1 - LEAST) * typical
+            if value < (1 - SLOW_SHARE) * typical
         ]
     if plan is not None:
         needed = plan.bytes_needed
@@ -199,12 +199,12 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
 
 def is_calm(seen: Examination) -> bool:
     """Whether every process has a check with so little noise that it would show a slow device."""
-    least: dict[int, float] = {}
+    lowest_noise: dict[int, float] = {}
     for check in OF_RANKS:
         for reading in seen.of(check):
             (rank,) = reading.ranks
-            least[rank] = min(least.get(rank, reading.noise), reading.noise)
-    return all(NOISE_WIDTHS * noise <= _CALM for noise in least.values())
+            lowest_noise[rank] = min(lowest_noise.get(rank, reading.noise), reading.noise)
+    return all(NOISE_WIDTHS * noise <= _CALM for noise in lowest_noise.values())
 
 
 def _median(values: Sequence[float]) -> float:
@@ -217,15 +217,15 @@ def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple
     kinds: dict[tuple[str, ...], list[Reading]] = {}
     for reading in readings:
         kinds.setdefault(_kind(reading, hosts), []).append(reading)
-    found = []
-    for alike in kinds.values():
-        median = _median([reading.least for reading in alike])
-        noise = max(noise_of(alike), _spread([reading.least / median for reading in alike]))
-        for reading in alike:
+    slow_readings = []
+    for kind in kinds.values():
+        median = _median([reading.least for reading in kind])
+        noise = max(noise_of(kind), _spread([reading.least / median for reading in kind]))
+        for reading in kind:
             share = reading.least / median - 1
-            if share > max(LEAST, NOISE_WIDTHS * noise, NOISE_WIDTHS * reading.noise):
-                found.append((reading, share))
-    return found
+            if share > max(SLOW_SHARE, NOISE_WIDTHS * noise, NOISE_WIDTHS * reading.noise):
+                slow_readings.append((reading, share))
+    return slow_readings
 
 
 def _spread(shares: Sequence[float]) -> float:
@@ -235,12 +235,14 @@ def _spread(shares: Sequence[float]) -> float:
 
 def _by_check(seen: Examination) -> dict[str, list[Reading]]:
     """Check → its readings; those of pairs on two hosts are checks of their own."""
-    found: dict[str, list[Reading]] = {}
+    readings_by_check: dict[str, list[Reading]] = {}
     for check in (*OF_RANKS, *OF_PAIRS):
         for reading in seen.of(check):
-            apart = len({seen.hosts[rank].host for rank in reading.ranks}) > 1
-            found.setdefault(check + BETWEEN if apart else check, []).append(reading)
-    return found
+            crosses_nodes = len({seen.hosts[rank].host for rank in reading.ranks}) > 1
+            readings_by_check.setdefault(check + BETWEEN_NODES if crosses_nodes else check, []).append(
+                reading
+            )
+    return readings_by_check
 
 
 def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
@@ -260,15 +262,15 @@ def _of_pairs(
     """Ranks all of whose pairs are slow, then slow pairs that these do not explain."""
     shares = {reading.ranks: share for reading, share in slow}
     members = sorted({rank for pair in shares for rank in pair})
-    named = []
+    slow_ranks = []
     for rank in members:
         pairs = [reading.ranks for reading in readings if rank in reading.ranks]
         if len(pairs) >= _FEWEST_PAIRS and all(pair in shares for pair in pairs):
-            named.append(rank)
-            least = min(shares[pair] for pair in pairs)
-            yield _finding((rank,), check, least, seen)
+            slow_ranks.append(rank)
+            slowest_share = min(shares[pair] for pair in pairs)
+            yield _finding((rank,), check, slowest_share, seen)
     for pair, share in shares.items():
-        if not set(pair) & set(named):
+        if not set(pair) & set(slow_ranks):
             yield _finding(pair, check, share, seen)
 
 

@@ -120,16 +120,17 @@ def _built_shards(plan: RecommenderPlan, rank: int) -> BuiltShards:
             engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, torch.device("meta"))
     except Exception as error:
         raise RunError(f"rank {rank} cannot be built: {error}") from error
-    held = engine.embeddings.holdings
+    holdings = engine.embeddings.holdings
     parts = plan.prediction.device_parts
     return BuiltShards(
         rank=rank,
-        slices=len(held),
-        rows=sum(one.held_rows for one in held),
+        slices=len(holdings),
+        rows=sum(one.held_rows for one in holdings),
         table_bytes=sum(
-            one.device.weights.nbytes + (0 if one.keys is None else one.keys.nbytes) for one in held.values()
+            one.device.weights.nbytes + (0 if one.keys is None else one.keys.nbytes)
+            for one in holdings.values()
         ),
-        state_bytes=sum(state.nbytes for one in held.values() for state in one.device.states.values()),
+        state_bytes=sum(state.nbytes for one in holdings.values() for state in one.device.states.values()),
         host_bytes=held_on_host(engine),
         dense_parameters=sum(one.numel() for one in engine.network.parameters()),
         predicted_table_bytes=parts["weights"][rank] + parts["hash tables"][rank],

@@ -105,8 +105,8 @@ class EmulationReport(AnyEmulation):
         """
         if not self.seconds or not self.on_planned_device:
             return None
-        more = sum(self.compute_seconds.values()) - sum(self.predicted_seconds.values())
-        return self.predicted.step_seconds + more
+        extra_seconds = sum(self.compute_seconds.values()) - sum(self.predicted_seconds.values())
+        return self.predicted.step_seconds + extra_seconds
 
 
 def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> EmulationReport:
@@ -134,12 +134,12 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
             f"rank {rank} (stage {stage})", needs, device, "--fake measures its memory without a device"
         )
     try:
-        with alone(rank, ranks), out_of_memory_by_part(device) as held:
+        with alone(rank, ranks), out_of_memory_by_part(device) as engines:
             if fake:
                 memory, seconds, offloaded = _sizes(plan, device), {}, {}
             else:
                 engine = Engine(plan, device, EngineOptions(compile=plan.stack.compiled))
-                held.append(engine)
+                engines.append(engine)
                 seconds = _timed(engine, steps)
                 memory, on_host = measure_tiers(engine, *tokens_of(engine))
                 offloaded = engine.report(on_host)
@@ -225,8 +225,8 @@ def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
 def tokens_of(engine: Engine) -> tuple[Tensor, ...]:
     """(B, S) random inputs and targets for this rank, behind images where it sees any: its sequences of a step."""
     lengths = engine.plan.training.sequences
-    drawn = partial(torch.randint, 0, engine.plan.model.vocab_size)
-    tokens = tuple(drawn((engine.share.sequences, length)) for length in (*lengths, lengths[-1]))
+    draw = partial(torch.randint, 0, engine.plan.model.vocab_size)
+    tokens = tuple(draw((engine.share.sequences, length)) for length in (*lengths, lengths[-1]))
     if (tower := engine.plan.model.tower) is None:
         return tokens
     images = (

@@ -93,7 +93,7 @@ def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulati
     except (AssertionError, RuntimeError, ValueError) as error:
         raise RunError(f"rank {rank} cannot be emulated: {error}") from error
     priced = estimate(plan.question, plan.sharding)
-    here = as_planned(device, plan.gpu)
+    is_planned_device = as_planned(device, plan.gpu)
     return ShardEmulation(
         model=plan.model.name,
         sharding=plan.layout,
@@ -107,8 +107,8 @@ def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulati
         fullest_moment=as_run.fullest_moment[rank],
         seconds=seconds,
         predicted_seconds=_compute(plan, priced, rank),
-        on_planned_device=here,
-        step_seconds=_step_seconds(plan, priced, rank, seconds) if here else None,
+        on_planned_device=is_planned_device,
+        step_seconds=_step_seconds(plan, priced, rank, seconds) if is_planned_device else None,
         predicted=plan.prediction,
     )
 
@@ -121,15 +121,15 @@ def _followed(
     engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, device, peers=AbsentPeers)
     engine.set_rate(RunConfig().learning_rate)
     clicks = MadeUpClicks(plan.model, plan.training.global_batch, seed=0)
-    others, rank = OtherRanks(engine.embeddings, clicks), engine.embeddings.peers.rank
+    other_ranks, rank = OtherRanks(engine.embeddings, clicks), engine.embeddings.peers.rank
     seconds: dict[str, list[float]] = {stage: [] for stage in COMPUTED}
     for step in range(1 + steps):
-        others.draw(step)
+        other_ranks.draw(step)
         lookup, dense, *update = _laps(engine, clicks, step, rank)
         if step:
             for stage, lap in zip(COMPUTED, (lookup, dense, sum(update)), strict=True):
                 seconds[stage].append(lap)
-    others.draw(1 + steps)
+    other_ranks.draw(1 + steps)
     peak = peak_memory(engine, clicks.slice(1 + steps, rank, plan.num_ranks).to(device))
     memory = {"tables": peak["tables"], "optimizer": peak["optimizer"]}
     memory["rest"] = sum(peak.values()) - sum(memory.values())
@@ -138,10 +138,10 @@ def _followed(
 
 def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int) -> list[float]:
     """Seconds of one step: lookup, dense network, update of rows, update of the dense network."""
-    mine = clicks.slice(step, rank, engine.places.ranks).to(engine.device)
+    own_clicks = clicks.slice(step, rank, engine.places.ranks).to(engine.device)
     clock = StepClock(engine.device)
     clock.time(
-        partial(engine.index_exchange, mine),
+        partial(engine.index_exchange, own_clicks),
         engine.lookup,
         engine.forward_exchange,
         engine.dense,
@@ -185,7 +185,7 @@ def _step_seconds(
     plan: RecommenderPlan, priced: RecommenderEstimate, rank: int, seconds: dict[str, tuple[float, ...]]
 ) -> float:
     """A step whose stages last as long as their busiest ranks, with this rank's compute as measured."""
-    loads, said = priced.loads.copy(), _compute(plan, priced, rank)
+    loads, predicted = priced.loads.copy(), _compute(plan, priced, rank)
     for stage in COMPUTED:
-        loads[rank, STAGES.index(stage)] += statistics.median(seconds[stage]) - said[stage]
+        loads[rank, STAGES.index(stage)] += statistics.median(seconds[stage]) - predicted[stage]
     return float((np.maximum(loads.max(axis=0), priced.hidden) + priced.fixed).sum())

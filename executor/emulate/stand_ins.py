@@ -59,11 +59,11 @@ class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _grouped(left: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
+def _grouped(rows: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
     """(R, K) rows in groups times (L, K, N) matrices, or (M, R) times (R, N) group by group."""
     if right.ndim == 3:
-        return left.new_empty(left.shape[0], right.shape[-1])
-    return left.new_empty(ends_L.shape[0], left.shape[0], right.shape[-1])
+        return rows.new_empty(rows.shape[0], right.shape[-1])
+    return rows.new_empty(ends_L.shape[0], rows.shape[0], right.shape[-1])
 
 
 @contextmanager
@@ -130,10 +130,10 @@ class _EvenExchange(Exchange):
             counts_eL = torch.tensor(counts).view(self.ranks, -1)
             mine_L = counts_eL[dist.get_rank(self.across)]
             arriving_teL = mine_L.expand(self.parts, self.ranks, -1).contiguous()
-            sent = counts_eL.sum(-1).tolist()
-            known = ExchangeSizes.of(sent, arriving_teL, self._place, torch.device("cpu"))
-        order = torch.empty(sum(known.expert_rows), dtype=torch.long, device=rows_RD.device)
-        return replace(known, order=order, back=torch.empty_like(order))
+            sent_rows = counts_eL.sum(-1).tolist()
+            sizes = ExchangeSizes.of(sent_rows, arriving_teL, self._place, torch.device("cpu"))
+        order = torch.empty(sum(sizes.expert_rows), dtype=torch.long, device=rows_RD.device)
+        return replace(sizes, order=order, back=torch.empty_like(order))
 
 
 def _evenly(copies: int, experts: int) -> list[int]:

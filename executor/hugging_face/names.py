@@ -94,9 +94,9 @@ def family_of(model_type: str) -> Family:
 
 def _fields(name: str) -> dict[str, Any]:
     """The fields of an entry, over those of the entry that it is `like`."""
-    own = dict((data_of("weights.yaml")["bases"] | data_of("weights.yaml")["families"])[name])
-    fields = _fields(own.pop("like")) if "like" in own else {}
-    for key, value in own.items():
+    entry = dict((data_of("weights.yaml")["bases"] | data_of("weights.yaml")["families"])[name])
+    fields = _fields(entry.pop("like")) if "like" in entry else {}
+    for key, value in entry.items():
         fields[key] = fields.get(key, {}) | value if isinstance(value, dict) else value
     return fields
 
@@ -142,8 +142,8 @@ class Names:
         """Tensor of theirs → its shape, in the order of our parameters."""
         self._ours = {name: tuple(one.shape) for name, one in model.named_parameters()}
         self._block = dict(self.family.block)
-        for condition, more in self.family.when.items():
-            self._block |= more if _WHEN[condition](spec) else {}
+        for condition, names_added in self.family.when.items():
+            self._block |= names_added if _WHEN[condition](spec) else {}
         of_decoder = {name[8:]: one for name, one in self._block.items() if name.startswith("decoder ")}
         self._decoder = self._block | of_decoder
         self.prefix = f"{self.family.model}." if self.family.model else ""
@@ -164,8 +164,8 @@ class Names:
 
     def is_unused(self, name: str) -> bool:
         """Whether nothing of ours reads a tensor of theirs that belongs to the model all the same."""
-        kept = self.family.unused + ((f"{self.family.tower_blocks}.",) if self.spec.tower else ())
-        return name not in self.shapes and name.startswith(kept)
+        prefixes = self.family.unused + ((f"{self.family.tower_blocks}.",) if self.spec.tower else ())
+        return name not in self.shapes and name.startswith(prefixes)
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
         """Where a box of a parameter of ours lies; rows that only pad a vocabulary lie nowhere."""
@@ -180,21 +180,27 @@ class Names:
 
     def sources(self, name: str) -> list[Source]:
         """One, or of stacked experts one for each."""
-        shape, (theirs, kind, beside) = self._ours[name], self._theirs(name)
+        shape, (their_name, kind, neighbours) = self._ours[name], self._theirs(name)
         if len(shape) == 3:
             reach = self.spec.head_dim
-            rows, total = self._rows(name, theirs, {one: self._ours[one][1] for one in beside})
-            if _EXPERT not in theirs:
-                self.shapes[theirs] = (shape[0], total, shape[2])
+            rows, total = self._rows(
+                name, their_name, {neighbour: self._ours[neighbour][1] for neighbour in neighbours}
+            )
+            if _EXPERT not in their_name:
+                self.shapes[their_name] = (shape[0], total, shape[2])
                 return [
-                    Source(name=theirs, rows=rows, reach=reach, slab=expert) for expert in range(shape[0])
+                    Source(name=their_name, rows=rows, reach=reach, slab=expert) for expert in range(shape[0])
                 ]
-            found = [f"{theirs.replace(_EXPERT, str(expert))}.weight" for expert in range(shape[0])]
-            self.shapes |= dict.fromkeys(found, shape[1:])
-            return [Source(name=one, rows=rows, reach=reach) for one in found]
-        rows, total = self._rows(name, theirs, {one: self._ours[one][0] for one in beside})
-        transposed = (len(shape) == 2 or not kind) and theirs.endswith(self.family.transposed)
-        full = f"{theirs}.{kind}" if kind else theirs
+            tensor_names = [
+                f"{their_name.replace(_EXPERT, str(expert))}.weight" for expert in range(shape[0])
+            ]
+            self.shapes |= dict.fromkeys(tensor_names, shape[1:])
+            return [Source(name=neighbour, rows=rows, reach=reach) for neighbour in tensor_names]
+        rows, total = self._rows(
+            name, their_name, {neighbour: self._ours[neighbour][0] for neighbour in neighbours}
+        )
+        transposed = (len(shape) == 2 or not kind) and their_name.endswith(self.family.transposed)
+        full = f"{their_name}.{kind}" if kind else their_name
         self.shapes[full] = (*(shape[1:] or (1,)), total) if transposed else (total, *shape[1:])
         if name == "patches.matrix.weight" and self.spec.tower is not None:
             tower = self.spec.tower
@@ -214,46 +220,56 @@ class Names:
         module, _, kind = name.rpartition(".")
         if kind not in ("weight", "bias"):
             module, kind = name, ""
-        known: Mapping[str, str]
-        front, ours, known = self.prefix, module, {**self.family.outside, "head": self.family.head}
+        their_names: Mapping[str, str]
+        front, ours, their_names = self.prefix, module, {**self.family.outside, "head": self.family.head}
         stem = ""
         if module.startswith("blocks."):
             _, number, ours = module.split(".", 2)
             stem, tower, stacks = f"blocks.{number}.", self.spec.tower, self.spec.stacks
             place = int(number) - (tower.layers if tower else stacks.encoder_layers if stacks else 0)
             if tower and place < 0:
-                front, known = f"{self.family.tower_blocks}.{number}.", self.family.tower
+                front, their_names = f"{self.family.tower_blocks}.{number}.", self.family.tower
             elif stacks and place >= 0:
-                front, known = f"{front}{self.family.decoder}.{place}.", self._decoder
+                front, their_names = f"{front}{self.family.decoder}.{place}.", self._decoder
             else:
-                front, known = f"{front}{self.family.blocks}.{number if stacks else place}.", self._block
-        theirs = known[ours]
-        beside = [f"{stem}{one}.{kind}".rstrip(".") for one, other in known.items() if other == theirs]
-        found = theirs.removeprefix("/") if ours == "head" or theirs.startswith("/") else front + theirs
-        return found, kind, [one for one in beside if one in self._ours]
+                front, their_names = (
+                    f"{front}{self.family.blocks}.{number if stacks else place}.",
+                    self._block,
+                )
+        their_part = their_names[ours]
+        neighbours = [
+            f"{stem}{one}.{kind}".rstrip(".") for one, other in their_names.items() if other == their_part
+        ]
+        their_name = (
+            their_part.removeprefix("/")
+            if ours == "head" or their_part.startswith("/")
+            else front + their_part
+        )
+        return their_name, kind, [one for one in neighbours if one in self._ours]
 
-    def _rows(self, name: str, theirs: str, counts: Mapping[str, int]) -> tuple[Rows, int]:
+    def _rows(self, name: str, their_name: str, counts: Mapping[str, int]) -> tuple[Rows, int]:
         """Their row for each of ours, and how many they have."""
         rows = np.arange(self._ours[name][-2 if len(self._ours[name]) == 3 else 0])
-        if which := self.family.neighbours.get(name.split(".", 2)[-1].rpartition(".")[0]):
-            rows = self._neighbours(which, len(rows))
+        if dealing := self.family.neighbours.get(name.split(".", 2)[-1].rpartition(".")[0]):
+            rows = self._neighbours(dealing, len(rows))
         if not counts:
             return rows, len(rows)
         total = sum(counts.values())
         units = next(
-            (_UNITS[unit](self.spec) for end, unit in self.family.dealt.items() if theirs.endswith(end)), 1
+            (_UNITS[unit](self.spec) for end, unit in self.family.dealt.items() if their_name.endswith(end)),
+            1,
         )
         starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
         unit, place = divmod(rows, counts[name] // units)
-        found: Rows = (unit * total + starts[name]) // units + place
-        return found, total
+        source_rows: Rows = (unit * total + starts[name]) // units + place
+        return source_rows, total
 
-    def _neighbours(self, which: str, count: int) -> Rows:
+    def _neighbours(self, dealing: str, count: int) -> Rows:
         """In each head, or in all rows, those that turn: our two halves, their neighbours."""
         spec, latent = self.spec, self.spec.latent_attention
-        width = spec.head_dim if "heads" in which else count
+        width = spec.head_dim if "heads" in dealing else count
         turned = latent.position_dim if latent else (spec.rotary and spec.rotary.dim) or width
-        first = width - turned if "end" in which else 0
+        first = width - turned if "end" in dealing else 0
         head = np.arange(width)
         head[first : first + turned] = first + np.arange(turned).reshape(-1, 2).T.flatten()
         return (np.arange(count // width)[:, None] * width + head).flatten()

@@ -47,14 +47,14 @@ _LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
 class FromTensors:
     """Values of a model's parameters out of tensors of theirs, which may be slices of a file that read on demand."""
 
-    def __init__(self, names: Names, tensors: Mapping[str, Any], beside: Values | None = None) -> None:
+    def __init__(self, names: Names, tensors: Mapping[str, Any], adapters: Values | None = None) -> None:
         """`beside` has those of parameters that theirs do not have: adapters."""
-        self.names, self.tensors, self.beside = names, tensors, beside
+        self.names, self.tensors, self.adapters = names, tensors, adapters
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
         """Write the box of a parameter into a tensor of its sizes; rows that only pad a vocabulary become zero."""
-        if self.beside is not None and name not in self.names:
-            self.beside.fill(name, shape, box, into)
+        if self.adapters is not None and name not in self.names:
+            self.adapters.fill(name, shape, box, into)
             return
         if into.is_meta or not box.elements:
             return
@@ -64,26 +64,28 @@ class FromTensors:
             source, tensor = part.source, self.tensors[part.source.name]
             dims = len(self.names.shapes[source.name])
             if source.slab is not None:
-                found = tensor[source.slab : source.slab + 1, part.rows, part.columns].squeeze(0)
+                values = tensor[source.slab : source.slab + 1, part.rows, part.columns].squeeze(0)
             elif source.transposed:
-                theirs = tensor[part.columns, :, part.rows] if dims == 4 else tensor[part.columns, part.rows]
-                found = theirs.flatten(1).T
+                their_values = (
+                    tensor[part.columns, :, part.rows] if dims == 4 else tensor[part.columns, part.rows]
+                )
+                values = their_values.flatten(1).T
             elif dims == 1:
-                found = tensor[part.rows].unsqueeze(1)
+                values = tensor[part.rows].unsqueeze(1)
             elif dims == 4:
-                found = tensor[part.rows].flatten(1)[:, part.columns]
+                values = tensor[part.rows].flatten(1)[:, part.columns]
             elif dims == 3:
-                found = tensor[part.rows, :, part.columns].squeeze(1)
+                values = tensor[part.rows, :, part.columns].squeeze(1)
             else:
-                found = tensor[part.rows, part.columns]
-            if not found.isfinite().all():
+                values = tensor[part.rows, part.columns]
+            if not values.isfinite().all():
                 raise InputError(f"`{source.name}` has {NOT_FINITE}")
             if source.added:
-                found = found.float() + source.added
+                values = values.float() + source.added
             *expert, first, _ = part.into.offsets
             target = into[expert[0]] if expert else into
             filled = first + len(part.order)
-            target[first:filled].copy_(found[torch.from_numpy(part.order)])
+            target[first:filled].copy_(values[torch.from_numpy(part.order)])
         if len(box.sizes) < 3:
             into[filled:].zero_()
 
@@ -118,8 +120,8 @@ class Folder(Mapping[str, Any]):
             )
 
     def __getitem__(self, name: str) -> Any:
-        file, there = self._at[name]
-        return self._stream(file).get_slice(there)
+        file, stored_name = self._at[name]
+        return self._stream(file).get_slice(stored_name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._at)
@@ -130,12 +132,12 @@ class Folder(Mapping[str, Any]):
     def require_finite(self) -> None:
         """Raise InputError where a value of a tensor is no number; reads all files."""
         problems = []
-        for name, (file, there) in self._at.items():
+        for name, (file, stored_name) in self._at.items():
             tensor = self[name]
             count, *width = tensor.get_shape()
             rows = max(1, _AT_ONCE // max(1, prod(width)))
             if not all(tensor[first : first + rows].isfinite().all() for first in range(0, count, rows)):
-                problems.append(Problem(f"{file}  {printable(there)}", f"has {NOT_FINITE}"))
+                problems.append(Problem(f"{file}  {printable(stored_name)}", f"has {NOT_FINITE}"))
         if problems:
             raise InputError(f"{self.path} holds weights that cannot be trained", problems=problems)
 
@@ -157,23 +159,23 @@ class Folder(Mapping[str, Any]):
             try:
                 stream = self._stream(file)
             except (SafetensorError, OSError) as error:
-                broken, said = True, printable(str(error), limit=100)
-                yield Problem(file, _cut_off(self.path / file) or f"is no safetensors: {said}")
+                broken, message = True, printable(str(error), limit=100)
+                yield Problem(file, _cut_off(self.path / file) or f"is no safetensors: {message}")
                 continue
-            for there in stream.keys():  # noqa: SIM118
-                name = self._named(there)
-                where = f"{file}  {printable(there)}"
+            for stored_name in stream.keys():  # noqa: SIM118
+                name = self._named(stored_name)
+                place = f"{file}  {printable(stored_name)}"
                 if name in self._at:
-                    yield Problem(where, f"is in {self._at[name][0]}, too")
+                    yield Problem(place, f"is in {self._at[name][0]}, too")
                 elif self.names.is_unused(name):
                     self.unused.append(name)
-                    self._at[name] = file, there
+                    self._at[name] = file, stored_name
                 elif name not in self.names.shapes:
-                    unknown += [where] if self.names.is_weight(name) else []
+                    unknown += [place] if self.names.is_weight(name) else []
                 else:
-                    self._at[name] = file, there
-                    yield from self._of_tensor(name, where, stream.get_slice(there))
-        yield from (Problem(where, "is none of the model's weights") for where in unknown)
+                    self._at[name] = file, stored_name
+                    yield from self._of_tensor(name, place, stream.get_slice(stored_name))
+        yield from (Problem(place, "is none of the model's weights") for place in unknown)
         for name in self.unused:
             self.names.shapes[name] = tuple(self[name].get_shape())
             self.types[name] = self[name].get_dtype()
@@ -183,21 +185,27 @@ class Folder(Mapping[str, Any]):
                 Problem(name, f"is missing; it must be {self.names.shapes[name]}") for name in missing
             )
 
-    def _named(self, there: str) -> str:
+    def _named(self, stored_name: str) -> str:
         """Its name in the family: files of a model without its head leave out what is in front, old ones have more."""
         shapes, prefix = self.names.shapes, self.names.prefix
-        there = there.replace(_OLD_TOWER, "vision_tower.")
-        for other, usual in self.names.family.spelled.items():
-            there = there if there in shapes else there.replace(other, usual)
-        return prefix + there if there not in shapes and prefix + there in shapes else there
+        stored_name = stored_name.replace(_OLD_TOWER, "vision_tower.")
+        for old_spelling, spelling in self.names.family.spelled.items():
+            stored_name = (
+                stored_name if stored_name in shapes else stored_name.replace(old_spelling, spelling)
+            )
+        return (
+            prefix + stored_name
+            if stored_name not in shapes and prefix + stored_name in shapes
+            else stored_name
+        )
 
-    def _of_tensor(self, name: str, where: str, tensor: Any) -> Iterator[Problem]:
+    def _of_tensor(self, name: str, place: str, tensor: Any) -> Iterator[Problem]:
         shape, expected = tuple(tensor.get_shape()), self.names.shapes[name]
         self.types[name] = tensor.get_dtype()
         if shape != expected:
-            yield Problem(where, f"is {shape}; the config makes it {expected}")
+            yield Problem(place, f"is {shape}; the config makes it {expected}")
         if self.types[name] not in TYPES:
-            yield Problem(where, f"is of type {self.types[name]}, not one of {', '.join(TYPES)}")
+            yield Problem(place, f"is of type {self.types[name]}, not one of {', '.join(TYPES)}")
 
 
 def _cut_off(file: Path) -> str:
@@ -215,8 +223,8 @@ def _cut_off(file: Path) -> str:
         return (
             "" if size > _LENGTH + len(header) else f"is cut off in its header, after {grouped(size)} bytes"
         )
-    whole = _LENGTH + length + int(stated)
-    return f"is cut off: it has {grouped(size)} of {grouped(whole)} bytes" if size < whole else ""
+    full_size = _LENGTH + length + int(stated)
+    return f"is cut off: it has {grouped(size)} of {grouped(full_size)} bytes" if size < full_size else ""
 
 
 def _model_type(path: Path, model: TransformerSpec) -> str:
@@ -230,11 +238,11 @@ def _model_type(path: Path, model: TransformerSpec) -> str:
         raise InputError(
             f"{path} has no {CONFIG}", hint="--weights takes a folder as Hugging Face's hub has it"
         )
-    ours, theirs = stated(model), stated(resolve_model(str(path)).spec)
+    our_fields, their_fields = stated(model), stated(resolve_model(str(path)).spec)
     problems = [
-        Problem(name, f"the plan has {ours.get(name)}, {CONFIG} {theirs.get(name)}")
-        for name in dict.fromkeys((*ours, *theirs))
-        if ours.get(name) != theirs.get(name)
+        Problem(name, f"the plan has {our_fields.get(name)}, {CONFIG} {their_fields.get(name)}")
+        for name in dict.fromkeys((*our_fields, *their_fields))
+        if our_fields.get(name) != their_fields.get(name)
     ]
     if problems:
         raise InputError(
@@ -242,17 +250,17 @@ def _model_type(path: Path, model: TransformerSpec) -> str:
             problems=problems,
             hint=f"plan with `{path}` for the model",
         )
-    found = read_document(path / CONFIG).value["model_type"]
-    assert isinstance(found, str)
-    return found
+    model_type = read_document(path / CONFIG).value["model_type"]
+    assert isinstance(model_type, str)
+    return model_type
 
 
 def _files(path: Path) -> list[str]:
     """Names of the files with weights, without folders."""
     if (path / INDEX).is_file():
         listed = read_document(path / INDEX, most_bytes=_LARGEST_INDEX).value
-        found = listed.get("weight_map") if isinstance(listed, dict) else None
-        names = sorted({str(one) for one in found.values()}) if isinstance(found, dict) else []
+        weight_map = listed.get("weight_map") if isinstance(listed, dict) else None
+        names = sorted({str(one) for one in weight_map.values()}) if isinstance(weight_map, dict) else []
         if not names or any(Path(one).name != one for one in names):
             raise InputError(f"{path / INDEX}: its `weight_map` names no files of this folder")
         return names

@@ -55,8 +55,8 @@ class AdapterNames:
     def __init__(self, names: Names, tuning: TuningSpec) -> None:
         self.names, self.tuning = names, tuning
         self.shapes: dict[str, tuple[int, ...]] = {}
-        wanted = target_names(tuning)
-        paths = [path for path, name in MATRICES.items() if name in wanted]
+        targets = target_names(tuning)
+        paths = [path for path, name in MATRICES.items() if name in targets]
         self.modules: dict[str, None] = {}
         problems: dict[str, None] = {}
         for block in range(names.spec.num_layers):

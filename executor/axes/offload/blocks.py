@@ -36,7 +36,7 @@ from cost_models.axes.layout import Residency
 from cost_models.axes.offload.residency import Move, Turn
 from executor.axes.axis import Make
 from executor.axes.flat_parameters import FlatParameters, part_of
-from executor.axes.offload.link import HERE, Arrival, Drive, HostLink, HostOptimizer, Slot, Staging
+from executor.axes.offload.link import ARRIVED, Arrival, Drive, HostLink, HostOptimizer, Slot, Staging
 from executor.mesh import held, local
 from executor.timing import Passes
 
@@ -363,7 +363,7 @@ class StreamedBlock(StatesOnHost):
     ) -> None:
         super().__init__(parameters, *arguments, host=host, **options)
         self._coming: Arrival | None = None
-        self._gradients_down = self._down = HERE
+        self._gradients_down = self._down = ARRIVED
         self._norms: list[Tensor] = []
         self._adding: Future[None] | None = None
         self._is_single = dist.get_world_size(self.group) == 1 and self.copies is None

@@ -45,7 +45,7 @@ from executor.axes.offload.blocks import (
     StreamedBlock,
     Window,
 )
-from executor.axes.offload.link import HERE, Arrival, Drive, HostLink, Staging, Traffic, threads_for_updates
+from executor.axes.offload.link import ARRIVED, Arrival, Drive, HostLink, Staging, Traffic, threads_for_updates
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.mesh import local
 from executor.models.transformer import Transformer
@@ -136,8 +136,8 @@ class _SavedTensors:
         """Copy the block's activations up for its backward pass, and begin with those of the block before it."""
         for saved in (self, self._earlier_block):
             for stored in () if saved is None else saved._all:
-                if (one := stored()) is not None:
-                    one.begin()
+                if (storage := stored()) is not None:
+                    storage.begin()
 
     def _is_parameter(self, storage: torch.UntypedStorage) -> bool:
         """Whether a storage belongs to a parameter of the block; sharded parameters change storage."""
@@ -166,14 +166,14 @@ class _Stored:
         storage = tensor.as_strided((elements,), (1,), 0).view(torch.uint8)
         self._buffer = pool.take(storage.numel())
         self._down = pool.link.down(self._buffer, storage)
-        self._up = HERE
+        self._up = ARRIVED
         self._values: Tensor | None = None
 
     def begin(self) -> None:
         """Begin to bring it to the device."""
         if self._values is None:
             self._values = torch.empty_like(self._buffer, device=self._device)
-            self._up = self._pool.link.up(self._values, self._buffer, after=self._down)
+            self._up = self._pool.link.up(self._values, self._buffer, earlier_copy=self._down)
 
     def on_device(self) -> Tensor:
         """Bytes of the storage on the device, valid for all computations that follow."""
@@ -275,7 +275,7 @@ class OffloadAxis(Axis):
             self._window.end()
 
     def host_tensors(self) -> Iterator[Tensor]:
-        yield from self.link.held
+        yield from self.link.buffers
         for flats in self._on_host.values():
             for flat in flats:
                 yield from flat.host_tensors()

@@ -47,7 +47,7 @@ from executor.pinned import pinned_zeros
 from executor.timing import Carried, CopiedEvent, Mark, mark_on
 
 T = TypeVar("T")
-_HERE = torch.device("cpu")
+_HOST = torch.device("cpu")
 
 
 class Arrival:
@@ -67,7 +67,7 @@ class Arrival:
             self._event.synchronize()
 
 
-HERE = Arrival(None)
+ARRIVED = Arrival(None)
 """A copy that is complete."""
 
 
@@ -102,7 +102,7 @@ class HostLink:
 
     def __init__(self, device: torch.device, threads: int) -> None:
         self.device = device
-        self.held: list[Tensor] = []
+        self.buffers: list[Tensor] = []
         """Every buffer in host memory."""
         self._block = -1
         self._account = _Account()
@@ -112,14 +112,14 @@ class HostLink:
         self._clock = time.perf_counter if self._pinned else time.thread_time
         self._down, self._up = (torch.cuda.Stream(device) if self._pinned else None for _ in range(2))  # type: ignore[no-untyped-call]
         # operators use several threads each, so that the last block's update is not left to one
-        own = (partial(torch.set_num_threads, threads),) if threads > 1 else ()
-        self._worker = ThreadPoolExecutor(1, "host-update", *own)
+        initializer = (partial(torch.set_num_threads, threads),) if threads > 1 else ()
+        self._worker = ThreadPoolExecutor(1, "host-update", *initializer)
 
     def of(self, block: int) -> HostLink:
         """A view of the link, whose copies and updates are recorded as of this block."""
-        own = copy(self)
-        own._block = block
-        return own
+        block_link = copy(self)
+        block_link._block = block
+        return block_link
 
     @property
     def traffic(self) -> Traffic:
@@ -134,46 +134,46 @@ class HostLink:
         """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
         pinned = pinned and self._pinned
         try:
-            made = (
+            buffer = (
                 pinned_zeros(elements, dtype)
                 if pinned
                 else torch.zeros(elements, dtype=dtype, device=self.memory)
             )
         except (RuntimeError, MemoryError, OSError) as error:
             raise self._no_room(elements * dtype.itemsize, error, pinned=pinned) from error
-        self.held.append(made)
-        return made
+        self.buffers.append(buffer)
+        return buffer
 
     def give_back(self, buffer: Tensor) -> None:
         """Stop counting a buffer."""
-        self.held[:] = [one for one in self.held if one is not buffer]
+        self.buffers[:] = [one for one in self.buffers if one is not buffer]
 
     def down(self, to_host: Tensor, from_device: Tensor) -> Arrival:
         """Copy to host memory, after what was computed so far."""
         self.traffic.down_bytes += to_host.nbytes
         return self._copy(to_host, from_device, self._down, "down")
 
-    def up(self, to_device: Tensor, from_host: Tensor, after: Arrival | None = None) -> Arrival:
+    def up(self, to_device: Tensor, from_host: Tensor, earlier_copy: Arrival | None = None) -> Arrival:
         """Copy from host memory, after what was computed so far; nothing may write there before it has arrived.
 
         What lies there may be on its way: `after` that.
         """
-        if after is not None and self._up is not None:
+        if earlier_copy is not None and self._up is not None:
             with torch.cuda.stream(self._up):
-                after.before_computing()
+                earlier_copy.before_computing()
         self.traffic.up_bytes += to_device.nbytes
         return self._copy(to_device, from_host, self._up, "up")
 
-    def on_host(self, what: Callable[[], T]) -> Future[T]:
+    def on_host(self, compute: Callable[[], T]) -> Future[T]:
         """Submit work to the host's thread, which runs it in order.
 
         Where operators are watched, or tensors are fake, at once and here: no other thread knows of that.
         """
         if _get_current_dispatch_mode() is None:
-            return self._worker.submit(self._timed_update, what)
-        done: Future[T] = Future()
-        done.set_result(self._timed_update(what))
-        return done
+            return self._worker.submit(self._timed_update, compute)
+        result: Future[T] = Future()
+        result.set_result(self._timed_update(compute))
+        return result
 
     def taken(self) -> Traffic:
         """Traffic since the last call."""
@@ -183,14 +183,14 @@ class HostLink:
             traffic.copy_seconds += start.elapsed_time(end) / 1e3
         return traffic
 
-    def _timed_update(self, what: Callable[[], T]) -> T:
-        start, began = self._clock(), mark_on(_HERE)
+    def _timed_update(self, compute: Callable[[], T]) -> T:
+        start, began = self._clock(), mark_on(_HOST)
         try:
             with torch.no_grad():
-                return what()
+                return compute()
         finally:
             self.traffic.update_seconds += self._clock() - start
-            self.record("update", began, mark_on(_HERE))
+            self.record("update", began, mark_on(_HOST))
 
     def record(self, lane: Lane, start: Mark, end: Mark) -> None:
         """Record an interval of a lane, where recording is on."""
@@ -200,11 +200,11 @@ class HostLink:
     def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None, lane: Lane) -> Arrival:
         with torch.no_grad():
             if stream is None or not (target.is_cuda or source.is_cuda):
-                start, began = self._clock(), mark_on(_HERE)
+                start, began = self._clock(), mark_on(_HOST)
                 target.copy_(source)
                 self.traffic.copy_seconds += self._clock() - start
-                self.record(lane, began, mark_on(_HERE))
-                return HERE
+                self.record(lane, began, mark_on(_HOST))
+                return ARRIVED
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 start_event, end_event = (CopiedEvent(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -217,15 +217,15 @@ class HostLink:
             self.record(lane, (0.0, 0.0, 0.0, start_event), (0.0, 0.0, 0.0, end_event))
             return Arrival(end_event)
 
-    def _no_room(self, wanted: int, error: BaseException, *, pinned: bool) -> HostError:
-        held = sum(one.nbytes for one in self.held)
-        what = f"{format_bytes(wanted)} more of host memory cannot be had"
+    def _no_room(self, needed_bytes: int, error: BaseException, *, pinned: bool) -> HostError:
+        buffer_bytes = sum(buffer.nbytes for buffer in self.buffers)
+        reason = f"{format_bytes(needed_bytes)} more of host memory cannot be had"
         hint = "offload fewer blocks, or use a host with more memory"
         locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        if pinned and locked != resource.RLIM_INFINITY and locked < held + wanted:
+        if pinned and locked != resource.RLIM_INFINITY and locked < buffer_bytes + needed_bytes:
             hint = f"buffers are pinned, and `ulimit -l` allows {format_bytes(locked)}: raise it, or {hint}"
-        what = f"{what}; offloaded blocks have {format_bytes(held)} there"
-        return HostError(what, problems=[Problem("", f"{error}".splitlines()[0])], hint=hint)
+        reason = f"{reason}; offloaded blocks have {format_bytes(buffer_bytes)} there"
+        return HostError(reason, problems=[Problem("", f"{error}".splitlines()[0])], hint=hint)
 
 
 def threads_for_updates(device: torch.device, ranks: int) -> int:
@@ -243,7 +243,7 @@ class Slot:
     storage: Tensor
     buffer: Tensor
     """The part of the storage that is in use."""
-    arrival: Arrival = HERE
+    arrival: Arrival = ARRIVED
     reader: Future[None] | None = None
 
 
@@ -265,7 +265,7 @@ class Staging:
         if slot.storage.numel() < elements:
             self._link.give_back(slot.storage)
             slot.storage = self._link.buffer(elements, self._dtype)
-        slot.buffer, slot.arrival, slot.reader = slot.storage[:elements], HERE, None
+        slot.buffer, slot.arrival, slot.reader = slot.storage[:elements], ARRIVED, None
         return slot
 
 
@@ -323,7 +323,7 @@ class Drive:
         """Allocate fp32 numbers, zeros at first. Raises HostError where there is no room."""
         start = self._end
         if self.pretends or not elements:
-            made = torch.zeros(elements, dtype=torch.float32, device=self.link.memory)
+            states = torch.zeros(elements, dtype=torch.float32, device=self.link.memory)
         else:
             size = elements * _FP32
             try:
@@ -333,10 +333,10 @@ class Drive:
                     os.ftruncate(self._file, start + size)
             except OSError as error:
                 raise self._no_room(size, error) from error
-            made = torch.frombuffer(mmap.mmap(self._file, size, offset=start), dtype=torch.float32)
+            states = torch.frombuffer(mmap.mmap(self._file, size, offset=start), dtype=torch.float32)
             self._end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        self.tensors.append(made)
-        return FileRange(start, made)
+        self.tensors.append(states)
+        return FileRange(start, states)
 
     def slot(self, number: int, kinds: Iterable[str], count: int) -> dict[str, Tensor]:
         """The buffers in host memory of chunk `number`, for numbers of each kind; made where they are first needed."""
@@ -359,17 +359,17 @@ class Drive:
             self.link.traffic.drive_written_bytes += buffer.nbytes
 
     def _move(self, call: Callable[[int, list[memoryview], int], int], start: int, buffer: Tensor) -> None:
-        what = buffer.numpy().data.cast("B")
+        view = buffer.numpy().data.cast("B")
         began, start_mark = time.perf_counter(), mark_on(self.link.memory)
-        done = 0
-        while done < len(what):
+        count = 0
+        while count < len(view):
             try:
-                moved = call(self._file, [what[done:]], start + done)
+                moved_bytes = call(self._file, [view[count:]], start + count)
             except OSError as error:
                 raise DriveError(error.errno, error.strerror, str(self.folder)) from error
-            if not moved:
+            if not moved_bytes:
                 raise DriveError(errno.EIO, "the file has become shorter", str(self.folder))
-            done += moved
+            count += moved_bytes
         self.link.traffic.drive_seconds += time.perf_counter() - began
         self.link.record("drive", start_mark, mark_on(self.link.memory))
 
@@ -460,8 +460,8 @@ class HostOptimizer:
             step = self._optimizer.state[parameter].get("step")
             for first in range(0, weights.numel(), length):
                 part = slice(first, first + length)
-                own = None if _WEIGHTS in places else weights[part]
-                yield _Chunk(places, first, own, gradient[part], step)
+                chunk_weights = None if _WEIGHTS in places else weights[part]
+                yield _Chunk(places, first, chunk_weights, gradient[part], step)
 
     def _run_chunks(self, drive: Drive, chunks: list[_Chunk]) -> None:
         """Read, update and write each chunk, three in flight: a buffer is read into once its last write is done."""
@@ -484,11 +484,11 @@ class HostOptimizer:
             written.result()
 
     def _update(self, chunk: _Chunk, states: dict[str, Tensor]) -> None:
-        one = self._at_work
-        one.grad = None
+        parameter = self._at_work
+        parameter.grad = None
         weights = chunk.weights if chunk.weights is not None else states.pop(_WEIGHTS)
-        one.data, one.grad = weights, chunk.gradient
-        state = self._updates.state[one]
+        parameter.data, parameter.grad = weights, chunk.gradient
+        state = self._updates.state[parameter]
         state.clear()
         if chunk.step is not None:
             state["step"] = chunk.step.clone()

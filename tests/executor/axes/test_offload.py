@@ -307,9 +307,9 @@ def test_pinned_memory_is_as_large_as_what_lies_in_it(locked: dict[int, int]) ->
     link._pinned = True
     sizes = [317_194_240 // 1000] * 21
     made = [link.buffer(size, dtype) for size in sizes for dtype in (torch.float32, torch.bfloat16)]
-    assert sum(locked.values()) == 6 * sum(sizes) == sum(one.nbytes for one in link.held)
+    assert sum(locked.values()) == 6 * sum(sizes) == sum(one.nbytes for one in link.buffers)
     parts = [one[1:] for one in made]
-    link.held.clear()
+    link.buffers.clear()
     del made
     assert len(locked) == len(parts)
     assert not any(part.any() for part in parts)
@@ -371,7 +371,7 @@ def test_parked_states_leave_their_parameters_and_come_back(width: int) -> None:
         before = [held(moment).clone() for moment in moments]
         link = HostLink(torch.device("cpu"), 1)
         parking = Parking(optimizer, [parameter], link, masters=False)
-        in_host = {buffer.data_ptr() for buffer in link.held}
+        in_host = {buffer.data_ptr() for buffer in link.buffers}
         assert {held(moment).data_ptr() for moment in moments} == in_host
         parking.bring()
         assert not {held(moment).data_ptr() for moment in moments} & in_host

@@ -69,7 +69,7 @@ def whole_weights(plan: Plan) -> dict[str, Tensor]:
     for rank in range(plan.layout.num_gpus):
         with built(plan, rank) as engine:
             for one in owned(engine.optimizer, engine.names):
-                whole = found.setdefault(one.named.name, torch.full(one.named.shape, torch.nan))
+                whole = found.setdefault(one.place.name, torch.full(one.place.shape, torch.nan))
                 for box, piece in one.pieces(local(one.tensor.detach())):
                     whole[slices(box)] = piece
     return found
@@ -101,7 +101,7 @@ def test_every_layout_starts_from_the_same_bits(
 
 def test_a_stage_without_blocks_builds_none() -> None:
     with built(plan_for("pp2 mbs2 layers=0,4", GPT), 0) as engine:
-        assert {one.named.name.split(".")[0] for one in owned(engine.optimizer, engine.names)} == {
+        assert {one.place.name.split(".")[0] for one in owned(engine.optimizer, engine.names)} == {
             "embedding"
         }
 
