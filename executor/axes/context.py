@@ -41,7 +41,7 @@ from torch.autograd.function import once_differentiable
 
 from cost_models.specs.choices import Context
 from executor.axes.axis import Axis, Rank
-from executor.models.mixing.attention import Meeting, kernel_for
+from executor.models.mixing.attention import AttentionInputs, kernel_for
 from executor.models.mixing.positions import Places, Sequence, Turns, Visibility, WholeSequence
 from executor.models.transformer import Block, Transformer
 
@@ -65,8 +65,8 @@ class Tile:
         """Output and log-sum-exp of the rows over these keys; None where they see none of them."""
         if visibility.blind(self.queries, self.keys):
             return None
-        block = self._meeting(visibility, query, pair)
-        return kernel_for(block).forward(block)
+        inputs = self._inputs(visibility, query, pair)
+        return kernel_for(inputs).forward(inputs)
 
     def gradients(
         self,
@@ -80,17 +80,17 @@ class Tile:
         """Gradients of queries, keys and values; None where the queries see none of the keys."""
         if visibility.blind(self.queries, self.keys):
             return None
-        block = self._meeting(visibility, query, pair)
+        inputs = self._inputs(visibility, query, pair)
         gradient, out, lse = (one[:, :, self.rows] for one in (gradient, out, lse))
-        return kernel_for(block).backward(block, gradient, out, lse.contiguous())
+        return kernel_for(inputs).backward(inputs, gradient, out, lse.contiguous())
 
-    def _meeting(self, visibility: Visibility, query: Tensor, pair: Tensors) -> Meeting:
+    def _inputs(self, visibility: Visibility, query: Tensor, pair: Tensors) -> AttentionInputs:
         query = query[:, :, self.rows]
         key, value = (one[:, :, self.columns] for one in pair)
         causal, bias = visibility.is_causal(self.queries, self.keys), None
         if not causal and not visibility.sees_all(self.queries, self.keys):
             bias = visibility.bias(self.queries, self.keys, query.shape[1], query)
-        return Meeting(query, key, value, bias, causal)
+        return AttentionInputs(query, key, value, bias, causal)
 
 
 _ALL = slice(None)
@@ -459,7 +459,7 @@ class _Gathered(torch.autograd.Function):
         ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         merged = Merged(query, value)
-        keys_values = _whole(key, value, share.group)
+        keys_values = _full_sequences(key, value, share.group)
         for tile in tiles_of_whole(share.places(query.shape[2]), visibility, keys_values[0].shape[2]):
             merged.add(tile, tile.attend(visibility, query, keys_values))
         out = merged.rows(query.dtype)
@@ -473,7 +473,7 @@ class _Gathered(torch.autograd.Function):
         share, visibility = ctx.share, ctx.visibility
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.empty_like(query)
-        keys_values = _whole(key, value, share.group)
+        keys_values = _full_sequences(key, value, share.group)
         tiles = tiles_of_whole(share.places(query.shape[2]), visibility, keys_values[0].shape[2])
         parts = []
         for tile in tiles:
@@ -490,7 +490,7 @@ class _Gathered(torch.autograd.Function):
         return None, None, dquery, dkey, dvalue
 
 
-def _whole(key: Tensor, value: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+def _full_sequences(key: Tensor, value: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """(B, G, c·S, K) of keys and of values, in the order of the sequence: first pieces go up, second ones come down."""
     sequences = []
     for rows in gather((key, value), group):

@@ -228,11 +228,11 @@ class OverlapAxis(Axis):
                 if (flat := holders.get(id(parameter))) is not None:
                     needed.setdefault(bucket, {})[id(flat)] = flat
 
-            def before(bucket: str, needed: dict[str, dict[int, BlockBehindCompute]] = needed) -> None:
+            def wait_for(bucket: str, needed: dict[str, dict[int, BlockBehindCompute]] = needed) -> None:
                 for flat in needed.get(bucket, {}).values():
                     flat.arrive()
 
-            part.before = before
+            part.on_part = wait_for
 
     @property
     def reducing(self) -> int:

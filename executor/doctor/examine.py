@@ -42,7 +42,7 @@ def examine(processes: int, *, device: str, worker: str = WORKER) -> Examination
             processes,
             folder,
             ["--device", device],
-            what="the examination",
+            task="the examination",
             longest_seconds=_LONGEST_SECONDS,
         )
         return Examination.model_validate_json(result_of(folder, 0).read_text("utf-8"))

@@ -117,7 +117,7 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> readings.Examin
     """Measure this rank of the process group, and gather what all of them found; every rank calls it."""
     began = time.monotonic()
     sizes = sizes_of(device.type)
-    rank_checks = _alone(device, sizes, wrap)
+    rank_checks = _rank_checks(device, sizes, wrap)
     watch = Stopwatch(device=device, budget_seconds=sizes.budget_seconds)
     seconds: Times = {}
     earlier_findings, agree = set[tuple[str, tuple[int, ...]]](), 0
@@ -180,7 +180,7 @@ def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -
     )
 
 
-def _alone(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
+def _rank_checks(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
     rank = (dist.get_rank(),)
     side = (sizes.side, sizes.side)
     left, right = (torch.randn(side, device=device).to(sizes.dtype) for _ in range(2))

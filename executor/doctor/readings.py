@@ -38,7 +38,7 @@ class Reading(Spec):
     """FLOPs, bytes or calls in these seconds."""
 
     @property
-    def least(self) -> float:
+    def shortest(self) -> float:
         """The fastest pass: other load on the machine only adds time."""
         return min(self.seconds)
 
@@ -51,7 +51,7 @@ class Reading(Spec):
         """
         if len(self.seconds) < 2:
             return 0.0
-        return statistics.quantiles(self.seconds, n=4, method="inclusive")[0] / self.least - 1
+        return statistics.quantiles(self.seconds, n=4, method="inclusive")[0] / self.shortest - 1
 
 
 class HostFacts(Spec):
@@ -175,7 +175,7 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
         noise = noise_of(readings)
         checks.append(_judged(check, readings, noise, assumed, seen))
         if plan is not None and assumed is not None and plan.known:
-            typical = _median([reading.least for reading in readings])
+            typical = _median([reading.shortest for reading in readings])
             share = typical / assumed - 1
             if share > max(SLOW_SHARE, NOISE_WIDTHS * noise):
                 findings.append(_finding((), check, share, seen, than="the plan assumes"))
@@ -219,10 +219,10 @@ def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple
         kinds.setdefault(_kind(reading, hosts), []).append(reading)
     slow_readings = []
     for kind in kinds.values():
-        median = _median([reading.least for reading in kind])
-        noise = max(noise_of(kind), _spread([reading.least / median for reading in kind]))
+        median = _median([reading.shortest for reading in kind])
+        noise = max(noise_of(kind), _spread([reading.shortest / median for reading in kind]))
         for reading in kind:
-            share = reading.least / median - 1
+            share = reading.shortest / median - 1
             if share > max(SLOW_SHARE, NOISE_WIDTHS * noise, NOISE_WIDTHS * reading.noise):
                 slow_readings.append((reading, share))
     return slow_readings
@@ -285,12 +285,12 @@ def _who(ranks: Sequence[int], seen: Examination) -> str:
 def _judged(
     check: str, readings: Sequence[Reading], noise: float, assumed: float | None, seen: Examination
 ) -> Judged:
-    worst = max(readings, key=lambda reading: reading.least)
-    typical = _median([reading.least for reading in readings])
+    worst = max(readings, key=lambda reading: reading.shortest)
+    typical = _median([reading.shortest for reading in readings])
     return Judged(
         check=check,
         typical=_rate(check, worst.work, typical),
-        worst=_rate(check, worst.work, worst.least),
+        worst=_rate(check, worst.work, worst.shortest),
         worst_of=_who(worst.ranks, seen),
         noise=noise,
         assumed=None if assumed is None else _rate(check, worst.work, assumed),

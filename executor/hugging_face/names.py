@@ -180,7 +180,7 @@ class Names:
 
     def sources(self, name: str) -> list[Source]:
         """One, or of stacked experts one for each."""
-        shape, (their_name, kind, neighbours) = self._ours[name], self._theirs(name)
+        shape, (their_name, kind, neighbours) = self._ours[name], self._their_name(name)
         if len(shape) == 3:
             reach = self.spec.head_dim
             rows, total = self._rows(
@@ -213,7 +213,7 @@ class Names:
         reach = self.spec.head_dim
         return [Source(name=full, rows=rows, transposed=transposed, added=float(less), reach=reach)]
 
-    def _theirs(self, name: str) -> tuple[str, str, list[str]]:
+    def _their_name(self, name: str) -> tuple[str, str, list[str]]:
         """Their module, `weight` or `bias`, and all parameters of ours that are rows of the same tensor.
 
         Parameters with other names are by themselves: theirs is the whole name, of stacked experts the module."""

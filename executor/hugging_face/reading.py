@@ -163,7 +163,7 @@ class Folder(Mapping[str, Any]):
                 yield Problem(file, _cut_off(self.path / file) or f"is no safetensors: {message}")
                 continue
             for stored_name in stream.keys():  # noqa: SIM118
-                name = self._named(stored_name)
+                name = self._current_name(stored_name)
                 place = f"{file}  {printable(stored_name)}"
                 if name in self._at:
                     yield Problem(place, f"is in {self._at[name][0]}, too")
@@ -185,7 +185,7 @@ class Folder(Mapping[str, Any]):
                 Problem(name, f"is missing; it must be {self.names.shapes[name]}") for name in missing
             )
 
-    def _named(self, stored_name: str) -> str:
+    def _current_name(self, stored_name: str) -> str:
         """Its name in the family: files of a model without its head leave out what is in front, old ones have more."""
         shapes, prefix = self.names.shapes, self.names.prefix
         stored_name = stored_name.replace(_OLD_TOWER, "vision_tower.")

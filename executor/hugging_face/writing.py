@@ -87,15 +87,17 @@ class AdapterNames:
         side = next(one for one in _SIDES if one in name)
         base = self.names.sources(name.replace(side, "."))[0]
         rows = base.rows if _SIDES[side] == "lora_B" else np.arange(self.tuning.rank)
-        theirs = f"base_model.model.{base.name.removesuffix('weight')}{_SIDES[side]}.weight"
-        yield from parts_of(Source(name=theirs, rows=rows, reach=base.reach), box)
+        their_name = f"base_model.model.{base.name.removesuffix('weight')}{_SIDES[side]}.weight"
+        yield from parts_of(Source(name=their_name, rows=rows, reach=base.reach), box)
 
     def config(self, base: str) -> dict[str, Any]:
         """Of these adapters beside the model in a folder."""
-        usual = "SEQ_2_SEQ_LM" if self.names.spec.stacks else "CAUSAL_LM"
+        language_task = "SEQ_2_SEQ_LM" if self.names.spec.stacks else "CAUSAL_LM"
         return {
             "peft_type": "LORA",
-            "task_type": None if self.names.spec.encoder else usual,  # peft has none for masked tokens
+            "task_type": None
+            if self.names.spec.encoder
+            else language_task,  # peft has none for masked tokens
             "base_model_name_or_path": base,
             "r": self.tuning.rank,
             "lora_alpha": self.tuning.scale * self.tuning.rank,
@@ -193,20 +195,20 @@ class _Writing:
         else:
             assert self.config is not None
             self.names = Names(plan.model, str(self.config["model_type"]))
-            usual = "F32" if plan.training.precision == "fp32" else "BF16"
-            self.types = dict.fromkeys(self.names.shapes, usual)
+            default_type = "F32" if plan.training.precision == "fp32" else "BF16"
+            self.types = dict.fromkeys(self.names.shapes, default_type)
         self.files = _files(self.names.shapes, self.types)
 
     def run(self) -> None:
         try:
-            self._together(self._lay_out)
-            self._together(self._write)
-            self._together(self._finish)
+            self._on_all_ranks(self._lay_out)
+            self._on_all_ranks(self._write)
+            self._on_all_ranks(self._finish)
         finally:
             for descriptor in self._open.values():
                 os.close(descriptor)
 
-    def _together(self, do: Callable[[], None]) -> None:
+    def _on_all_ranks(self, do: Callable[[], None]) -> None:
         """Every rank does it; where one fails, all do."""
         failed = ""
         try:
@@ -250,18 +252,18 @@ class _Writing:
         """What this rank updates; of ranks that update the same, one writes."""
         engine = self.engine
         tied = engine.plan.model.tied_embeddings
-        for one in owned(engine.optimizer, engine.names):
-            copied = original(one.place.name, tied=tied) != one.place.name
-            if copied or (one.holders is not None and dist.get_rank(one.holders) > 0):
+        for owner in owned(engine.optimizer, engine.names):
+            copied = original(owner.place.name, tied=tied) != owner.place.name
+            if copied or (owner.holders is not None and dist.get_rank(owner.holders) > 0):
                 continue
-            for box, piece in one.pieces(local(one.tensor.detach())):
-                self._write_box(one.place.name, box, piece)
+            for box, piece in owner.pieces(local(owner.tensor.detach())):
+                self._write_box(owner.place.name, box, piece)
         if isinstance(self.names, Names):  # of those that hold the same, each writes the same
-            for named, box, values in frozen(engine.parts, engine.names):
+            for place, box, values in frozen(engine.parts, engine.names):
                 if self.source is not None:  # which may have more bits than products
                     values = torch.empty(box.sizes)
-                    FromTensors(self.names, self.source).fill(named.name, named.shape, box, values)
-                self._write_box(named.name, box, values)
+                    FromTensors(self.names, self.source).fill(place.name, place.shape, box, values)
+                self._write_box(place.name, box, values)
         if self.source is not None and self.first and isinstance(self.names, Names):
             for name in self.source.unused:
                 rows = self.source[name][:].view(self.names.shapes[name][0], -1)
@@ -281,11 +283,11 @@ class _Writing:
         at = part.rows.start + part.order[order]
         rows = rows.float().cpu()[torch.from_numpy(order)].sub(source.added)
         for run in np.split(np.arange(len(at)), np.flatnonzero(np.diff(at) != 1) + 1):
-            block, theirs = rows[run[0] : run[-1] + 1], slice(int(at[run[0]]), int(at[run[-1]]) + 1)
+            block, their_columns = rows[run[0] : run[-1] + 1], slice(int(at[run[0]]), int(at[run[-1]]) + 1)
             if source.transposed:
-                self._write_block(source.name, block.T, part.columns, theirs)
+                self._write_block(source.name, block.T, part.columns, their_columns)
             else:
-                self._write_block(source.name, block, theirs, part.columns, source.slab)
+                self._write_block(source.name, block, their_columns, part.columns, source.slab)
 
     def _write_block(
         self, name: str, block: Tensor, rows: slice, columns: slice, slab: int | None = None
@@ -296,12 +298,12 @@ class _Writing:
             self._open[file] = os.open(self.partial / file, os.O_WRONLY)
         dtype = TYPES[self.types[name]]
         width = prod(self.names.shapes[name][1 if slab is None else 2 :])
-        above = 0 if slab is None else slab * self.names.shapes[name][1]
+        first_row = 0 if slab is None else slab * self.names.shapes[name][1]
         stored = block.to(dtype).contiguous().view(torch.uint8).numpy()
         if columns.stop - columns.start == width:
             stored = stored.reshape(1, -1)
         for index, row in enumerate(stored):
-            place = start + ((above + rows.start + index) * width + columns.start) * dtype.itemsize
+            place = start + ((first_row + rows.start + index) * width + columns.start) * dtype.itemsize
             content = memoryview(row)
             while content:
                 written = os.pwrite(self._open[file], content[:_MOST_AT_ONCE], place)
@@ -312,9 +314,9 @@ class _Writing:
         if not self.first:
             return
         if len(self.files) > 1:
-            where = {name: file for file, tensors in self.files.items() for name in tensors}
-            total = sum(_bytes_of(self.names.shapes[name], self.types[name]) for name in where)
-            index = {"metadata": {"total_size": total}, "weight_map": where}
+            file_of_tensor = {name: file for file, tensors in self.files.items() for name in tensors}
+            total = sum(_bytes_of(self.names.shapes[name], self.types[name]) for name in file_of_tensor)
+            index = {"metadata": {"total_size": total}, "weight_map": file_of_tensor}
             (self.partial / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
         if self.config is not None:
             (self.partial / self.config_file).write_text(json.dumps(self.config, indent=2) + "\n", "utf-8")
@@ -323,7 +325,7 @@ class _Writing:
                 if (self.source.path / name).is_file():
                     shutil.copyfile(self.source.path / name, self.partial / name)
         self.folder.mkdir(parents=True, exist_ok=True)
-        for entry in sorted(self.partial.iterdir(), key=lambda one: one.name == self.config_file):
+        for entry in sorted(self.partial.iterdir(), key=lambda path: path.name == self.config_file):
             os.replace(entry, self.folder / entry.name)
         self.partial.rmdir()
 
@@ -333,12 +335,12 @@ def _files(shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> d
     groups: list[list[str]] = [[]]
     size = 0
     for name in shapes:
-        mine = _bytes_of(shapes[name], types[name])
-        if groups[-1] and size + mine > _LARGEST_FILE:
+        tensor_bytes = _bytes_of(shapes[name], types[name])
+        if groups[-1] and size + tensor_bytes > _LARGEST_FILE:
             groups.append([])
             size = 0
         groups[-1].append(name)
-        size += mine
+        size += tensor_bytes
     if len(groups) == 1:
         return {ONE_FILE: groups[0]}
     return dict(_numbered(groups))

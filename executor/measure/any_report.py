@@ -113,12 +113,16 @@ class OperationsReport(Spec):
     @property
     def mean_restart(self) -> MeanRestart:
         """The mean restart without further losses; of others only their end counts."""
-        starts = [1, *(one.start for one in self.restarts)]
-        whole = [one for one, before in zip(self.restarts, starts, strict=False) if one.start == before + 1]
+        starts = [1, *(restart.start for restart in self.restarts)]
+        full_restarts = [
+            restart
+            for restart, before in zip(self.restarts, starts, strict=False)
+            if restart.start == before + 1
+        ]
         return MeanRestart(
-            detection=_mean([one.detection_seconds for one in whole]),
-            starting=_mean([one.starting_seconds for one in self.restarts]),
-            loading=_mean([one.loading_seconds for one in self.restarts]),
+            detection=_mean([restart.detection_seconds for restart in full_restarts]),
+            starting=_mean([restart.starting_seconds for restart in self.restarts]),
+            loading=_mean([restart.loading_seconds for restart in self.restarts]),
         )
 
 
@@ -150,36 +154,36 @@ def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> Oper
     if not steps:
         return None
     parts = dict.fromkeys(PARTS, 0.0)
-    kept: dict[int, float] = {}
+    step_seconds: dict[int, float] = {}
     until = steps[0]["at"] - steps[0]["seconds"]
     for line in lines:
         if line.get("at", until) < until or "saved" in line or "note" in line:
             continue  # written beside training, or words
         took, until = line["at"] - until, line["at"]
         if "step" in line:
-            parts["lost_work"] += kept.pop(line["step"], 0.0)
-            kept[line["step"]] = took
+            parts["lost_work"] += step_seconds.pop(line["step"], 0.0)
+            step_seconds[line["step"]] = took
         elif "save" in line:
             parts["saving"] += took
         else:
             gone = min(took, line["detection_seconds"] + line["starting_seconds"] + line["loading_seconds"])
             parts["restarting"] += gone
             parts["lost_work"] += took - gone
-    parts["training"] = sum(kept.values())
+    parts["training"] = sum(step_seconds.values())
     return OperationsReport(
-        every=every, steps=len(kept), parts=parts, saves=_saves(lines), restarts=_restarts(lines)
+        every=every, steps=len(step_seconds), parts=parts, saves=_saves(lines), restarts=_restarts(lines)
     )
 
 
 def _saves(lines: Sequence[Mapping[str, Any]]) -> tuple[SaveReport, ...]:
     """The saves of every start in turn; after a restart a step may be saved again."""
-    found: list[SaveReport] = []
+    saves: list[SaveReport] = []
     for start in _starts(lines):
         written = {line["saved"]: line for line in start if "saved" in line}
         for line in start:
             if "save" in line:
                 about = written.get(line["save"], {})
-                found.append(
+                saves.append(
                     SaveReport(
                         step=line["save"],
                         blocked_seconds=line["blocked_seconds"],
@@ -187,7 +191,7 @@ def _saves(lines: Sequence[Mapping[str, Any]]) -> tuple[SaveReport, ...]:
                         bytes=about.get("bytes"),
                     )
                 )
-    return tuple(found)
+    return tuple(saves)
 
 
 def _starts(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from executor.engine.engine import Engine
 
 
-REST = "rest"
+OTHER_PART = "rest"
 """Activations, temporaries and buffers: whatever nobody has named."""
 HOST = "host"
 """What is in host memory because a layout has it there, on a CPU too, whose memory is both: a tier of its own."""
@@ -70,7 +70,7 @@ _Storage = torch.UntypedStorage
 
 
 @dataclass(slots=True)
-class _Held:
+class _TrackedStorage:
     """One storage: what it is for, how large it is now, and how its death is noticed."""
 
     part: str
@@ -88,12 +88,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now: dict[str, int] = {REST: 0}
-        self.peak: dict[str, int] = {REST: 0}
+        self.now: dict[str, int] = {OTHER_PART: 0}
+        self.peak: dict[str, int] = {OTHER_PART: 0}
         self.host_peak = 0
         self._total = 0
         self._largest = 0
-        self._held: dict[int, _Held] = {}
+        self._tracked: dict[int, _TrackedStorage] = {}
         self._resize: Callable[[_Storage, int], _Storage] | None = None
 
     def name(self, part: str, tensors: Iterable[Tensor]) -> None:
@@ -102,11 +102,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now.setdefault(part, 0)
         for tensor in tensors:
             storage = _plain(tensor).untyped_storage()
-            held = self._see(storage)
-            if held.part not in (part, *_ELSEWHERE):
-                self._grow(held.part, -held.size)
-                held.part = part
-                self._grow(part, held.size)
+            tracked = self._see(storage)
+            if tracked.part not in (part, *_ELSEWHERE):
+                self._grow(tracked.part, -tracked.size)
+                tracked.part = part
+                self._grow(part, tracked.size)
 
     def __enter__(self) -> StorageTracker:
         original = _Storage.resize_
@@ -138,23 +138,25 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._see(_plain(leaf).untyped_storage())
         return result
 
-    def _see(self, storage: _Storage) -> _Held:
+    def _see(self, storage: _Storage) -> _TrackedStorage:
         key, size = storage._cdata, storage.nbytes()
-        held = self._held.get(key)
-        if held is None or held.alive() is None:
-            held = _Held(REST, 0, weakref.ref(storage, lambda dead: self._forget(key, dead)))
-            self._held[key] = held
-        if held.size != size:
-            self._grow(held.part, size - held.size)
-            held.size = size
-        return held
+        tracked = self._tracked.get(key)
+        if tracked is None or tracked.alive() is None:
+            tracked = _TrackedStorage(
+                OTHER_PART, 0, weakref.ref(storage, lambda dead: self._forget(key, dead))
+            )
+            self._tracked[key] = tracked
+        if tracked.size != size:
+            self._grow(tracked.part, size - tracked.size)
+            tracked.size = size
+        return tracked
 
     def _forget(self, key: int, dead: weakref.ref[_Storage]) -> None:
-        held = self._held.get(key)
-        if held is not None and held.alive is dead:
-            del self._held[key]
-        if held is not None:
-            self._grow(held.part, -held.size)
+        tracked = self._tracked.get(key)
+        if tracked is not None and tracked.alive is dead:
+            del self._tracked[key]
+        if tracked is not None:
+            self._grow(tracked.part, -tracked.size)
 
     def _grow(self, part: str, size: int) -> None:
         self.now[part] += size
@@ -179,7 +181,7 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-MEASURED_PARTS = (*NAMED_PARTS, REST)
+MEASURED_PARTS = (*NAMED_PARTS, OTHER_PART)
 
 
 def measure_memory(engine: Engine, *batch: Tensor) -> dict[str, int]:
@@ -327,7 +329,7 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
     RunError where it was host memory, and the engine keeps blocks there; HostError where the drive failed.
     """
     engines: list[Engine] = []
-    before = _allocated_peak(device)
+    allocated_before = _allocated_peak(device)
     try:
         yield engines
     except DriveError as error:
@@ -336,19 +338,19 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
         cause = _exhaustion(error)
         if cause is None:
             raise
-        if _CPU_ALLOCATOR_FAILED in str(cause) and engines and (held := held_on_host(engines[0])):
-            raise _host_ran_out(held, engines[0]) from error
-        allocated = _allocated_peak(device) - before
-        known = held_parts(engines[0]) if engines else {}
-        parts = known | {REST: max(0, allocated - sum(known.values()))}
+        if _CPU_ALLOCATOR_FAILED in str(cause) and engines and (host_bytes := held_on_host(engines[0])):
+            raise _host_ran_out(host_bytes, engines[0]) from error
+        allocated = _allocated_peak(device) - allocated_before
+        named_parts = held_parts(engines[0]) if engines else {}
+        parts = named_parts | {OTHER_PART: max(0, allocated - sum(named_parts.values()))}
         raise OutOfMemoryError((f"{cause}" or "out of memory").splitlines()[0], parts) from error
 
 
-def _host_ran_out(held: int, engine: Engine) -> RunError:
+def _host_ran_out(host_bytes: int, engine: Engine) -> RunError:
     """The error of a rank that keeps blocks in host memory and ran out of it."""
     device = sum(held_parts(engine).values())
     return RunError(
-        f"host memory ran out: offloaded blocks have {format_bytes(held)} there",
+        f"host memory ran out: offloaded blocks have {format_bytes(host_bytes)} there",
         problems=[Problem("device", f"weights, gradients and states {format_bytes(device)}")],
         hint="offload fewer blocks; checkpoints that were saved are whole, and --resume goes on from them",
     )

@@ -49,19 +49,19 @@ class Machine:
     stack: str
 
     def __str__(self) -> str:
-        where = self.device if self.device != "cpu" or not self.processor else f"cpu ({self.processor})"
-        return f"{where}, {self.cores} cores, torch {self.torch}, {self.precision}, stack {self.stack}"
+        device_name = self.device if self.device != "cpu" or not self.processor else f"cpu ({self.processor})"
+        return f"{device_name}, {self.cores} cores, torch {self.torch}, {self.precision}, stack {self.stack}"
 
 
 def machine_of(report: RunReport) -> Machine:
     """The machine and software a report was measured on. Needs its plan."""
     assert report.plan is not None
-    there = report.environment
+    environment = report.environment
     return Machine(
-        device=there.device,
-        processor=there.processor if there.device == "cpu" else "",
-        cores=there.cores,
-        torch=there.torch,
+        device=environment.device,
+        processor=environment.processor if environment.device == "cpu" else "",
+        cores=environment.cores,
+        torch=environment.torch,
         precision=report.plan.training.precision,
         stack=report.stack or OWN_STACK,
     )
@@ -113,14 +113,14 @@ def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
     if not report.is_foreign and len(report.ranks) != plan.layout.num_gpus:
         problems.append(Problem("ranks", f"{len(report.ranks)} of {plan.layout.num_gpus}"))
     for rank in report.ranks:
-        where = f"rank {rank.rank}"
+        place = f"rank {rank.rank}"
         clocks = (rank.wall_seconds, rank.thread_seconds, rank.update.thread_seconds)
         if not report.is_foreign and (not all(clocks) or len({len(clock) for clock in clocks}) > 1):
-            problems.append(Problem(where, "has no clock of every step"))
+            problems.append(Problem(place, "has no clock of every step"))
         if rank.parts and (missing := [part for part in _PARTS if part not in rank.parts]):
-            problems.append(Problem(where, f"has no {', '.join(missing)}"))
+            problems.append(Problem(place, f"has no {', '.join(missing)}"))
         elif rank.parts and rank.parts["compute"] <= 0:
-            problems.append(Problem(where, "has computed nothing"))
+            problems.append(Problem(place, "has computed nothing"))
     if problems:
         raise InputError(f"`{name}` is not whole", problems=problems, hint="run the plan again")
 
@@ -197,9 +197,9 @@ def foreign_report(
 ) -> RunReport:
     """The report of usual `steps` of so many `seconds`, with the memory that the `log` tells and what the traces of a
     `job` do; `notes` say what was read."""
-    told: Peaks = ({}, {}) if log is None else (log.allocated, log.reserved)
-    traced = {} if job is None else {one.rank: one for one in job.traced}
-    ranks = sorted(traced or {rank for rank in {*told[0], *told[1]} if rank < plan.layout.num_gpus}) or [0]
+    peaks: Peaks = ({}, {}) if log is None else (log.allocated, log.reserved)
+    traced = {} if job is None else {report.rank: report for report in job.traced}
+    ranks = sorted(traced or {rank for rank in {*peaks[0], *peaks[1]} if rank < plan.layout.num_gpus}) or [0]
     lines = () if steps is None else steps.lines
     course = Course(
         environment=_environment(plan),
@@ -210,24 +210,24 @@ def foreign_report(
         gradient_norms=[line.gradient_norm for line in lines],
         notes=notes,
     )
-    found = [_rank(plan, rank, seconds, told) for rank in ranks]
+    rank_reports = [_rank(plan, rank, seconds, peaks) for rank in ranks]
     if job is not None:
-        found = [
-            one.model_copy(
+        rank_reports = [
+            report.model_copy(
                 update={
-                    "parts": traced[one.rank].parts,
-                    "passes": job.passes.get(one.rank, ()),
-                    "late_seconds": job.late_seconds.get(one.rank, ()),
+                    "parts": traced[report.rank].parts,
+                    "passes": job.passes.get(report.rank, ()),
+                    "late_seconds": job.late_seconds.get(report.rank, ()),
                 }
             )
-            for one in found
+            for report in rank_reports
         ]
-    return make_report(plan, found, course, stack=plan.stack.name)
+    return make_report(plan, rank_reports, course, stack=plan.stack.name)
 
 
-def _rank(plan: Plan, rank: int, seconds: Sequence[float], told: Peaks) -> RankReport:
+def _rank(plan: Plan, rank: int, seconds: Sequence[float], peaks_of_ranks: Peaks) -> RankReport:
     stage = plan.layout.place_along("pp", rank)
-    allocated, reserved = (round(peaks.get(rank, 0)) for peaks in told)
+    allocated, reserved = (round(peaks.get(rank, 0)) for peaks in peaks_of_ranks)
     unseen = PhaseReport(wall_seconds=(), thread_seconds=(), waiting_seconds={})
     return RankReport(
         rank=rank,

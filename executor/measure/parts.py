@@ -154,10 +154,10 @@ def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, floa
     """Which of `WAITS` → median over the steps of the seconds waited in one phase; empty without steps."""
     if not steps:
         return {}
-    each = [step.waits_in_phase(update=update) for step in steps]
+    waits_of_steps = [step.waits_in_phase(update=update) for step in steps]
     return {
         axis: statistics.median(
-            sum(wait.end - wait.start for wait in waits if wait.axis == axis) for waits in each
+            sum(wait.end - wait.start for wait in waits if wait.axis == axis) for waits in waits_of_steps
         )
         for axis in WAITS
     }
@@ -180,13 +180,13 @@ def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
     return [rank[typical] for rank in everyone]
 
 
-def _step_of(told: dict[str, Any]) -> StepSpans:
+def _step_of(fields: dict[str, Any]) -> StepSpans:
     """The step that another rank sent as JSON."""
-    work = tuple(WorkSpan(*one) for one in told["work"])
-    waits = tuple(WaitSpan(*one) for one in told["waits"])
-    carried = tuple(CarriedSpan(*one) for one in told["carried"])
+    work = tuple(WorkSpan(*span) for span in fields["work"])
+    waits = tuple(WaitSpan(*span) for span in fields["waits"])
+    carried = tuple(CarriedSpan(*span) for span in fields["carried"])
     return StepSpans(
-        **{**told, "place": Place(**told["place"]), "work": work, "waits": waits, "carried": carried}
+        **{**fields, "place": Place(**fields["place"]), "work": work, "waits": waits, "carried": carried}
     )
 
 
@@ -250,7 +250,7 @@ def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
     for step in sorted(steps, key=lambda step: step.rank):
         events += [_predicted(step.rank, span) for span in predicted if span.rank == step.place.pp]
         events += _measured(step)
-        events += [_moved(step.rank, move) for move in moves if move.rank == step.place.pp]
+        events += [_move_event(step.rank, move) for move in moves if move.rank == step.place.pp]
         events += [_carried(step.rank, one) for one in step.carried]
         lanes = {event["tid"] for event in events if event["pid"] == step.rank}
         events += _names(step, sorted(lanes | {_WAITS}))
@@ -277,8 +277,8 @@ def save_trace(trace: dict[str, Any], path: Path) -> None:
 
 def _names(step: StepSpans, lanes: Sequence[int]) -> Iterable[Event]:
     place = step.place
-    where = f"rank {step.rank} (pp {place.pp}, dp {place.dp}, cp {place.cp}, tp {place.tp})"
-    yield {"ph": "M", "name": "process_name", "pid": step.rank, "args": {"name": where}}
+    process = f"rank {step.rank} (pp {place.pp}, dp {place.dp}, cp {place.cp}, tp {place.tp})"
+    yield {"ph": "M", "name": "process_name", "pid": step.rank, "args": {"name": process}}
     yield {"ph": "M", "name": "process_sort_index", "pid": step.rank, "args": {"sort_index": step.rank}}
     for lane in lanes:
         yield {"ph": "M", "name": "thread_name", "pid": step.rank, "tid": lane, "args": {"name": LANES[lane]}}
@@ -295,15 +295,15 @@ def _predicted(rank: int, span: PredictedSpan) -> Event:
     return _span(rank, _PREDICTED, span.kind, span.stage, span.microbatch, span.start, span.end)
 
 
-def _moved(rank: int, move: MoveSpan) -> Event:
+def _move_event(rank: int, move: MoveSpan) -> Event:
     """A predicted move, in its lane."""
     return _span(rank, _lane(move.lane), f"{move.what} {move.block}", -1, -1, move.start, move.end)
 
 
-def _carried(rank: int, one: CarriedSpan) -> Event:
+def _carried(rank: int, span: CarriedSpan) -> Event:
     """A measured one, in the lane below."""
-    name = f"block {one.block}" if one.block >= 0 else "other"
-    return _span(rank, _lane(one.lane) + 1, name, -1, -1, one.start, one.end)
+    name = f"block {span.block}" if span.block >= 0 else "other"
+    return _span(rank, _lane(span.lane) + 1, name, -1, -1, span.start, span.end)
 
 
 def _lane(lane: Lane) -> int:
@@ -339,15 +339,20 @@ def _span(rank: int, lane: int, kind: str, stage: int, microbatch: int, start: f
 def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterable[int]) -> list[Event]:
     """Arrows from the end of each pass to the start of the one on another rank that needed it."""
     pipeline_of = {step.rank: (step.place.dp, step.place.cp, step.place.tp) for step in steps}
-    sent = {}
+    events_by_pass = {}
     for event in spans:
-        said = event.get("args")
-        if said and said["kind"] != "W":
-            sent[pipeline_of[event["pid"]], said["kind"] == "F", said["stage"], said["microbatch"]] = event
+        arguments = event.get("args")
+        if arguments and arguments["kind"] != "W":
+            events_by_pass[
+                pipeline_of[event["pid"]],
+                arguments["kind"] == "F",
+                arguments["stage"],
+                arguments["microbatch"],
+            ] = event
     arrows: list[Event] = []
     ids = iter(numbers)
-    for (pipeline, forward, stage, microbatch), event in sent.items():
-        sender = sent.get((pipeline, forward, stage + (-1 if forward else 1), microbatch))
+    for (pipeline, forward, stage, microbatch), event in events_by_pass.items():
+        sender = events_by_pass.get((pipeline, forward, stage + (-1 if forward else 1), microbatch))
         if sender is None or sender["pid"] == event["pid"]:
             continue
         common = {"name": "hands on", "cat": event["cat"], "id": next(ids), "tid": event["tid"]}
@@ -393,8 +398,8 @@ def _parts(
     updating = step.end - step.update_start - _length(second)
     driving, optimizer = busy, updating
     if on_cpu:
-        driving = _within(step.forward_backward_thread - sum(wait.thread for wait in first), busy)
-        optimizer = _within(step.update_thread - sum(wait.thread for wait in second), updating)
+        driving = _clamped(step.forward_backward_thread - sum(wait.thread for wait in first), busy)
+        optimizer = _clamped(step.update_thread - sum(wait.thread for wait in second), updating)
     compute = share * driving
     parts = dict.fromkeys(STEP_PARTS, 0.0)
     parts |= {"compute": compute, "host": driving - compute, "optimizer": optimizer}
@@ -403,8 +408,8 @@ def _parts(
     for wait in first + second:
         bubble = 0.0
         if wait.axis == "pp":
-            ready = all_there if wait.start >= step.update_start else _sent(wait, step.work, senders)
-            bubble = _within(ready - wait.start, wait.end - wait.start)
+            ready = all_there if wait.start >= step.update_start else _send_time(wait, step.work, senders)
+            bubble = _clamped(ready - wait.start, wait.end - wait.start)
         parts["bubble"] += bubble
         parts[OFFLOAD if wait.axis == OFFLOAD else f"{wait.axis}_comm"] += wait.end - wait.start - bubble
     return parts
@@ -422,7 +427,7 @@ def _senders(step: StepSpans, steps: Sequence[StepSpans]) -> _Senders:
     }
 
 
-def _sent(wait: WaitSpan, work: Sequence[WorkSpan], senders: _Senders) -> float:
+def _send_time(wait: WaitSpan, work: Sequence[WorkSpan], senders: _Senders) -> float:
     """When the pass had ended that the rank's next pass needs; 0 where it needs none."""
     for span in work:
         if span.start >= wait.start and span.kind != "W":
@@ -431,8 +436,8 @@ def _sent(wait: WaitSpan, work: Sequence[WorkSpan], senders: _Senders) -> float:
     return 0.0
 
 
-def _within(seconds: float, most: float) -> float:
-    return min(max(0.0, seconds), most)
+def _clamped(seconds: float, limit: float) -> float:
+    return min(max(0.0, seconds), limit)
 
 
 def _length(waits: Sequence[WaitSpan]) -> float:
@@ -477,8 +482,8 @@ def profile_step(engine: Engine, batch: Sequence[Tensor], path: Path) -> tuple[S
     profiler.export_chrome_trace(str(path))
     events = profiler.events() or []
     updating = min(event.time_range.start for event in events if event.name == "optimizer step")
-    before = [event for event in events if event.time_range.start < updating]
-    return spans, _kernels(before) if on_gpu else _operators(before)
+    events_before = [event for event in events if event.time_range.start < updating]
+    return spans, _kernels(events_before) if on_gpu else _operators(events_before)
 
 
 def _operators(events: list[FunctionEvent]) -> float:
@@ -493,10 +498,10 @@ def _operators(events: list[FunctionEvent]) -> float:
 
 def _waits(event: FunctionEvent) -> bool:
     """Whether an operator runs inside a wait (`executor.timing.Waits`)."""
-    above = event.cpu_parent
-    while above is not None and not above.name.startswith("wait "):
-        above = above.cpu_parent
-    return above is not None
+    parent = event.cpu_parent
+    while parent is not None and not parent.name.startswith("wait "):
+        parent = parent.cpu_parent
+    return parent is not None
 
 
 _NOT_COMPUTE = ("nccl", "memcpy htod", "memcpy dtoh")

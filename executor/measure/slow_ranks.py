@@ -18,7 +18,7 @@ from cost_models.arrays import MAD_TO_DEVIATION, Array
 
 WORK = ("forward and backward", "the update")
 """Parts of a transformer's step in which ranks work, in their order."""
-LEAST = 0.1
+SLOW_SHARE = 0.1
 """Excess over the peers from which a rank is slow; MegaScale's slow hosts took about a tenth longer (section 6.3)."""
 SURE = 5.0
 FEWEST_STEPS = 5
@@ -48,26 +48,32 @@ def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRa
     `peers` has a number for each rank, alike for those that do the same work.
     """
     total = sum(parts.values(), start=np.zeros((1, 1)))
-    found = []
+    slow = []
     for rank in range(total.shape[1]):
-        others = others_like(rank, peers)
-        if not others or len(total) < FEWEST_STEPS:
+        peer_ranks = others_like(rank, peers)
+        if not peer_ranks or len(total) < FEWEST_STEPS:
             continue
-        excess = excess_of(total, rank, others)
-        beyond = np.clip(excess - LEAST / 2, -LEAST / 2, LEAST / 2)  # one disturbed step counts as one
-        since = int(np.argmax(np.cumsum(beyond[::-1])[::-1]))
+        excess = excess_of(total, rank, peer_ranks)
+        clipped_excess = np.clip(
+            excess - SLOW_SHARE / 2, -SLOW_SHARE / 2, SLOW_SHARE / 2
+        )  # one disturbed step counts as one
+        since = int(np.argmax(np.cumsum(clipped_excess[::-1])[::-1]))
         tail = excess[since:]
         middle = float(np.median(tail))
         scatter = MAD_TO_DEVIATION * float(np.median(abs(tail - middle)))
         z = middle / max(scatter / len(tail) ** 0.5, _LEAST_ERROR)
-        if len(tail) >= FEWEST_STEPS and middle >= LEAST and z >= SURE:
+        if len(tail) >= FEWEST_STEPS and middle >= SLOW_SHARE and z >= SURE:
             lost = {
-                part: float(np.median(each[since:, rank] - np.median(each[since:, others], axis=1)))
-                for part, each in parts.items()
+                part: float(
+                    np.median(
+                        part_seconds[since:, rank] - np.median(part_seconds[since:, peer_ranks], axis=1)
+                    )
+                )
+                for part, part_seconds in parts.items()
             }
             part = max(lost, key=lost.__getitem__)
-            found.append(SlowRank(rank, part, middle, since, z, len(others)))
-    return tuple(sorted(found, key=lambda one: -one.excess))
+            slow.append(SlowRank(rank, part, middle, since, z, len(peer_ranks)))
+    return tuple(sorted(slow, key=lambda rank_report: -rank_report.excess))
 
 
 def others_like(rank: int, peers: Sequence[int]) -> list[int]:
@@ -75,9 +81,9 @@ def others_like(rank: int, peers: Sequence[int]) -> list[int]:
     return [one for one in range(len(peers)) if one != rank and peers[one] == peers[rank]]
 
 
-def excess_of(seconds_TR: Array, rank: int, others: Sequence[int]) -> Array:
+def excess_of(seconds_TR: Array, rank: int, peer_ranks: Sequence[int]) -> Array:
     """(T,) by which a rank took longer in each step than the median of the others, as a share of that."""
-    typical = np.median(seconds_TR[:, others], axis=1)
+    typical = np.median(seconds_TR[:, peer_ranks], axis=1)
     return np.asarray(seconds_TR[:, rank] / np.maximum(typical, np.finfo(float).tiny) - 1)
 
 

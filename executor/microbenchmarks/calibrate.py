@@ -44,7 +44,7 @@ def run_workers(
     folder: Path,
     options: Sequence[str],
     *,
-    what: str,
+    task: str,
     longest_seconds: float,
     on_progress: Progress | None = None,
 ) -> None:
@@ -69,7 +69,7 @@ def run_workers(
                         env=on_this_machine(worker_environment()),
                     )
                 )
-        _wait(workers, logs, what, longest_seconds, on_progress or (lambda family: None))
+        _wait(workers, logs, task, longest_seconds, on_progress or (lambda family: None))
     finally:
         for worker in workers:
             worker.kill()
@@ -92,21 +92,21 @@ def worker_arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def among_workers(given: argparse.Namespace) -> Iterator[torch.device]:
+def among_workers(arguments: argparse.Namespace) -> Iterator[torch.device]:
     """Inside the block this process is one of the workers, in their process group, on one thread; its device."""
     import torch
     import torch.distributed as dist
 
     end_with_parent()
     torch.set_num_threads(1)
-    device = torch.device(f"cuda:{given.rank}" if given.device == "cuda" else "cpu")
+    device = torch.device(f"cuda:{arguments.rank}" if arguments.device == "cuda" else "cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=(given.folder / "rendezvous").as_uri(),
-        rank=given.rank,
-        world_size=given.world,
+        init_method=(arguments.folder / "rendezvous").as_uri(),
+        rank=arguments.rank,
+        world_size=arguments.world,
     )
     yield device
     dist.destroy_process_group()
@@ -126,7 +126,7 @@ def require_devices(processes: int) -> None:
 def _wait(
     workers: list[subprocess.Popen[bytes]],
     logs: list[Path],
-    what: str,
+    task: str,
     longest_seconds: float,
     on_progress: Progress,
 ) -> None:
@@ -141,11 +141,11 @@ def _wait(
         reported = len(families)
         failed = [rank for rank, code in enumerate(codes) if code]
         if failed:
-            _raise_failure(failed[0], logs[failed[0]], what)
+            _raise_failure(failed[0], logs[failed[0]], task)
         if all(code == 0 for code in codes):
             return
         if time.monotonic() > deadline:
-            raise RunError(f"{what} did not end within {longest_seconds:.0f} s")
+            raise RunError(f"{task} did not end within {longest_seconds:.0f} s")
         time.sleep(_POLL_SECONDS)
 
 
@@ -153,9 +153,9 @@ def _lines(log: Path) -> list[str]:
     return log.read_text("utf-8", errors="replace").splitlines()
 
 
-def _raise_failure(rank: int, log: Path, what: str) -> NoReturn:
+def _raise_failure(rank: int, log: Path, task: str) -> NoReturn:
     last = [line for line in _lines(log) if not line.startswith(FAMILY_MARK)][-_LAST_LINES:]
-    raise RunError(f"{what} failed on process {rank}", problems=[Problem("", line.strip()) for line in last])
+    raise RunError(f"{task} failed on process {rank}", problems=[Problem("", line.strip()) for line in last])
 
 
 FAMILY_MARK = "measuring: "
@@ -242,7 +242,7 @@ def measure(
             processes,
             folder,
             options,
-            what="calibration",
+            task="calibration",
             longest_seconds=_LONGEST_SECONDS,
             on_progress=on_progress,
         )

@@ -136,8 +136,8 @@ def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int
     )
     with AttentionKernels() as kernels:
         _attend(*leaves[0])
-    usual: AttentionKernel = "flash2"
-    ran = next((kernel for name, kernel in _KERNELS.items() if name in kernels.seen), usual)
+    default_kernel: AttentionKernel = "flash2"
+    ran = next((kernel for name, kernel in _KERNELS.items() if name in kernels.seen), default_kernel)
     causal_flops = 2.0 * sequence * sequence * head_dim
     for name, call, products in (("forward", forward, 1.0), ("backward", backward, _BACKWARD_PRODUCTS)):
         per_head = watch.compute(call).shared(heads)
@@ -272,7 +272,7 @@ def _without_gradient(call: Callable[..., torch.Tensor], leaves: Tensors) -> tor
 
 
 _FP32 = 4
-_FEW = 16
+_FEW_MISSES = 16
 _ROUND = 8
 """Batches of missing ids, which together name four times the rows of the cache."""
 _RATE = 1e-3
@@ -287,52 +287,54 @@ def tables(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
             bags = _bags(len(weights), pooling, scale.table_ids, watch.device)
             yield _row(LOOKUP, width, bags, watch.compute(lambda b=bags, w=weights: pooled(w, b)))  # type: ignore[misc]
         yield from _updates(watch, scale, weights)
-        yield from _served(watch, scale, weights)
+        yield from _cached_lookups(watch, scale, weights)
 
 
 def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
     width = weights.shape[1]
     bags = _bags(len(weights), 1.0, scale.table_ids, watch.device)
-    given = torch.full((len(bags.lengths), width), _RATE, device=watch.device)
-    yield _row(SUMS, width, bags, watch.compute(lambda: row_gradients(bags, given)))
-    found = row_gradients(bags, given)
+    gradients = torch.full((len(bags.lengths), width), _RATE, device=watch.device)
+    yield _row(SUMS, width, bags, watch.compute(lambda: row_gradients(bags, gradients)))
+    summed = row_gradients(bags, gradients)
     for kind in get_args(TableOptimizer):
         optimizer = RowOptimizer(kind)
         states = optimizer.states(len(weights), width, watch.device)
-        squares = found.values.square().mean(1) if optimizer.by_row else None
+        squares = summed.values.square().mean(1) if optimizer.by_row else None
 
         def change(optimizer=optimizer, states=states, squares=squares) -> None:  # type: ignore[no-untyped-def]
-            optimizer.apply(weights, states, found.rows, found.values, squares, _RATE, 1)
+            optimizer.apply(weights, states, summed.rows, summed.values, squares, _RATE, 1)
 
         yield _row(f"{CHANGE}{kind}", width, bags, watch.compute(change))
 
 
-def _served(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
+def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
     """A few ids, of whose rows half are there; as many with many more that are there, and many that are all brought up.
 
     Batches of missing ids go round more rows than the cache has, so that a row is gone when it is named again.
     """
     draw = torch.Generator().manual_seed(0)
     ids, width = min(scale.table_ids, len(weights) // (_ROUND + 2)), weights.shape[1]
-    below, room = weights[: (_ROUND + 2) * ids].cpu(), 2 * ids
-    one_each = torch.ones(ids, dtype=torch.int32, device=watch.device)
+    host_table, room = weights[: (_ROUND + 2) * ids].cpu(), 2 * ids
+    ones = torch.ones(ids, dtype=torch.int32, device=watch.device)
 
-    def asked(*rows: Tensor) -> list[Bags]:
-        return [Bags(one.to(watch.device), one_each[: len(one)]) for one in rows]
+    def bags_of(*rows: Tensor) -> list[Bags]:
+        return [Bags(row_ids.to(watch.device), ones[: len(row_ids)]) for row_ids in rows]
 
-    there = torch.randperm(ids, generator=draw)
-    gone = asked(*torch.split(room + torch.randperm(_ROUND * ids, generator=draw), ids))
-    strange = [one.values[:_FEW].cpu() for one in gone]
-    few = asked(*(torch.cat((there[:_FEW], one)) for one in strange))
-    hit = asked(*(torch.cat((there[:-_FEW], one)) for one in strange))
+    held_rows = torch.randperm(ids, generator=draw)
+    gone = bags_of(*torch.split(room + torch.randperm(_ROUND * ids, generator=draw), ids))
+    strange = [row_ids.values[:_FEW_MISSES].cpu() for row_ids in gone]
+    few_misses = bags_of(*(torch.cat((held_rows[:_FEW_MISSES], row_ids)) for row_ids in strange))
+    hit = bags_of(*(torch.cat((held_rows[:-_FEW_MISSES], row_ids)) for row_ids in strange))
     for policy in POLICIES:
         cache: HottestRows | CachedSets = (
-            CachedSets(below, room, policy, watch.device)
+            CachedSets(host_table, room, policy, watch.device)
             if policy == "lru"
-            else HottestRows(below, torch.arange(room), watch.device)
+            else HottestRows(host_table, torch.arange(room), watch.device)
         )
-        for name, batches in (("miss", gone), ("few", few), ("hit", hit)):
-            timing = watch.on_host(in_turn([partial(cache.look_up, one) for one in batches]), own_clock=True)
+        for name, batches in (("miss", gone), ("few", few_misses), ("hit", hit)):
+            timing = watch.on_host(
+                in_turn([partial(cache.look_up, row_ids) for row_ids in batches]), own_clock=True
+            )
             shape = width * _FP32, len(batches[0].values)
             yield timing.row("table", f"{SERVED_PREFIX}{policy}.{name}", float(shape[1]), shape)
 

@@ -72,12 +72,12 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
     elements = max(size, message // 4 // size * size)
     full = torch.ones(elements, device=watch.device)
     shard = torch.ones(elements // size, device=watch.device)
-    other = torch.empty_like(full)
+    output = torch.empty_like(full)
     calls: dict[str, Call] = {
         "all_reduce": lambda: dist.all_reduce(full, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(other, shard, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(output, shard, group=group),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(shard, full, group=group),
-        "all_to_all": lambda: dist.all_to_all_single(other, full, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(output, full, group=group),
     }
     if size == 2:
         calls["p2p"] = lambda: there_and_back(full, (0, 1), group)
@@ -208,15 +208,21 @@ def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's. Then blocks of
     next to nothing, each after other work."""
-    most = threads_for_updates(watch.device, dist.get_world_size())
+    max_threads = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
-    for threads in sorted({1, most, *(2**power for power in range(1, most.bit_length()) if 2**power < most)}):
-        before = torch.get_num_threads()
+    for threads in sorted(
+        {
+            1,
+            max_threads,
+            *(2**power for power in range(1, max_threads.bit_length()) if 2**power < max_threads),
+        }
+    ):
+        threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
         # the thread's own clock does not see other threads
-        one = watch.on_host(update, own_clock=threads == 1)
-        torch.set_num_threads(before)
-        yield one.row("offload", "update", float(scale.block_parameters), (threads,))
+        timing = watch.on_host(update, own_clock=threads == 1)
+        torch.set_num_threads(threads_before)
+        yield timing.row("offload", "update", float(scale.block_parameters), (threads,))
     smallest = in_turn([block.step for block in blocks_of(_SMALLEST)])
     yield watch.on_host(smallest, own_clock=True, aside=_something_else).row(
         "offload", "call", _SMALLEST, (1,)
@@ -234,7 +240,7 @@ def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurem
     ways: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
         "down": link.down,
         "up": lambda host, device: link.up(device, host),
-        "both": partial(_both, link),
+        "both": partial(_copy_both_ways, link),
     }
     for ranks in sorted({world, *(2**power for power in range(world.bit_length()) if 2**power < world)}):
         for name, way in ways.items():
@@ -246,7 +252,7 @@ def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurem
     link.taken()
 
 
-def _both(link: HostLink, host: torch.Tensor, device: torch.Tensor) -> None:
+def _copy_both_ways(link: HostLink, host: torch.Tensor, device: torch.Tensor) -> None:
     """Halves of the two buffers change places, so that as much goes each way as one copy carries in one."""
     half = host.numel() // 2
     for _ in range(2):
@@ -262,22 +268,22 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     with ThreadPoolExecutor(1, "host-update", lambda: torch.set_num_threads(threads)) as pool:
 
         def all_updates() -> None:
-            for done in [pool.submit(update) for update in updates]:
-                done.result()
+            for update_task in [pool.submit(update) for update in updates]:
+                update_task.result()
 
         # half as long: updates are to outlast what hides them
         passes = _passes_of(watch, scale, watch.elapsed(all_updates, _COPY_REPEATS).quiet / 2)
 
-        def together() -> None:
+        def copies_and_updates() -> None:
             begun = []
             passes(lambda block: begun.append(pool.submit(updates[block])))
-            for done in begun:
-                done.result()
+            for update_task in begun:
+                update_task.result()
 
         kinds: Sequence[tuple[str, Call]] = (
             ("passes", lambda: passes(lambda _: None)),
             ("updates", all_updates),
-            ("together", together),
+            ("together", copies_and_updates),
         )
         for name, call in kinds:
             dist.barrier()
@@ -290,8 +296,8 @@ def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Call
     side = scale.overlapped_side
     left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
     multiply = partial(torch.mm, left, right, out=torch.empty_like(left))
-    each = watch.elapsed(multiply, 2 * _COPY_REPEATS).quiet
-    products = max(1, round(seconds / each / (BLOCKS * (1 + _BACKWARD))))
+    product_seconds = watch.elapsed(multiply, 2 * _COPY_REPEATS).quiet
+    products = max(1, round(seconds / product_seconds / (BLOCKS * (1 + _BACKWARD))))
 
     def run(after_backward: Callable[[int], object]) -> None:
         for _ in range(BLOCKS * products):
@@ -314,9 +320,9 @@ def _something_else() -> None:
 
 def blocks_of(size: int) -> list[torch.optim.Optimizer]:
     """The optimizers of some blocks of so many parameters, each of one flat buffer."""
-    made: list[torch.optim.Optimizer] = []
+    optimizers: list[torch.optim.Optimizer] = []
     for _ in range(BLOCKS):
         flat = torch.nn.Parameter(torch.zeros(size))
         flat.grad = torch.ones_like(flat)
-        made.append(torch.optim.AdamW([flat], fused=True))
-    return made
+        optimizers.append(torch.optim.AdamW([flat], fused=True))
+    return optimizers

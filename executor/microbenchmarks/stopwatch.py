@@ -101,12 +101,12 @@ def scale_of(device: str, precision: Precision | None = None, *, quick: bool) ->
     """The sizes for a kind of device, `cpu` or `cuda`, in its usual precision or another; of a quick calibration
     fewer and other ones."""
     text = (files("executor.microbenchmarks") / "scales.yaml").read_text(encoding="utf-8")
-    known = yaml.safe_load(text)[device]
-    said = known["full"] | known["quick"] if quick else known["full"]
-    said["products"] = [*_linears(**said.pop("linears")), *said["products"]]
-    said["messages"] = _octaves(**said["messages"])
-    said["precision"] = precision or said["precision"]
-    return Scale(**{name: _frozen(value) for name, value in said.items()})
+    sizes = yaml.safe_load(text)[device]
+    fields = sizes["full"] | sizes["quick"] if quick else sizes["full"]
+    fields["products"] = [*_linears(**fields.pop("linears")), *fields["products"]]
+    fields["messages"] = _octaves(**fields["messages"])
+    fields["precision"] = precision or fields["precision"]
+    return Scale(**{name: _frozen(value) for name, value in fields.items()})
 
 
 def _frozen(value: Any) -> Any:
@@ -120,10 +120,10 @@ def _linears(tokens: Sequence[int], widths: Sequence[int]) -> list[tuple[int, in
     ]
 
 
-def _octaves(least: int, most: int, factor: int) -> list[int]:
+def _octaves(smallest: int, largest: int, factor: int) -> list[int]:
     """least, least · factor, … up to most."""
-    sizes = [least]
-    while sizes[-1] * factor <= most:
+    sizes = [smallest]
+    while sizes[-1] * factor <= largest:
         sizes.append(sizes[-1] * factor)
     return sizes
 
@@ -190,14 +190,16 @@ class Stopwatch:
         """
         calls = seconds / self.compute(call).seconds
         windows = min(_WINDOWS, max(2, int(calls)))
-        each = max(1, int(calls / windows))
+        calls_per_window = max(1, int(calls / windows))
         marks = [self._mark()]
         for _ in range(windows):
-            for _ in range(each):
+            for _ in range(calls_per_window):
                 call()
             marks.append(self._mark())
         self.settle()
-        times = [_seconds_between(begin, end) / each for begin, end in pairwise(marks)][windows // 2 :]
+        times = [_seconds_between(begin, end) / calls_per_window for begin, end in pairwise(marks)][
+            windows // 2 :
+        ]
         return Timing(seconds=statistics.median(times), quiet=min(times))
 
     def _mark(self) -> float | torch.cuda.Event:
@@ -229,8 +231,8 @@ class Stopwatch:
         `aside` is done before every repetition, and takes its share of the budget: what else there is in a step, after
         which caches hold neither what `call` computes with nor its instructions.
         """
-        own = own_clock and self.device.type != "cuda"
-        clock = time.thread_time if own else time.perf_counter
+        uses_thread_clock = own_clock and self.device.type != "cuda"
+        clock = time.thread_time if uses_thread_clock else time.perf_counter
         return self._clock(self._settled(call), clock, aside=aside)
 
     def _settled(self, call: Callable[[], object]) -> Callable[[], object]:
@@ -320,8 +322,8 @@ class Stopwatch:
         return Timing(seconds=statistics.median(times), quiet=min(times))
 
     def _repeats(self, once: float) -> int:
-        wanted = int(self.budget_seconds / max(once, 1e-9))
-        return max(_LEAST_REPEATS, min(_MOST_REPEATS, wanted))
+        repeats = int(self.budget_seconds / max(once, 1e-9))
+        return max(_LEAST_REPEATS, min(_MOST_REPEATS, repeats))
 
 
 def _seconds_between(begin: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
@@ -347,12 +349,12 @@ def in_turn(calls: Sequence[Call]) -> Call:
 
     All have run once when it returns.
     """
-    kept = [call() for call in calls]
+    results = [call() for call in calls]
     turn = 0
 
     def call() -> None:
         nonlocal turn
-        kept[turn] = calls[turn]()
+        results[turn] = calls[turn]()
         turn = (turn + 1) % len(calls)
 
     return call

@@ -62,18 +62,18 @@ def main() -> None:
     parser = worker_arguments(__doc__)
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
-    with among_workers(given) as device:
-        torch.manual_seed(given.rank)
-        quick = given.quick
-        scale = scale_of(device.type, given.precision if device.type == "cuda" else None, quick=quick)
+    arguments = parser.parse_args()
+    with among_workers(arguments) as device:
+        torch.manual_seed(arguments.rank)
+        quick = arguments.quick
+        scale = scale_of(device.type, arguments.precision if device.type == "cuda" else None, quick=quick)
         budget = _QUICK_BUDGET_SECONDS if quick else _BUDGET_SECONDS
         watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
         # fault the pages in that the measurements will use: training does it in its first step
         torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=device)
         rows = measure(watch, scale, on_progress=announce)
         text = json.dumps([asdict(row) for row in rows])
-        result_of(given.folder, given.rank).write_text(text, encoding="utf-8")
+        result_of(arguments.folder, arguments.rank).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def original(name: str, *, tied: bool) -> str:
 def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str, list[int]]:
     """What several stages of so many blocks hold → these, in their order: a tied embedding, tables of biases."""
     embeds = bisect_right([*accumulate(layers)], spec.tower.layers) if spec.tower else 0
-    found = {EMBEDDING: [embeds, len(layers) - 1]} if spec.tied_embeddings else {}
+    stages_by_name = {EMBEDDING: [embeds, len(layers) - 1]} if spec.tied_embeddings else {}
     if spec.stacks is not None and spec.stacks.position_buckets:
         first, ends = spec.stacks.encoder_layers, list(accumulate(layers))
         filled = [
@@ -31,6 +31,6 @@ def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str,
             for stage, (count, end) in enumerate(zip(layers, ends, strict=True))
             if count
         ]
-        found["encoder"] = [stage for stage, begin, _ in filled if begin < first]
-        found["decoder"] = [stage for stage, _, end in filled if end > first]
-    return {name: stages for name, stages in found.items() if len({*stages}) > 1}
+        stages_by_name["encoder"] = [stage for stage, begin, _ in filled if begin < first]
+        stages_by_name["decoder"] = [stage for stage, _, end in filled if end > first]
+    return {name: stages for name, stages in stages_by_name.items() if len({*stages}) > 1}

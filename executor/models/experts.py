@@ -90,13 +90,13 @@ class RoutedExperts(nn.Module):
     def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:
         super().__init__()
         self.spec, self.place = spec, place
-        held = spec.num_experts if place.count is None else place.count
+        num_held = spec.num_experts if place.count is None else place.count
         inner, width = spec.moe_ffn_hidden_size // place.parts, spec.hidden_size
         shapes = {"gate": (inner, width)} if spec.gated_mlp else {}
         shapes |= {"up": (inner, width), "down": (width, inner)}
         for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.empty(held, *shape)))
-            bias = nn.Parameter(torch.empty(held, shape[0])) if spec.mlp_bias else None
+            self.register_parameter(name, nn.Parameter(torch.empty(num_held, *shape)))
+            bias = nn.Parameter(torch.empty(num_held, shape[0])) if spec.mlp_bias else None
             self.register_parameter(f"{name}_bias", bias)
         self.activation = ACTIVATIONS[spec.activation]
 
@@ -114,15 +114,15 @@ class RoutedExperts(nn.Module):
 
     def parts_of_wholes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """Parameter → (shape over all experts and all their parts, where this rank's share begins)."""
-        return {name: self._in_whole(name, tuple(one.shape)) for name, one in self.named_parameters()}
+        return {name: self._full_shape(name, tuple(one.shape)) for name, one in self.named_parameters()}
 
-    def _in_whole(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _full_shape(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         inner, place = self.spec.moe_ffn_hidden_size, self.place
         split = {"down": 2, "down_bias": None}.get(name, 1)
-        whole, offsets = [self.spec.num_experts, *shape[1:]], [place.first] + [0] * (len(shape) - 1)
+        full_shape, offsets = [self.spec.num_experts, *shape[1:]], [place.first] + [0] * (len(shape) - 1)
         if split is not None:
-            whole[split], offsets[split] = inner, place.part * (inner // place.parts)
-        return tuple(whole), tuple(offsets)
+            full_shape[split], offsets[split] = inner, place.part * (inner // place.parts)
+        return tuple(full_shape), tuple(offsets)
 
     def _product(self, name: str, rows: Tensor, counts: Counts) -> Tensor:
         """Rows of each expert times its matrix."""
@@ -203,8 +203,8 @@ class Routed(nn.Module):
         back[order] = torch.arange(len(order), device=order.device)  # copy → place by expert
         rows: Tensor = _Copy.apply(x_ND, order, back, k)  # type: ignore[no-untyped-call]
         run = self.experts
-        done = run(rows, counts_E) if self.exchange is None else self.exchange(rows, counts_E, run)
-        copies: Tensor = reorder(done, back, order)
+        results = run(rows, counts_E) if self.exchange is None else self.exchange(rows, counts_E, run)
+        copies: Tensor = reorder(results, back, order)
         weights_NK1 = weights_BSK.flatten(0, 1).unsqueeze(-1).to(copies.dtype)
         return (copies.view(-1, k, copies.shape[-1]) * weights_NK1).sum(1).view_as(x_BSD)
 
@@ -252,8 +252,8 @@ class MoE(nn.Module):
 
 def reorder(rows: Tensor, order: Tensor, back: Tensor) -> Tensor:
     """Rows in another order; `back` is the inverse permutation, so that the backward pass only gathers."""
-    moved: Tensor = _Reorder.apply(rows, order, back)  # type: ignore[no-untyped-call]
-    return moved
+    reordered: Tensor = _Reorder.apply(rows, order, back)  # type: ignore[no-untyped-call]
+    return reordered
 
 
 def _counts(chosen_BSK: Tensor, experts: int) -> Tensor:
@@ -266,9 +266,9 @@ def _counts(chosen_BSK: Tensor, experts: int) -> Tensor:
 
 def _has_grouped_product(rows: Tensor, weight: Tensor) -> bool:
     """PyTorch's grouped product wants rows of whole 16 bytes, and on a GPU bf16; else experts run one by one."""
-    whole = all(width * rows.element_size() % 16 == 0 for width in weight.shape[1:])
-    there = rows.device.type == "cpu" or (rows.device.type == "cuda" and rows.dtype == torch.bfloat16)
-    return whole and there and rows.shape[0] > 0
+    is_aligned = all(width * rows.element_size() % 16 == 0 for width in weight.shape[1:])
+    is_supported = rows.device.type == "cpu" or (rows.device.type == "cuda" and rows.dtype == torch.bfloat16)
+    return is_aligned and is_supported and rows.shape[0] > 0
 
 
 class _Copy(torch.autograd.Function):

@@ -120,10 +120,10 @@ def _normal(starts: Tensor, length: int, parity: int | None, key: int) -> Tensor
     bits = bits_of((starts[:, None] >> 1) + torch.arange(pairs, device=starts.device), key)
     radius = shifted(bits, _WORD).double().add_(1).mul_(_SCALE).log_().mul_(-2).sqrt_()
     angle = bits.bitwise_and_((1 << _WORD) - 1).double().mul_(2 * pi * _SCALE)
-    both = torch.empty(*bits.shape, 2, dtype=radius.dtype, device=bits.device)
-    torch.mul(radius, angle.cos(), out=both[..., 0])
-    torch.mul(radius, angle.sin_(), out=both[..., 1])
-    both = both.flatten(1)
+    cos_sin = torch.empty(*bits.shape, 2, dtype=radius.dtype, device=bits.device)
+    torch.mul(radius, angle.cos(), out=cos_sin[..., 0])
+    torch.mul(radius, angle.sin_(), out=cos_sin[..., 1])
+    cos_sin = cos_sin.flatten(1)
     if parity is not None:
-        return both[:, parity : parity + length]
-    return torch.where((starts & 1).bool()[:, None], both[:, 1 : 1 + length], both[:, :length])
+        return cos_sin[:, parity : parity + length]
+    return torch.where((starts & 1).bool()[:, None], cos_sin[:, 1 : 1 + length], cos_sin[:, :length])

@@ -72,18 +72,18 @@ class DenseNetwork(nn.Module):
 
     def forward(self, dense_bF: Tensor, vectors: Sequence[Tensor]) -> Tensor:
         """(b, dense features) and each table's vectors, the wide half's last → (b, tasks) logits."""
-        deep, wide = vectors[: self.num_deep], vectors[self.num_deep :]
+        deep, wide_vectors = vectors[: self.num_deep], vectors[self.num_deep :]
         bottom_bX = dense_bF if self.bottom is None else self.bottom(dense_bF)
         logits: Tensor = self.top(self._interaction(bottom_bX, deep))
-        for one in wide:
-            logits = logits + one.reshape(len(one), -1, logits.shape[1]).sum(1)
+        for table_vectors in wide_vectors:
+            logits = logits + table_vectors.reshape(len(table_vectors), -1, logits.shape[1]).sum(1)
         return logits
 
     def _interaction(self, bottom_bX: Tensor, deep: Sequence[Tensor]) -> Tensor:
         if self.model.interaction.kind == "dot":
             return self._dot(bottom_bX, deep)
-        together = torch.cat([bottom_bX, *(one.flatten(1).to(bottom_bX.dtype) for one in deep)], dim=1)
-        return together if self.cross is None else self.cross(together)
+        features = torch.cat([bottom_bX, *(one.flatten(1).to(bottom_bX.dtype) for one in deep)], dim=1)
+        return features if self.cross is None else self.cross(features)
 
     def _dot(self, bottom_bX: Tensor, deep: Sequence[Tensor]) -> Tensor:
         """The bottom network's output, and the products of all pairs of vectors."""

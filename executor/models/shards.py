@@ -26,32 +26,36 @@ class Ways:
 def product_of_shards(
     input: Tensor,
     mesh: DeviceMesh,
-    held: Placement,
+    placement: Placement,
     bias: Tensor | None,
     multiply: Callable[[Tensor, Ways], Tensor],
 ) -> Tensor:
     """(…, in) times a weight (out, in) that is `held` so, transposed → (…, out); `multiply` does so with shards."""
     assert isinstance(input, DTensor)
-    ways = _ways(input, held)
+    ways = _ways(input, placement)
     part = multiply(input.to_local(grad_placements=[ways.input_gradient]), ways)
     if bias is not None:
         assert isinstance(bias, DTensor)
-        mine: Tensor = bias.to_local(grad_placements=[ways.bias_gradient])
+        bias_shard: Tensor = bias.to_local(grad_placements=[ways.bias_gradient])
         if ways.output == Partial():  # added once by all ranks together; each has its whole gradient
-            mine = mine.detach() / mesh.size() + (mine - mine.detach())
-        part = part + mine
+            bias_shard = bias_shard.detach() / mesh.size() + (bias_shard - bias_shard.detach())
+        part = part + bias_shard
     return DTensor.from_local(part, mesh, [ways.output], run_check=False)
 
 
-def _ways(input: DTensor, held: Placement) -> Ways:
+def _ways(input: DTensor, placement: Placement) -> Ways:
     """Of a weight split by columns, by rows, or of tokens that are split."""
-    (taken,) = input.placements
+    (input_placement,) = input.placements
     last = Shard(input.ndim - 1)
-    if held == Shard(0):
-        assert taken == Replicate(), taken
-        return Ways(output=last, input_gradient=Partial(), weight_gradient=held, bias_gradient=held)
-    if held == Shard(1):
-        assert taken == last, taken
-        return Ways(output=Partial(), input_gradient=last, weight_gradient=held, bias_gradient=Replicate())
-    sums = Replicate() if taken == Replicate() else Partial()
-    return Ways(output=taken, input_gradient=taken, weight_gradient=sums, bias_gradient=sums)
+    if placement == Shard(0):
+        assert input_placement == Replicate(), input_placement
+        return Ways(output=last, input_gradient=Partial(), weight_gradient=placement, bias_gradient=placement)
+    if placement == Shard(1):
+        assert input_placement == last, input_placement
+        return Ways(
+            output=Partial(), input_gradient=last, weight_gradient=placement, bias_gradient=Replicate()
+        )
+    sums = Replicate() if input_placement == Replicate() else Partial()
+    return Ways(
+        output=input_placement, input_gradient=input_placement, weight_gradient=sums, bias_gradient=sums
+    )

@@ -36,12 +36,12 @@ from executor.models.mixing.recurrence import StateMixer
 
 def tower_norm(tower: Tower) -> nn.Module | None:
     """The norm behind its last block."""
-    return _norm(tower, tower.hidden_size, there=tower.norm_after)
+    return _norm(tower, tower.hidden_size, is_used=tower.norm_after)
 
 
-def _norm(tower: Tower, width: int, *, there: bool) -> nn.Module | None:
+def _norm(tower: Tower, width: int, *, is_used: bool) -> nn.Module | None:
     kind = nn.RMSNorm if tower.norm == "rmsnorm" else nn.LayerNorm
-    return kind(width, eps=tower.norm_epsilon) if there else None
+    return kind(width, eps=tower.norm_epsilon) if is_used else None
 
 
 class Patches(nn.Module):
@@ -56,7 +56,7 @@ class Patches(nn.Module):
         self.matrix = nn.Linear(tower.pixels, width, bias=tower.patch_bias)
         self.class_token = nn.Parameter(torch.empty(width)) if tower.class_token else None
         self.positions = nn.Embedding(tower.tokens, width)
-        self.norm = _norm(tower, width, there=tower.norm_before)
+        self.norm = _norm(tower, width, is_used=tower.norm_before)
 
     def forward(self, images_BICXX: Tensor) -> Tensor:
         """(B, images of a sample, C, X, X) → (N, P, E)."""
@@ -77,7 +77,7 @@ class Projector(nn.Module):
         super().__init__()
         self.tower, bias = tower, tower.projector_bias
         inner = tower.projector_hidden_size or tower.projector_inputs
-        self.norm = _norm(tower, tower.projector_inputs, there=tower.projector_norm)
+        self.norm = _norm(tower, tower.projector_inputs, is_used=tower.projector_norm)
         self.up = nn.Linear(tower.projector_inputs, inner, bias=bias) if tower.projector_hidden_size else None
         self.down = nn.Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[tower.projector_activation]
@@ -89,8 +89,8 @@ class Projector(nn.Module):
             squares = torch.unflatten(x, 1, (-1, side, self.tower.image // self.tower.patch // side, side))
             x = squares.transpose(2, 3).flatten(3).flatten(1, 2)
         x = x if self.norm is None else self.norm(x)
-        found: Tensor = self.down(x if self.up is None else self.activation(self.up(x)))
-        return found
+        output: Tensor = self.down(x if self.up is None else self.activation(self.up(x)))
+        return output
 
 
 class Placing(nn.Module):
@@ -99,9 +99,9 @@ class Placing(nn.Module):
     def forward(self, features_NFD: Tensor, samples: int, tokens: int) -> tuple[Tensor, Tensor]:
         """(B, S, D) with zeros at text, and (1, S, 1) ones there."""
         features_BFD = torch.unflatten(features_NFD, 0, (samples, -1)).flatten(1, 2)
-        taken = features_BFD.shape[1]
-        text_S = torch.arange(tokens, device=features_BFD.device) >= taken
-        placed_BSD = F.pad(features_BFD, (0, 0, 0, tokens - taken))
+        image_tokens = features_BFD.shape[1]
+        text_S = torch.arange(tokens, device=features_BFD.device) >= image_tokens
+        placed_BSD = F.pad(features_BFD, (0, 0, 0, tokens - image_tokens))
         return placed_BSD, text_S.to(placed_BSD.dtype).view(1, -1, 1)
 
 
@@ -128,23 +128,26 @@ class Block(nn.Module):
         self, spec: TransformerSpec, dropout: float, experts: ExpertPlace | None = None, layer: int = 0
     ) -> None:
         super().__init__()
-        before, after = spec.norm_placement in ("before", "around"), spec.norm_placement != "before"
+        norms_before, norms_after = (
+            spec.norm_placement in ("before", "around"),
+            spec.norm_placement != "before",
+        )
         mixer = spec.mixer_of(layer)
         mixes, feeds = mixer != "none", mixer == "none" or not spec.separate_halves
-        self.attention_norm = make_norm(spec) if before and mixes else None
+        self.attention_norm = make_norm(spec) if norms_before and mixes else None
         self.attention: Attention | LatentAttention | None = None
         if mixer in ("attention", "both"):
             self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
         self.recurrence = StateMixer(spec) if mixer in ("recurrence", "both") else None
-        self.attention_post_norm = make_norm(spec) if after and mixes else None
+        self.attention_post_norm = make_norm(spec) if norms_after and mixes else None
         crosses = spec.stacks is not None and not spec.encodes(layer)
         self.cross_norm = make_norm(spec) if crosses else None
         self.cross = Attention(spec, layer, crosses=True) if crosses else None
-        self.mlp_norm = make_norm(spec) if before and feeds and not spec.shares_norm else None
+        self.mlp_norm = make_norm(spec) if norms_before and feeds and not spec.shares_norm else None
         self.mlp: FeedForward | MoE | None = None
         if feeds:
             self.mlp = FeedForward(spec) if experts is None else MoE(spec, experts)
-        self.mlp_post_norm = make_norm(spec) if after and feeds else None
+        self.mlp_post_norm = make_norm(spec) if norms_after and feeds else None
         self.fork = nn.Identity() if spec.shares_norm else None
         self.join = nn.Identity() if spec.parallel_block else None
         self.norms_sums = spec.norm_placement == "after-sum"
@@ -198,8 +201,8 @@ def _block(spec: TransformerSpec, layer: int, dropout: float, place: ExpertPlace
     first = spec.tower.layers if spec.tower else 0
     if layer < first:
         return Block(tower_of(spec), 0.0, None, layer)
-    own = decoder_of(spec)
-    return Block(own, dropout, place if own.is_mixture(layer - first) else None, layer - first)
+    decoder = decoder_of(spec)
+    return Block(decoder, dropout, place if decoder.is_mixture(layer - first) else None, layer - first)
 
 
 class Transformer(nn.Module):
@@ -229,7 +232,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.loss_chunk = loss_chunk
         self.of_logits = ChunkOfLogits() if has_head and loss_chunk is not None else None
-        self.before: Callable[[str], None] = _nothing
+        self.on_part: Callable[[str], None] = _nothing
         """Called with the name of the embedding, each block (`blocks.3`) and the head before it computes.
         """
         place = experts or ExpertPlace()
@@ -241,7 +244,7 @@ class Transformer(nn.Module):
         self.tower_norm = tower_norm(spec.tower) if spec.tower and joins else None
         self.projector = Projector(spec.tower, spec.hidden_size) if spec.tower and joins else None
         self.placing = Placing() if joins else None
-        self.looks = spec.tower is not None and layers.start <= self.decoding
+        self.has_tower = spec.tower is not None and layers.start <= self.decoding
         """Whether what it is given are images, or tokens of them."""
         has_embedding = joins if spec.tower else has_embedding
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
@@ -253,8 +256,8 @@ class Transformer(nn.Module):
         self.distances = nn.ModuleDict()
         if spec.stacks is not None and spec.stacks.position_buckets:
             for stack, first in (("encoder", 0), ("decoder", self.encoder_layers)):
-                if mine := [layer for layer in layers if spec.encodes(layer) == (stack == "encoder")]:
-                    name = stack if mine[0] == first else f"{stack}{COPY}{mine[0]}"
+                if stack_layers := [layer for layer in layers if spec.encodes(layer) == (stack == "encoder")]:
+                    name = stack if stack_layers[0] == first else f"{stack}{COPY}{stack_layers[0]}"
                     self.distances[name] = Distances(spec)
         self.norm = make_norm(spec) if has_head and spec.ends_in_norm else None
         transforms = has_head and spec.encoder is not None and spec.encoder.head_transform
@@ -265,7 +268,7 @@ class Transformer(nn.Module):
             self.head.weight = self.embedding.tokens.weight
 
     def forward(
-        self, *given: Tensor, tokens_BS: Tensor | None = None, targets_BS: Tensor | None = None
+        self, *inputs: Tensor, tokens_BS: Tensor | None = None, targets_BS: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
         """(B, S) tokens of each sequence on the first stage, else (B, S, D); returns (B, S, D), on the last (B, S, V).
 
@@ -273,22 +276,22 @@ class Transformer(nn.Module):
 
         The last stage makes of targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
         """
-        if self.looks:
-            given = (self._through_tower(given[0], tokens_BS),)
+        if self.has_tower:
+            inputs = (self._through_tower(inputs[0], tokens_BS),)
         elif self.embedding is not None:
-            self.before("embedding")
-            given = tuple(self.embedding(one) for one in given)
-        *source, x = given
+            self.on_part("embedding")
+            inputs = tuple(self.embedding(one) for one in inputs)
+        *source, x = inputs
         if source:
             source[0], x = self._two_stacks(source[0], x)
         else:
             for layer, block in self.blocks.items():
                 if int(layer) >= self.decoding:
-                    self.before(f"blocks.{layer}")
+                    self.on_part(f"blocks.{layer}")
                     x = block(x)
         if self.head is None:
             return (*source, x) if source else x
-        self.before("head")
+        self.on_part("head")
         x = through(self.transform, through(self.norm, x))
         if self.logit_scale != 1.0:
             x = x * self.logit_scale
@@ -306,27 +309,27 @@ class Transformer(nn.Module):
         """Images, or tokens of them from the stage before, through a tower's blocks here, and into the sequence where
         the decoder begins here."""
         if self.patches is not None:
-            self.before("embedding")
+            self.on_part("embedding")
             x = self.patches(x)
         for layer, block in self.blocks.items():
             if int(layer) < self.decoding:
-                self.before(f"blocks.{layer}")
+                self.on_part(f"blocks.{layer}")
                 x = block(x)
         if self.embedding is None or self.projector is None or self.placing is None:
             return x
         assert tokens_BS is not None
-        self.before("embedding")
-        placed = self.placing(self.projector(through(self.tower_norm, x)), *tokens_BS.shape)
-        embedded: Tensor = self.embedding(tokens_BS, placed)
+        self.on_part("embedding")
+        placed_features = self.placing(self.projector(through(self.tower_norm, x)), *tokens_BS.shape)
+        embedded: Tensor = self.embedding(tokens_BS, placed_features)
         return embedded
 
     def _two_stacks(self, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """What these blocks make of the encoder's tokens and the decoder's, new tensors both: what is handed on as it
         was given has no gradient to be split."""
         tables = {name.partition(COPY)[0]: table() for name, table in self.distances.items()}
-        given = source, x
+        inputs = source, x
         for layer, block in self.blocks.items():
-            self.before(f"blocks.{layer}")
+            self.on_part(f"blocks.{layer}")
             if int(layer) < self.encoder_layers:
                 source = block(source, table=tables.get("encoder"))
             else:
@@ -335,7 +338,7 @@ class Transformer(nn.Module):
                 source = through(self.encoder_norm, source)
         if self.head is None:
             source, x = (
-                one.clone() if one is old else one for one, old in zip((source, x), given, strict=True)
+                one.clone() if one is old else one for one, old in zip((source, x), inputs, strict=True)
             )
         return source, x
 
@@ -346,5 +349,5 @@ class Transformer(nn.Module):
         else:
             owner = next(one for key, one in self.distances.items() if key.partition(COPY)[0] == name)
         assert owner is not None
-        found: nn.Parameter = owner.weight  # type: ignore[assignment]
-        return found
+        weight: nn.Parameter = owner.weight  # type: ignore[assignment]
+        return weight

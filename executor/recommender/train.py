@@ -22,7 +22,7 @@ from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
 from executor.embeddings.exchanges import sent_bytes
 from executor.embeddings.places import Places
 from executor.faults.heartbeat import Heartbeat
-from executor.measure.memory import HOST, REST, StorageTracker
+from executor.measure.memory import HOST, OTHER_PART, StorageTracker
 from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
 from executor.recommender.report import RecommenderReport, SharedRank, make_report
@@ -197,7 +197,7 @@ def _formula(engine: RecommenderEngine, batch: Clicks) -> dict[str, int]:
     )
 
 
-PARTS = ("tables", "optimizer", "dense", REST)
+PARTS = ("tables", "optimizer", "dense", OTHER_PART)
 
 
 def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
@@ -214,8 +214,8 @@ def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
     tracker.name("dense", engine.network.parameters())
     for state in engine.dense_optimizer.state.values():
         tracker.name("dense", state.values())
-    tracker.name(REST, [clicks.dense, clicks.labels])
-    tracker.name(REST, [part for bags in clicks.ids for part in (bags.values, bags.lengths)])
+    tracker.name(OTHER_PART, [clicks.dense, clicks.labels])
+    tracker.name(OTHER_PART, [part for bags in clicks.ids for part in (bags.values, bags.lengths)])
     with tracker:
         engine.step(clicks)
     return {name: tracker.peak.get(name, 0) for name in PARTS}

@@ -45,7 +45,15 @@ from executor.axes.offload.blocks import (
     StreamedBlock,
     Window,
 )
-from executor.axes.offload.link import ARRIVED, Arrival, Drive, HostLink, Staging, Traffic, threads_for_updates
+from executor.axes.offload.link import (
+    ARRIVED,
+    Arrival,
+    Drive,
+    HostLink,
+    Staging,
+    Traffic,
+    threads_for_updates,
+)
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.mesh import local
 from executor.models.transformer import Transformer

@@ -51,7 +51,7 @@ _FLASH_WIDTHS = 8
 _WIDEST_FLASH = 256
 
 
-class Meeting(NamedTuple):
+class AttentionInputs(NamedTuple):
     """Queries and the keys that they meet; without a `bias` the mask is causal where asked for, the last query seeing
     the last key."""
 
@@ -67,23 +67,23 @@ class Meeting(NamedTuple):
 class Kernel(Protocol):
     """Both passes of attention."""
 
-    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Output (B, H, Q, K) and log-sum-exp (B, H, Q) in fp32."""
 
     def backward(
-        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of query, key and value."""
 
 
-def kernel_for(met: Meeting) -> Kernel:
+def kernel_for(inputs: AttentionInputs) -> Kernel:
     """The fastest kernel for these tensors."""
-    query, width = met.query, met.query.shape[-1]
-    same_width = width == met.value.shape[-1]
+    query, width = inputs.query, inputs.query.shape[-1]
+    same_width = width == inputs.value.shape[-1]
     if query.device.type == "cpu" and same_width:
         return _FlashOfCpu()
     fits = width % _FLASH_WIDTHS == 0 and width <= _WIDEST_FLASH
-    if query.is_cuda and met.bias is None and same_width and fits and query.dtype in _FLASH_DTYPES:
+    if query.is_cuda and inputs.bias is None and same_width and fits and query.dtype in _FLASH_DTYPES:
         return _FlashOfCuda()
     return WrittenOut()
 
@@ -97,49 +97,49 @@ def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
 class _FlashOfCpu:
     """The flash kernel of a CPU: its causal mask is aligned to the first query and key, so it takes square ones."""
 
-    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
-        query, key, value, bias, causal = self._masked(met)
+    def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        query, key, value, bias, causal = self._masked(inputs)
         out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, attn_mask=bias
         )
         return out, lse
 
     def backward(
-        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value, bias, causal = self._masked(met)
+        query, key, value, bias, causal = self._masked(inputs)
         gradients: tuple[Tensor, Tensor, Tensor] = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
             gradient_BHQK, query, key, value, out_BHQK, lse_BHQ, 0.0, causal, attn_mask=bias
         )
         return gradients
 
-    def _masked(self, met: Meeting) -> Meeting:
-        queries, keys = met.query.shape[2], met.key.shape[2]
-        if met.causal and queries != keys:
-            return met._replace(causal=False, bias=causal_bias(queries, keys, met.query))
-        return met
+    def _masked(self, inputs: AttentionInputs) -> AttentionInputs:
+        queries, keys = inputs.query.shape[2], inputs.key.shape[2]
+        if inputs.causal and queries != keys:
+            return inputs._replace(causal=False, bias=causal_bias(queries, keys, inputs.query))
+        return inputs
 
 
 class _FlashOfCuda:
     """The flash kernel of a GPU: its causal mask is aligned to the last query and key, as it should be."""
 
-    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
-        query, key, value, bias, causal = met
+    def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        query, key, value, bias, causal = inputs
         assert bias is None
         out, lse, *_ = _aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
         return out, lse
 
     def backward(
-        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        assert met.bias is None
+        assert inputs.bias is None
         query, key, value, dout, out, lse = (
-            one.contiguous() for one in (*met[:3], gradient_BHQK, out_BHQK, lse_BHQ)
+            one.contiguous() for one in (*inputs[:3], gradient_BHQK, out_BHQK, lse_BHQ)
         )
         unused = torch.zeros(2, dtype=torch.int64, device=query.device).view(torch.uint64)  # of dropout
         sizes = None, None, query.shape[2], key.shape[2]
         gradients: tuple[Tensor, Tensor, Tensor] = _aten._scaled_dot_product_flash_attention_backward(
-            dout, query, key, value, out, lse, *sizes, 0.0, met.causal, unused, unused
+            dout, query, key, value, out, lse, *sizes, 0.0, inputs.causal, unused, unused
         )
         return gradients
 
@@ -147,35 +147,35 @@ class _FlashOfCuda:
 class WrittenOut:
     """Scores in memory, in fp32: for masks, types and widths that no flash kernel takes."""
 
-    def forward(self, met: Meeting) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Softmax of the biased scores, times the values."""
-        query, key, value, *_ = met
+        query, key, value, *_ = inputs
         groups = query.shape[1] // key.shape[1]
-        scores_BHQS = _scores(met)
+        scores_BHQS = _scores(inputs)
         lse_BHQ = scores_BHQS.logsumexp(-1)
         weights = (scores_BHQS - lse_BHQ[..., None]).exp()
         out = weights @ value.float().repeat_interleave(groups, 1)
         return out.to(query.dtype), lse_BHQ
 
     def backward(
-        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """dS = P ∘ (dP − Σ dO ∘ O), with P from the scores and the log-sum-exp."""
-        dquery, dkey, dvalue, _ = self.gradients(met, gradient_BHQK, out_BHQK, lse_BHQ)
+        dquery, dkey, dvalue, _ = self.gradients(inputs, gradient_BHQK, out_BHQK, lse_BHQ)
         return dquery, dkey, dvalue
 
     def gradients(
-        self, met: Meeting, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
+        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Those, and (B, H, Q, S) that of the biased scores, in fp32."""
-        query, key, value, *_ = met
+        query, key, value, *_ = inputs
         groups = query.shape[1] // key.shape[1]
-        weights = _scores(met).sub_(lse_BHQ[..., None]).exp_()
+        weights = _scores(inputs).sub_(lse_BHQ[..., None]).exp_()
         dout = gradient_BHQK.float()
         dvalue = weights.transpose(-1, -2) @ dout
         dweights = dout @ value.float().repeat_interleave(groups, 1).transpose(-1, -2)
-        own = (dout * out_BHQK.float()).sum(-1, keepdim=True)
-        dscores = weights.mul_(dweights.sub_(own))
+        output_products = (dout * out_BHQK.float()).sum(-1, keepdim=True)
+        dscores = weights.mul_(dweights.sub_(output_products))
         scale = query.shape[-1] ** -0.5
         dquery = (dscores @ key.float().repeat_interleave(groups, 1)).mul_(scale)
         dkey = (dscores.transpose(-1, -2) @ query.float()).mul_(scale)
@@ -183,9 +183,9 @@ class WrittenOut:
         return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), dscores
 
 
-def _scores(met: Meeting) -> Tensor:
+def _scores(inputs: AttentionInputs) -> Tensor:
     """(B, H, Q, S) biased and masked, in fp32."""
-    query, key, _, bias, causal = met
+    query, key, _, bias, causal = inputs
     groups = query.shape[1] // key.shape[1]
     scores: Tensor = query.float() @ key.float().repeat_interleave(groups, 1).transpose(-1, -2)
     scores = scores * query.shape[-1] ** -0.5
@@ -224,9 +224,9 @@ class Buckets:
         away = behind.abs() if self.both_ways else (-behind).clamp(min=0)
         exact = count // 2
         steps = (away.clamp(min=1).float() / exact).log() / math.log(self.stacks.farthest / exact)
-        wide = (exact + (steps * (count - exact)).long()).clamp(max=count - 1)
-        found = torch.where(away < exact, away, wide)
-        return found + count * (behind > 0) if self.both_ways else found
+        wide_buckets = (exact + (steps * (count - exact)).long()).clamp(max=count - 1)
+        buckets = torch.where(away < exact, away, wide_buckets)
+        return buckets + count * (behind > 0) if self.both_ways else buckets
 
     def bias(self, table_NH: Tensor, queries: int, keys: int) -> Tensor:
         """(1, H, Q, S) what is added to scores."""
@@ -248,8 +248,8 @@ def biased_attention(
     query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, table_NH: Tensor, buckets: Buckets
 ) -> Tensor:
     """(B, H, Q, K) attention whose scores have the biases of a table."""
-    found: Tensor = _Biased.apply(query_BHQK, key_BGSK, value_BGSK, table_NH, buckets)  # type: ignore[no-untyped-call]
-    return found
+    mixed: Tensor = _Biased.apply(query_BHQK, key_BGSK, value_BGSK, table_NH, buckets)  # type: ignore[no-untyped-call]
+    return mixed
 
 
 class _Biased(torch.autograd.Function):
@@ -257,8 +257,10 @@ class _Biased(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, buckets: Buckets
     ) -> Tensor:
-        met = Meeting(query, key, value, buckets.bias(table, query.shape[2], key.shape[2]), causal=False)
-        out, lse = kernel_for(met).forward(met)
+        inputs = AttentionInputs(
+            query, key, value, buckets.bias(table, query.shape[2], key.shape[2]), causal=False
+        )
+        out, lse = kernel_for(inputs).forward(inputs)
         ctx.save_for_backward(query, key, value, table, out, lse)
         ctx.buckets = buckets
         return out
@@ -267,8 +269,10 @@ class _Biased(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, table, out, lse = ctx.saved_tensors
-        met = Meeting(query, key, value, ctx.buckets.bias(table, query.shape[2], key.shape[2]), causal=False)
-        *gradients, of_scores = WrittenOut().gradients(met, gradient, out, lse)
+        inputs = AttentionInputs(
+            query, key, value, ctx.buckets.bias(table, query.shape[2], key.shape[2]), causal=False
+        )
+        *gradients, of_scores = WrittenOut().gradients(inputs, gradient, out, lse)
         return *gradients, ctx.buckets.summed(of_scores, table), None
 
 
@@ -296,7 +300,7 @@ class Attention(nn.Module):
         self.query_norm = _norm(spec, spec.query_size) if normed else None
         self.key_norm = _norm(spec, spec.kv_size) if normed else None
         scale = spec.attention_scale
-        self.more = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
+        self.query_scale = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
 
     def forward(
         self, x_BSD: Tensor, source_BSD: Tensor | None = None, *, table: Tensor | None = None
@@ -310,8 +314,8 @@ class Attention(nn.Module):
             places = self.sequence.places(query_BHSK.shape[2])
             query_BHSK = self.turns(query_BHSK, places, self.turning)
             key_BGSK = self.turns(key_BGSK, places, self.turning)
-        if self.more != 1.0:
-            query_BHSK = query_BHSK * self.more
+        if self.query_scale != 1.0:
+            query_BHSK = query_BHSK * self.query_scale
         if table is not None and self.buckets is not None:
             mixed_BHSK = biased_attention(query_BHSK, key_BGSK, value_BGSK, table, self.buckets)
         else:
@@ -352,17 +356,17 @@ class LatentAttention(nn.Module):
         self.window = spec.window_of(layer)
         self.turning = turning_of(spec, layer)
         scale = spec.attention_scale
-        self.more = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
+        self.query_scale = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
         self.first_head = 0
         self.sequence: Sequence = WholeSequence()
         self.turns = Turns()
-        width, made_of = spec.hidden_size, latent.query_rank or spec.hidden_size
+        width, query_inputs = spec.hidden_size, latent.query_rank or spec.hidden_size
         self.query_down: nn.Linear | None = None
         self.query_norm: nn.RMSNorm | None = None
         if latent.query_rank:
             self.query_down = nn.Linear(width, latent.query_rank, bias=False)
             self.query_norm = nn.RMSNorm(latent.query_rank, eps=_LATENT_NORM_EPSILON)
-        self.query = nn.Linear(made_of, spec.query_size, bias=False)
+        self.query = nn.Linear(query_inputs, spec.query_size, bias=False)
         self.down = nn.Linear(width, latent.kv_rank + latent.position_dim, bias=False)
         self.latent_norm = nn.RMSNorm(latent.kv_rank, eps=_LATENT_NORM_EPSILON)
         self.shared_key = nn.Identity()  # where tensor ranks meet, each with its own heads
@@ -375,8 +379,8 @@ class LatentAttention(nn.Module):
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
         query_BHSK = self._query(x_BSD)
-        if self.more != 1.0:
-            query_BHSK = query_BHSK * self.more
+        if self.query_scale != 1.0:
+            query_BHSK = query_BHSK * self.query_scale
         key_BGSK, value_BGSW = self._key_value(x_BSD)
         visibility = visibility_of(self.spec, self.window, self.first_head, both_ways=self.both_ways)
         width = value_BGSW.shape[-1]
@@ -406,8 +410,8 @@ class LatentAttention(nn.Module):
         latent, shared = torch.split(
             self.down(x_BSD), [self.latent.kv_rank, self.latent.position_dim], dim=-1
         )
-        both: Tensor = self.key_value(self.latent_norm(latent))
-        heads = torch.unflatten(both, -1, (-1, self.plain_dim + self.latent.value_dim)).transpose(1, 2)
+        key_value: Tensor = self.key_value(self.latent_norm(latent))
+        heads = torch.unflatten(key_value, -1, (-1, self.plain_dim + self.latent.value_dim)).transpose(1, 2)
         plain_BGSK, value_BGSW = torch.split(heads, [self.plain_dim, self.latent.value_dim], dim=-1)
         shared_BSP: Tensor = self.shared_key(shared)
         shared_B1SP = shared_BSP.unsqueeze(1)

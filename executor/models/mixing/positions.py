@@ -86,13 +86,13 @@ class Visibility:
         here is no row of NaN, and counts for nothing beside the same row elsewhere.
         """
         at, of = (positions(places, like.device).int() for places in (queries, keys))
-        there = at[:, None] - of[None, :]
-        hidden = (there < 0) & (not self.both_ways)
+        distance = at[:, None] - of[None, :]
+        hidden = (distance < 0) & (not self.both_ways)
         if self.window is not None:
             hidden = hidden | self.hides(at[:, None], of[None, :])
         bias = torch.zeros((), device=like.device)
         if self.slopes:
-            bias = -self.slopes_of(heads, like.device)[:, None, None] * there
+            bias = -self.slopes_of(heads, like.device)[:, None, None] * distance
         low = torch.finfo(like.dtype).min / 2
         hidden = hidden.expand(heads if self.slopes else 1, -1, -1)
         return torch.where(hidden, low, bias).to(like.dtype).unsqueeze(0)
@@ -156,13 +156,13 @@ class Turns:
 
     def __call__(self, x_BHSK: Tensor, places: Places, turning: Turning) -> Tensor:
         """Apply rotary positions to queries or keys (B, H, S, K)."""
-        turned, rest = x_BHSK, None
+        turned, unturned = x_BHSK, None
         if turning.dim is not None and turning.dim < x_BHSK.shape[-1]:
-            turned, rest = x_BHSK[..., : turning.dim], x_BHSK[..., turning.dim :]
+            turned, unturned = x_BHSK[..., : turning.dim], x_BHSK[..., turning.dim :]
         cos_SK, sin_SK = self._tables(turned, places, turning)
         left, right = turned.chunk(2, dim=-1)
         halves = [left * cos_SK - right * sin_SK, right * cos_SK + left * sin_SK]
-        return torch.cat(halves if rest is None else [*halves, rest], dim=-1)
+        return torch.cat(halves if unturned is None else [*halves, unturned], dim=-1)
 
     def _tables(self, like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Tensor]:
         """(S, K/2) each; the last ones again while nothing changes. A compiled block fuses their making instead."""
@@ -190,10 +190,8 @@ def slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
     if scaling.kind == "linear":
         return speeds_K / scaling.factor
     turns_K = speeds_K * scaling.first_positions / (2 * math.pi)
-    between = scaling.high_turns - scaling.low_turns
-    kept_K = (
-        ((turns_K - scaling.low_turns) / between).clamp(0, 1) if between else turns_K >= scaling.low_turns
-    )
+    ramp = scaling.high_turns - scaling.low_turns
+    kept_K = ((turns_K - scaling.low_turns) / ramp).clamp(0, 1) if ramp else turns_K >= scaling.low_turns
     return torch.lerp(speeds_K / scaling.factor, speeds_K, kept_K.to(speeds_K.dtype))
 
 

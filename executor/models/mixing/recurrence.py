@@ -33,31 +33,31 @@ from torch.distributed.tensor import DTensor, Partial
 from cost_models.specs.transformer import Recurrence, TransformerSpec
 
 
-def made_again(run: Callable[..., Tensor], **given: Tensor) -> Tensor:
+def recomputed(run: Callable[..., Tensor], **inputs: Tensor) -> Tensor:
     """What `run` makes of tensors; for its backward pass these are kept, and it runs again."""
-    made: Tensor = _MadeAgain.apply(run, tuple(given), *given.values())  # type: ignore[no-untyped-call]
-    return made
+    output: Tensor = _Recomputed.apply(run, tuple(inputs), *inputs.values())  # type: ignore[no-untyped-call]
+    return output
 
 
-class _MadeAgain(torch.autograd.Function):
+class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, run: Callable[..., Tensor], names: tuple[str, ...], *given: Tensor) -> Tensor:
+    def forward(ctx: Any, run: Callable[..., Tensor], names: tuple[str, ...], *inputs: Tensor) -> Tensor:
         ctx.run, ctx.names = run, names
-        ctx.save_for_backward(*given)
-        return run(**dict(zip(names, given, strict=True)))
+        ctx.save_for_backward(*inputs)
+        return run(**dict(zip(names, inputs, strict=True)))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[2:]
-        given = [
+        inputs = [
             one.detach().requires_grad_(need) for one, need in zip(ctx.saved_tensors, needed, strict=True)
         ]
         with torch.enable_grad():
-            out = ctx.run(**dict(zip(ctx.names, given, strict=True)))
-        wanted = [one for one, need in zip(given, needed, strict=True) if need]
-        found = iter(torch.autograd.grad(out, wanted, gradient))
-        return None, None, *(next(found) if need else None for need in needed)
+            out = ctx.run(**dict(zip(ctx.names, inputs, strict=True)))
+        needed_inputs = [one for one, need in zip(inputs, needed, strict=True) if need]
+        gradients = iter(torch.autograd.grad(out, needed_inputs, gradient))
+        return None, None, *(next(gradients) if need else None for need in needed)
 
 
 _LENGTH_EPSILON = 1e-6
@@ -86,9 +86,9 @@ class StateMixer(nn.Module):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        given = {name: project(x_BSD) for name, project in self.inputs().items()}
-        gate_BSV = given.pop("gate")
-        out: Tensor = self.out(self.gated_norm(self.scan(**given), gate_BSV))
+        projections = {name: project(x_BSD) for name, project in self.inputs().items()}
+        gate_BSV = projections.pop("gate")
+        out: Tensor = self.out(self.gated_norm(self.scan(**projections), gate_BSV))
         return out
 
     def inputs(self) -> dict[str, nn.Linear | Latent]:
@@ -116,8 +116,8 @@ class Latent(nn.Module):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D), or rows (S, D) of one sequence → (B, S, out)."""
-        found = F.linear(F.linear(part_here(x_BSD), part_here(self.down)), part_here(self.up))
-        return found if found.dim() > 2 else torch.unflatten(found, 0, (1, -1))
+        output = F.linear(F.linear(part_here(x_BSD), part_here(self.down)), part_here(self.up))
+        return output if output.dim() > 2 else torch.unflatten(output, 0, (1, -1))
 
 
 class HeadsTraded(Protocol):
@@ -158,20 +158,20 @@ class StateScan(nn.Module):
             self.register_parameter(f"{name}_taps_bias", bias)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its backward pass differentiates
-    def forward(self, **given: Tensor) -> Tensor:
+    def forward(self, **projections: Tensor) -> Tensor:
         """query and key (B, S, G·N), value (B, S, H·P), step (B, S, H or H·N), strength (B, S, H) → (B, S, H·P)."""
-        heads = given["value"].shape[-1] // self.mixer.head_dim
-        groups = given["key"].shape[-1] // self.mixer.state_dim
+        heads = projections["value"].shape[-1] // self.mixer.head_dim
+        groups = projections["key"].shape[-1] // self.mixer.state_dim
         parts = 1 if self.traded is None else self.traded.parts
-        more = 1 if groups % parts == 0 else (parts if parts % groups == 0 else heads) // groups
+        repeats = 1 if groups % parts == 0 else (parts if parts % groups == 0 else heads) // groups
 
-        def by_unit(name: str, one: Tensor, dim: int) -> Tensor:
+        def by_unit(name: str, tokens: Tensor, dim: int) -> Tensor:
             """By group or head, W numbers each; groups repeated where they are fewer than ranks."""
             grouped = name.startswith(("query", "key"))
-            one = torch.unflatten(one, dim, (groups if grouped else heads, -1))
-            return one.repeat_interleave(more, dim) if grouped and more > 1 else one
+            tokens = torch.unflatten(tokens, dim, (groups if grouped else heads, -1))
+            return tokens.repeat_interleave(repeats, dim) if grouped and repeats > 1 else tokens
 
-        tokens = {name: by_unit(name, one, 2) for name, one in given.items()}
+        tokens = {name: by_unit(name, one, 2) for name, one in projections.items()}
         learned = {
             name: by_unit(name, part_here(one), 0)
             for name, one in self._parameters.items()
@@ -180,7 +180,7 @@ class StateScan(nn.Module):
         if self.traded is not None:
             tokens = dict(zip(tokens, self.traded.to_heads(*tokens.values()), strict=True))
             learned = {name: one.chunk(parts)[self.traded.part] for name, one in learned.items()}
-        found_BSHP = made_again(partial(convolved_and_scanned, self.mixer), **tokens, **learned)
+        found_BSHP = recomputed(partial(convolved_and_scanned, self.mixer), **tokens, **learned)
         return (found_BSHP if self.traded is None else self.traded.to_tokens(found_BSHP)).flatten(2)
 
 
@@ -202,23 +202,25 @@ class GatedNorm(nn.Module):
         """(B, S, H·P) twice → (B, S, H·P)."""
         gains = {} if self.weight is None else {"gains": part_here(self.weight)}
         run = partial(normed_and_gated, self.mixer, self.epsilon)
-        return made_again(run, found=found_BSV, gate=gate_BSV, **gains)
+        return recomputed(run, found=found_BSV, gate=gate_BSV, **gains)
 
 
 def part_here(parameter: Tensor) -> Tensor:
     """This rank's part of a parameter; the gradient of one that is whole on all is summed over them."""
     if not isinstance(parameter, DTensor):
         return parameter
-    placed = [Partial() if one.is_replicate() else one for one in parameter.placements]
-    return parameter.to_local(grad_placements=placed)
+    placements = [Partial() if one.is_replicate() else one for one in parameter.placements]
+    return parameter.to_local(grad_placements=placements)
 
 
 def convolved_and_scanned(
-    mixer: Recurrence, *, step: Tensor, decay_log: Tensor, step_bias: Tensor, **given: Tensor
+    mixer: Recurrence, *, step: Tensor, decay_log: Tensor, step_bias: Tensor, **projections: Tensor
 ) -> Tensor:
     """Tokens and parameters by group or head → (B, S, H, P), in the type of the values."""
     query, key, value = (
-        _convolved(given[name], given.get(f"{name}_taps"), given.get(f"{name}_taps_bias")).float()
+        _convolved(
+            projections[name], projections.get(f"{name}_taps"), projections.get(f"{name}_taps_bias")
+        ).float()
         for name in ("query", "key", "value")
     )
     step_BSHW = F.softplus(step.float() + step_bias.float())
@@ -230,12 +232,12 @@ def convolved_and_scanned(
             one * (one.square().sum(-1, keepdim=True) + _LENGTH_EPSILON).rsqrt() for one in (query, key)
         )
         query = query * mixer.state_dim**-0.5
-        strength_BSH = given["strength"].float().sigmoid().squeeze(-1)
-        found = scanned(query, key, value, decays_BSHW, strength_BSH, mixer.chunk)
+        strength_BSH = projections["strength"].float().sigmoid().squeeze(-1)
+        output = scanned(query, key, value, decays_BSHW, strength_BSH, mixer.chunk)
     else:
-        found = scanned(query, key, value * step_BSHW, decays_BSHW, None, mixer.chunk)
-        found = found + value * given["skip"].float()
-    return found.to(given["value"].dtype)
+        output = scanned(query, key, value * step_BSHW, decays_BSHW, None, mixer.chunk)
+        output = output + value * projections["skip"].float()
+    return output.to(projections["value"].dtype)
 
 
 def _convolved(x_BSUW: Tensor, taps_UWT: Tensor | None, bias_UW: Tensor | None) -> Tensor:
@@ -243,9 +245,9 @@ def _convolved(x_BSUW: Tensor, taps_UWT: Tensor | None, bias_UW: Tensor | None) 
     if taps_UWT is None:
         return F.silu(x_BSUW)
     channels, width = taps_UWT.shape[0] * taps_UWT.shape[1], taps_UWT.shape[2]
-    before = F.pad(x_BSUW.flatten(2).transpose(1, 2), (width - 1, 0))
+    padded = F.pad(x_BSUW.flatten(2).transpose(1, 2), (width - 1, 0))
     bias = None if bias_UW is None else bias_UW.flatten()
-    mixed = F.conv1d(before, taps_UWT.reshape(channels, 1, width), bias, groups=channels)
+    mixed = F.conv1d(padded, taps_UWT.reshape(channels, 1, width), bias, groups=channels)
     return torch.unflatten(F.silu(mixed).transpose(1, 2), 2, taps_UWT.shape[:2])
 
 
@@ -269,56 +271,56 @@ def scanned(
     tokens, groups = query_BSGN.shape[1], query_BSGN.shape[2]
     chunk = min(chunk, tokens)
 
-    def in_chunks(one: Tensor, per_head: bool) -> Tensor:
+    def in_chunks(values: Tensor, per_head: bool) -> Tensor:
         """(B, C, G, [R,] L, width); what pads the last chunk neither decays nor writes."""
-        one = F.pad(one, (0, 0, 0, 0, 0, -tokens % chunk))
-        one = torch.unflatten(one, 1, (-1, chunk)).movedim(2, -2)
-        return torch.unflatten(one, 2, (groups, -1)) if per_head else one
+        values = F.pad(values, (0, 0, 0, 0, 0, -tokens % chunk))
+        values = torch.unflatten(values, 1, (-1, chunk)).movedim(2, -2)
+        return torch.unflatten(values, 2, (groups, -1)) if per_head else values
 
     query, key = in_chunks(query_BSGN, per_head=False), in_chunks(key_BSGN, per_head=False)
     written = in_chunks(value_BSHP, per_head=True)
     sums = in_chunks(decays_BSHW, per_head=True).cumsum(-2)
-    above = torch.ones(chunk, chunk, dtype=torch.bool, device=sums.device).triu(1).unsqueeze(-1)
-    apart = (sums.unsqueeze(-2) - sums.unsqueeze(-3)).masked_fill(above, -torch.inf).exp()
-    within = _met(query, key, apart)
-    since, left = sums.exp(), (sums[..., -1:, :] - sums).exp()
+    upper = torch.ones(chunk, chunk, dtype=torch.bool, device=sums.device).triu(1).unsqueeze(-1)
+    decays_between = (sums.unsqueeze(-2) - sums.unsqueeze(-3)).masked_fill(upper, -torch.inf).exp()
+    scores = _weighed_products(query, key, decays_between)
+    since, decay_to_end = sums.exp(), (sums[..., -1:, :] - sums).exp()
     read: Tensor | None = None
     if strength_BSH is not None:
         strength = in_chunks(strength_BSH[..., None], per_head=True)
-        met = _met(key, key, apart) * strength
-        both = torch.cat([strength * written, strength * since * key.unsqueeze(3)], -1)
+        coupling = _weighed_products(key, key, decays_between) * strength
+        right_sides = torch.cat([strength * written, strength * since * key.unsqueeze(3)], -1)
         # unitriangular: what is on the diagonal and above is not looked at
-        both = torch.linalg.solve_triangular(met, both, upper=False, unitriangular=True)
-        written, read = both.split([written.shape[-1], key.shape[-1]], -1)
+        right_sides = torch.linalg.solve_triangular(coupling, right_sides, upper=False, unitriangular=True)
+        written, read = right_sides.split([written.shape[-1], key.shape[-1]], -1)
     state = written.new_zeros(*written.shape[:1], *written.shape[2:4], key.shape[-1], written.shape[-1])
-    found = []
+    chunk_outputs = []
     for at in range(query.shape[1]):
         new = written[:, at] if read is None else written[:, at] - read[:, at] @ state
-        asked = query[:, at].unsqueeze(2) * since[:, at]
-        found.append(within[:, at] @ new + asked @ state)
-        kept = (key[:, at].unsqueeze(2) * left[:, at]).transpose(-1, -2)
-        state = state * since[:, at, ..., -1, :].unsqueeze(-1) + kept @ new
-    out_BCGRLP = torch.stack(found, 1)
+        queries = query[:, at].unsqueeze(2) * since[:, at]
+        chunk_outputs.append(scores[:, at] @ new + queries @ state)
+        kept_keys = (key[:, at].unsqueeze(2) * decay_to_end[:, at]).transpose(-1, -2)
+        state = state * since[:, at, ..., -1, :].unsqueeze(-1) + kept_keys @ new
+    out_BCGRLP = torch.stack(chunk_outputs, 1)
     return out_BCGRLP.flatten(2, 3).movedim(-2, 2).flatten(1, 2)[:, :tokens]
 
 
-def _met(one_BCGLN: Tensor, other_BCGLN: Tensor, apart: Tensor) -> Tensor:
+def _weighed_products(one_BCGLN: Tensor, other_BCGLN: Tensor, decays_between: Tensor) -> Tensor:
     """(B, C, G, R, L, L) products of each token with those before it, decayed, (…, L, L, W) for all N or for each."""
-    if apart.shape[-1] == 1:
-        return (one_BCGLN @ other_BCGLN.transpose(-1, -2)).unsqueeze(3) * apart.squeeze(-1)
-    one, other = one_BCGLN[:, :, :, None, :, None], other_BCGLN[:, :, :, None, None]
-    return (one * other * apart).sum(-1)
+    if decays_between.shape[-1] == 1:
+        return (one_BCGLN @ other_BCGLN.transpose(-1, -2)).unsqueeze(3) * decays_between.squeeze(-1)
+    left, right = one_BCGLN[:, :, :, None, :, None], other_BCGLN[:, :, :, None, None]
+    return (left * right * decays_between).sum(-1)
 
 
 def normed_and_gated(
-    mixer: Recurrence, epsilon: float, *, found: Tensor, gate: Tensor, gains: Tensor | None = None
+    mixer: Recurrence, epsilon: float, *, output: Tensor, gate: Tensor, gains: Tensor | None = None
 ) -> Tensor:
     """(B, S, H·P) twice → (B, S, H·P)."""
-    own, opened = found.float(), (F.sigmoid if mixer.gate_rank else F.silu)(gate.float())
+    values, opened = output.float(), (F.sigmoid if mixer.gate_rank else F.silu)(gate.float())
     if gains is None:
-        return (own * opened).to(found.dtype)
+        return (values * opened).to(output.dtype)
     width = mixer.head_dim if mixer.delta else mixer.value_size // mixer.groups
-    own = own if mixer.delta else own * opened
-    own = F.rms_norm(torch.unflatten(own, -1, (-1, width)), (width,), eps=epsilon)
-    own = own * gains.float() if mixer.delta else own.flatten(-2) * gains.float()
-    return (own.flatten(-2) * opened if mixer.delta else own).to(found.dtype)
+    values = values if mixer.delta else values * opened
+    values = F.rms_norm(torch.unflatten(values, -1, (-1, width)), (width,), eps=epsilon)
+    values = values * gains.float() if mixer.delta else values.flatten(-2) * gains.float()
+    return (values.flatten(-2) * opened if mixer.delta else values).to(output.dtype)

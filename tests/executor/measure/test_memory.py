@@ -10,7 +10,7 @@ from processes import Processes
 from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, plan_for
 
-from executor.measure.memory import REST, StorageTracker
+from executor.measure.memory import OTHER_PART, StorageTracker
 from planner.plan import Plan
 
 
@@ -29,7 +29,7 @@ def test_equals_torch_mem_tracker() -> None:
     model.zero_grad()
     ours = StorageTracker()
     ours.name("weights", model.parameters())
-    ours.name(REST, [x])
+    ours.name(OTHER_PART, [x])
     with ours:
         model(x).sum().backward()
     assert sum(ours.peak.values()) == expected
@@ -39,15 +39,15 @@ def test_what_dies_is_forgotten_and_what_shrinks_counts_less() -> None:
     with StorageTracker() as tracker:
         kept = torch.zeros(1000)
         dropped = torch.zeros(500)
-        assert tracker.now[REST] == 6000
+        assert tracker.now[OTHER_PART] == 6000
         del dropped
-        assert tracker.now[REST] == 4000
+        assert tracker.now[OTHER_PART] == 4000
         kept.untyped_storage().resize_(0)
-        assert tracker.now[REST] == 0
+        assert tracker.now[OTHER_PART] == 0
         kept.untyped_storage().resize_(4000)
         tracker.name("weights", [kept[10:20]])
-        assert tracker.now == {REST: 0, "weights": 4000}
-    assert tracker.peak == {REST: 6000}
+        assert tracker.now == {OTHER_PART: 0, "weights": 4000}
+    assert tracker.peak == {OTHER_PART: 6000}
 
 
 def peak(plan: Plan) -> dict[str, int]:
@@ -91,7 +91,7 @@ def test_states_are_what_the_plan_says(layout: str, processes: Processes) -> Non
 def test_recomputing_keeps_less(processes: Processes) -> None:
     """none > selective > full in everything that is not a state."""
     rest = [
-        processes.run(1, peak, plan_for(f"mbs4 recompute={policy}", MEDIUM | {"num_layers": 8}))[0][REST]
+        processes.run(1, peak, plan_for(f"mbs4 recompute={policy}", MEDIUM | {"num_layers": 8}))[0][OTHER_PART]
         for policy in ("none", "selective", "full")
     ]
     assert rest[0] > rest[1] > rest[2]

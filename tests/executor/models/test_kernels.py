@@ -13,7 +13,7 @@ from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
 from executor.axes.context import Merged, tile_of_ring, tiles_of_whole, zigzag_places
-from executor.models.mixing.attention import Meeting, WrittenOut, kernel_for
+from executor.models.mixing.attention import AttentionInputs, WrittenOut, kernel_for
 from executor.models.mixing.positions import FlexAttention, Places, Visibility, WholeSequence, positions
 
 SIGHTS = [
@@ -188,7 +188,7 @@ def test_both_passes_of_a_kernel_are_autograds(
     mask = torch.ones(queries, 12, dtype=torch.bool, device=device).tril(12 - queries) if causal else None
     expected = F.scaled_dot_product_attention(*leaves, attn_mask=mask, enable_gqa=True)
     wanted = torch.autograd.grad(expected, leaves, gradient)
-    met = Meeting(query.to(dtype), key.to(dtype), value.to(dtype), None, causal)
+    met = AttentionInputs(query.to(dtype), key.to(dtype), value.to(dtype), None, causal)
     for kernel in (kernel_for(met), WrittenOut()):
         out, lse = kernel.forward(met)
         assert torch.allclose(out.float(), expected, atol=near)
