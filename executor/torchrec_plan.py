@@ -40,11 +40,11 @@ def read_sharding_plan(path: str | Path, *, device: str = "cuda", module: str | 
             cache_params=None if cache is None else CacheParams(load_factor=cache["load_factor"]),
         )
 
-    def shard(one: dict[str, Any]) -> ShardMetadata:
-        rank = one["placement"].partition("/")[0]
-        placement = one["placement"] if device == "cuda" else f"{rank}/{device}"
+    def shard(fields: dict[str, Any]) -> ShardMetadata:
+        rank = fields["placement"].partition("/")[0]
+        placement = fields["placement"] if device == "cuda" else f"{rank}/{device}"
         return ShardMetadata(
-            shard_offsets=one["shard_offsets"], shard_sizes=one["shard_sizes"], placement=placement
+            shard_offsets=fields["shard_offsets"], shard_sizes=fields["shard_sizes"], placement=placement
         )
 
     modules = parse_json(read_text(path, most_bytes=MOST_BYTES), source=str(path)).value["plan"]

@@ -68,12 +68,12 @@ class Bags:
             for part_values, part_lengths in zip(values, lengths, strict=True)
         ]
 
-    def where(self, mask: Tensor) -> Bags:
+    def masked(self, mask: Tensor) -> Bags:
         """(N,) bool → the values that are wanted, in the bags they were in."""
         lengths = self.bag_of_value()[mask].bincount(minlength=len(self.lengths))
         return Bags(self.values[mask], lengths.to(torch.int32))
 
-    def moved(self, by: int) -> Bags:
+    def renumbered(self, by: int) -> Bags:
         """The same bags with rows that are numbered from `by` on."""
         return Bags(self.values - by, self.lengths) if by else self
 
@@ -157,7 +157,7 @@ WAYS = 32
 
 
 @dataclass(slots=True)
-class Counted:
+class LookupCounts:
     """Counts of lookups and hits."""
 
     lookups: int = 0
@@ -204,7 +204,7 @@ class HottestRows:
         self.holds_first_rows = not len(ordered) or int(ordered[-1]) == len(ordered) - 1
         """Whether these are the first rows of the table."""
         self.vectors = table[ordered].to(device)
-        self.counts = Counted()
+        self.counts = LookupCounts()
 
     def look_up(self, bags: Bags) -> Tensor:
         """Bags of ids on the device → (bags, D) sums of their vectors."""
@@ -214,14 +214,14 @@ class HottestRows:
             if self.holds_first_rows
             else torch.searchsorted(self.row_ids, ids).clamp_(max=max(held_rows - 1, 0))
         )
-        is_held = ids < held_rows if self.holds_first_rows else self.row_ids[slots] == ids
-        hits = int(is_held.sum())
+        hit = ids < held_rows if self.holds_first_rows else self.row_ids[slots] == ids
+        hits = int(hit.sum())
         self.counts.lookups += len(ids)
         self.counts.hits += hits
         if hits == len(ids):
             return pooled(self.vectors, Bags(slots, bags.lengths))
-        hit_bags = Bags(slots, bags.lengths).where(is_held)
-        missing, places = torch.unique(ids[~is_held], return_inverse=True)
+        hit_bags = Bags(slots, bags.lengths).masked(hit)
+        missing, places = torch.unique(ids[~hit], return_inverse=True)
         sums = pooled(
             fetched(self.table, missing, self.counts), Bags(places, bags.lengths - hit_bags.lengths)
         )
@@ -243,7 +243,7 @@ class CachedSets:
         table_rows, width = table.shape
         self.vectors = torch.zeros(self.sets * ways, width, dtype=table.dtype, device=device)
         self.use_counts = torch.zeros(table_rows if policy == "lfu" else 0, dtype=torch.int64, device=device)
-        self.counts = Counted()
+        self.counts = LookupCounts()
         self._now = 0
 
     def look_up(self, bags: Bags) -> Tensor:
@@ -255,15 +255,15 @@ class CachedSets:
             self.use_counts[rows] += times
         sets = scattered(rows, self.sets)
         matches = self.tags[sets] == rows[:, None]
-        is_held, way = matches.any(1), matches.int().argmax(1)
+        hit, way = matches.any(1), matches.int().argmax(1)
         priority = self.use_counts[rows] if self.policy == "lfu" else torch.full_like(rows, self._now)
-        self.last_use[sets[is_held], way[is_held]] = priority[is_held]
+        self.last_use[sets[hit], way[hit]] = priority[hit]
         vectors = self.vectors.new_empty(len(rows), self.vectors.shape[1])
-        vectors[is_held] = self.vectors[sets[is_held] * self.ways + way[is_held]]
-        vectors[~is_held] = missing = fetched(self.table, rows[~is_held], self.counts)
-        self._admit(rows[~is_held], sets[~is_held], priority[~is_held], missing)
+        vectors[hit] = self.vectors[sets[hit] * self.ways + way[hit]]
+        vectors[~hit] = missing = fetched(self.table, rows[~hit], self.counts)
+        self._admit(rows[~hit], sets[~hit], priority[~hit], missing)
         self.counts.lookups += len(ids)
-        self.counts.hits += int(times[is_held].sum())
+        self.counts.hits += int(times[hit].sum())
         return pooled(vectors, Bags(places, bags.lengths))
 
     def _admit(self, rows: Tensor, sets: Tensor, priority: Tensor, vectors: Tensor) -> None:
@@ -283,7 +283,7 @@ class CachedSets:
         self.vectors[sets * self.ways + way] = vectors[better]
 
 
-def fetched(table: Rows, rows: Tensor, counts: Counted) -> Tensor:
+def fetched(table: Rows, rows: Tensor, counts: LookupCounts) -> Tensor:
     """Rows of the table below, copied to the device of their ids."""
     vectors = table[rows.cpu()]
     counts.fetched += len(rows)

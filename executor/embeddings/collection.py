@@ -42,7 +42,7 @@ from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
-from executor.embeddings.exchanges import Alone, Peers, Router, Sent
+from executor.embeddings.exchanges import Peers, Router, SentBytes, SingleRank
 from executor.embeddings.holding import Holding, HostLink, RowOptimizer, device_share
 from executor.embeddings.places import Places, Slice
 from executor.mesh import make_groups
@@ -319,8 +319,8 @@ def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Pla
         cached=share,
         hashed=table.hashed,
     )
-    copy, rest = hot_and_rest(complete, placement)
-    return [*copy, *_WAYS[placement.option.form](rest, placement, places)]
+    copy, cold = hot_and_rest(complete, placement)
+    return [*copy, *_WAYS[placement.option.form](cold, placement, places)]
 
 
 def _impossible(table: TableSpec, placement: TablePlacement, places: Places) -> str:
@@ -397,7 +397,7 @@ class Embeddings:
         empty = torch.empty(0, dtype=self.exchange_dtype, device=device)
         self.steps = 0
         """Updates that were made."""
-        self.sent, self.link = Sent(), HostLink(device)
+        self.sent, self.link = SentBytes(), HostLink(device)
         self.peers = peers(self.sent)
         self.slices = all_slices(self.tables, sharding, places)
         placed_slices = [part for part in self.slices if part.rank is not None]
@@ -405,7 +405,7 @@ class Embeddings:
         self.copies = [part for part in self.slices if part.rank is None]
         self.copy_exchange = CopyExchange(self.peers, self.exchange_dtype, AT_ONCE * self.samples)
         self._columns = self._with_form("column")
-        single = Alone(self.sent)
+        single = SingleRank(self.sent)
         self._exchanges = [
             Exchange(single, self.peers, self._with_form("whole", "column"), self.samples, empty),
             Exchange(self.peers, single, self._with_form("row"), self.samples, empty),
@@ -537,7 +537,7 @@ def ids_of_part(part: Slice, table: TableSpec, bags: Bags) -> Bags:
     if part.rows == table.rows:
         return bags
     inside = (bags.values >= part.first) & (bags.values < part.first + part.rows)
-    return bags.where(inside).moved(part.first)
+    return bags.masked(inside).renumbered(part.first)
 
 
 def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
@@ -545,7 +545,7 @@ def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
     return DTYPES[training.exchange_dtype or ("fp32" if training.precision == "fp32" else "bf16")]
 
 
-def _node_peers(peers: type[Peers], counter: Sent, places: Places) -> tuple[Peers, Peers]:
+def _node_peers(peers: type[Peers], counter: SentBytes, places: Places) -> tuple[Peers, Peers]:
     """(the ranks of this node, the ranks at this one's place in all nodes)."""
     nodes = torch.arange(places.ranks).reshape(places.nodes, places.per_node)
     inside, across = make_groups(nodes), make_groups(nodes.T)

@@ -28,7 +28,7 @@ from executor.embeddings.bags import Bags, cut
 from executor.embeddings.places import Places, Slice
 
 
-class Sent:
+class SentBytes:
     """Bytes that this rank sent to others, by stage of the step."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Sent:
         """Count bytes that are sent now."""
         self.by_stage[self._stage] += count
 
-    def taken(self) -> dict[str, int]:
+    def take_counts(self) -> dict[str, int]:
         """Bytes by stage since the last call."""
         sent_bytes = dict(self.by_stage)
         self.by_stage.clear()
@@ -58,7 +58,7 @@ class Sent:
 class Peers:
     """The ranks of a group, and this one among them. A group of one sends nothing."""
 
-    def __init__(self, counter: Sent, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, counter: SentBytes, group: dist.ProcessGroup | None = None) -> None:
         self.sent, self.group = counter, group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
@@ -138,10 +138,10 @@ class Peers:
         return work
 
 
-class Alone(Peers):
+class SingleRank(Peers):
     """This rank as a group of its own."""
 
-    def __init__(self, counter: Sent) -> None:
+    def __init__(self, counter: SentBytes) -> None:
         self.sent, self.group, self.rank, self.size = counter, None, 0, 1
 
     def all_gather(self, values: Tensor) -> Tensor:

@@ -257,7 +257,7 @@ class Holding:
             keys, place = bags.values.unique(return_inverse=True)  # type: ignore[no-untyped-call]
             rows = self._rows_of(keys) if learn else self.keys.find(keys)
             bags = Bags(rows[place], bags.lengths)
-            bags = bags if learn else bags.where(bags.values >= 0)
+            bags = bags if learn else bags.masked(bags.values >= 0)
         if self.host is None:
             return pooled(self.device.weights, bags)
         rows, place = bags.values.unique(return_inverse=True)  # type: ignore[no-untyped-call]
@@ -288,8 +288,8 @@ class Holding:
             rows[new] = self.keys.add(keys[new])
             values = self._initial_rows(keys[new]).to(self.device.weights.dtype)
             for tier, start in self.tiers():
-                is_here = (rows[new] >= start) & (rows[new] < start + len(tier.weights))
-                at, tier_values = rows[new][is_here] - start, values[is_here]
+                in_tier = (rows[new] >= start) & (rows[new] < start + len(tier.weights))
+                at, tier_values = rows[new][in_tier] - start, values[in_tier]
                 tier.weights[at.to(tier.weights.device)] = tier_values.to(tier.weights.device)
         return rows
 
@@ -345,7 +345,7 @@ class HostLink:
         self.down_bytes += values.nbytes
         return values.to("cpu")
 
-    def taken(self) -> HostLink:
+    def take_counts(self) -> HostLink:
         """Counts since the last call."""
         counts = HostLink(self.device, self.up_bytes, self.down_bytes, self.hits, self.lookups)
         self.up_bytes = self.down_bytes = self.hits = self.lookups = 0

@@ -105,7 +105,7 @@ def _outside(member: Any) -> Any:
 def spread_evenly(parts: Iterable[nn.Module]) -> None:
     """Give the experts of every MoE layer the same number of copies, here and on all ranks it exchanges with; in place.
 
-    Counted copies are numbers, which fake tensors do not have.
+    LookupCounts copies are numbers, which fake tensors do not have.
     """
     for part in parts:
         for routed in routers(part):

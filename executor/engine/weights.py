@@ -153,7 +153,7 @@ def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.Proce
             sizes = (len(codes), part_of.columns)
             weights = torch.empty(sizes, device=codes.device)
             box = Box((part_of.row + first, part_of.column), sizes)
-            values.fill(f"{_plain(name)}.weight", part_of.whole, box, weights)
+            values.fill(f"{_plain(name)}.weight", part_of.full_shape, box, weights)
             quantised_codes, block_scales, second_scales = part_of.quantised(weights, first, group)
             codes.copy_(quantised_codes)
             scales[0].copy_(block_scales)

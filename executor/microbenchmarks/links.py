@@ -249,7 +249,7 @@ def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurem
                 copy = in_turn([partial(way, host, device) for host, device in pairs])
                 yield watch.on_host(copy, own_clock=True).row("offload", name, float(size), (ranks,))
         dist.barrier()
-    link.taken()
+    link.take_traffic()
 
 
 def _copy_both_ways(link: HostLink, host: torch.Tensor, device: torch.Tensor) -> None:

@@ -63,8 +63,8 @@ class RecommenderEngine:
         """Ranks as which this one process adds up gradients."""
         self.seed = options.seed
         self.embeddings = Embeddings(model, sharding, training, places, device, seed=self.seed, peers=peers)
-        beside = make_groups(torch.arange(places.ranks)[None]) if places.ranks > 1 else None
-        self.dense_peers = peers(self.embeddings.sent, beside)
+        dense_group = make_groups(torch.arange(places.ranks)[None]) if places.ranks > 1 else None
+        self.dense_peers = peers(self.embeddings.sent, dense_group)
         """The ranks once more: what they add up here waits for no exchange of the tables."""
         with torch.device("meta"):
             network = DenseNetwork(model)
@@ -78,8 +78,8 @@ class RecommenderEngine:
 
     def fill(self) -> None:
         """Give tables and network their initial values: of tables a rank draws its own rows and columns."""
-        for held in self.embeddings.holdings.values():
-            held.fill()
+        for holding in self.embeddings.holdings.values():
+            holding.fill()
         initialise_dense(self.network, self.seed)
         self.filled = True
 
@@ -129,11 +129,11 @@ class RecommenderEngine:
 
     def dense(self) -> float:
         """Stage 4: forward and backward through the dense network; this rank's share of the mean loss."""
-        given, shares = self._clicks, self.shares
+        clicks, shares = self._clicks, self.shares
         total = torch.zeros((), device=self.device)
         vectors = [_cut(one, shares) for one in self._vectors]
         for index, (dense, labels) in enumerate(
-            zip(_cut(given.dense, shares), _cut(given.labels, shares), strict=True)
+            zip(_cut(clicks.dense, shares), _cut(clicks.labels, shares), strict=True)
         ):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
                 logits = self.network(dense, [one[index] for one in vectors])
@@ -161,9 +161,9 @@ class RecommenderEngine:
         """Gradients of the dense network in one, padded to a share for every rank; parameters keep none."""
         parts = [_gradient(one).view(-1) for one in self.network.parameters()]
         number = sum(one.numel() for one in parts)
-        mine = torch.cat([*parts, parts[0].new_zeros(-number % self.dense_peers.size)])
+        flat = torch.cat([*parts, parts[0].new_zeros(-number % self.dense_peers.size)])
         self.dense_optimizer.zero_grad(set_to_none=True)
-        return mine
+        return flat
 
     def update_rows(self) -> None:
         """The tables' part of the update."""
@@ -178,14 +178,14 @@ class RecommenderEngine:
     def update_dense(self) -> float:
         """The dense network's part of the update, by gradients of all ranks; their norm, before it is clipped."""
         parameters = list(self.network.parameters())
-        sizes = [one.numel() for one in parameters]
+        sizes = [parameter.numel() for parameter in parameters]
         flat = self._sums.result()[: sum(sizes)]
         del self._sums
         norm = float(flat.norm())
         if self.clip is not None and norm > self.clip:
             flat = flat * (self.clip / norm)
-        for one, part in zip(parameters, cut(flat, sizes), strict=True):
-            one.grad = part.view_as(one)
+        for parameter, part in zip(parameters, cut(flat, sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
         self.dense_optimizer.step()
         self.dense_optimizer.zero_grad(set_to_none=True)
         return norm

@@ -21,7 +21,7 @@ class SharedRank(Spec):
     stage_seconds: dict[str, float]
     """Of steps apart, in which ranks begin each stage together: medians. Empty: not measured."""
     sent_bytes: dict[str, int]
-    """Sent to other ranks in one of these steps, by stage; what tells of the loss left out."""
+    """SentBytes to other ranks in one of these steps, by stage; what tells of the loss left out."""
     formula_bytes: dict[str, int]
     """The same as tables, sharding and this rank's ids have it."""
     up_bytes: int

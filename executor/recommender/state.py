@@ -40,28 +40,32 @@ Pair = tuple[Slice, Slice]
 """The slice that rows come from or go to, and the slice in whose place the block is."""
 
 
-def block_rows(one: Slice) -> tuple[int, int]:
+def block_rows(part: Slice) -> tuple[int, int]:
     """The block in a slice's place: its first row in the part, and the end."""
-    size = -(-one.rows // one.ways)
-    return min(one.residue * size, one.rows), min((one.residue + 1) * size, one.rows)
+    size = -(-part.rows // part.ways)
+    return min(part.residue * size, part.rows), min((part.residue + 1) * size, part.rows)
 
 
 def to_blocks(
-    peers: Peers, siblings: Sequence[Slice], mine: Mapping[Slice, Tensor], none: Tensor
+    peers: Peers, siblings: Sequence[Slice], own_rows: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
     """(held rows, ...) of this rank's slices of a part → (block's rows, ...) in their places.
 
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows where it has no slice.
     """
-    sends = {(one, at): rows[slice(*_shared(one, at))] for one, rows in mine.items() for at in siblings}
-    pairs = [(one, at) for one in siblings for at in mine]
+    sends = {
+        (sibling, at): rows[slice(*_shared(sibling, at))]
+        for sibling, rows in own_rows.items()
+        for at in siblings
+    }
+    pairs = [(sibling, at) for sibling in siblings for at in own_rows]
     came = _exchanged(peers, sends, pairs, none, to_block=True)
     blocks = {}
-    for at in mine:
+    for at in own_rows:
         begin, end = block_rows(at)
         block = none.new_empty(end - begin, *none.shape[1:])
-        for one in siblings:
-            block[(one.residue - begin) % one.ways :: one.ways] = came[one, at]
+        for sibling in siblings:
+            block[(sibling.residue - begin) % sibling.ways :: sibling.ways] = came[sibling, at]
         blocks[at] = block
     return blocks
 
@@ -71,23 +75,23 @@ def from_blocks(
 ) -> dict[Slice, Tensor]:
     """Blocks as `to_blocks` returns them → rows of this rank's slices."""
     sends = {
-        (one, at): block[(one.residue - block_rows(at)[0]) % one.ways :: one.ways]
+        (sibling, at): block[(sibling.residue - block_rows(at)[0]) % sibling.ways :: sibling.ways]
         for at, block in blocks.items()
-        for one in siblings
+        for sibling in siblings
     }
-    pairs = [(one, at) for at in siblings for one in blocks]
+    pairs = [(sibling, at) for at in siblings for sibling in blocks]
     came = _exchanged(peers, sends, pairs, none, to_block=False)
-    return {one: torch.cat([came[one, at] for at in siblings]) for one in blocks}
+    return {sibling: torch.cat([came[sibling, at] for at in siblings]) for sibling in blocks}
 
 
-def _shared(one: Slice, at: Slice) -> tuple[int, int]:
+def _shared(part: Slice, at: Slice) -> tuple[int, int]:
     """Which of a slice's own rows lie in a block: the first, and the end."""
-    begin, end = (max(0, -(-(border - one.residue) // one.ways)) for border in block_rows(at))
-    return min(begin, one.held_rows), min(end, one.held_rows)
+    begin, end = (max(0, -(-(border - part.residue) // part.ways)) for border in block_rows(at))
+    return min(begin, part.held_rows), min(end, part.held_rows)
 
 
 def _exchanged(
-    peers: Peers, sends: Mapping[Pair, Tensor], comes: Sequence[Pair], none: Tensor, *, to_block: bool
+    peers: Peers, sends: Mapping[Pair, Tensor], incoming: Sequence[Pair], none: Tensor, *, to_block: bool
 ) -> dict[Pair, Tensor]:
     """Rows to and from blocks, in the order of `sends` and `comes`, which is that of sender, then receiver."""
     source, target = (0, 1) if to_block else (1, 0)
@@ -96,12 +100,12 @@ def _exchanged(
         for rank in range(peers.size)
     ]
     row = prod(none.shape[1:])
-    pairs = [[pair for pair in comes if pair[source].rank == rank] for rank in range(peers.size)]
+    pairs = [[pair for pair in incoming if pair[source].rank == rank] for rank in range(peers.size)]
     counts = [[row * (end - begin) for begin, end in (_shared(*pair) for pair in of)] for of in pairs]
-    came = peers.all_to_all(messages, [sum(of) for of in counts])
+    received = peers.all_to_all(messages, [sum(of) for of in counts])
     return {
         pair: part.view(-1, *none.shape[1:])
-        for of, message, sizes in zip(pairs, came, counts, strict=True)
+        for of, message, sizes in zip(pairs, received, counts, strict=True)
         for pair, part in zip(of, cut(message, sizes), strict=True)
     }
 
@@ -112,21 +116,21 @@ Rows = dict[str, Tensor]
 """Kind → values of all rows of a slice: `keys`, `weights`, states."""
 
 
-def rows_with_keys(one: Slice, holding: Holding, kinds: Mapping[str, Tensor]) -> Rows:
+def rows_with_keys(part: Slice, holding: Holding, kinds: Mapping[str, Tensor]) -> Rows:
     """A slice's rows as a checkpoint has them; `kinds` has weights and states in the order in which it holds them."""
     assert holding.keys is not None
     keys = holding.keys.by_row()
-    order = keys.argsort() if one.rank is None else torch.arange(len(keys), device=keys.device)
+    order = keys.argsort() if part.rank is None else torch.arange(len(keys), device=keys.device)
     used = keys[order] != EMPTY
-    whole = torch.where(used, keys[order] * one.ways + one.residue, EMPTY)
-    return {KEYS: whole} | {kind: values[order.to(values.device)] for kind, values in kinds.items()}
+    full_keys = torch.where(used, keys[order] * part.ways + part.residue, EMPTY)
+    return {KEYS: full_keys} | {kind: values[order.to(values.device)] for kind, values in kinds.items()}
 
 
 def put_back(
     peers: Peers,
     siblings: Sequence[Slice],
     loaded: Mapping[Slice, Rows],
-    held: Mapping[Slice, Holding],
+    holdings: Mapping[Slice, Holding],
     none: Rows,
 ) -> None:
     """Give rows that were loaded, in whatever order, to the slices of their keys.
@@ -134,47 +138,59 @@ def put_back(
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows by kind.
     """
     ways = siblings[0].ways
-    found = {
-        one: {kind: values[rows[KEYS] != EMPTY] for kind, values in rows.items()}
-        for one, rows in loaded.items()
+    rows_by_slice = {
+        part: {kind: values[rows[KEYS] != EMPTY] for kind, values in rows.items()}
+        for part, rows in loaded.items()
     }
     if ways > 1:
-        found = _keyed_exchanged(peers, siblings, found, none)
-    for one, rows in found.items():
-        held[one].take(torch.div(rows[KEYS], ways, rounding_mode="floor"), rows)
+        rows_by_slice = _keyed_exchanged(peers, siblings, rows_by_slice, none)
+    for part, rows in rows_by_slice.items():
+        holdings[part].take(torch.div(rows[KEYS], ways, rounding_mode="floor"), rows)
 
 
 def _keyed_exchanged(
-    peers: Peers, siblings: Sequence[Slice], found: Mapping[Slice, Rows], none: Rows
+    peers: Peers, siblings: Sequence[Slice], rows_by_slice: Mapping[Slice, Rows], none: Rows
 ) -> dict[Slice, Rows]:
     """Rows of each slice's block → rows whose keys lie in it, from all blocks in their order."""
     ways = len(siblings)
-    order = sorted(siblings, key=lambda one: one.residue)
-    owner = {one: rows[KEYS] % ways for one, rows in found.items()}
-    sent = torch.zeros(ways, ways, dtype=torch.int64, device=none[KEYS].device)
-    for one, to in owner.items():
-        sent[one.residue] = to.bincount(minlength=ways)
-    counts = peers.all_gather(sent.view(-1)).view(peers.size, ways, ways).sum(0).tolist()
-    here = [one for one in order if one.rank == peers.rank]
-    from_rank = [[one for one in order if one.rank == rank] for rank in range(peers.size)]
-    taken: dict[Slice, Rows] = {one: {} for one in here}
+    order = sorted(siblings, key=lambda source: source.residue)
+    owner = {source: rows[KEYS] % ways for source, rows in rows_by_slice.items()}
+    sent_counts = torch.zeros(ways, ways, dtype=torch.int64, device=none[KEYS].device)
+    for source, to in owner.items():
+        sent_counts[source.residue] = to.bincount(minlength=ways)
+    counts = peers.all_gather(sent_counts.view(-1)).view(peers.size, ways, ways).sum(0).tolist()
+    own_slices = [source for source in order if source.rank == peers.rank]
+    from_rank = [[source for source in order if source.rank == rank] for rank in range(peers.size)]
+    received: dict[Slice, Rows] = {source: {} for source in own_slices}
     for kind, empty in none.items():
         sends = [
             torch.cat(
-                [empty, *(found[one][kind][owner[one] == to.residue] for one in here for to in of)]
+                [
+                    empty,
+                    *(
+                        rows_by_slice[source][kind][owner[source] == to.residue]
+                        for source in own_slices
+                        for to in of
+                    ),
+                ]
             ).view(-1)
             for of in from_rank
         ]
         row = prod(empty.shape[1:])
-        sizes = [[row * counts[one.residue][to.residue] for one in of for to in here] for of in from_rank]
+        sizes = [
+            [row * counts[source.residue][to.residue] for source in of for to in own_slices]
+            for of in from_rank
+        ]
         came = peers.all_to_all(sends, [sum(of) for of in sizes])
-        parts: dict[Slice, list[Tensor]] = {one: [empty] for one in here}
+        parts: dict[Slice, list[Tensor]] = {source: [empty] for source in own_slices}
         for of, message, lengths in zip(from_rank, came, sizes, strict=True):
-            for mine, part in zip([to for _ in of for to in here], cut(message, lengths), strict=True):
-                parts[mine].append(part.view(-1, *empty.shape[1:]))
-        for one in here:
-            taken[one][kind] = torch.cat(parts[one])
-    return taken
+            for own_slice, part in zip(
+                [to for _ in of for to in own_slices], cut(message, lengths), strict=True
+            ):
+                parts[own_slice].append(part.view(-1, *empty.shape[1:]))
+        for source in own_slices:
+            received[source][kind] = torch.cat(parts[source])
+    return received
 
 
 _DENSE_STATES = {"sgd": (), "adagrad": ("step", "sum"), "adam": ("step", "exp_avg", "exp_avg_sq")}
@@ -231,8 +247,8 @@ class RecommenderState:
             twin.copy_(loaded)
         for part, kind, blocks in self._blocks:
             none = self._none(part[0], kind)
-            for one, rows in from_blocks(embeddings.peers, part, blocks, none).items():
-                for tier, start in embeddings.holdings[one].tiers():
+            for owner, rows in from_blocks(embeddings.peers, part, blocks, none).items():
+                for tier, start in embeddings.holdings[owner].tiers():
                     target = tier.weights if kind == "weights" else tier.states[kind]
                     target.copy_(rows[start : start + len(target)])
         for part, rows_of in self._keyed:
@@ -240,7 +256,7 @@ class RecommenderState:
             empty = {kind: self._none(part[0], kind) for kind in kinds}
             put_back(embeddings.peers, part, rows_of, embeddings.holdings, empty)
         embeddings.steps, self.engine.filled = int(self._updates), True
-        embeddings.sent.taken()
+        embeddings.sent.take_counts()
 
     def reads_once(self, rate: float) -> bool:
         """Of the dense network, which is small: its ranks would open all its files."""
@@ -264,66 +280,70 @@ class RecommenderState:
     def _parts(self) -> list[list[Slice]]:
         """Slices of each part of a table, all ranks' together, in the order of their numbers."""
         parts: dict[tuple[int, int], list[Slice]] = {}
-        for one in self.engine.embeddings.slices:
-            parts.setdefault((one.table, one.first), []).append(one)
+        for piece in self.engine.embeddings.slices:
+            parts.setdefault((piece.table, piece.first), []).append(piece)
         return list(parts.values())
 
     def _add_views(self, contents: Contents, part: list[Slice]) -> None:
-        for one in part:
-            if one not in self.engine.embeddings.holdings:
+        for piece in part:
+            if piece not in self.engine.embeddings.holdings:
                 continue
-            holding = self.engine.embeddings.holdings[one]
+            holding = self.engine.embeddings.holdings[piece]
             for tier, start in holding.tiers():
                 for kind, values in {"weights": tier.weights, **tier.states}.items():
-                    self._add(contents, one, kind, values, one.first + start)
+                    self._add(contents, piece, kind, values, piece.first + start)
 
     def _add_blocks(self, contents: Contents, part: list[Slice]) -> None:
         embeddings = self.engine.embeddings
         for kind in ("weights", *embeddings.optimizer.state_names):
-            mine = {one: _rows(embeddings.holdings[one], kind) for one in part if one in embeddings.holdings}
-            blocks = to_blocks(embeddings.peers, part, mine, self._none(part[0], kind))
+            own_rows = {
+                piece: _rows(embeddings.holdings[piece], kind)
+                for piece in part
+                if piece in embeddings.holdings
+            }
+            blocks = to_blocks(embeddings.peers, part, own_rows, self._none(part[0], kind))
             self._blocks.append((part, kind, blocks))
-            for one, block in blocks.items():
-                self._add(contents, one, kind, block, one.first + block_rows(one)[0])
-        embeddings.sent.taken()
+            for piece, block in blocks.items():
+                self._add(contents, piece, kind, block, piece.first + block_rows(piece)[0])
+        embeddings.sent.take_counts()
 
     def _add_keyed(self, contents: Contents, part: list[Slice]) -> None:
-        held, loaded = self.engine.embeddings.holdings, {}
-        for one in part:
-            if one in held:
+        holdings, loaded = self.engine.embeddings.holdings, {}
+        for piece in part:
+            if piece in holdings:
                 kinds = {
-                    kind: _rows(held[one], kind)
+                    kind: _rows(holdings[piece], kind)
                     for kind in ("weights", *self.engine.embeddings.optimizer.state_names)
                 }
-                loaded[one] = rows_with_keys(one, held[one], kinds)
-                for kind, values in loaded[one].items():
-                    self._add(contents, one, kind, values, one.rows_before)
+                loaded[piece] = rows_with_keys(piece, holdings[piece], kinds)
+                for kind, values in loaded[piece].items():
+                    self._add(contents, piece, kind, values, piece.rows_before)
         self._keyed.append((part, loaded))
 
-    def _add(self, contents: Contents, one: Slice, kind: str, values: Tensor, row: int) -> None:
+    def _add(self, contents: Contents, owner: Slice, kind: str, values: Tensor, row: int) -> None:
         """Add rows from `row` on of a slice's columns."""
-        table = self.engine.embeddings.tables[one.table]
+        table = self.engine.embeddings.tables[owner.table]
         dims = values.dim()
-        shape, offsets = (table.rows, table.width)[:dims], (row, one.begin)[:dims]
-        name = f"{kind}.tables.{self.engine.model.table_names[one.table]}"
-        held = contents.setdefault(name, RankTensor(shape, values.dtype))
+        shape, offsets = (table.rows, table.width)[:dims], (row, owner.begin)[:dims]
+        name = f"{kind}.tables.{self.engine.model.table_names[owner.table]}"
+        entry = contents.setdefault(name, RankTensor(shape, values.dtype))
         box = Box(offsets, tuple(values.shape))
         if not box.elements:
             return
-        for piece in held.pieces:
+        for piece in entry.pieces:
             if piece.box == box:
                 self._twins.append((piece.tensor, values))
                 return
-        held.pieces.append(Piece(box, values))
+        entry.pieces.append(Piece(box, values))
 
-    def _none(self, one: Slice, kind: str) -> Tensor:
+    def _none(self, piece: Slice, kind: str) -> Tensor:
         """An empty tensor with the row shape and type of a slice's `kind`."""
         embeddings = self.engine.embeddings
         if kind == KEYS:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         by_row = embeddings.optimizer.by_row and kind != "weights"
         dtype = embeddings.table_dtype if kind == "weights" else torch.float32
-        return torch.empty((0,) if by_row else (0, one.width), dtype=dtype, device=self.device)
+        return torch.empty((0,) if by_row else (0, piece.width), dtype=dtype, device=self.device)
 
     def _dense_states(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
         """States of the dense network's optimizer; those that no step has made yet are made here."""

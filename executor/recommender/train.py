@@ -109,9 +109,9 @@ def train(
         InputError: data or checkpoint do not go with the plan.
         RunError: the loss is no number, or a checkpoint could not be written; on every rank.
     """
-    if (kept := kept_report(watcher)) is not None:
-        assert isinstance(kept, RecommenderReport)
-        return kept
+    if (earlier := kept_report(watcher)) is not None:
+        assert isinstance(earlier, RecommenderReport)
+        return earlier
     places = Places(dist.get_world_size(), plan.cluster.gpus_per_node)
     engine = RecommenderEngine(
         plan.model, plan.sharding, plan.training, places, device, options=config.engine, filled=False
@@ -129,8 +129,8 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     engine, config = run.engine, run.config
     last = config.warm_up + config.steps
     stages, formula = _stage_seconds(run, last)
-    sent, link = engine.embeddings.sent.taken(), engine.embeddings.link
-    traffic = link.taken()
+    sent_bytes, link = engine.embeddings.sent.take_counts(), engine.embeddings.link
+    traffic = link.take_counts()
     memory = peak_memory(engine, run.batch(last + 1)) if config.measure_memory else {}
     unseen = [
         run.clicks.slice(_UNSEEN + step, dist.get_rank(), dist.get_world_size()) for step in range(_SCORED)
@@ -138,12 +138,12 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     auc = area_under_curve(engine, unseen) if isinstance(run.clicks, MadeUpClicks) else None
     rank = dist.get_rank()
     steps = max(1, config.waiting_steps)
-    mine = SharedRank(
+    own_report = SharedRank(
         rank=rank,
         wall_seconds=tuple(curve.clock.wall_seconds),
         data_seconds=tuple(step[0].wall for step in curve.clock.steps),
         stage_seconds=stages,
-        sent_bytes={name: sent.get(name, 0) // steps for name in STAGES} if stages else {},
+        sent_bytes={name: sent_bytes.get(name, 0) // steps for name in STAGES} if stages else {},
         formula_bytes={name: size // steps for name, size in formula.items()},
         up_bytes=traffic.up_bytes // steps,
         down_bytes=traffic.down_bytes // steps,
@@ -153,14 +153,14 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
         predicted_memory={name: each[rank] for name, each in plan.prediction.device_parts.items()},
         host_bytes=held_on_host(engine),
     )
-    told = gather_json([mine.model_dump_json(), run.clicks.counted()])
-    strays = run.clicks.told([counted for _, counted in told])
+    reports = gather_json([own_report.model_dump_json(), run.clicks.counted()])
+    strays = run.clicks.told([counted for _, counted in reports])
     for sentence in strays:
         if rank == 0:
             watcher.note(sentence)
     return make_report(
         plan,
-        [SharedRank.model_validate_json(text) for text, _ in told],
+        [SharedRank.model_validate_json(text) for text, _ in reports],
         curve.course(engine.device, config.seed, tuple(dict.fromkeys((*watcher.notes, *strays)))),
         auc=auc,
     )
@@ -173,8 +173,8 @@ def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, in
         return {}, {}
     seconds: dict[str, list[float]] = {name: [] for name in STAGES}
     clock = StepClock(engine.device)
-    engine.embeddings.sent.taken()
-    engine.embeddings.link.taken()
+    engine.embeddings.sent.take_counts()
+    engine.embeddings.link.take_counts()
     for step in range(run.config.waiting_steps):
         batch = run.batch(last + 1 + step)
         formula.update(_formula(engine, batch))
@@ -238,9 +238,9 @@ def area_under_curve(engine: RecommenderEngine, samples: Sequence[Clicks]) -> fl
 def area_of(scores: Array, labels: Bools) -> float:
     """U / (clicked · not), by ranks of scores; equal scores share the mean of theirs, so that a tie counts half (Mann
     & Whitney 1947)."""
-    _, which, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum() - (counts - 1) / 2)[which]
-    clicked, rest = int(labels.sum()), int((~labels).sum())
-    if not clicked or not rest:
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum() - (counts - 1) / 2)[places]
+    clicked, unclicked = int(labels.sum()), int((~labels).sum())
+    if not clicked or not unclicked:
         return float("nan")
-    return float((ranks[labels].sum() - clicked * (clicked + 1) / 2) / (clicked * rest))
+    return float((ranks[labels].sum() - clicked * (clicked + 1) / 2) / (clicked * unclicked))

@@ -77,8 +77,8 @@ def recorded(path: Path, model: RecommenderSpec) -> list[Request]:
             if line.strip():
                 requests.append(_request(line, tables))
         except InputError as error:
-            what = error.problems[0].what if error.problems else error.headline
-            problems.append(Problem(f"{path}:{number}", what))
+            message = error.problems[0].what if error.problems else error.headline
+            problems.append(Problem(f"{path}:{number}", message))
     if problems:
         raise InputError("requests that cannot be answered", problems=first_few(problems))
     if not requests:
@@ -102,17 +102,17 @@ def in_batches(requests: Sequence[Request], batch: int) -> Iterator[Batch]:
 
 
 def _request(line: str, tables: Mapping[str, TableSpec]) -> Request:
-    said = parse_json(line, source="request").value
-    if not isinstance(said, dict):
+    request = parse_json(line, source="request").value
+    if not isinstance(request, dict):
         raise InputError("it is no object of tables and their ids")
-    if strangers := [name for name in said if name not in tables]:
+    if strangers := [name for name in request if name not in tables]:
         name = strangers[0]
         raise InputError(f"there is no table `{printable(name, limit=40)}`{did_you_mean(name, tables)}")
-    return [_ids(name, spec, said.get(name, [])) for name, spec in tables.items()]
+    return [_ids(name, spec, request.get(name, [])) for name, spec in tables.items()]
 
 
-def _ids(name: str, spec: TableSpec, said: Any) -> list[int]:
-    ids = said if isinstance(said, list) else [said]
+def _ids(name: str, spec: TableSpec, value: Any) -> list[int]:
+    ids = value if isinstance(value, list) else [value]
     if not all(type(one) is int for one in ids):
         raise InputError(f"`{name}`: ids are whole numbers, one or a list of them")
     if spec.combiner == "concat" and len(ids) > spec.pooling:
@@ -137,14 +137,14 @@ class StoredRows:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """(n,) rows → (n, D)"""
-        beyond = rows >= len(self.host)
-        if not beyond.any():
+        on_drive = rows >= len(self.host)
+        if not on_drive.any():
             return self.host[rows]
-        found = self.host.new_empty(len(rows), self.shape[1])
-        found[~beyond] = self.host[rows[~beyond]]
-        found[beyond] = self.drive[rows[beyond] - len(self.host)]
-        self.read += int(beyond.sum())
-        return found
+        values = self.host.new_empty(len(rows), self.shape[1])
+        values[~on_drive] = self.host[rows[~on_drive]]
+        values[on_drive] = self.drive[rows[on_drive] - len(self.host)]
+        self.read += int(on_drive.sum())
+        return values
 
     def parts(self) -> list[tuple[Tensor, int]]:
         """Rows of each memory that has some, and the first of them."""
@@ -168,29 +168,31 @@ class ServedTables:
         weights: Path | None = None,
     ) -> None:
         model, self.device = plan.question.model, device
-        self.names, which = model.table_names, model.class_of_table
-        self.specs = [model.classes[index] for index in which]
+        self.names, class_of = model.table_names, model.class_of_table
+        self.specs = [model.classes[index] for index in class_of]
         if hashed := [spec.name for spec in self.specs if spec.hashed]:
             raise InputError(
                 f"`{hashed[0]}` is hashed: which keys are used most is not known before they come"
             )
-        kept = rows_on_host(plan.question).astype(np.int64)
-        _require_room(plan, kept, device)
-        below = [spec.rows - int(kept[index]) for spec, index in zip(self.specs, which, strict=True)]
+        host_rows = rows_on_host(plan.question).astype(np.int64)
+        _require_room(plan, host_rows, device)
+        drive_rows = [
+            spec.rows - int(host_rows[index]) for spec, index in zip(self.specs, class_of, strict=True)
+        ]
         dtype = DTYPES[plan.question.table_dtype]
-        sizes = [rows * spec.width for rows, spec in zip(below, self.specs, strict=True)]
+        sizes = [rows * spec.width for rows, spec in zip(drive_rows, self.specs, strict=True)]
         self.drive_bytes = sum(sizes) * dtype.itemsize
         on_drive = torch.split(_mapped(drive, sum(sizes), dtype), sizes)
         self.stored = [
             StoredRows(on_host(spec.rows - rows, spec.width, dtype, device), mine.view(rows, spec.width))
-            for spec, rows, mine in zip(self.specs, below, on_drive, strict=True)
+            for spec, rows, mine in zip(self.specs, drive_rows, on_drive, strict=True)
         ]
         self._draw() if weights is None else self._load(weights)
         self.caches: list[HottestRows | CachedSets] = [
             CachedSets(stored, rows, "lru", device)
             if plan.question.policy == "lru" and (rows := plan.cached_rows[index])
             else HottestRows(stored, torch.arange(plan.cached_rows[index]), device)
-            for stored, index in zip(self.stored, which, strict=True)
+            for stored, index in zip(self.stored, class_of, strict=True)
         ]
 
     def look_up(self, ids: Sequence[Bags]) -> list[Tensor]:
@@ -202,8 +204,10 @@ class ServedTables:
 
     def counts(self) -> Ints:
         """(T, 4) so far: ids, those whose row was cached, rows that came from the host, of these from the drive."""
-        counted = [(cache.counts, one.read) for cache, one in zip(self.caches, self.stored, strict=True)]
-        return np.array([(one.lookups, one.hits, one.fetched, read) for one, read in counted], np.int64)
+        counts = [(cache.counts, entry.read) for cache, entry in zip(self.caches, self.stored, strict=True)]
+        return np.array(
+            [(entry.lookups, entry.hits, entry.fetched, read) for entry, read in counts], np.int64
+        )
 
     def _draw(self) -> None:
         for name, spec, stored in zip(self.names, self.specs, self.stored, strict=True):
@@ -242,8 +246,8 @@ class ServedTables:
 
 def _vectors(spec: TableSpec, cache: HottestRows | CachedSets, bags: Bags) -> Tensor:
     if spec.combiner == "concat":
-        each = int(spec.pooling)
-        return cache.look_up(bags.concatenated(each)).view(len(bags.lengths), each, spec.width)
+        ids = int(spec.pooling)
+        return cache.look_up(bags.concatenated(ids)).view(len(bags.lengths), ids, spec.width)
     vectors = cache.look_up(bags)
     return vectors / bags.lengths.clamp(min=1)[:, None] if spec.combiner == "mean" else vectors
 
@@ -265,18 +269,18 @@ def _mapped(folder: Path | None, elements: int, dtype: torch.dtype) -> Tensor:
         ) from error
 
 
-def _require_room(plan: ServingPlan, kept: Ints, device: torch.device) -> None:
+def _require_room(plan: ServingPlan, host_rows: Ints, device: torch.device) -> None:
     """Raises HostError where the device's memory or the host's is too small."""
-    tables, here = plan.question.tables, torch.device("cpu")
-    needs = float(tables.counts @ (kept * tables.vector_bytes))
+    tables, host = plan.question.tables, torch.device("cpu")
+    needs = float(tables.counts @ (host_rows * tables.vector_bytes))
     if device.type == "cpu":
         needs += plan.cache_bytes
     else:
         require_memory("the cache", plan.cache_bytes, device, "plan a smaller one: `plan --serve --cache`")
-    share = max(0.8 * free_bytes(here) / max(needs, 1.0), 1e-9)
+    share = max(0.8 * free_bytes(host) / max(needs, 1.0), 1e-9)
     digit = 10.0 ** math.floor(math.log10(share))
     hint = f"--scale {math.floor(share / digit) * digit:g} serves that share of every table"
-    require_memory("serving its tables", needs, here, hint)
+    require_memory("serving its tables", needs, host, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,30 +329,34 @@ def serve(
         HostError: too little room.
     """
     model, device = plan.question.model, device_for(plan.question.cluster.gpu)
-    asked = None if requests is None else recorded(requests, model)
-    if asked is None:  # a batch is drawn whole: ids, their vectors twice at most
-        each = sum(one.count * one.pooling * (16 + 8 * one.width) for one in model.classes)
-        needs = max(batches) * each
+    recorded_ids = None if requests is None else recorded(requests, model)
+    if recorded_ids is None:  # a batch is drawn whole: ids, their vectors twice at most
+        sample_bytes = sum(one.count * one.pooling * (16 + 8 * one.width) for one in model.classes)
+        needs = max(batches) * sample_bytes
         require_memory(
             f"a batch of {max(batches)}", needs, torch.device("cpu"), "ask for smaller ones: --batch"
         )
     with _one_thread(device), torch.inference_mode():
         tables = ServedTables(plan, device, drive=drive, weights=weights)
-        answered = []
+        batch_answers = []
         for size in batches:
             count = max(1, samples // size)
             _answered(
                 tables, size, drawn(model, size, count if plan.question.policy == "lru" else 1, seed=size + 1)
             )
-            some = drawn(model, size, count, seed=size) if asked is None else in_batches(asked, size)
-            answered.append(_answered(tables, size, some, keep=asked is not None))
-    return Served(device=name_of(device), drive_bytes=tables.drive_bytes, answered=tuple(answered))
+            id_batches = (
+                drawn(model, size, count, seed=size)
+                if recorded_ids is None
+                else in_batches(recorded_ids, size)
+            )
+            batch_answers.append(_answered(tables, size, id_batches, keep=recorded_ids is not None))
+    return Served(device=name_of(device), drive_bytes=tables.drive_bytes, answered=tuple(batch_answers))
 
 
 def _answered(tables: ServedTables, size: int, batches: Iterable[Batch], *, keep: bool = False) -> Answered:
-    before, samples = tables.counts(), 0
+    counts_before, samples = tables.counts(), 0
     seconds: list[tuple[float, float]] = []
-    kept: list[list[Tensor]] = []
+    batch_vectors: list[list[Tensor]] = []
     for batch in batches:
         ids = [bags.to(tables.device) for bags in batch]
         finish(tables.device)
@@ -358,24 +366,24 @@ def _answered(tables: ServedTables, size: int, batches: Iterable[Batch], *, keep
         seconds.append((time.perf_counter() - began, time.thread_time() - worked))
         samples += len(ids[0].lengths)
         if keep:
-            kept.append([one.float().cpu() for one in vectors])
+            batch_vectors.append([one.float().cpu() for one in vectors])
     return Answered(
         batch=size,
         samples=samples,
         seconds=np.array(seconds)[:, 0],
         cpu_seconds=np.array(seconds)[:, 1],
-        counts=tables.counts() - before,
-        vectors=kept,
+        counts=tables.counts() - counts_before,
+        vectors=batch_vectors,
     )
 
 
 @contextmanager
 def _one_thread(device: torch.device) -> Iterator[None]:
     """A CPU serves on one core, as the plan for one prices it."""
-    before = torch.get_num_threads()
+    threads_before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads_before)

@@ -45,7 +45,7 @@ LEFT_OUT = "the steps that tell parts and memory did not come to their end: both
 """Note of a report that was kept before them."""
 MEMORY_LEFT_OUT = "the step that tells memory did not come to its end: memory is left out"
 """Note of one that was kept between those that tell parts and this one."""
-_Told = TypeVar("_Told")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +84,16 @@ def run_diagnostic_steps(
     memory: tuple[dict[str, int], int] = ({}, 0)
     with torch.compiler.set_stance("force_eager"):
         if config.waiting_steps and not _stop_requested("parts", notes, engine, stop):
-            told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
-            steps, parts, passes = told or (steps, parts, passes)
+            measured_parts = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
+            steps, parts, passes = measured_parts or (steps, parts, passes)
         if config.measure_memory and not _stop_requested("memory", notes, engine, stop):
             if config.waiting_steps:
                 keep(Diagnosis(steps=steps, parts=parts, passes=passes, notes=(*notes, MEMORY_LEFT_OUT)))
             kernels = AttentionKernels()
             with kernels:
-                found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
-            memory = found or memory
-            if found and engine.device.type == "cuda":
+                measured_memory = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
+            memory = measured_memory or memory
+            if measured_memory and engine.device.type == "cuda":
                 notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
     return Diagnosis(
         steps=steps,
@@ -105,14 +105,14 @@ def run_diagnostic_steps(
     )
 
 
-def _stop_requested(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
+def _stop_requested(measurement: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
     """Whether a stop was requested on any rank, known on every rank; adds a note on what is left out."""
-    (asked,) = any_rank(engine.device, stop())
-    notes += [f"asked to stop after the last step: {what} not measured"] * asked
-    return asked
+    (is_requested,) = any_rank(engine.device, stop())
+    notes += [f"asked to stop after the last step: {measurement} not measured"] * is_requested
+    return is_requested
 
 
-def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:
+def _unless_it_fails(measurement: str, notes: list[str], tell: Callable[[], _Result]) -> _Result | None:
     """The result of `tell`; None, and a note, where it fails on a single rank.
 
     Of several ranks the one that fails raises RunError, and those that lose touch with it go on raising that.
@@ -125,9 +125,9 @@ def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> 
             raise
         if dist.get_world_size() > 1:
             raise RunError(
-                f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}"
+                f"every step was measured, but one that tells {measurement} failed on rank {dist.get_rank()}: {reason}"
             ) from error
-    notes.append(f"{WARNING}{what} could not be measured: {reason}")
+    notes.append(f"{WARNING}{measurement} could not be measured: {reason}")
     torch.cuda.empty_cache()  # nothing, where there is no GPU
     return None
 
@@ -208,7 +208,9 @@ class AttentionKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def in_words(seen: Collection[str], *, flexible: bool) -> str:
     """The note for the report. `flexible`: measured steps use FlexAttention, which is never seen here."""
     kinds = [name for name in KERNELS.values() if name in seen]
-    found = " and ".join(kinds) or "none that torch has fused"
+    kernels = " and ".join(kinds) or "none that torch has fused"
     if flexible:
-        return f"attention kernel: FlexAttention; in the steps that are followed, with a dense mask: {found}"
-    return f"attention kernel: {found}"
+        return (
+            f"attention kernel: FlexAttention; in the steps that are followed, with a dense mask: {kernels}"
+        )
+    return f"attention kernel: {kernels}"

@@ -81,19 +81,19 @@ class TransformerState:
     def contents(self) -> Contents:
         """Views of what this rank holds; states that no step has made yet are made here."""
         contents: Contents = {}
-        for one in owned(self.engine.optimizer, self.engine.names):
-            states = {"weights": local(one.tensor.detach())} | _states(one.optimizer, one.tensor)
+        for owner in owned(self.engine.optimizer, self.engine.names):
+            states = {"weights": local(owner.tensor.detach())} | _states(owner.optimizer, owner.tensor)
             for kind, tensor in states.items():
-                key = f"{kind}.{one.place.name}"
+                key = f"{kind}.{owner.place.name}"
                 if tensor.dim() == 0:
-                    contents[key] = unsplit(tensor, one.holders)
+                    contents[key] = unsplit(tensor, owner.holders)
                     continue
-                contents.setdefault(key, RankTensor(one.place.shape, tensor.dtype, holders=one.holders))
-                contents[key].pieces += [Piece(box, values) for box, values in one.pieces(tensor)]
+                contents.setdefault(key, RankTensor(owner.place.shape, tensor.dtype, holders=owner.holders))
+                contents[key].pieces += [Piece(box, values) for box, values in owner.pieces(tensor)]
         if self.engine.plan.training.tuning is None:  # beside adapters they come from where they came from
-            for named, box, values in frozen(self.engine.parts, self.engine.names):
-                contents[f"weights.{named.name}"] = RankTensor(
-                    named.shape, values.dtype, [Piece(box, values)]
+            for place, box, values in frozen(self.engine.parts, self.engine.names):
+                contents[f"weights.{place.name}"] = RankTensor(
+                    place.shape, values.dtype, [Piece(box, values)]
                 )
         return contents
 
@@ -107,9 +107,9 @@ class TransformerState:
         """Initial values for rows that only pad the vocabulary for this layout; their optimizer states are zero."""
         values = InitialValues.of(self.engine.plan, self.engine.options, self.engine.device)
         for name, rows in contents.items():
-            kind, _, named = name.partition(".")
+            kind, _, weight_name = name.partition(".")
             for piece in rows.pieces if kind == "weights" else ():
-                values.fill(named, rows.shape, piece.box, piece.tensor)
+                values.fill(weight_name, rows.shape, piece.box, piece.tensor)
 
     def spread(self) -> None:
         """Copy loaded weights to all places where they are used."""
@@ -229,12 +229,12 @@ def train(
         RunError: the loss is no number, or a checkpoint could not be written; on every rank. Or a step after the last
             one failed on this of several ranks, and the watcher keeps the report of what came before.
     """
-    if (kept := kept_report(watcher)) is not None:
-        assert isinstance(kept, RunReport)
-        return kept
-    with out_of_memory_by_part(device) as held:
+    if (earlier := kept_report(watcher)) is not None:
+        assert isinstance(earlier, RunReport)
+        return earlier
+    with out_of_memory_by_part(device) as engines:
         engine = Engine(plan, device, config.engine, filled=False)
-        held.append(engine)
+        engines.append(engine)
         batches = Batches(
             plan.training,
             vocabulary=plan.model.vocab_size,
@@ -248,8 +248,8 @@ def train(
         source = None if config.weights is None else Folder(config.weights, plan.model)
         if keeps_gains_less_one(plan, source):
             engine.optimizer.decay_gains_to_one()
-        drawn = InitialValues.of(plan, config.engine, device)
-        values = drawn if source is None else FromTensors(source.names, source, drawn)
+        initial = InitialValues.of(plan, config.engine, device)
+        values = initial if source is None else FromTensors(source.names, source, initial)
         trained = TrainedTransformer(engine, shared, values)
         curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)
         if isinstance(curve, Stopped):
@@ -261,9 +261,9 @@ def train(
         )
 
         def keep(so_far: Diagnosis) -> None:
-            kept = report(so_far, watcher.notes)
+            partial_report = report(so_far, watcher.notes)
             if dist.get_rank() == 0:
-                watcher.keep(kept)
+                watcher.keep(partial_report)
 
         keep(Diagnosis(notes=(LEFT_OUT,)))
         diagnosis = run_diagnostic_steps(engine, batches, config, keep, stop)
@@ -284,7 +284,7 @@ def _report(
     """The report of all ranks; `peaks` are those before the measured steps and in them."""
     plan, clock, steps = engine.plan, curve.clock, diagnosis.steps
     pipeline_rank = engine.mesh["pp"].get_local_rank()
-    mine = RankReport(
+    own_report = RankReport(
         rank=dist.get_rank(),
         pipeline_rank=pipeline_rank,
         wall_seconds=tuple(clock.wall_seconds),
@@ -301,7 +301,7 @@ def _report(
         allocator_peak=peaks[1],
         **engine.report(diagnosis.host_bytes),
     )
-    ranks = [RankReport.model_validate_json(told) for told in gather_json(mine.model_dump_json())]
+    ranks = [RankReport.model_validate_json(text) for text in gather_json(own_report.model_dump_json())]
     all_notes = (*notes, *diagnosis.notes, *[_UNCOMPILED] * engine.options.compile)
     return make_report(
         plan,

@@ -301,10 +301,10 @@ class OffloadAxis(Axis):
         self.link.record_into(into)
 
     def end_step(self) -> None:
-        self._steps.append(self.link.taken())
+        self._steps.append(self.link.take_traffic())
 
     def forget(self) -> None:
-        self.link.taken()
+        self.link.take_traffic()
         self._steps.clear()
 
     def report(self, host_peak: int) -> dict[str, Any]:

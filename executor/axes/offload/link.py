@@ -175,7 +175,7 @@ class HostLink:
         result.set_result(self._timed_update(compute))
         return result
 
-    def taken(self) -> Traffic:
+    def take_traffic(self) -> Traffic:
         """Traffic since the last call."""
         traffic, self._account.traffic = self.traffic, Traffic()
         for start, end in traffic.timed:

@@ -62,28 +62,28 @@ class Adapter(nn.Module):
         narrow = self.down(F.dropout(x_BSI, self.dropout, self.training))
         if isinstance(narrow, DTensor) and any(one.is_partial() for one in narrow.placements):
             narrow = narrow.redistribute(placements=[Replicate()])
-        wide: Tensor = self.up(narrow)
-        return wide * self.scale
+        output: Tensor = self.up(narrow)
+        return output * self.scale
 
 
 def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
     """Put them beside the matrices that the job names, in place."""
-    wanted = target_names(tuning)
+    targets = target_names(tuning)
     for block in part.blocks.values():
-        there = dict(block.named_modules())
+        modules = dict(block.named_modules())
         for path, name in MATRICES.items():
             parent, _, child = path.rpartition(".")
-            module = there.get(parent, block)
+            module = modules.get(parent, block)
             matrix = getattr(module, child, None)
-            if name in wanted and isinstance(matrix, nn.Linear):
+            if name in targets and isinstance(matrix, nn.Linear):
                 adapter = Adapter(tuning, matrix)
                 module.add_module(f"{child}{ENDING}", adapter)
                 matrix.register_forward_hook(_beside(adapter))
 
 
 def _beside(adapter: Adapter) -> Any:
-    def added(_matrix: nn.Module, inputs: tuple[Tensor, ...], found: Tensor) -> Tensor:
-        wider: Tensor = found + adapter(inputs[0])
+    def added(_matrix: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        wider: Tensor = output + adapter(inputs[0])
         return wider
 
     return added
@@ -97,8 +97,8 @@ def is_adapter(name: str) -> bool:
 def adapter_plan(block: Block) -> dict[str, ParallelStyle]:
     """How the adapters of a block are split over tensor ranks."""
     names = {f"{path}{ENDING}": path in SPLIT_BY_ROWS for path in MATRICES}
-    there = dict(block.named_modules())
-    return {name: _BesideSplit(by_rows=by_rows) for name, by_rows in names.items() if name in there}
+    modules = dict(block.named_modules())
+    return {name: _BesideSplit(by_rows=by_rows) for name, by_rows in names.items() if name in modules}
 
 
 class _BesideSplit(ParallelStyle):
@@ -123,14 +123,14 @@ def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtyp
         if _is_frozen(name, frozen) if training.tuning is None else not is_adapter(name):
             parameter.requires_grad_(False)
             still.add(id(parameter))
-    part._apply(lambda one: one.to(dtype) if id(one) in still else one)  # type: ignore[no-untyped-call]
+    part._apply(lambda tensor: tensor.to(dtype) if id(tensor) in still else tensor)  # type: ignore[no-untyped-call]
 
 
 def _is_frozen(name: str, frozen: Frozen) -> bool:
-    module, _, rest = name.partition(".")
+    module, _, place = name.partition(".")
     match module:
         case "blocks":
-            return frozen.blocks[int(rest.partition(".")[0])]
+            return frozen.blocks[int(place.partition(".")[0])]
         case "patches" | "tower_norm":
             return frozen.patches
         case "projector":

@@ -32,7 +32,7 @@ from executor.models.tuning.adapters import is_adapter
 
 _AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}
 """Elements made wide at a time: on a CPU what its cache holds."""
-_MOST = 127.0
+_MAX_INT8 = 127.0
 """Of an int8."""
 
 
@@ -42,10 +42,10 @@ def nf4_numbers() -> tuple[float, ...]:
     """Quantiles of a normal distribution, as many on either side of 0 as 4 bits leave, over the largest (QLoRA,
     section 3 and appendix E: the outermost are halfway between those of 15 and of 16 even steps)."""
     outer = 1 - (1 / 32 + 1 / 30) / 2
-    below, above = (
+    negative, positive = (
         torch.special.ndtri(torch.linspace(outer, 0.5, n, dtype=torch.float64))[:-1] for n in (8, 9)
     )
-    return tuple((torch.cat([-below, torch.zeros(1), above.flip(0)]) / above[0]).tolist())
+    return tuple((torch.cat([-negative, torch.zeros(1), positive.flip(0)]) / positive[0]).tolist())
 
 
 @cache
@@ -74,7 +74,7 @@ class Part:
     """How a matrix is kept, and which part of it a tensor rank has."""
 
     base: Base
-    whole: tuple[int, int]
+    full_shape: tuple[int, int]
     """Rows and columns of the whole matrix."""
     row: int
     column: int
@@ -84,12 +84,12 @@ class Part:
     @property
     def block(self) -> int:
         """Elements with one scale."""
-        return NF4_BLOCK if self.base == "nf4" else self.whole[1]
+        return NF4_BLOCK if self.base == "nf4" else self.full_shape[1]
 
     @property
     def blocks(self) -> tuple[int, int]:
         """Of the whole matrix: rows, and blocks of each."""
-        return self.whole[0], self.whole[1] // self.block
+        return self.full_shape[0], self.full_shape[1] // self.block
 
     def stored(self, rows: int) -> dict[str, Tensor]:
         """Room for so many rows: codes, scales, and for nf4 what these were divided by, with their mean; in bytes."""
@@ -104,16 +104,16 @@ class Part:
 
     def wide(self, dtype: torch.dtype, codes: Tensor, scales: Tensor, *groups: Tensor) -> Tensor:
         """(rows, columns) of this type: some rows at a time, so that little else is there."""
-        found = torch.empty(codes.shape[0], self.columns, dtype=dtype, device=codes.device)
+        values_wide = torch.empty(codes.shape[0], self.columns, dtype=dtype, device=codes.device)
         pairs = torch.cartesian_prod(*[torch.tensor(nf4_numbers(), device=codes.device)] * 2)
-        for some in _some(found, codes):
+        for rows in _some(values_wide, codes):
             if self.base == "int8":
-                torch.mul(codes[some], scales[some].view(torch.float32) / _MOST, out=found[some])
+                torch.mul(codes[rows], scales[rows].view(torch.float32) / _MAX_INT8, out=values_wide[rows])
                 continue
-            values = pairs.index_select(0, codes[some].flatten().int()).view(*scales[some].shape, NF4_BLOCK)
-            values.mul_(self._largest(scales[some], some.start, *groups).unsqueeze(-1))
-            found[some] = values.flatten(1)
-        return found
+            values = pairs.index_select(0, codes[rows].flatten().int()).view(*scales[rows].shape, NF4_BLOCK)
+            values.mul_(self._largest(scales[rows], rows.start, *groups).unsqueeze(-1))
+            values_wide[rows] = values.flatten(1)
+        return values_wide
 
     def _largest(self, scales: Tensor, first: int, groups: Tensor) -> Tensor:
         """(rows, blocks) largest of each block of some rows."""
@@ -122,8 +122,8 @@ class Part:
         rows, blocks = (torch.arange(size, device=scales.device) for size in scales.shape)
         at = (self.row + first + rows[:, None]) * self.blocks[1] + self.column // self.block + blocks
         over = numbers_of.index_select(0, (at // NF4_GROUP).flatten())
-        rest: Tensor = numbers.index_select(0, scales.flatten().int()) * over
-        return (rest + numbers_of[-1]).view(scales.shape)
+        numbers_scaled: Tensor = numbers.index_select(0, scales.flatten().int()) * over
+        return (numbers_scaled + numbers_of[-1]).view(scales.shape)
 
     def quantised(
         self, values: Tensor, first: int, group: dist.ProcessGroup | None
@@ -132,29 +132,33 @@ class Part:
         have the matrix together."""
         size = min(self.block, self.columns)
         parts = values.view(len(values), self.columns // size, size)
-        own, largest = parts.abs().amax(-1), values.new_zeros(self.blocks)
+        largest_of_blocks, largest = parts.abs().amax(-1), values.new_zeros(self.blocks)
         at = self.column // self.block
-        largest[self.row + first :][: len(own), at : at + own.shape[1]] = own
+        largest[self.row + first :][: len(largest_of_blocks), at : at + largest_of_blocks.shape[1]] = (
+            largest_of_blocks
+        )
         if group is not None:
             dist.all_reduce(largest, dist.ReduceOp.MAX, group)
-        rows = slice(self.row + first, self.row + first + len(own))
+        rows = slice(self.row + first, self.row + first + len(largest_of_blocks))
         if self.base == "int8":
             scales = largest[rows]
-            return (values * (_MOST / _divisor(scales))).round().to(torch.int8), _as_bytes(scales), None
-        codes = nearest(parts / _divisor(own).unsqueeze(-1), nf4_numbers()).view(-1, self.columns // 2, 2)
+            return (values * (_MAX_INT8 / _divisor(scales))).round().to(torch.int8), _as_bytes(scales), None
+        codes = nearest(parts / _divisor(largest_of_blocks).unsqueeze(-1), nf4_numbers()).view(
+            -1, self.columns // 2, 2
+        )
         mean = largest.mean()
-        rest = F.pad((largest - mean).flatten(), (0, -largest.numel() % NF4_GROUP)).view(-1, NF4_GROUP)
-        divisors = rest.abs().amax(-1, keepdim=True)
-        every = nearest(rest / _divisor(divisors), dynamic_numbers()).flatten()[: largest.numel()]
-        mine = every.view(self.blocks)[rows, at : at + own.shape[1]]
+        centred = F.pad((largest - mean).flatten(), (0, -largest.numel() % NF4_GROUP)).view(-1, NF4_GROUP)
+        divisors = centred.abs().amax(-1, keepdim=True)
+        scale_codes = nearest(centred / _divisor(divisors), dynamic_numbers()).flatten()[: largest.numel()]
+        own_scales = scale_codes.view(self.blocks)[rows, at : at + largest_of_blocks.shape[1]]
         packed = codes[..., 0] * 16 + codes[..., 1]
-        return packed, mine, _as_bytes(torch.cat([divisors, mean.view(1, 1)]))
+        return packed, own_scales, _as_bytes(torch.cat([divisors, mean.view(1, 1)]))
 
 
-def _some(wide: Tensor, codes: Tensor) -> Iterator[slice]:
-    where = codes.device.type if has_values(codes) else "cuda"
-    each = max(1, _AT_ONCE.get(where, _AT_ONCE["cuda"]) // max(1, wide.shape[1]))
-    yield from (slice(first, first + each) for first in range(0, len(wide), each))
+def _some(values: Tensor, codes: Tensor) -> Iterator[slice]:
+    device_type = codes.device.type if has_values(codes) else "cuda"
+    rows = max(1, _AT_ONCE.get(device_type, _AT_ONCE["cuda"]) // max(1, values.shape[1]))
+    yield from (slice(first, first + rows) for first in range(0, len(values), rows))
 
 
 def _bytes(rows: int, columns: int, dtype: torch.dtype = torch.uint8) -> Tensor:
@@ -188,7 +192,7 @@ class QuantisedLinear(nn.Linear):
         if self.split is None:
             return _multiply(input, part, self.bias, *stored)
         return product_of_shards(
-            input, *self.split, self.bias, lambda mine, _: _multiply(mine, part, None, *stored)
+            input, *self.split, self.bias, lambda shard, _: _multiply(shard, part, None, *stored)
         )
 
 
@@ -208,9 +212,9 @@ class _Product(torch.autograd.Function):
         return gradient @ ctx.part.wide(gradient.dtype, *stored), None, None, *[None] * len(stored)
 
 
-def _multiply(*given: Any) -> Tensor:
-    found: Tensor = _Product.apply(*given)  # type: ignore[no-untyped-call]
-    return found
+def _multiply(*arguments: Any) -> Tensor:
+    product: Tensor = _Product.apply(*arguments)  # type: ignore[no-untyped-call]
+    return product
 
 
 def quantise(model: Transformer, base: Base) -> None:
@@ -225,11 +229,13 @@ def quantise(model: Transformer, base: Base) -> None:
             assert isinstance(module, QuantisedLinear)
             (rows, columns), offsets, module.split = local(weight).shape, [0, 0], None
             if isinstance(weight, DTensor):
-                mesh, (held,) = weight.device_mesh, weight.placements
-                module.split = mesh, held
-                if isinstance(held, Shard):
-                    offsets[held.dim] = mesh.get_local_rank() * (rows, columns)[held.dim]
-            whole = (weight.shape[0], weight.shape[1])
-            module.part = Part(base=base, whole=whole, row=offsets[0], column=offsets[1], columns=columns)
+                mesh, (placement,) = weight.device_mesh, weight.placements
+                module.split = mesh, placement
+                if isinstance(placement, Shard):
+                    offsets[placement.dim] = mesh.get_local_rank() * (rows, columns)[placement.dim]
+            full_shape = (weight.shape[0], weight.shape[1])
+            module.part = Part(
+                base=base, full_shape=full_shape, row=offsets[0], column=offsets[1], columns=columns
+            )
             for kind, room in module.part.stored(rows).items():
                 module.register_parameter(kind, nn.Parameter(room, requires_grad=False))

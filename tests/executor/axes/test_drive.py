@@ -81,9 +81,9 @@ def counted(plan: Plan) -> tuple[int, int, int, dict[str, int], int]:
     engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
     offload = engine.axis(OffloadAxis)
     assert offload is not None
-    offload.link.taken()
+    offload.link.take_traffic()
     parts, host = measure_tiers(engine, *batches.slice(1, engine.place.dp, plan.layout.dp))
-    seen = offload.link.taken()
+    seen = offload.link.take_traffic()
     return held_on_drive(engine), seen.drive_read_bytes, seen.drive_written_bytes, parts, host
 
 

@@ -170,9 +170,9 @@ def tiers(plan: Plan) -> tuple[dict[str, int], int, int]:
     engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
     offload = engine.axis(OffloadAxis)
     assert offload is not None
-    offload.link.taken()
+    offload.link.take_traffic()
     parts, host = measure_tiers(engine, *batches.slice(1, engine.place.dp, plan.layout.dp))
-    copied = offload.link.taken()
+    copied = offload.link.take_traffic()
     return parts, host, copied.down_bytes + copied.up_bytes
 
 

@@ -167,7 +167,7 @@ def plan_of(spec: TransformerSpec, layout: str, **training: Any) -> Plan:
     return make_plan(question, estimate(question, parsed))
 
 
-class Counted(dict[str, Any]):
+class LookupCounts(dict[str, Any]):
     """Tensors that count the elements that are read of them."""
 
     read = 0
@@ -177,7 +177,7 @@ class Counted(dict[str, Any]):
 
 
 class _Slices:
-    def __init__(self, counted: Counted, tensor: Any) -> None:
+    def __init__(self, counted: LookupCounts, tensor: Any) -> None:
         self.counted, self.tensor = counted, tensor
 
     def __getitem__(self, part: Any) -> Tensor:
@@ -198,7 +198,7 @@ def train_from(plan: Plan, source: Path, target: Path, steps: int) -> tuple[list
     options = EngineOptions(rate=Rate(peak=1e-2))
     engine = Engine(plan, torch.device("cpu"), options, filled=False)
     folder = Folder(source, plan.model)
-    counted = Counted(folder)
+    counted = LookupCounts(folder)
     values = FromTensors(folder.names, counted, InitialValues.of(plan, engine.options))
     if keeps_gains_less_one(plan, folder):
         engine.optimizer.decay_gains_to_one()

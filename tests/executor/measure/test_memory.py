@@ -91,7 +91,9 @@ def test_states_are_what_the_plan_says(layout: str, processes: Processes) -> Non
 def test_recomputing_keeps_less(processes: Processes) -> None:
     """none > selective > full in everything that is not a state."""
     rest = [
-        processes.run(1, peak, plan_for(f"mbs4 recompute={policy}", MEDIUM | {"num_layers": 8}))[0][OTHER_PART]
+        processes.run(1, peak, plan_for(f"mbs4 recompute={policy}", MEDIUM | {"num_layers": 8}))[0][
+            OTHER_PART
+        ]
         for policy in ("none", "selective", "full")
     ]
     assert rest[0] > rest[1] > rest[2]
