@@ -16,11 +16,7 @@ from judged_intervals import search
 
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
-from cost_models.measured.validation.scores import (
-    chance_ranges,
-    measured_bytes,
-    measured_seconds,
-)
+from cost_models.measured.validation.scores import chance_ranges, measured_bytes, measured_seconds
 from cost_models.pipeline.pricing import estimate
 from cost_models.risk import PEAK_QUANTILE, PeakErrors
 from meshwright.verbs.validate.text import CHANCE_HEADERS, chance_cells, chances_heading

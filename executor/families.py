@@ -36,12 +36,7 @@ class Training(Protocol[P]):
         """Raise HostError where devices or software here cannot compute what the plan, called `name`, asks for."""
 
     def train(
-        self,
-        plan: P,
-        device: torch.device,
-        config: RunConfig,
-        watcher: Watcher,
-        stop: Callable[[], bool],
+        self, plan: P, device: torch.device, config: RunConfig, watcher: Watcher, stop: Callable[[], bool]
     ) -> AnyReport | Stopped:
         """Train on this rank, inside an initialised process group; every rank gets the report.
 

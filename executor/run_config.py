@@ -121,8 +121,7 @@ class RunConfig(Spec):
     ] = None
     """File for the Chrome trace of one step."""
     profiler: Annotated[
-        _PathLike | None,
-        Flag("DIR", "torch.profiler's trace of a step, one file a rank, for measure.", Path),
+        _PathLike | None, Flag("DIR", "torch.profiler's trace of a step, one file a rank, for measure.", Path)
     ] = None
     """Folder for what torch's profiler sees of one more step on each rank."""
     drive: Annotated[
@@ -137,13 +136,11 @@ class RunConfig(Spec):
     ] = TEXT
     """`text`, `random`, or a folder that `meshwright tokens` made."""
     weights: Annotated[
-        _PathLike | None,
-        Flag("DIR", "Start from the safetensors of a Hugging Face folder.", Path),
+        _PathLike | None, Flag("DIR", "Start from the safetensors of a Hugging Face folder.", Path)
     ] = None
     """Folder of Hugging Face with the weights to start from; None: they are drawn."""
     save_weights: Annotated[
-        _PathLike | None,
-        Flag("DIR", "Write the weights at the end, as such a folder.", Path),
+        _PathLike | None, Flag("DIR", "Write the weights at the end, as such a folder.", Path)
     ] = None
     """Folder that gets the weights after the last step, as Hugging Face has them."""
     checkpoint: Annotated[_PathLike | None, Flag("DIR", "Save the training state here.", Path)] = None

@@ -149,12 +149,7 @@ class Trained(Protocol):
 
 
 def train_to_end(
-    trained: Trained,
-    state: Saved,
-    data: str,
-    config: RunConfig,
-    watcher: Watcher,
-    stop: Callable[[], bool],
+    trained: Trained, state: Saved, data: str, config: RunConfig, watcher: Watcher, stop: Callable[[], bool]
 ) -> Curve | Stopped:
     """`follow_steps`, with checkpoints where the run has a folder for them; `data` names what it trains on."""
     checkpointer = Checkpointer(state, config.saving, data) if config.saving else None

@@ -63,7 +63,7 @@ SAME = 5e-3
 """Relative difference of step time that is not worth a sentence."""
 
 HAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "megatron_sc21": (("zero=0",), ("sp", "recompute=selective")),
+    "megatron_sc21": (("zero=0",), ("sp", "recompute=selective"))
 }
 """What to fix and forbid: Megatron of 2021 knew neither sharded optimizers nor sequence parallelism nor selective
 recomputation (Korthikanti et al. 2022). It also split blocks evenly (`EVEN`)."""

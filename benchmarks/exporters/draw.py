@@ -84,13 +84,7 @@ def _words(random_: random.Random, asked: Question) -> str:
     layers = _layers(random_, model.num_layers, pp * vpp)
     words.append(f"layers={','.join(map(str, layers))}")
     most = min(min(layers), max(layers) - 1)  # all blocks of all stages are `full`
-    policies = [
-        "none",
-        "none",
-        "full",
-        "selective",
-        *([f"full:{random_.randint(1, most)}"] if most else []),
-    ]
+    policies = ["none", "none", "full", "selective", *([f"full:{random_.randint(1, most)}"] if most else [])]
     words.append(f"recompute={random_.choice(policies)}")
     if stack.residencies and random_.random() < 0.15:
         words.append(f"offload={random_.choice(stack.residencies)}")

@@ -138,10 +138,7 @@ CASES: dict[str, Config] = {
         "deepseek_v2", _DEEPSEEK, q_lora_rank=None, topk_method="greedy", n_group=1, topk_group=1
     ),
     "deepseek_v2, groups": _of(
-        "deepseek_v2",
-        _DEEPSEEK | _GROUPS,
-        topk_method="group_limited_greedy",
-        routed_scaling_factor=16.0,
+        "deepseek_v2", _DEEPSEEK | _GROUPS, topk_method="group_limited_greedy", routed_scaling_factor=16.0
     ),
     "deepseek_v3": _of("deepseek_v3", _DEEPSEEK | _GROUPS, routed_scaling_factor=2.5, norm_topk_prob=True),
     "granite, plain residuals": _of(

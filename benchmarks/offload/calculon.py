@@ -35,11 +35,7 @@ BLOCKS = 48
 BUFFERS = 2
 """Blocks that its rules hold on the GPU of what is on the host."""
 RECOMPUTE = {"full": "full", "attn_only": "selective", "none": "none"}
-RESIDENCY = {
-    (False, False): "",
-    (False, True): "parked",
-    (True, True): "streamed",
-}
+RESIDENCY = {(False, False): "", (False, True): "parked", (True, True): "streamed"}
 """(weights, states) on the host; weights without their states have no word here."""
 
 

@@ -33,12 +33,7 @@ from meshwright.terminal.formats import as_csv
 from planner.plan import make_plan
 
 BATCH, MBS, CLIP = 8, 4, 1.0
-CASES = {
-    ("gpt2-nano", 64): 10,
-    ("gpt2-tiny", 256): 2,
-    ("llama-tiny", 256): 2,
-    ("gpt2-mini", 256): 1,
-}
+CASES = {("gpt2-nano", 64): 10, ("gpt2-tiny", 256): 2, ("llama-tiny", 256): 2, ("gpt2-mini", 256): 1}
 """(model, tokens of a sequence) → steps of one turn; the first has the most host work for its compute."""
 
 Curve = list[tuple[float, float]]

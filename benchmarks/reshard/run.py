@@ -40,11 +40,7 @@ LAYOUTS = (
     "cp2 dp2 mbs2 zero1",
     "dp4 mbs2 zero2 shard2",
 )
-MIXTURE_LAYOUTS = (
-    "dp4 ep4 mbs2 zero1",
-    "tp2 ep2 etp1 mbs2",
-    "tp2 dp2 ep2 sp mbs2 zero3",
-)
+MIXTURE_LAYOUTS = ("dp4 ep4 mbs2 zero1", "tp2 ep2 etp1 mbs2", "tp2 dp2 ep2 sp mbs2 zero3")
 STEPS, SAVED_AT = 8, 4
 PRELOAD = [
     "torch",

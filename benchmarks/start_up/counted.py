@@ -30,12 +30,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.reliability.job import (
-    group_sizes,
-    requests,
-    requests_of_all_pairs,
-    store_seconds,
-)
+from cost_models.reliability.job import group_sizes, requests, requests_of_all_pairs, store_seconds
 from executor.mesh import group_beside, make_mesh, parameter_places
 
 HERE = Path(__file__).parent

@@ -17,11 +17,7 @@ from pathlib import Path
 from hta.trace_analysis import TraceAnalysis
 
 logging.disable(logging.CRITICAL)
-_COLUMNS = {
-    "idle": "idle_time(us)",
-    "compute": "compute_time(us)",
-    "non_compute": "non_compute_time(us)",
-}
+_COLUMNS = {"idle": "idle_time(us)", "compute": "compute_time(us)", "non_compute": "non_compute_time(us)"}
 
 
 def breakdown(path: Path, *, whole: bool) -> dict:

@@ -20,17 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from cost_models.arrays import Ints
 from cost_models.axes.stages import StageRecompute, policies_in
-from cost_models.axes.words import (
-    EVERY,
-    MAX_STAGES,
-    Choice,
-    Counts,
-    Number,
-    PerStage,
-    Subset,
-    Switch,
-    Word,
-)
+from cost_models.axes.words import EVERY, MAX_STAGES, Choice, Counts, Number, PerStage, Subset, Switch, Word
 from cost_models.base import MAX_GPUS, POOL_NAME, CheckedSpec, GpuCount, PositiveInt
 from cost_models.documents import printable, show_key, spec_problems
 from cost_models.errors import InputError, Problem, did_you_mean

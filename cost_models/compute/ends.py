@@ -9,11 +9,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.compute.gemm import Device, LocalGemm, backward_products, product_seconds
-from cost_models.compute.measured_operators import (
-    embedding_operators,
-    has_measured_operators,
-    head_operators,
-)
+from cost_models.compute.measured_operators import embedding_operators, has_measured_operators, head_operators
 from cost_models.operators.accumulation import chunks_loss, compiles_chunks
 from cost_models.operators.parameters import head_rows
 from cost_models.operators.record import tokens_on_rank

@@ -45,17 +45,8 @@ from cost_models.operators.record import (
     sum_amounts,
 )
 from cost_models.question import Question
-from cost_models.specs.kinds import (
-    decoder_of,
-    frozen_parts,
-    of_each_kind,
-)
-from cost_models.specs.training import (
-    Matrix,
-    TrainingSpec,
-    TuningSpec,
-    UntrainedPart,
-)
+from cost_models.specs.kinds import decoder_of, frozen_parts, of_each_kind
+from cost_models.specs.training import Matrix, TrainingSpec, TuningSpec, UntrainedPart
 from cost_models.specs.transformer import TransformerSpec
 
 

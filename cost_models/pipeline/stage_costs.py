@@ -59,11 +59,7 @@ matrix itself.
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 

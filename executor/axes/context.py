@@ -61,35 +61,29 @@ class Tile:
     queries: Places
     keys: Places
 
-    def attend(self, visibility: Visibility, query: Tensor, pair: Tensors) -> tuple[Tensor, Tensor] | None:
+    def attend(self, visible: Visibility, query: Tensor, pair: Tensors) -> tuple[Tensor, Tensor] | None:
         """Output and log-sum-exp of the rows over these keys; None where they see none of them."""
-        if visibility.blind(self.queries, self.keys):
+        if visible.blind(self.queries, self.keys):
             return None
-        inputs = self._inputs(visibility, query, pair)
+        inputs = self._inputs(visible, query, pair)
         return kernel_for(inputs).forward(inputs)
 
     def gradients(
-        self,
-        visibility: Visibility,
-        gradient: Tensor,
-        query: Tensor,
-        pair: Tensors,
-        out: Tensor,
-        lse: Tensor,
+        self, visible: Visibility, gradient: Tensor, query: Tensor, pair: Tensors, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """Gradients of queries, keys and values; None where the queries see none of the keys."""
-        if visibility.blind(self.queries, self.keys):
+        if visible.blind(self.queries, self.keys):
             return None
-        inputs = self._inputs(visibility, query, pair)
+        inputs = self._inputs(visible, query, pair)
         gradient, out, lse = (one[:, :, self.rows] for one in (gradient, out, lse))
         return kernel_for(inputs).backward(inputs, gradient, out, lse.contiguous())
 
-    def _inputs(self, visibility: Visibility, query: Tensor, pair: Tensors) -> AttentionInputs:
+    def _inputs(self, visible: Visibility, query: Tensor, pair: Tensors) -> AttentionInputs:
         query = query[:, :, self.rows]
         key, value = (one[:, :, self.columns] for one in pair)
-        causal, bias = visibility.is_causal(self.queries, self.keys), None
-        if not causal and not visibility.sees_all(self.queries, self.keys):
-            bias = visibility.bias(self.queries, self.keys, query.shape[1], query)
+        causal, bias = visible.is_causal(self.queries, self.keys), None
+        if not causal and not visible.sees_all(self.queries, self.keys):
+            bias = visible.bias(self.queries, self.keys, query.shape[1], query)
         return AttentionInputs(query, key, value, bias, causal)
 
 
@@ -118,11 +112,11 @@ def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool
     return Tile(rows=slice(half, count), columns=_ALL, queries=own_places[1:], keys=source_places)
 
 
-def tiles_of_whole(places: Places, visibility: Visibility, count: int) -> list[Tile]:
+def tiles_of_whole(places: Places, visible: Visibility, count: int) -> list[Tile]:
     """A tile for each run of queries, with all of `count` keys that it may see; keys lie in order."""
     tiles, row = [], 0
     for run in places:
-        first, end = visibility.first_seen(run.start), count if visibility.both_ways else run.stop
+        first, end = visible.first_seen(run.start), count if visible.both_ways else run.stop
         rows, columns = slice(row, row + len(run)), slice(first, end)
         tiles.append(Tile(rows=rows, columns=columns, queries=(run,), keys=(range(first, end),)))
         row += len(run)
@@ -360,15 +354,13 @@ class _Ulysses:
         """The `rank`-th run of the sequence."""
         return (range(self.rank * count, (self.rank + 1) * count),)
 
-    def attend(
-        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
-    ) -> Tensor:
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """Attention over the whole sequence for a share of the heads."""
         heads = query_BHSK.shape[1] // self.ranks
         query, key, value = Exchanged.apply(  # type: ignore[no-untyped-call]
             self.group, to_heads, to_tokens, query_BHSK, key_BGSK, value_BGSK
         )
-        head_visibility = replace(visibility, first_head=visibility.first_head + self.rank * heads)
+        head_visibility = replace(visible, first_head=visible.first_head + self.rank * heads)
         mixed = self.sequence.attend(query, key, value, head_visibility)
         (out,) = Exchanged.apply(self.group, to_tokens, to_heads, mixed)  # type: ignore[no-untyped-call]
         return out  # type: ignore[no-any-return]
@@ -387,17 +379,15 @@ class _ZigZag:
         """This rank's two pieces."""
         return zigzag_places(self.rank, self.ranks, count)
 
-    def tile(self, step: int, count: int, visibility: Visibility) -> Tile:
+    def tile(self, step: int, count: int, visible: Visibility) -> Tile:
         """The queries and keys that meet after `step` steps of the ring."""
         source = (self.rank - step) % self.ranks
-        return tile_of_ring(self.rank, source, self.ranks, count, visibility.both_ways)
+        return tile_of_ring(self.rank, source, self.ranks, count, visible.both_ways)
 
-    def attend(
-        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
-    ) -> Tensor:
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """Attention around the ring, or over gathered keys and values."""
         way = _Ring if self.rings else _Gathered
-        out: Tensor = way.apply(self, visibility, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
+        out: Tensor = way.apply(self, visible, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -406,25 +396,25 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
+        ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         merged = Merged(query, value)
         message = Message.of((key, value))
         for step in range(share.ranks):
             coming = pass_on(message, share.group) if step + 1 < share.ranks else None
-            tile = share.tile(step, query.shape[2], visibility)
-            merged.add(tile, tile.attend(visibility, query, message.tensors))
+            tile = share.tile(step, query.shape[2], visible)
+            merged.add(tile, tile.attend(visible, query, message.tensors))
             if coming is not None:
                 message = coming.wait()
         out = merged.rows(query.dtype)
-        ctx.share, ctx.visibility = share, visibility
+        ctx.share, ctx.visibility = share, visible
         ctx.save_for_backward(query, key, value, out, merged.lse)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
-        share, visibility = ctx.share, ctx.visibility
+        share, visible = ctx.share, ctx.visibility
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.zeros_like(query, dtype=torch.float32)
         message = Message.of((key, value))
@@ -433,8 +423,8 @@ class _Ring(torch.autograd.Function):
         behind: Coming | None = None
         for step in range(share.ranks):
             coming = pass_on(message, share.group) if step + 1 < share.ranks else None
-            tile = share.tile(step, query.shape[2], visibility)
-            gradients = tile.gradients(visibility, gradient, query, message.tensors, out, lse)
+            tile = share.tile(step, query.shape[2], visible)
+            gradients = tile.gradients(visible, gradient, query, message.tensors, out, lse)
             sums = own_sums
             if step > 0:
                 sums = behind.wait() if behind else Message(torch.zeros_like(message.buffer), message.shapes)
@@ -456,28 +446,28 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
+        ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         merged = Merged(query, value)
         keys_values = _full_sequences(key, value, share.group)
-        for tile in tiles_of_whole(share.places(query.shape[2]), visibility, keys_values[0].shape[2]):
-            merged.add(tile, tile.attend(visibility, query, keys_values))
+        for tile in tiles_of_whole(share.places(query.shape[2]), visible, keys_values[0].shape[2]):
+            merged.add(tile, tile.attend(visible, query, keys_values))
         out = merged.rows(query.dtype)
-        ctx.share, ctx.visibility = share, visibility
+        ctx.share, ctx.visibility = share, visible
         ctx.save_for_backward(query, key, value, out, merged.lse)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
-        share, visibility = ctx.share, ctx.visibility
+        share, visible = ctx.share, ctx.visibility
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.empty_like(query)
         keys_values = _full_sequences(key, value, share.group)
-        tiles = tiles_of_whole(share.places(query.shape[2]), visibility, keys_values[0].shape[2])
+        tiles = tiles_of_whole(share.places(query.shape[2]), visible, keys_values[0].shape[2])
         parts = []
         for tile in tiles:
-            gradients = tile.gradients(visibility, gradient, query, keys_values, out, lse)
+            gradients = tile.gradients(visible, gradient, query, keys_values, out, lse)
             assert gradients is not None  # a query sees itself
             dquery[:, :, tile.rows] = gradients[0]
             parts.append(gradients[1:])

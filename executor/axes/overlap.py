@@ -112,13 +112,11 @@ class BlockBehindCompute(FlatParameters):
 
     def spread(self) -> None:
         self.arrive()
-        own_weights = self.weights[self._own_range]
+        part = self.weights[self._own_range]
         if self.weights.dtype != self.shard.dtype:
-            own_weights.copy_(self.shard.detach())
+            part.copy_(self.shard.detach())
         if self.shards > 1:
-            self._gathering = dist.all_gather_into_tensor(
-                self.weights, own_weights, group=self.group, async_op=True
-            )
+            self._gathering = dist.all_gather_into_tensor(self.weights, part, group=self.group, async_op=True)
 
     def arrive(self) -> None:
         """Wait until all weights are there."""

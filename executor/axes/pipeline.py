@@ -181,10 +181,8 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
                 answer = self.submod(*zeros, **(kwargs or {}))
             outputs = tuple(one.to("meta") for one in (answer if isinstance(answer, tuple) else (answer,)))
             self._configure_outputs_meta(outputs)
-            keeps_outputs = (
-                self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
-            )
-            return outputs if keeps_outputs else ()
+            returns = self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
+            return outputs if returns else ()
 
         @torch.no_grad()
         def _create_noise(self, received: dict[int, tuple[Any, ...]]) -> None:

@@ -124,11 +124,7 @@ class PieceWriter(StorageWriter):
             os.fsync(stream.fileno())
         file = SavedFile(name=name, size_bytes=path.stat().st_size, sha256=digest_of(path))
         return [
-            WriteResult(
-                index=item.index,
-                size_in_bytes=tensors[_key(item.index)].nbytes,
-                storage_data=file,
-            )
+            WriteResult(index=item.index, size_in_bytes=tensors[_key(item.index)].nbytes, storage_data=file)
             for item in plan.items
         ]
 

@@ -254,13 +254,11 @@ class Batches:
         sequence = self._length
         count = (len(self._tokens) - 1) // sequence
         places = step * self.training.global_batch + np.arange(first, last, dtype=np.uint64)
-        sequence_numbers = np.empty_like(places)
+        numbers = np.empty_like(places)
         for epoch in np.unique(places // np.uint64(count)):
             of_epoch = places // np.uint64(count) == epoch
-            sequence_numbers[of_epoch] = shuffled(
-                places[of_epoch] % np.uint64(count), count, (self.seed, int(epoch))
-            )
-        windows = self._windows(sequence_numbers.astype(np.int64) * sequence)
+            numbers[of_epoch] = shuffled(places[of_epoch] % np.uint64(count), count, (self.seed, int(epoch)))
+        windows = self._windows(numbers.astype(np.int64) * sequence)
         if (largest := int(windows.max())) >= self._vocabulary_size:
             raise InputError(
                 f"`{self._folder}` has token {largest}; its header says that all are below {self._vocabulary_size}",
@@ -339,12 +337,9 @@ def text_tokens() -> npt.NDArray[np.uint8]:
     def joined(parts: list[str], kind: int, bits: int, separator: str) -> list[str]:
         """2^bits texts of two or three of some parts."""
         count = 1 << bits
-        lengths, parts_drawn = (
-            drawn(count, kind, 1),
-            drawn(4 * count, kind + 1, (len(parts) - 1).bit_length()),
-        )
+        lengths, places = (drawn(count, kind, 1), drawn(4 * count, kind + 1, (len(parts) - 1).bit_length()))
         return [
-            separator.join(parts[part] for part in parts_drawn[4 * at : 4 * at + 2 + length])
+            separator.join(parts[part] for part in places[4 * at : 4 * at + 2 + length])
             for at, length in enumerate(lengths)
         ]
 

@@ -248,15 +248,12 @@ class RecordedClicks:
             out_of_range = np.flatnonzero(present[:, table] & ((table_ids < 0) | (table_ids >= spec.rows)))
             if spec.out_of_range == "error" and not spec.hashed and len(out_of_range):
                 at = int(out_of_range[0])
-                others_in_words = (
+                extra = (
                     f", nor are {len(out_of_range) - 1} more of this step" if len(out_of_range) > 1 else ""
                 )
                 place = f"row {int(samples[at]) + 1}, table `{self.table_names[table]}`"
                 problems.append(
-                    Problem(
-                        place,
-                        f"id {int(table_ids[at])} is not between 0 and {spec.rows - 1}{others_in_words}",
-                    )
+                    Problem(place, f"id {int(table_ids[at])} is not between 0 and {spec.rows - 1}{extra}")
                 )
         if problems:
             raise InputError(

@@ -235,14 +235,12 @@ def _spread(shares: Sequence[float]) -> float:
 
 def _by_check(seen: Examination) -> dict[str, list[Reading]]:
     """Check → its readings; those of pairs on two hosts are checks of their own."""
-    readings_by_check: dict[str, list[Reading]] = {}
+    by_check: dict[str, list[Reading]] = {}
     for check in (*OF_RANKS, *OF_PAIRS):
         for reading in seen.of(check):
             crosses_nodes = len({seen.hosts[rank].host for rank in reading.ranks}) > 1
-            readings_by_check.setdefault(check + BETWEEN_NODES if crosses_nodes else check, []).append(
-                reading
-            )
-    return readings_by_check
+            by_check.setdefault(check + BETWEEN_NODES if crosses_nodes else check, []).append(reading)
+    return by_check
 
 
 def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:

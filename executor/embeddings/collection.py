@@ -179,9 +179,7 @@ class Exchange:
             self.by_node[part.rank // node.size].append(part)
         own_rank = across.rank * node.size + node.rank
         self.own_slices = [part for part in slices if part.rank == own_rank]
-        self.sizes = [
-            [samples * part.bags * part.width for part in node_slices] for node_slices in self.by_node
-        ]
+        self.sizes = [[samples * part.bags * part.width for part in group] for group in self.by_node]
         self.counts = list(map(sum, self.sizes))
         self.my_sizes = self.sizes[across.rank]
         self._message = empty
@@ -203,7 +201,7 @@ class Exchange:
         message, self._message = self._message, self.empty
         sums = self.node.reduce_scatter(message.view(self.node.size, -1))
         received = self.across.exchange(sums, [sum(self.my_sizes)] * self.across.size, self.counts)
-        slices = [piece for node_slices in self.by_node for piece in node_slices]
+        slices = [piece for group in self.by_node for piece in group]
         parts = cut(received, [size for sizes in self.sizes for size in sizes])
         return {piece: part.view(-1, piece.width) for piece, part in zip(slices, parts, strict=True)}
 
@@ -213,10 +211,7 @@ class Exchange:
         if not any(self.counts):
             return {}
         message = torch.cat(
-            [
-                self.empty,
-                *(gradients[part].reshape(-1) for node_slices in self.by_node for part in node_slices),
-            ]
+            [self.empty, *(gradients[part].reshape(-1) for group in self.by_node for part in group)]
         )
         received = self.across.exchange(message, self.counts, [sum(self.my_sizes)] * self.across.size)
         node = self.node.all_gather(received).view(self.node.size, self.across.size, -1)
@@ -239,7 +234,7 @@ def column_slices(table: Slice, placement: TablePlacement, places: Places) -> li
 
 
 def squares_of_rows(
-    peers: Peers, slices: Sequence[Slice], own_squares: Mapping[Slice, Tensor], device: torch.device
+    peers: Peers, slices: Sequence[Slice], squares: Mapping[Slice, Tensor], device: torch.device
 ) -> dict[Slice, Tensor]:
     """(U,) sums of squares over a slice's columns → over the columns of the whole rows, added in their order."""
     groups: dict[tuple[int, int], list[Slice]] = {}
@@ -256,18 +251,15 @@ def squares_of_rows(
         )
         sends.append(
             torch.cat(
-                [empty, *(own_squares[part] for group in shared for part in group if part.rank == peers.rank)]
+                [empty, *(squares[part] for group in shared for part in group if part.rank == peers.rank)]
             )
         )
         incoming.append([part for group in shared for part in group if part.rank == rank])
-    rows = {
-        id(group): len(next(own_squares[part] for part in group if part in own_squares))
-        for group in own_groups
-    }
+    rows = {id(group): len(next(squares[part] for part in group if part in squares)) for group in own_groups}
     group_of = {part: id(group) for group in own_groups for part in group}
     sizes = [[rows[group_of[part]] for part in shared_slices] for shared_slices in incoming]
     received = peers.all_to_all(sends, [sum(shared_slices) for shared_slices in sizes])
-    parts = dict(own_squares)
+    parts = dict(squares)
     for shared_slices, message, lengths in zip(incoming, received, sizes, strict=True):
         parts.update(zip(shared_slices, cut(message, lengths), strict=True))
     totals: dict[Slice, Tensor] = {}

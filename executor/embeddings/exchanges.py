@@ -224,20 +224,14 @@ class Router:
 
     def _send(self, sends: Sequence[Sequence[Bags]]) -> tuple[list[Tensor], list[Tensor]]:
         """Bags to each rank → (lengths, values) from each."""
-        sample_bags = next(bags for rank_bags in sends for bags in rank_bags)
+        first = next(bags for rank_bags in sends for bags in rank_bags)
         bags = self.samples * sum(piece.bags for piece in self.own_slices)
         lengths = self.peers.all_to_all(
-            [
-                torch.cat([sample_bags.lengths[:0], *(piece.lengths for piece in rank_bags)])
-                for rank_bags in sends
-            ],
+            [torch.cat([first.lengths[:0], *(piece.lengths for piece in rank_bags)]) for rank_bags in sends],
             [bags] * self.peers.size,
         )
         values = self.peers.all_to_all(
-            [
-                torch.cat([sample_bags.values[:0], *(piece.values for piece in rank_bags)])
-                for rank_bags in sends
-            ],
+            [torch.cat([first.values[:0], *(piece.values for piece in rank_bags)]) for rank_bags in sends],
             [int(rank_bags.sum()) for rank_bags in lengths],
         )
         return lengths, values
@@ -253,10 +247,8 @@ class Router:
             ):
                 of_slice[place].append(part)
         return {
-            piece: Bags(
-                torch.cat([ids for _, ids in received]), torch.cat([counts for counts, _ in received])
-            )
-            for piece, received in zip(self.own_slices, of_slice, strict=True)
+            piece: Bags(torch.cat([ids for _, ids in pairs]), torch.cat([counts for counts, _ in pairs]))
+            for piece, pairs in zip(self.own_slices, of_slice, strict=True)
         }
 
 
@@ -276,21 +268,19 @@ def sent_bytes(
     """Stage → bytes that this rank sends in a step with these ids of its own samples, by table."""
     ranks, total = places.ranks, Counter(dict.fromkeys(STAGES, 0))
     for piece in slices:
-        table_ids = ids[piece.table]
+        values = ids[piece.table]
         if not piece.hashed:
-            table_ids = (
-                table_ids[(table_ids >= piece.first) & (table_ids < piece.first + piece.rows)] - piece.first
-            )
+            values = values[(values >= piece.first) & (values < piece.first + piece.rows)] - piece.first
         if piece.rank is None:
             if ranks > 1:
-                rows = len(set(table_ids.tolist()))
+                rows = len(set(values.tolist()))
                 row_bytes = piece.width * element_bytes + _ID_BYTES
                 total[STAGES.backward_exchange] += (ranks - 1) * (rows * row_bytes + _ID_BYTES)
             continue
         vectors = samples * piece.bags * piece.width * element_bytes
         is_owner = piece.rank == rank
         if not is_owner:
-            requested = int((table_ids % piece.ways == piece.residue).sum())
+            requested = int((values % piece.ways == piece.residue).sum())
             total[STAGES.index_exchange] += samples * piece.bags * _LENGTH_BYTES + requested * _ID_BYTES
         if piece.form == "row":
             total[STAGES.forward_exchange] += (ranks - 1) * vectors * is_owner

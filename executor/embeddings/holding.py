@@ -377,10 +377,8 @@ def fill(weights: Tensor, part: Slice, from_row: int, *, name: str, rows: int, w
     chunk = max(1, _AT_ONCE // max(1, part.width))
     for begin in range(0, len(weights), chunk):
         end = min(len(weights), begin + chunk)
-        row_numbers = torch.arange(from_row + begin, from_row + end, device=weights.device)
-        weights[begin:end] = _rows(
-            part.first + part.residue + part.ways * row_numbers, part, key, rows, width
-        )
+        numbers = torch.arange(from_row + begin, from_row + end, device=weights.device)
+        weights[begin:end] = _rows(part.first + part.residue + part.ways * numbers, part, key, rows, width)
 
 
 def rows_of_keys(keys: Tensor, part: Slice, *, name: str, rows: int, width: int, seed: int) -> Tensor:

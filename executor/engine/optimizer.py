@@ -23,7 +23,7 @@ from executor.models.transformer import Transformer
 
 _BETAS = (0.9, 0.95)
 _WEIGHT_DECAY = 0.1
-_NORMS_AT_ONCE = 64
+_AT_ONCE = 64
 """Parameters of one fused update: torch looks through all of its `DTensor`s for each of them at the first."""
 
 
@@ -117,9 +117,7 @@ class Optimizer:
             updating.begin_update()
         if self._whole_norms is not None:  # blocks that are not on the device find theirs when they are
             resident = [*self._on_device, *(flat.optimizer for flat in self.flats if flat.resident)]
-            self._whole_norms.find(
-                [updating for updating in resident if isinstance(updating, Lamb)], tied=True
-            )
+            self._whole_norms.find([lamb for lamb in resident if isinstance(lamb, Lamb)], tied=True)
         for optimizer in self._on_device:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -307,11 +305,7 @@ def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     for parameter in parameters:
         key = hash(parameter.device_mesh) if isinstance(parameter, DTensor) else 0
         kinds.setdefault(key, []).append(parameter)
-    return [
-        kind[at : at + _NORMS_AT_ONCE]
-        for kind in kinds.values()
-        for at in range(0, len(kind), _NORMS_AT_ONCE)
-    ]
+    return [kind[at : at + _AT_ONCE] for kind in kinds.values() for at in range(0, len(kind), _AT_ONCE)]
 
 
 def _split_over(parameter: Tensor, mesh: DeviceMesh) -> int:

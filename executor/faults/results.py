@@ -55,11 +55,8 @@ def wrong_results(device: torch.device, spoil: Spoil = lambda _, found: found) -
         check for check, (one, known) in results.items() if not torch.equal(spoil(check, one).cpu(), known)
     ]
     exchanged = (spoil(ALL_TO_ALL, received).cpu() == (torch.arange(ranks) * ranks + rank)[:, None]).all(1)
-    rank_results = gather_json([failed, (~exchanged).nonzero().flatten().tolist()])
-    return (
-        *_of_ranks([checks for checks, _ in rank_results]),
-        *_of_pairs([senders for _, senders in rank_results]),
-    )
+    gathered = gather_json([failed, (~exchanged).nonzero().flatten().tolist()])
+    return (*_of_ranks([checks for checks, _ in gathered]), *_of_pairs([senders for _, senders in gathered]))
 
 
 def _of_ranks(failed: Sequence[Sequence[str]]) -> Iterator[WrongResult]:

@@ -183,9 +183,7 @@ class Names:
         shape, (their_name, kind, neighbours) = self._ours[name], self._their_name(name)
         if len(shape) == 3:
             reach = self.spec.head_dim
-            rows, total = self._rows(
-                name, their_name, {neighbour: self._ours[neighbour][1] for neighbour in neighbours}
-            )
+            rows, total = self._rows(name, their_name, {other: self._ours[other][1] for other in neighbours})
             if _EXPERT not in their_name:
                 self.shapes[their_name] = (shape[0], total, shape[2])
                 return [
@@ -195,10 +193,8 @@ class Names:
                 f"{their_name.replace(_EXPERT, str(expert))}.weight" for expert in range(shape[0])
             ]
             self.shapes |= dict.fromkeys(tensor_names, shape[1:])
-            return [Source(name=neighbour, rows=rows, reach=reach) for neighbour in tensor_names]
-        rows, total = self._rows(
-            name, their_name, {neighbour: self._ours[neighbour][0] for neighbour in neighbours}
-        )
+            return [Source(name=other, rows=rows, reach=reach) for other in tensor_names]
+        rows, total = self._rows(name, their_name, {other: self._ours[other][0] for other in neighbours})
         transposed = (len(shape) == 2 or not kind) and their_name.endswith(self.family.transposed)
         full = f"{their_name}.{kind}" if kind else their_name
         self.shapes[full] = (*(shape[1:] or (1,)), total) if transposed else (total, *shape[1:])

@@ -105,9 +105,7 @@ class OperationsReport(Spec):
         flushes = [save.flush_seconds for save in among if save.flush_seconds is not None]
         sizes = [save.bytes for save in self.saves if save.bytes is not None]
         return MeanSave(
-            blocked=_mean([save.blocked_seconds for save in among]),
-            flush=_mean(flushes),
-            size=_mean(sizes),
+            blocked=_mean([save.blocked_seconds for save in among]), flush=_mean(flushes), size=_mean(sizes)
         )
 
     @property

@@ -102,11 +102,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now.setdefault(part, 0)
         for tensor in tensors:
             storage = _plain(tensor).untyped_storage()
-            tracked = self._see(storage)
-            if tracked.part not in (part, *_ELSEWHERE):
-                self._grow(tracked.part, -tracked.size)
-                tracked.part = part
-                self._grow(part, tracked.size)
+            entry = self._see(storage)
+            if entry.part not in (part, *_ELSEWHERE):
+                self._grow(entry.part, -entry.size)
+                entry.part = part
+                self._grow(part, entry.size)
 
     def __enter__(self) -> StorageTracker:
         original = _Storage.resize_
@@ -140,23 +140,21 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _see(self, storage: _Storage) -> _TrackedStorage:
         key, size = storage._cdata, storage.nbytes()
-        tracked = self._tracked.get(key)
-        if tracked is None or tracked.alive() is None:
-            tracked = _TrackedStorage(
-                OTHER_PART, 0, weakref.ref(storage, lambda dead: self._forget(key, dead))
-            )
-            self._tracked[key] = tracked
-        if tracked.size != size:
-            self._grow(tracked.part, size - tracked.size)
-            tracked.size = size
-        return tracked
+        entry = self._tracked.get(key)
+        if entry is None or entry.alive() is None:
+            entry = _TrackedStorage(OTHER_PART, 0, weakref.ref(storage, lambda dead: self._forget(key, dead)))
+            self._tracked[key] = entry
+        if entry.size != size:
+            self._grow(entry.part, size - entry.size)
+            entry.size = size
+        return entry
 
     def _forget(self, key: int, dead: weakref.ref[_Storage]) -> None:
-        tracked = self._tracked.get(key)
-        if tracked is not None and tracked.alive is dead:
+        entry = self._tracked.get(key)
+        if entry is not None and entry.alive is dead:
             del self._tracked[key]
-        if tracked is not None:
-            self._grow(tracked.part, -tracked.size)
+        if entry is not None:
+            self._grow(entry.part, -entry.size)
 
     def _grow(self, part: str, size: int) -> None:
         self.now[part] += size

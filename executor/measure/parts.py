@@ -385,13 +385,7 @@ def step_parts(
 
 
 def _parts(
-    step: StepSpans,
-    senders: _Senders,
-    share: float,
-    step_seconds: float,
-    all_there: float,
-    *,
-    on_cpu: bool,
+    step: StepSpans, senders: _Senders, share: float, step_seconds: float, all_there: float, *, on_cpu: bool
 ) -> dict[str, float]:
     first, second = (step.waits_in_phase(update=update) for update in (False, True))
     busy = step.update_start - _length(first)

@@ -153,11 +153,9 @@ class RunReport(AnyReport):
         if len(steps) > 1 or 0 in steps:
             raise ValueError("not every rank has measured every step")
         stages = len(self.predicted.rank_memory)
-        strange_ranks = [rank.rank for rank in self.ranks if not 0 <= rank.pipeline_rank < stages]
-        if strange_ranks:
-            raise ValueError(
-                f"rank {strange_ranks[0]} has a stage that the prediction, of {stages}, does not"
-            )
+        strangers = [rank.rank for rank in self.ranks if not 0 <= rank.pipeline_rank < stages]
+        if strangers:
+            raise ValueError(f"rank {strangers[0]} has a stage that the prediction, of {stages}, does not")
         return self
 
     @property

@@ -65,11 +65,9 @@ def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRa
         if len(tail) >= FEWEST_STEPS and middle >= SLOW_SHARE and z >= SURE:
             lost = {
                 part: float(
-                    np.median(
-                        part_seconds[since:, rank] - np.median(part_seconds[since:, peer_ranks], axis=1)
-                    )
+                    np.median(part_times[since:, rank] - np.median(part_times[since:, peer_ranks], axis=1))
                 )
-                for part, part_seconds in parts.items()
+                for part, part_times in parts.items()
             }
             part = max(lost, key=lost.__getitem__)
             slow.append(SlowRank(rank, part, middle, since, z, len(peer_ranks)))

@@ -21,6 +21,7 @@ from typing import get_args
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from cost_models.recommender.caching import POLICIES
 from torch import Tensor
 
 from cost_models.measured.calibration.measurements import Measurement
@@ -33,7 +34,6 @@ from cost_models.measured.calibration.microbenchmark_fit import (
     SUSTAINED,
     moved_bytes,
 )
-from cost_models.recommender.caching import POLICIES
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.hardware import ElementwiseOperator
 from cost_models.specs.recommender.training import TableOptimizer

@@ -208,14 +208,10 @@ def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's. Then blocks of
     next to nothing, each after other work."""
-    max_threads = threads_for_updates(watch.device, dist.get_world_size())
+    limit = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
     for threads in sorted(
-        {
-            1,
-            max_threads,
-            *(2**power for power in range(1, max_threads.bit_length()) if 2**power < max_threads),
-        }
+        {1, limit, *(2**power for power in range(1, limit.bit_length()) if 2**power < limit)}
     ):
         threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)

@@ -156,12 +156,7 @@ class Timing:
     def row(self, kind: Kind, name: str, size: float, shape: tuple[int, ...] = ()) -> Measurement:
         """The measurement of one call."""
         return Measurement(
-            kind=kind,
-            name=name,
-            shape=shape,
-            size=size,
-            seconds=self.seconds,
-            quiet_seconds=self.quiet,
+            kind=kind, name=name, shape=shape, size=size, seconds=self.seconds, quiet_seconds=self.quiet
         )
 
 

@@ -45,17 +45,15 @@ def product_of_shards(
 
 def _ways(input: DTensor, placement: Placement) -> Ways:
     """Of a weight split by columns, by rows, or of tokens that are split."""
-    (input_placement,) = input.placements
+    (input_split,) = input.placements
     last = Shard(input.ndim - 1)
     if placement == Shard(0):
-        assert input_placement == Replicate(), input_placement
+        assert input_split == Replicate(), input_split
         return Ways(output=last, input_gradient=Partial(), weight_gradient=placement, bias_gradient=placement)
     if placement == Shard(1):
-        assert input_placement == last, input_placement
+        assert input_split == last, input_split
         return Ways(
             output=Partial(), input_gradient=last, weight_gradient=placement, bias_gradient=Replicate()
         )
-    sums = Replicate() if input_placement == Replicate() else Partial()
-    return Ways(
-        output=input_placement, input_gradient=input_placement, weight_gradient=sums, bias_gradient=sums
-    )
+    sums = Replicate() if input_split == Replicate() else Partial()
+    return Ways(output=input_split, input_gradient=input_split, weight_gradient=sums, bias_gradient=sums)

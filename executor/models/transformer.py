@@ -128,26 +128,23 @@ class Block(nn.Module):
         self, spec: TransformerSpec, dropout: float, experts: ExpertPlace | None = None, layer: int = 0
     ) -> None:
         super().__init__()
-        norms_before, norms_after = (
-            spec.norm_placement in ("before", "around"),
-            spec.norm_placement != "before",
-        )
+        pre_norm, post_norm = (spec.norm_placement in ("before", "around"), spec.norm_placement != "before")
         mixer = spec.mixer_of(layer)
         mixes, feeds = mixer != "none", mixer == "none" or not spec.separate_halves
-        self.attention_norm = make_norm(spec) if norms_before and mixes else None
+        self.attention_norm = make_norm(spec) if pre_norm and mixes else None
         self.attention: Attention | LatentAttention | None = None
         if mixer in ("attention", "both"):
             self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
         self.recurrence = StateMixer(spec) if mixer in ("recurrence", "both") else None
-        self.attention_post_norm = make_norm(spec) if norms_after and mixes else None
+        self.attention_post_norm = make_norm(spec) if post_norm and mixes else None
         crosses = spec.stacks is not None and not spec.encodes(layer)
         self.cross_norm = make_norm(spec) if crosses else None
         self.cross = Attention(spec, layer, crosses=True) if crosses else None
-        self.mlp_norm = make_norm(spec) if norms_before and feeds and not spec.shares_norm else None
+        self.mlp_norm = make_norm(spec) if pre_norm and feeds and not spec.shares_norm else None
         self.mlp: FeedForward | MoE | None = None
         if feeds:
             self.mlp = FeedForward(spec) if experts is None else MoE(spec, experts)
-        self.mlp_post_norm = make_norm(spec) if norms_after and feeds else None
+        self.mlp_post_norm = make_norm(spec) if post_norm and feeds else None
         self.fork = nn.Identity() if spec.shares_norm else None
         self.join = nn.Identity() if spec.parallel_block else None
         self.norms_sums = spec.norm_placement == "after-sum"

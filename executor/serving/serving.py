@@ -29,6 +29,7 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
+from planner.serving.serving_plan import ServingPlan, rows_on_host
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -48,7 +49,6 @@ from executor.embeddings.holding import fill, on_host
 from executor.embeddings.places import Slice
 from executor.emulate.alone import device_for, free_bytes, name_of, require_memory
 from executor.timing import finish
-from planner.serving.serving_plan import ServingPlan, rows_on_host
 
 Batch = list[Bags]
 """Ids of some samples, by table."""
@@ -204,10 +204,8 @@ class ServedTables:
 
     def counts(self) -> Ints:
         """(T, 4) so far: ids, those whose row was cached, rows that came from the host, of these from the drive."""
-        counts = [(cache.counts, entry.read) for cache, entry in zip(self.caches, self.stored, strict=True)]
-        return np.array(
-            [(entry.lookups, entry.hits, entry.fetched, read) for entry, read in counts], np.int64
-        )
+        counts = [(cache.counts, row.read) for cache, row in zip(self.caches, self.stored, strict=True)]
+        return np.array([(row.lookups, row.hits, row.fetched, read) for row, read in counts], np.int64)
 
     def _draw(self) -> None:
         for name, spec, stored in zip(self.names, self.specs, self.stored, strict=True):

@@ -96,12 +96,7 @@ def run_diagnostic_steps(
             if measured_memory and engine.device.type == "cuda":
                 notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
     return Diagnosis(
-        steps=steps,
-        parts=parts,
-        passes=passes,
-        memory=memory[0],
-        host_bytes=memory[1],
-        notes=tuple(notes),
+        steps=steps, parts=parts, passes=passes, memory=memory[0], host_bytes=memory[1], notes=tuple(notes)
     )
 
 

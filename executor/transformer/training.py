@@ -54,10 +54,7 @@ class TransformerTraining(Training[Plan]):
         from executor.mesh import pipeline_rank
 
         stage = pipeline_rank(plan.layout, rank)
-        return {
-            "place": f"stage {stage}",
-            "predicted": predicted_parts(plan.prediction.rank_memory[stage]),
-        }
+        return {"place": f"stage {stage}", "predicted": predicted_parts(plan.prediction.rank_memory[stage])}
 
 
 def require_trainable(plan: Plan, *, byte_text: bool) -> None:

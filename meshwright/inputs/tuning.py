@@ -40,11 +40,7 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
     """
     targets = options.targets.split(",") if isinstance(options.targets, str) else options.targets
     targets = targets and [one.removesuffix(_OF_PEFT) if one not in _TARGETS else one for one in targets]
-    said = {
-        "--rank": options.rank,
-        "--targets": targets,
-        "--base-precision": options.base_precision,
-    }
+    said = {"--rank": options.rank, "--targets": targets, "--base-precision": options.base_precision}
     problems = [
         *_unknown("--task", [options.task], _TASKS),
         *_unknown("--targets", targets or [], _TARGETS),

@@ -242,11 +242,7 @@ class Everything:
 
 
 def everything(
-    question: Question,
-    *,
-    offload: bool = False,
-    overlap: bool = False,
-    columns: LayoutColumns | None = None,
+    question: Question, *, offload: bool = False, overlap: bool = False, columns: LayoutColumns | None = None
 ) -> Everything:
     """Price the whole space of a small question, or the layouts given."""
     if columns is None:

@@ -61,9 +61,7 @@ class StatesOnHost(FlatParameters):
 
     resident = False
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], *arguments: Any, host: HostPart, **options: Any
-    ) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, host: HostPart, **kwargs: Any) -> None:
         self.host = host
         self._seen: set[int] = set()
         self.passes_done = 0
@@ -72,9 +70,9 @@ class StatesOnHost(FlatParameters):
         self._update: Future[None] | None = None
         self.when_passed: Callable[[], None] = lambda: None
         """Called when all gradients of a backward pass have come."""
-        super().__init__(parameters, *arguments, **options)
+        super().__init__(parameters, *args, **kwargs)
         self._updater = HostOptimizer(
-            self.optimizer, [self.shard], options["make"], host.drive, weights=self._masters_apart
+            self.optimizer, [self.shard], kwargs["make"], host.drive, weights=self._masters_apart
         )
 
     @property
@@ -253,10 +251,8 @@ class ParkedStates(FlatParameters):
 
     resident = False
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], *arguments: Any, link: HostLink, **options: Any
-    ) -> None:
-        super().__init__(parameters, *arguments, **options)
+    def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, link: HostLink, **kwargs: Any) -> None:
+        super().__init__(parameters, *args, **kwargs)
         has_masters = self.shard.dtype != self.weights.dtype
         self.parking = Parking(self.optimizer, [self.shard], link, masters=has_masters)
 
@@ -358,10 +354,8 @@ class ShardedBlock:
 class StreamedBlock(StatesOnHost):
     """ZeRO-0 and 1 of a block whose weights are on the device for its passes only, its gradients for its backward."""
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], *arguments: Any, host: HostPart, **options: Any
-    ) -> None:
-        super().__init__(parameters, *arguments, host=host, **options)
+    def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, host: HostPart, **kwargs: Any) -> None:
+        super().__init__(parameters, *args, host=host, **kwargs)
         self._coming: Arrival | None = None
         self._gradients_down = self._down = ARRIVED
         self._norms: list[Tensor] = []

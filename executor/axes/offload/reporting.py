@@ -58,8 +58,7 @@ def require_offload(plan: Plan, config: RunConfig) -> None:
     """Raise InputError where flags of a run do not go with what its plan offloads."""
     if config.drive is not None and not plan.layout.offload.drive:
         raise InputError(
-            "--drive: the plan keeps nothing on a drive",
-            hint="leave it out, or plan `offload=states/drive`",
+            "--drive: the plan keeps nothing on a drive", hint="leave it out, or plan `offload=states/drive`"
         )
     if config.compile and plan.layout.offload != NOWHERE:
         raise InputError(

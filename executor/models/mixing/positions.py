@@ -201,9 +201,7 @@ class Sequence(Protocol):
     def places(self, count: int) -> Places:
         """The positions of the `count` tokens that this rank has."""
 
-    def attend(
-        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
-    ) -> Tensor:
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """(B, H, S, K) attention of this rank's queries to the keys and values of the whole sequence."""
 
 
@@ -218,15 +216,13 @@ class WholeSequence:
         """All positions, from 0 on."""
         return (range(count),)
 
-    def attend(
-        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
-    ) -> Tensor:
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """Attention by torch's own kernel, on a GPU by FlexAttention where it can skip what a window hides."""
         places = self.places(query_BHSK.shape[2])
-        causal, all_seen = visibility.is_causal(places, places), visibility.sees_all(places, places)
+        causal, all_seen = visible.is_causal(places, places), visible.sees_all(places, places)
         if not (causal or all_seen) and suits_flex(query_BHSK):
-            return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
-        mask = None if causal or all_seen else self._mask_of(query_BHSK, visibility)
+            return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, visible)
+        mask = None if causal or all_seen else self._mask_of(query_BHSK, visible)
         return F.scaled_dot_product_attention(
             query_BHSK,
             key_BGSK,
@@ -236,13 +232,13 @@ class WholeSequence:
             enable_gqa=query_BHSK.shape[1] != key_BGSK.shape[1],
         )
 
-    def _mask_of(self, query_BHSK: Tensor, visibility: Visibility) -> Tensor:
+    def _mask_of(self, query_BHSK: Tensor, visible: Visibility) -> Tensor:
         """The mask, made once and kept while nothing changes."""
         _, heads, tokens, _ = query_BHSK.shape
         places = self.places(tokens)
-        key = (visibility, heads, tokens, query_BHSK.dtype, query_BHSK.device)
+        key = (visible, heads, tokens, query_BHSK.dtype, query_BHSK.device)
         if self._mask is None or self._mask[0] != key:
-            self._mask = (key, visibility.bias(places, places, heads, query_BHSK))
+            self._mask = (key, visible.bias(places, places, heads, query_BHSK))
         return self._mask[1]
 
 
@@ -277,20 +273,18 @@ class FlexAttention:
         self._key: object = None
         self._how: dict[str, Any] = {}
 
-    def attend(
-        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
-    ) -> Tensor:
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """(B, H, S, K); compiled at the first call, and again for other shapes, unless a kernel was given; in a
         compiled block with it."""
         grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
         out: Tensor
         if torch.compiler.is_compiling():
-            how = _how(visibility, query_BHSK)
+            how = _how(visible, query_BHSK)
             out = flex_attention(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **how)
             return out
-        key = (visibility, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
+        key = (visible, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
         if self._key != key:
-            self._key, self._how = key, _how(visibility, query_BHSK)
+            self._key, self._how = key, _how(visible, query_BHSK)
         kernel = self._kernel or _compiled_flex()
         out = kernel(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **self._how)
         return out
@@ -301,17 +295,17 @@ def _compiled_flex() -> Kernel:
     return torch.compile(flex_attention, dynamic=False)
 
 
-def _how(visibility: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
+def _how(visible: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
     """Which blocks to look at, and what to do with the scores of those."""
     _, heads, tokens, _ = query_BHSK.shape
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return key <= query if visibility.window is None else (key <= query) & ~visibility.hides(query, key)
+        return key <= query if visible.window is None else (key <= query) & ~visible.hides(query, key)
 
     mask = create_block_mask(sees, None, None, tokens, tokens, device=query_BHSK.device)
-    if not visibility.slopes:
+    if not visible.slopes:
         return {"block_mask": mask}
-    slopes_H = visibility.slopes_of(heads, query_BHSK.device)
+    slopes_H = visible.slopes_of(heads, query_BHSK.device)
 
     def biased(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return score - slopes_H[head] * (query - key)

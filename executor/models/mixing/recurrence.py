@@ -214,13 +214,11 @@ def part_here(parameter: Tensor) -> Tensor:
 
 
 def convolved_and_scanned(
-    mixer: Recurrence, *, step: Tensor, decay_log: Tensor, step_bias: Tensor, **projections: Tensor
+    mixer: Recurrence, *, step: Tensor, decay_log: Tensor, step_bias: Tensor, **inputs: Tensor
 ) -> Tensor:
     """Tokens and parameters by group or head → (B, S, H, P), in the type of the values."""
     query, key, value = (
-        _convolved(
-            projections[name], projections.get(f"{name}_taps"), projections.get(f"{name}_taps_bias")
-        ).float()
+        _convolved(inputs[name], inputs.get(f"{name}_taps"), inputs.get(f"{name}_taps_bias")).float()
         for name in ("query", "key", "value")
     )
     step_BSHW = F.softplus(step.float() + step_bias.float())
@@ -232,12 +230,12 @@ def convolved_and_scanned(
             one * (one.square().sum(-1, keepdim=True) + _LENGTH_EPSILON).rsqrt() for one in (query, key)
         )
         query = query * mixer.state_dim**-0.5
-        strength_BSH = projections["strength"].float().sigmoid().squeeze(-1)
+        strength_BSH = inputs["strength"].float().sigmoid().squeeze(-1)
         output = scanned(query, key, value, decays_BSHW, strength_BSH, mixer.chunk)
     else:
         output = scanned(query, key, value * step_BSHW, decays_BSHW, None, mixer.chunk)
-        output = output + value * projections["skip"].float()
-    return output.to(projections["value"].dtype)
+        output = output + value * inputs["skip"].float()
+    return output.to(inputs["value"].dtype)
 
 
 def _convolved(x_BSUW: Tensor, taps_UWT: Tensor | None, bias_UW: Tensor | None) -> Tensor:

@@ -132,25 +132,21 @@ class Part:
         have the matrix together."""
         size = min(self.block, self.columns)
         parts = values.view(len(values), self.columns // size, size)
-        largest_of_blocks, largest = parts.abs().amax(-1), values.new_zeros(self.blocks)
+        maxima, largest = parts.abs().amax(-1), values.new_zeros(self.blocks)
         at = self.column // self.block
-        largest[self.row + first :][: len(largest_of_blocks), at : at + largest_of_blocks.shape[1]] = (
-            largest_of_blocks
-        )
+        largest[self.row + first :][: len(maxima), at : at + maxima.shape[1]] = maxima
         if group is not None:
             dist.all_reduce(largest, dist.ReduceOp.MAX, group)
-        rows = slice(self.row + first, self.row + first + len(largest_of_blocks))
+        rows = slice(self.row + first, self.row + first + len(maxima))
         if self.base == "int8":
             scales = largest[rows]
             return (values * (_MAX_INT8 / _divisor(scales))).round().to(torch.int8), _as_bytes(scales), None
-        codes = nearest(parts / _divisor(largest_of_blocks).unsqueeze(-1), nf4_numbers()).view(
-            -1, self.columns // 2, 2
-        )
+        codes = nearest(parts / _divisor(maxima).unsqueeze(-1), nf4_numbers()).view(-1, self.columns // 2, 2)
         mean = largest.mean()
         centred = F.pad((largest - mean).flatten(), (0, -largest.numel() % NF4_GROUP)).view(-1, NF4_GROUP)
         divisors = centred.abs().amax(-1, keepdim=True)
         scale_codes = nearest(centred / _divisor(divisors), dynamic_numbers()).flatten()[: largest.numel()]
-        own_scales = scale_codes.view(self.blocks)[rows, at : at + largest_of_blocks.shape[1]]
+        own_scales = scale_codes.view(self.blocks)[rows, at : at + maxima.shape[1]]
         packed = codes[..., 0] * 16 + codes[..., 1]
         return packed, own_scales, _as_bytes(torch.cat([divisors, mean.view(1, 1)]))
 

@@ -169,12 +169,7 @@ class ShardingsCompared(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        write = {
-            "seconds": precise,
-            "bytes": format_bytes,
-            "share": percent,
-            "samples/s": format_count,
-        }
+        write = {"seconds": precise, "bytes": format_bytes, "share": percent, "samples/s": format_count}
         cells = [
             (
                 name,

@@ -114,10 +114,7 @@ def ask(options: PlanOptions) -> ShardingQuestion:
     assert limits is not None
     assert objective is not None
     return ShardingQuestion(
-        question=question,
-        limits=limits,
-        objective=objective,
-        assumptions=tuple(_assumed(options, question)),
+        question=question, limits=limits, objective=objective, assumptions=tuple(_assumed(options, question))
     )
 
 

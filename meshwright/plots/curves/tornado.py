@@ -51,11 +51,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
         diamond = Line2D([], [], marker="D", color="none", markeredgecolor=style.INK, markerfacecolor="white")
         axes.legend(
             [Patch(color=_MORE), Patch(color=_LESS), diamond],
-            [
-                f"{percent(high - 1, '+.0%')} of it",
-                f"{percent(low - 1, '+.0%')} of it",
-                "re-planned",
-            ],
+            [f"{percent(high - 1, '+.0%')} of it", f"{percent(low - 1, '+.0%')} of it", "re-planned"],
             loc="lower left",
             bbox_to_anchor=(0, 1.0),
             ncols=3,

@@ -75,9 +75,7 @@ def _label_runs(axes: Axes, steps: Frame, colours: dict[str, str]) -> None:
     order = (steps["predicted"] / steps["measured"] - 1).abs().sort_values(ascending=False).index
     labels = [
         Label(
-            text=short_layout(str(run["label"]), 24),
-            at=(run["measured"], run["predicted"]),
-            colour=style.INK,
+            text=short_layout(str(run["label"]), 24), at=(run["measured"], run["predicted"]), colour=style.INK
         )
         for _, run in steps.loc[order].iterrows()
     ]

@@ -93,10 +93,7 @@ class AnyEmulated(AnswerBase, Generic[E]):
         return tuple(self.told())
 
     def document(self) -> dict[str, Any]:
-        return {
-            "comparison": self.rows,
-            "report": self.report.model_dump(mode="json"),
-        }
+        return {"comparison": self.rows, "report": self.report.model_dump(mode="json")}
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON."""

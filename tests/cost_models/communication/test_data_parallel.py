@@ -100,10 +100,7 @@ def test_copies_around_collectives_by_hand() -> None:
     np.testing.assert_allclose(copied_bytes(question("internevo"), replicas), [[0, 0], [2 * 4 / 4, 0]])
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("unfused_update_bytes", 60.0), ("casts_norm_inputs", True)],
-)
+@pytest.mark.parametrize(("field", "value"), [("unfused_update_bytes", 60.0), ("casts_norm_inputs", True)])
 def test_what_a_stack_leaves_unfused_takes_time(field: str, value: float) -> None:
     layout = Layout(dp=8, zero=1, layers=(32,))
     plain = question("megatron-core")

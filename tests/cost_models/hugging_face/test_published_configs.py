@@ -84,8 +84,7 @@ FEATURES = [
 
 
 @pytest.mark.parametrize(
-    "model_type",
-    ["gemma4_text", "gemma3n", "mllama_text_model", "deberta", "deepseek_v4", "newer"],
+    "model_type", ["gemma4_text", "gemma3n", "mllama_text_model", "deberta", "deepseek_v4", "newer"]
 )
 @pytest.mark.parametrize("off", [0, False, None, []], ids=str)
 def test_a_feature_that_a_file_turns_off_is_no_reason_to_refuse_it(

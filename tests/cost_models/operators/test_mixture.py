@@ -254,10 +254,7 @@ def test_biases_of_experts_are_added_in_torch() -> None:
         plain = model.model_copy(update={"mlp_bias": False})
         both = [routing_traffic(asked(one, **facts), layout) for one in (model, plain)]
         biased, unbiased = (one for one in both if one is not None)
-        return (
-            float((biased.moved - unbiased.moved)[0, 0]),
-            float((biased.moved - unbiased.moved)[1, 0]),
-        )
+        return (float((biased.moved - unbiased.moved)[0, 0]), float((biased.moved - unbiased.moved)[1, 0]))
 
     assert moved(expert_dispatch="copies") == pytest.approx((12 * numbers, 16 * numbers))
     assert moved(expert_dispatch="tokens") == pytest.approx((28 * numbers, 40 * numbers))

@@ -38,14 +38,7 @@ def test_inputs_gradients_are_summed_behind_weights_gradients(sp: str) -> None:
     """Both sums of a block's backward pass: two of four that it makes, or with sequence parallelism two of eight."""
     layout = parse_layout(f"tp8 pp8{sp}")
     waits, hides = (
-        estimate(
-            asked(
-                "megatron-2022",
-                reduces_behind_weight_products=way,
-            ),
-            layout,
-        )
-        for way in (False, True)
+        estimate(asked("megatron-2022", reduces_behind_weight_products=way), layout) for way in (False, True)
     )
     everything = [one.time["tp_comm"] + one.hidden_comm["tp_comm"] for one in (waits, hides)]
     assert everything[0] == pytest.approx(everything[1])

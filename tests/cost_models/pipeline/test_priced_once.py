@@ -13,12 +13,7 @@ from cost_models.axes.columns import LayoutColumns, codes_of
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.stage_costs import (
-    COLUMNS,
-    StageCosts,
-    as_priced,
-    stage_costs,
-)
+from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, as_priced, stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.stack import StackSpec

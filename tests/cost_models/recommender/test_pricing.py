@@ -138,8 +138,7 @@ def test_rows_of_the_host_come_over_its_link_but_for_what_is_cached() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "each_row"),
-    [("sgd", 0), ("rowwise-adagrad", 4), ("adagrad", 4 * D), ("adam", 8 * D)],
+    ("optimizer", "each_row"), [("sgd", 0), ("rowwise-adagrad", 4), ("adagrad", 4 * D), ("adam", 8 * D)]
 )
 def test_a_row_has_its_weights_and_states(optimizer: Any, each_row: int) -> None:
     sizes = {name: price("whole", asked(TABLE, optimizer=name)).shard_bytes[0] for name in ("sgd", optimizer)}

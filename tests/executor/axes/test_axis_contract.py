@@ -17,17 +17,7 @@ from executor.engine.engine import AXES, Engine
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 
-MOMENTS = [
-    "apply",
-    "shard",
-    "parts made",
-    "connect",
-    "step",
-    "passes over",
-    "join",
-    "reduce",
-    "reduced",
-]
+MOMENTS = ["apply", "shard", "parts made", "connect", "step", "passes over", "join", "reduce", "reduced"]
 """In the order in which an engine comes to them."""
 
 

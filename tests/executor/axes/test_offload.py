@@ -40,13 +40,7 @@ from planner.plan import Plan
 from planner.rules.stack import require_runnable
 
 STEPS = 3
-WAYS = (
-    "states",
-    "parked",
-    "streamed/activations",
-    "states:1/parked:1/streamed:1",
-    "activations",
-)
+WAYS = ("states", "parked", "streamed/activations", "states:1/parked:1/streamed:1", "activations")
 NORM_ERROR = 3e-7
 Case = tuple[dict[str, Any], str]
 

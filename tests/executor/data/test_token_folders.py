@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cost_models.errors import InputError
 from executor.checkpoints.manifest import digest_of
 from executor.data.batches import shuffled
-from executor.data.tokens import END, MOST, make_tokens, open_tokens, read_header, require_whole
+from executor.data.tokens import END, MAX_BYTE_PAIRS, make_tokens, open_tokens, read_header, require_whole
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 40 + "ünïcode\r\n"
 
@@ -104,7 +104,7 @@ def test_what_a_tokenizer_says_besides_its_pairs_counts_for_nothing(text: Path, 
     assert make_tokens([text], tmp_path / "again", like=tmp_path / "tokens").sha256 == made.sha256
 
 
-@pytest.mark.parametrize("pairs", [MOST + 1, 10**9, 10**30])
+@pytest.mark.parametrize("pairs", [MAX_BYTE_PAIRS + 1, 10**9, 10**30])
 def test_more_pairs_than_there_are(pairs: int, text: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="byte pairs are more than any text has use for"):
         make_tokens([text], tmp_path / "tokens", pairs=pairs)

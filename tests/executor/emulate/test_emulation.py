@@ -61,15 +61,7 @@ def test_a_wide_loss_holds_what_is_priced(layout: str) -> None:
 @pytest.mark.parametrize(
     "layout",
     first_of(
-        2,
-        [
-            "tp2 mbs2",
-            "dp2 mbs2 zero3",
-            "pp2 mbs2 schedule=zbv",
-            "pp2 mbs2",
-            "dp2 mbs2 zero1",
-            "cp2 mbs2",
-        ],
+        2, ["tp2 mbs2", "dp2 mbs2 zero3", "pp2 mbs2 schedule=zbv", "pp2 mbs2", "dp2 mbs2 zero1", "cp2 mbs2"]
     ),
 )
 def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: Processes) -> None:

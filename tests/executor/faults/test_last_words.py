@@ -31,8 +31,7 @@ with last_words(folder, 1):
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
-    [([], "was told to end (SIGTERM)"), (["ValueError: here"], "ValueError: here")],
+    ("said", "reason"), [([], "was told to end (SIGTERM)"), (["ValueError: here"], "ValueError: here")]
 )
 def test_a_waiting_rank_leaves_word(said: list[str], reason: str, tmp_path: Path) -> None:
     """Deep inside a call of C."""

@@ -152,10 +152,7 @@ def test_more_processes_than_the_cores_bear() -> None:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        ({"precision": "fp16"}, "fp32, bf16 or fp8, not in fp16"),
-        ({}, "needs a vocabulary of 256"),
-    ],
+    [({"precision": "fp16"}, "fp32, bf16 or fp8, not in fp16"), ({}, "needs a vocabulary of 256")],
 )
 def test_what_cannot_be_trained_is_refused(change: dict[str, str], words: str) -> None:
     plan = plan_for("mbs2", GPT if change else GPT | {"vocab_size": 100})

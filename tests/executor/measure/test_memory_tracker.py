@@ -50,13 +50,7 @@ def tracked_peak(plan: Plan) -> float:
     """Bytes at the peak of one microbatch, forward and backward, with gradients that stay from step to step."""
     model = plan.model
     with FakeTensorMode():
-        part = Transformer(
-            model,
-            vocabulary=model.vocab_size,
-            dropout=0.0,
-            has_embedding=True,
-            has_head=True,
-        )
+        part = Transformer(model, vocabulary=model.vocab_size, dropout=0.0, has_embedding=True, has_head=True)
         share_sequence(part, WholeSequence())
         recompute_activations(part, plan.layout.stage_recompute[0])
         for parameter in part.parameters():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from planner.serving.serving_plan import ServingPlan, latencies, plan_cache, scaled
 from processes import Processes
 from recommending import model as trained_model
 from recommending import save_and_resume
@@ -24,7 +25,6 @@ from executor.embeddings.bags import pooled
 from executor.embeddings.holding import fill
 from executor.embeddings.places import Slice
 from executor.serving.serving import ServedTables, drawn, serve
-from planner.serving.serving_plan import ServingPlan, latencies, plan_cache, scaled
 
 CPU = torch.device("cpu")
 MODEL = RecommenderSpec(

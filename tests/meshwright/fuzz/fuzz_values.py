@@ -92,11 +92,7 @@ def quantities(draw: st.DrawFn, known: tuple[str, ...] = ALL_UNITS) -> str:
 
 
 nasty = st.one_of(
-    st.sampled_from(NASTY),
-    quantities(),
-    st.floats(),
-    st.integers(-(10**15), 10**15),
-    st.text(max_size=6),
+    st.sampled_from(NASTY), quantities(), st.floats(), st.integers(-(10**15), 10**15), st.text(max_size=6)
 )
 """What a field should rather not hold."""
 

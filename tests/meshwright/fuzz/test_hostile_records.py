@@ -32,11 +32,7 @@ CHECKPOINT: dict[str, Any] = {
         "training": {"global_batch": 8, "sequence_length": 64},
     },
     "tensors": {
-        "weight": {
-            "dtype": "float32",
-            "shape": [4],
-            "pieces": [{"offsets": [0], "sizes": [4], "file": 0}],
-        }
+        "weight": {"dtype": "float32", "shape": [4], "pieces": [{"offsets": [0], "sizes": [4], "file": 0}]}
     },
     "files": [{"name": "rank-00000.safetensors", "size_bytes": 16, "sha256": "0" * 64}],
 }

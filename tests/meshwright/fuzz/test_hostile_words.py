@@ -15,18 +15,7 @@ from hypothesis import strategies as st
 
 SIZES = ("--global-batch", "8", "--sequence", "64")
 ASKED = ("model.yaml", "cluster.yaml", *SIZES)
-VERBS = (
-    "plan",
-    "estimate",
-    "compare",
-    "explain",
-    "verify",
-    "plot",
-    "catalog",
-    "tokens",
-    "run",
-    "emulate",
-)
+VERBS = ("plan", "estimate", "compare", "explain", "verify", "plot", "catalog", "tokens", "run", "emulate")
 
 
 @pytest.fixture(scope="module", autouse=True)

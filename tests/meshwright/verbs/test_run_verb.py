@@ -12,13 +12,7 @@ from command_line import BIG, QUICK
 
 from cost_models.files.whole import write_whole
 from executor.measure.any_report import Course, Environment, save_report
-from executor.measure.report import (
-    AllocatorPeak,
-    PhaseReport,
-    RankReport,
-    RunReport,
-    make_report,
-)
+from executor.measure.report import AllocatorPeak, PhaseReport, RankReport, RunReport, make_report
 from executor.run_config import Rate, RunConfig, Saving
 from meshwright.records.runs import comparison, time_parts
 from meshwright.render.measured import run_text

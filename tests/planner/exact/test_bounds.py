@@ -65,8 +65,7 @@ def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
     kinds = Kinds((0, 1, 1, 1, 1, 1, 1, 0, 0, 0))
     costs = random_costs(np.random.default_rng(0))
     free = replace(
-        costs,
-        **{one.name: 0.0 * getattr(costs, one.name) for one in fields(costs) if one.name != "kinds"},
+        costs, **{one.name: 0.0 * getattr(costs, one.name) for one in fields(costs) if one.name != "kinds"}
     )
     roomy = replace(free, memory_limit=np.array([1e9]))
     each = [

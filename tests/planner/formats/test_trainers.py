@@ -81,12 +81,7 @@ REFUSED = [
     ("deepspeed", "dp8 offload=states", "DeepSpeed keeps on hosts all states (from zero1", {}),
     ("deepspeed", "dp8 zero2 offload=streamed", "a share of them (zero3) or all weights too", {}),
     ("deepspeed", "dp8 zero3 offload=streamed:1", "DeepSpeed keeps on hosts", {}),
-    (
-        "deepspeed",
-        "dp8 zero2 offload=states:1",
-        "a share of them (zero3)",
-        {},
-    ),
+    ("deepspeed", "dp8 zero2 offload=states:1", "a share of them (zero3)", {}),
     ("deepspeed", "pp2 dp4 recompute=full,none", "DeepSpeed recomputes the same on every stage", {}),
     ("megatron", "pp2 dp4 recompute=full:1/selective", "Megatron has one policy for the blocks of a", {}),
     ("torchtitan", "pp2 dp4 zero3 recompute=full:1", "torchtitan has one policy for the blocks of a", {}),

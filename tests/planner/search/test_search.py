@@ -39,10 +39,7 @@ QUESTIONS = [
     {"gpus": 1, "memory": "8 GiB"},
 ]
 
-STOPPED = [
-    small_question(memory="220 MiB"),
-    every_axis(small_question(4, "300 MiB", stack="meshwright")),
-]
+STOPPED = [small_question(memory="220 MiB"), every_axis(small_question(4, "300 MiB", stack="meshwright"))]
 
 
 def brute_force(question: Question) -> list[float]:

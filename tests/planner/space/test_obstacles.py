@@ -23,12 +23,7 @@ QUESTION = small_question(8)
     ("fix", "trainer", "why", "hint"),
     [
         (["tp=16"], None, ["`tp16` does not divide 8 GPUs"], "tp8 would"),
-        (
-            ["tp=8"],
-            None,
-            ["`tp8` splits 4 key/value heads"],
-            "tp1, tp2 or tp4 divide them",
-        ),
+        (["tp=8"], None, ["`tp8` splits 4 key/value heads"], "tp1, tp2 or tp4 divide them"),
         (["zero=3"], None, ["software stack `megatron-core` cannot run `zero3`"], "it has zero0 or zero1"),
         (["ep=8"], None, ["`ep8` shares experts, and model `small` has none"], "leave it out"),
         (

@@ -19,13 +19,7 @@ from planner.space.restrictions import Restrictions, allowed_rows, parse_restric
 from planner.space.space import enumerate_layouts
 
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard")
-COMPARISONS = {
-    "=": operator.eq,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
+COMPARISONS = {"=": operator.eq, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 QUESTION = small_question(8, stack="meshwright")
 
 

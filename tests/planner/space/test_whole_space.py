@@ -413,12 +413,7 @@ def unplaced(layout: Layout) -> str:
 
 
 def leaf_seconds(
-    question: Question,
-    limits: Restrictions,
-    layout: Layout,
-    allowed: np.ndarray,
-    *,
-    counted: bool = False,
+    question: Question, limits: Restrictions, layout: Layout, allowed: np.ndarray, *, counted: bool = False
 ) -> float:
     """Least seconds of all placements that fit."""
     costs = costs_of_ranks(question, layout)

@@ -7,12 +7,7 @@ from itertools import product
 import pytest
 
 from cost_models.axes.layout import parse_layout
-from cost_models.axes.offload.residency import (
-    Turn,
-    residencies,
-    residency_of_blocks,
-    turns_of_rank,
-)
+from cost_models.axes.offload.residency import Turn, residencies, residency_of_blocks, turns_of_rank
 
 
 def turns_of(resident: int, streamed: int, ring: int, microbatches: int = 1) -> list[Turn]:

@@ -94,12 +94,7 @@ def test_warm_up_checkpoints_and_outliers_are_left_out(write: Write) -> None:
     text = megatron(seconds)
     text.insert(60, "saving checkpoint at iteration      60 to /x in torch_dist format")
     found = typical_steps(read(write(text)).steps.lines)
-    assert found.left_out == {
-        logs.WARM_UP: 2,
-        logs.DISTURBED: 1,
-        logs.SLOW: 1,
-        logs.QUICK: 1,
-    }
+    assert found.left_out == {logs.WARM_UP: 2, logs.DISTURBED: 1, logs.SLOW: 1, logs.QUICK: 1}
     assert statistics.median(line.seconds for line in found.lines) == pytest.approx(typical, rel=0.001)
     assert found.lost == pytest.approx((0.8 + 0.5) / 200, rel=0.1)
 

@@ -19,10 +19,7 @@ BRIDGE = "Megatron-Bridge, NeMo container {}"
         ({"framework": "Megatron-Core", "other_kernels": "DeepEP"}, FLEX),
         ({"framework": "Megatron-Core", "other_kernels": "A2A"}, {"expert_dispatch": "copies"}),
         ({"framework": "Megatron-Core", "notes": "+1f1b overlap, main"}, {"overlap_expert_exchange": 1.0}),
-        (
-            {"framework": "NeMo 24.07"},
-            {"expert_dispatch": "copies", "weighs_inside_experts": False},
-        ),
+        ({"framework": "NeMo 24.07"}, {"expert_dispatch": "copies", "weighs_inside_experts": False}),
         ({"framework": BRIDGE.format("26.04"), "precision": "fp8-mxfp8"}, {}),
         ({"framework": BRIDGE.format("26.06"), "precision": "bf16"}, {}),
         ({"framework": "mcore", "notes": "forced; recompute modules layernorm moe"}, {}),
@@ -43,10 +40,7 @@ BRIDGE = "Megatron-Bridge, NeMo container {}"
                 "model_name": "Qwen3_235B_a22B",
                 "gpu": "GB200",
             },
-            {
-                "overlap_expert_exchange": 1.0,
-                "experts_in_one_kernel": True,
-            },
+            {"overlap_expert_exchange": 1.0, "experts_in_one_kernel": True},
         ),
         (  # no recipe of these captures the step
             {

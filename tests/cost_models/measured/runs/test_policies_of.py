@@ -14,13 +14,7 @@ from cost_models.measured.calibration.profile_fits import fit_families, pair_of
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.hardware import cluster_of
 from cost_models.measured.runs.rows import Notes, Row
-from cost_models.measured.runs.stack import (
-    is_suspect,
-    precision_of,
-    recompute_of,
-    stack_of,
-    zero_of,
-)
+from cost_models.measured.runs.stack import is_suspect, precision_of, recompute_of, stack_of, zero_of
 from cost_models.memory.states import state_bytes
 from cost_models.pipeline.pricing import estimate
 
