@@ -1,4 +1,4 @@
-"""Axis-aligned parts of a tensor, and the runs of memory of which they consist."""
+"""Boxes: axis-aligned parts of a tensor, and the contiguous memory that they consist of."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Box:
         return prod(self.sizes)
 
     def shifted(self, by: tuple[int, ...]) -> Box:
-        """The same box in a tensor in which this one's tensor begins at `by`."""
+        """This box in a tensor that contains the box's tensor at offset `by`."""
         offsets = tuple(offset + shift for offset, shift in zip(self.offsets, by, strict=True))
         return Box(offsets, self.sizes)
 

@@ -79,7 +79,7 @@ class StartClock:
         self._last = now
 
     def report(self) -> StartReport | None:
-        """None before the weights are there, and of a process that was not started for the run."""
+        """Seconds by part; None before the weights exist, and in a process that was not started for the run."""
         is_complete = {"processes", "weights"} <= self._seconds.keys()
         return StartReport.model_validate(self._seconds) if is_complete else None
 

@@ -1,4 +1,4 @@
-"""What every axis of parallelism does to a model, and the groups of ranks that hold the same parameters.
+"""The contract of an axis of parallelism on a rank, and the groups of ranks that hold the same parameters.
 
 The sequences of a step that this rank's replica trains on, and in how many microbatches.
 
@@ -42,11 +42,11 @@ class Share:
 
     microbatches: int
     first: int
-    """The first of its sequences in the global batch."""
+    """Index in the global batch of the first sequence of this replica."""
     last: int
-    """One after its last."""
+    """Index in the global batch after the last sequence of this replica."""
     mean_microbatches: float
-    """Of all replicas: what the loss of a microbatch is divided by before replicas are averaged."""
+    """Microbatches of a replica, averaged over all replicas; a microbatch's loss is divided by it."""
 
     @property
     def sequences(self) -> int:
@@ -78,7 +78,7 @@ def share_of(plan: Plan, replica: int) -> Share:
 
 
 def share_of_targets(model: TransformerSpec, training: TrainingSpec) -> float:
-    """Of a sequence's tokens, those that the loss is of: all, those that are masked, or text behind images."""
+    """Share of a sequence's tokens that the loss counts: all, the masked ones, or the text behind images."""
     length = training.sequence_length
     if model.tower is not None:
         return 1 - (training.images or 1) * model.tower.features / length
@@ -89,7 +89,7 @@ _COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Types of all but the operands of fp8 GEMMs."""
 A = TypeVar("A", bound="Axis")
 Bucket = int | str | None
-"""A block by its number, a block or end of a part by its name; None: all parameters that are updated together."""
+"""Parameters that are updated together: those of a block (its number), of an end (its name), or all (None)."""
 Gradient = Callable[[Tensor], Tensor | None]
 """Parameter → the gradient that this rank has accumulated for it, if any."""
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -118,7 +118,7 @@ class Rank:
 
     @property
     def copies(self) -> dict[str, dict[int, nn.Parameter]]:
-        """What several stages hold → this rank's copies of it, by stage; empty without a pipeline."""
+        """Copies on this rank of each parameter that several stages hold, by name and stage; empty without a pipeline."""
         staged_parts = list(zip(self.stages, self.parts, strict=False))
         return {
             name: {stage: part.shared(name) for stage, part in staged_parts if stage in stages}
@@ -150,7 +150,7 @@ class Shards(Updated, Protocol):
 
     parameters: list[nn.Parameter]
     updated: list[nn.Parameter]
-    """What the optimizer updates in their place."""
+    """Parameters that the optimizer updates in place of those of the model."""
 
 
 class Axis:
@@ -221,11 +221,11 @@ class Axis:
 
     # what is measured
     def host_tensors(self) -> Iterable[Tensor]:
-        """Tensors that it keeps in host memory."""
+        """Tensors of this axis in host memory."""
         return ()
 
     def drive_tensors(self) -> Iterable[Tensor]:
-        """Tensors that it keeps on the host's drive."""
+        """Tensors of this axis on the host's drive."""
         return ()
 
     def host_parameters(self) -> Collection[int]:

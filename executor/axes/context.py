@@ -62,7 +62,7 @@ class Tile:
     keys: Places
 
     def attend(self, visible: Visibility, query: Tensor, pair: Tensors) -> tuple[Tensor, Tensor] | None:
-        """Output and log-sum-exp of the rows over these keys; None where they see none of them."""
+        """Output and log-sum-exp of the tile's queries over its keys; None if no query sees any key."""
         if visible.blind(self.queries, self.keys):
             return None
         inputs = self._inputs(visible, query, pair)
@@ -157,7 +157,7 @@ class Message:
 
     buffer: Tensor
     shapes: tuple[torch.Size, ...]
-    """Of one row."""
+    """Shapes of the tensors in one row of the buffer."""
 
     @staticmethod
     def of(tensors: abc.Sequence[Tensor]) -> Message:
@@ -179,21 +179,21 @@ class Message:
 
 @dataclass(slots=True)
 class Coming:
-    """A message on its way to this rank."""
+    """A message that is being received."""
 
     message: Message
     work: dist.Work
     outgoing: Message
-    """Kept alive until it has been sent."""
+    """The message sent meanwhile, which must live until it has gone."""
 
     def wait(self) -> Message:
-        """The message, once it has arrived."""
+        """Wait for the message and return it."""
         self.work.wait()
         return self.message
 
 
 def pass_on(message: Message, group: dist.ProcessGroup) -> Coming:
-    """Send to the next rank of the ring what the one before sends here; returns at once."""
+    """Begin to send a message to the next rank of the ring and to receive the previous rank's."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     come = torch.empty_like(message.buffer)
     send_sizes, receive_sizes = [0] * ranks, [0] * ranks
@@ -325,7 +325,7 @@ def share_sequence(model: Transformer, sequence: Sequence) -> None:
 
 
 def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:
-    """The tokens that this rank of `group` has; all of them where there is no group."""
+    """Create the sequence object for this rank's tokens: all tokens if there is no group."""
     if group is None:
         return WholeSequence()
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -335,7 +335,7 @@ def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:
 
 
 def take_tokens(tokens_BS: Tensor, sequence: Sequence, ranks: int) -> Tensor:
-    """(B, S / ranks) those of a whole sequence that this rank has."""
+    """Take this rank's tokens (B, S / ranks) out of full sequences (B, S)."""
     runs = sequence.places(tokens_BS.shape[1] // ranks)
     return torch.cat([tokens_BS[:, run.start : run.stop] for run in runs], dim=1)
 
@@ -348,7 +348,7 @@ class _Ulysses:
     rank: int
     ranks: int
     sequence: WholeSequence
-    """What attention sees."""
+    """Attention over all tokens for a share of the heads."""
 
     def places(self, count: int) -> Places:
         """The `rank`-th run of the sequence."""

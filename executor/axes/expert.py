@@ -54,7 +54,7 @@ class ExpertAxis(Axis):
             routed.context_group = rank.context_group
 
     def shard(self, part: Transformer, on_host: Collection[str]) -> None:
-        """Under ZeRO-2 and 3 shard routed experts, before the rest, over the ranks that hold the same ones.
+        """Shard routed experts (ZeRO-2 and 3) over the ranks that hold the same ones, before the rest is sharded.
 
         A rank's gradients come from the tokens of all ranks that exchange copies with it, so the mean is over the ranks
         that hold the same of the rest of the model, as it is for that.
@@ -86,11 +86,12 @@ class ExpertParameters:
         self._unsplit_biases = {id(module.down_bias) for module in modules if module.down_bias is not None}
 
     def holds(self, parameter: Tensor) -> bool:
-        """Whether it belongs to a routed expert."""
+        """Whether a parameter belongs to a routed expert."""
         return id(parameter) in self._parameter_ids
 
     def splits(self, parameter: Tensor) -> int:
-        """Over how many ranks it is split, whatever ZeRO does: those with other experts, and those that share one."""
+        """Number of ranks over which a parameter is split apart from ZeRO: ranks with other experts, and ranks that
+        share one."""
         parts = 1 if id(parameter) in self._unsplit_biases else dist.get_world_size(self._parts)
         return dist.get_world_size(self._experts) * parts
 
@@ -122,15 +123,15 @@ class ExchangeSizes:
     sent_rows: list[int]
     """Copies to each of the e ranks."""
     received: list[int]
-    """From each of them."""
+    """Copies received from each of the e ranks."""
     share_rows: list[int]
-    """What each of the t ranks receives."""
+    """Rows that each of the t ranks receives."""
     expert_rows: list[int]
     """Copies for each expert of this rank."""
     order: Tensor
-    """(R,) brings them into the order of these experts."""
+    """Permutation (R,) that sorts received rows by expert."""
     back: Tensor
-    """Its inverse."""
+    """Inverse permutation, (R,)."""
 
     @staticmethod
     def of(sent_rows: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> ExchangeSizes:
@@ -195,7 +196,7 @@ class Exchange:
 
 
 def _by_expert(arriving_teL: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The order that brings rows from (t, e, L) into that of their experts, and its inverse."""
+    """Permutation of rows from (t, e, L) order into expert order, and its inverse; (R,) each."""
     parts, ranks, experts = arriving_teL.shape
     expert = torch.arange(experts).repeat(parts * ranks).repeat_interleave(arriving_teL.flatten())
     order = expert.argsort(stable=True)

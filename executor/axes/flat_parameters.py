@@ -1,4 +1,4 @@
-"""Flat buffers of parameters and gradients, on slices of which the optimizer works (ZeRO-0 and 1).
+"""Flat buffers of parameters and gradients; each optimizer updates one slice of them (ZeRO-0 and 1).
 
 Parameters are views into one buffer, so an update or a gather writes them in place. Gradients are added into an fp32
 buffer as autograd delivers them, microbatch after microbatch, whatever the type of the weights. 16-bit weights have an
@@ -30,7 +30,7 @@ class Copies:
 
     shard: dist.ProcessGroup
     groups: dist.ProcessGroup | None
-    """None where there is one copy."""
+    """Groups of ranks with the same parameters; None if there is one copy."""
 
     @staticmethod
     def of(shard: DeviceMesh, copy: DeviceMesh) -> Copies:
@@ -46,7 +46,7 @@ class FlatParameters:
     """
 
     resident = True
-    """Whether the device updates them, from states that are there."""
+    """Whether the device updates these parameters, with optimizer states in its memory."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class FlatParameters:
         """The averaged gradient of this rank's share, where it is reduced."""
         self.shard, gradient = self._share()
         self.reduced = [(p, gradient[at : at + end - begin]) for p, begin, end, at in self.owned()]
-        """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
+        """Parameters that reach into this rank's share, each with a flat view of its averaged gradient."""
         self.optimizer = make([self.shard])
 
     @property
@@ -111,7 +111,7 @@ class FlatParameters:
         return self._gradients[id(parameter)]
 
     def take_gradients(self) -> None:
-        """Move what is in any `.grad` into the buffer."""
+        """Move gradients that autograd left in `.grad` into the flat buffer."""
         for parameter in self.parameters:
             if parameter.grad is not None:
                 self._accumulate(parameter)

@@ -89,7 +89,7 @@ class BlockBehindCompute(FlatParameters):
             self._adding = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
 
     def settle(self) -> None:
-        """Nothing: tensor ranks add up shares after the reduction (`OverlapAxis.reduced`)."""
+        """Do nothing: tensor ranks add up their shares after the reduction (`OverlapAxis.reduced`)."""
 
     def reduce(self) -> None:
         """Wait for what was started."""
@@ -148,7 +148,7 @@ class OrderedReductions:
     def __init__(self, flats: Sequence[BlockBehindCompute]) -> None:
         self.flats = list(flats)
         self.started = 0
-        """How many of them, this step."""
+        """Number of reductions started in this step."""
         self.added = 0
         """How many of these groups of replicas have begun to add up, which takes what was reduced."""
         for flat in self.flats:
@@ -238,7 +238,7 @@ class OverlapAxis(Axis):
         return self._order.started
 
     def before_reduce(self) -> None:
-        """Start what is not reduced yet; each buffer's own `reduce` waits for all."""
+        """Start every reduction that has not started; each buffer's `reduce` waits for its own."""
         self._order.finish()
 
     def reduced(self) -> None:

@@ -38,8 +38,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Stage(PipelineStage):
-    """Records what it runs when, and when the weight half of a backward pass has run: autograd calls no hooks of the
-    parameters then."""
+    """Pipeline stage that records what it runs and when, and notes when the weight half of a backward pass has run:
+    autograd calls no parameter hooks then."""
 
     def __init__(self, rank: Rank, stage: int, take_gradients: Callable[[], None]) -> None:
         part, group = rank.parts[rank.stages.index(stage)], rank.mesh["pp"].get_group()
@@ -207,8 +207,8 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 
 
 def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """What a stage is given by the one before of one microbatch, on no device: (B, S, D) for each sequence of a sample,
-    this rank's tokens, its part of them with `sp`; those that gradients come back for want them."""
+    """Empty tensors of the shapes that a stage receives for one microbatch: (B, S, D) for each sequence of a sample,
+    this rank's tokens, or its part of them with `sp`. Tensors whose gradient is sent back require one."""
     layout, training, model = plan.layout, plan.training, plan.model
     parts, first = layout.cp * (layout.tp if layout.sp else 1), sum(layout.layers[:into])
     needs_gradient = frozen_parts(model, training).trained_before(first)

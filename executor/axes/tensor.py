@@ -64,8 +64,8 @@ class OnItsTokens(ParallelStyle):
 
 
 class OfHeads(ParallelStyle):
-    """The style of what has a number for each head, along the module's `heads_dim` (the first dim unless said), of
-    which each rank has those of its heads; what all heads share is whole, and its gradient is summed over the ranks."""
+    """Parallel style of modules with numbers for each head, along `heads_dim` (first by default): each rank has those
+    of its heads. Parameters that all heads share are whole, and their gradients are summed over the ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters()):
@@ -95,7 +95,7 @@ class ForAllHeads(ParallelStyle):
 
 
 class GatherRows(ParallelStyle):
-    """The style of what is given (1, s / tp, h) and whose matrices, each a `SplitColumns`, read rows (s, h)."""
+    """Parallel style of modules that receive (1, s / tp, h) and whose matrices (`SplitColumns`) read rows (s, h)."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -143,7 +143,7 @@ class ScatterSum(ParallelStyle):
 
 
 def _scattered(parts: DTensor) -> Tensor:
-    """(1, s, h) of which every rank has a part of the sum → (1, s / tp, h), this rank's rows of it."""
+    """Reduce-scatter partial sums (1, s, h) into this rank's rows, (1, s / tp, h)."""
     rows: Any = parts.flatten(0, 1)
     own_rows: Tensor = rows.redistribute(placements=[Shard(0)]).to_local()
     return torch.unflatten(own_rows, 0, (1, -1))
@@ -318,7 +318,7 @@ def _adding(boundary: Replicate | Shard, as_rows: bool) -> ParallelStyle:
 
 
 def routed_plan(mixture: MoE, boundary: Replicate | Shard) -> dict[str, ParallelStyle]:
-    """Have each rank route its part of every sequence; the router is whole on all, and its gradients are summed."""
+    """Parallel plan under which each rank routes its part of every sequence, with a whole router and summed gradients."""
     ours = Shard(1)
     gate: dict[str, ParallelStyle] = {}
     if mixture.shared_gate is not None and isinstance(boundary, Shard):  # else every rank does the same

@@ -60,7 +60,7 @@ class Resumed:
     step: int
     """Optimizer steps that are done; 0: from the beginning."""
     notes: tuple[str, ...]
-    """What a person should know: which checkpoint, and which were broken and why."""
+    """Notes for a person: which checkpoint was loaded, which were broken and why."""
 
 
 class Checkpointer:
@@ -74,7 +74,7 @@ class Checkpointer:
         self.saved: int | None = None
         """Step of the newest checkpoint that is on the disk."""
         self._read = ReadingClock()
-        """Of files, for their digests."""
+        """Time spent on reading files for their digests."""
         self._running: tuple[int, Future[Any]] | None = None
         self._save_begun = threading.Event()
         """Set once the running save was reported."""
@@ -204,7 +204,7 @@ class Checkpointer:
         return self.state.progress(step, self.data)
 
     def _examine(self, step: int) -> tuple[list[str], Manifest | None]:
-        """(what is wrong with a checkpoint, its manifest); tensors and files are dealt out over the ranks."""
+        """Problems of a checkpoint, and its manifest; ranks divide the tensors and files among them."""
         manifest, problems = None, []
         path = self.folder.at(step)
         try:
@@ -224,7 +224,7 @@ class Checkpointer:
         return sorted({problem for found in everyone for problem in found})
 
     def _lacking(self, step: int, manifest: Manifest) -> Iterator[str]:
-        """What this rank needs and a checkpoint of this run has not; that of another run is refused later."""
+        """Problems: tensors that this rank needs and a checkpoint of this run lacks."""
         if any(differences(manifest.progress, self._progress(step))):
             return iter(())
         contents = self.state.contents()

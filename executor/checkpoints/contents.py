@@ -61,7 +61,7 @@ from executor.checkpoints.manifest import (
 from executor.checkpoints.storage import key_of
 
 _SENT_BYTES = 1 << 26
-"""Of an item are sent at a time, about: what is in host memory has a copy on the device meanwhile."""
+"""Bytes of a tensor that are sent at a time: data from host memory has a copy on the device meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Piece:
     tensor: Tensor
 
     def rows_from(self, size: Sequence[int]) -> Piece | None:
-        """What lies behind the last row of a tensor of this size; None: nothing."""
+        """Part of this piece behind the last row of a tensor of `size`; None if nothing is."""
         if not size or (skipped := max(0, size[0] - self.box.offsets[0])) >= self.box.sizes[0]:
             return None
         offsets = (self.box.offsets[0] + skipped, *self.box.offsets[1:])
@@ -115,10 +115,10 @@ class HostCopy(AsyncStager):
         return {name: held.staged() for name, held in state_dict.items()}
 
     def synchronize_staging(self) -> None:
-        """Nothing is left to do: the copy is made when `stage` returns."""
+        """Do nothing: `stage` returns after the copy is made."""
 
     def close(self) -> None:
-        """Nothing is held between saves."""
+        """Do nothing: no memory is kept between saves."""
 
 
 class Saved(Protocol):
@@ -126,10 +126,10 @@ class Saved(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the state."""
 
     def contents(self) -> Contents:
-        """What this rank holds, to be written or filled; every rank calls it."""
+        """Tensors of this rank, to be saved or filled; every rank calls it."""
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
         """Names of tensors → those to load where a checkpoint lacks them."""
@@ -186,7 +186,7 @@ class LoadPieces(DefaultLoadPlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.substitutes, self.once = substitutes, once
         self._broadcasts: list[tuple[ReadItem, dist.ProcessGroup, int]] = []
-        """Items, who want them, and which of these reads."""
+        """Reads to broadcast: item, group that needs it, and the rank of the group that reads it."""
         self._dealt: dict[dist.ProcessGroup, list[int]] = {}
         """Bytes that each rank of a group reads for all."""
         self.contents: Contents = {}
@@ -249,7 +249,7 @@ class LoadPieces(DefaultLoadPlanner):
         raise AssertionError("a checkpoint holds tensors only")
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        """The part of a piece that one read fills."""
+        """Part of a piece that one read fills."""
         index = read_item.dest_index.index
         assert index is not None
         target = self.contents[read_item.dest_index.fqn].pieces[index].tensor
@@ -278,7 +278,7 @@ def _chunk(box: Box) -> ChunkStorageMetadata:
 def problems_of(
     manifest: Manifest, folder: Path, share: int, shares: int, clock: ReadingClock | None = None
 ) -> list[str]:
-    """A sentence for each tensor and each file that is not what it must be; `shares` readers divide them."""
+    """Problems of tensors and files that differ from the manifest, one sentence each; `shares` readers divide them."""
     own_tensors = list(manifest.tensors.items())[share::shares]
     problems = [
         f"{MANIFEST}: {problem}"

@@ -72,7 +72,7 @@ class Folder:
         return self.partial(step)
 
     def commit(self, step: int) -> None:
-        """Give a written checkpoint its name, in one rename; one of the same step is replaced."""
+        """Give a written checkpoint its final name in one rename, replacing one of the same step."""
         _sync(self.partial(step))
         if self.at(step).exists():
             self.delete(step)
@@ -97,7 +97,7 @@ class Folder:
         return target.name
 
     def delete(self, step: int) -> None:
-        """Remove a complete checkpoint; it is renamed first, so that a partial one never looks complete."""
+        """Delete a complete checkpoint, renamed first so that a partial one never looks complete."""
         doomed = self.path / f".deleting-step-{step:08}"
         os.rename(self.at(step), doomed)
         shutil.rmtree(doomed)
@@ -174,10 +174,10 @@ class AnyProgress(Spec):
     learning_rate: float
     """The learning rate of the step that comes next."""
     descent: Descent | None = None
-    """None: saved before it was kept."""
+    """Learning rate schedule and clipping; None in older checkpoints."""
     data: str
-    """Which tokens: `text`, `random`, or a token folder's digest; which clicks. The position in them follows from seed
-    and step."""
+    """Data trained on: `text`, `random`, the digest of a token folder, or the clicks. The position in them follows from
+    seed and step."""
     model: Spec
 
     @property
@@ -252,7 +252,7 @@ class Manifest(Spec):
 
 
 class BrokenError(Exception):
-    """A checkpoint that must not be loaded; the message names the file and says what is wrong with it."""
+    """Error: a checkpoint must not be loaded, with the file and what is wrong with it."""
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where `torch.distributed.checkpoint` writes to and reads from: a safetensors file of each rank and a JSON manifest.
+"""Storage for `torch.distributed.checkpoint`: a safetensors file of each rank and a JSON manifest.
 
 Torch's own file system storage keeps its metadata as a pickle, and its safetensors storage holds one box of a tensor in
 each file and opens every file to learn what there is; see docs/decisions/0013. Nothing here can run code on loading.
@@ -48,7 +48,7 @@ class PieceWriter(StorageWriter):
     def __init__(self, folder: Folder, progress: Progress | RecommenderProgress, keep: int) -> None:
         self.folder, self.progress, self.keep = folder, progress, keep
         self.size_bytes: int | None = None
-        """Of all files; known on the coordinator when they are written."""
+        """Total bytes of all files, on the coordinator once they are written."""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """One writer writes one checkpoint."""
@@ -59,7 +59,7 @@ class PieceWriter(StorageWriter):
             self.folder.begin(self.progress.step)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Nothing depends on where it is written."""
+        """Return the plan unchanged: it does not depend on the place of files."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -173,7 +173,7 @@ class PieceReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read what is planned: each file is opened once, and only what is needed of it is read."""
+        """Read the planned items: each file is opened once, and only the needed parts are read."""
         from safetensors import safe_open
 
         by_file: dict[str, list[ReadItem]] = {}

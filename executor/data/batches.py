@@ -47,7 +47,7 @@ Batch = TypeVar("Batch")
 
 
 class Ahead(Generic[Batch]):
-    """What `draw` makes of each number up to `last`, made one number ahead in a thread of its own.
+    """Items that `draw` makes of each number up to `last`, made one number ahead in a thread of its own.
 
     On a GPU `draw` runs on a stream of its own, which begins when the work before the last step is done, so that memory
     of a batch is not written to while a step may still read it.
@@ -136,7 +136,7 @@ class SharedBatches:
 
 
 _BECOME_MASKS, _BECOME_OTHERS = 0.8, 0.9
-"""Of masked tokens the share that becomes the mask, and that with those that become some other token."""
+"""Cumulative shares of masked tokens: those that become the mask token, then those that become a random token."""
 
 _IMAGES = 1
 """Sets their draws apart from others of a sequence."""
@@ -171,7 +171,7 @@ class Batches:
         self._length = sum(training.sequences) - bool(training.target_length)
         """Tokens of a window less one."""
         self.name = data
-        """The same for the same tokens: the word, or the digest of the folder's tokens."""
+        """Identifier of the tokens: the word, or the digest of the folder's tokens."""
         if data == RANDOM:
             self._draw: _Draw = self._random_tokens
         elif data == TEXT:
@@ -194,7 +194,8 @@ class Batches:
         return self.between(step, rank * share, (rank + 1) * share)
 
     def between(self, step: int, first: int, last: int) -> tuple[Tensor, ...]:
-        """The same of the sequences of the global batch from `first` to `last` − 1, behind the images of a sample."""
+        """Inputs and targets of sequences `first` to `last` − 1 of the global batch, with images first if samples have
+        any."""
         tokens = self.tokens(step, first, last)
         return tokens if self.tower is None else (self.images(step, first, last), *tokens)
 
@@ -207,7 +208,7 @@ class Batches:
         return torch.from_numpy(np.stack([row.standard_normal(shape, dtype=np.float32) for row in rows]))
 
     def tokens(self, step: int, first: int, last: int) -> tuple[Tensor, ...]:
-        """What there is but images; where these stand no token counts, and none is a target."""
+        """Token inputs and targets; places of images hold no token and no target."""
         windows = self._draw(step, first, last).astype(np.int64)
         if self.encoder is not None:
             inputs, targets = self._masked(windows[:, :-1], step, first, self.encoder)
@@ -226,8 +227,8 @@ class Batches:
     def _masked(
         self, tokens: Ints, step: int, first: int, encoder: Encoder
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """As many of every sequence as are masked: eight of ten become the mask, one another token, one stays (Devlin
-        et al. 2018, section 3.1). Others have no target."""
+        """Mask as many tokens of every sequence as the spec says: eight of ten become the mask, one another token, one
+        stays (Devlin et al. 2018, section 3.1). Unmasked tokens have no target."""
         inputs, targets = tokens.copy(), np.full_like(tokens, NO_TARGET)
         length = tokens.shape[1]
         for row in range(len(tokens)):
@@ -287,7 +288,7 @@ Positions = npt.NDArray[np.uint64]
 
 _ROUNDS = 6
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-"""Of the finaliser of SplitMix64 (Steele, Lea & Flood 2014)."""
+"""Multipliers of SplitMix64's finaliser (Steele, Lea & Flood 2014)."""
 
 
 def shuffled(positions: Positions, count: int, seed: tuple[int, ...]) -> Positions:

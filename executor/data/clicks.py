@@ -47,12 +47,12 @@ class Clicks:
     dense: Tensor
     """(b, dense features)"""
     ids: Sequence[Bags]
-    """Of each table: a bag of each sample."""
+    """Bags of ids by table, a bag for each sample."""
     labels: Tensor
     """(b, tasks) 0 or 1."""
 
     def to(self, device: torch.device) -> Clicks:
-        """The same on a device."""
+        """Copy of the clicks on a device."""
         dense, labels = carried_to(device, self.dense), carried_to(device, self.labels)
         return Clicks(dense, [one.to(device) for one in self.ids], labels)
 
@@ -148,7 +148,7 @@ class Strays:
     count: int = 0
     first_id: int = 0
     sample: int = 0
-    """Row of the file, from 1, that has the first of them."""
+    """Row of the file, from 1, with the first stray id."""
 
 
 class RecordedClicks:
@@ -208,12 +208,11 @@ class RecordedClicks:
         return Clicks(torch.from_numpy(numbers), ids, labels)
 
     def counted(self) -> list[list[int]]:
-        """(count, row of the file, id) of each table's ids out of range, the first of them, as far as this rank has
-        read."""
+        """Stray ids of each table so far on this rank: their count, and the row and id of the first."""
         return [[stray.count, stray.sample, stray.first_id] for stray in self.strays]
 
     def told(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
-        """A sentence for each table that ids were out of range of, on all ranks, each of which has `counted`."""
+        """Sentences on tables with stray ids, from the counts of all ranks."""
         sentences = []
         for table, name, of_table in zip(
             self.tables, self.table_names, zip(*of_ranks, strict=True), strict=True

@@ -49,16 +49,16 @@ class TokenHeader(Spec):
 
     schema_version: Literal[1] = 1
     dtype: Literal["uint16", "uint32"]
-    """Of one token on disk."""
+    """Type of one token on disk."""
     tokens: int = Field(gt=0)
     vocabulary: int = Field(gt=0)
-    """Every token is below it."""
+    """Number of token IDs; every token is smaller."""
     tokenizer: Literal["bytes", "bpe"]
     """Bytes of UTF-8 text, texts ended by a zero; or byte pairs, by `tokenizer.json`."""
     texts: int = Field(gt=0)
     text_bytes: int = Field(ge=0)
     sha256: Digest
-    """Of `tokens.bin`."""
+    """SHA-256 digest of `tokens.bin`."""
 
     @property
     def width(self) -> int:
@@ -105,8 +105,8 @@ def open_tokens(folder: Path, vocabulary: int) -> tuple[TokenHeader, Numbers]:
 
 
 def require_whole(folder: Path, on_note: Callable[[str], None] = lambda note: None) -> None:
-    """Nothing where the tokens are those that were written. A large file is hashed once, and again when it was written
-    to since; of that `checked.json` beside it tells, where the folder can be written to.
+    """Check that the tokens are those that were written. A large file is hashed once, and again when it was written to
+    since; of that `checked.json` beside it tells, where the folder can be written to.
 
     Raises:
         InputError: their digest is not the header's, or what `read_header` raises.

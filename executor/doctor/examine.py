@@ -1,4 +1,4 @@
-"""Examines the machine, and derives what a plan assumes of it.
+"""Examination of a machine, and the times that a plan assumes of it.
 
 It starts a process for each device here, or, inside torchrun, is one of those of all nodes.
 """
@@ -23,7 +23,7 @@ WORKER = "executor.doctor.measuring"
 
 
 def examine(processes: int, *, device: str, worker: str = WORKER) -> Examination:
-    """Measure so many processes of this machine, or, where the environment has RANK, those of its job.
+    """Measure `processes` processes of this machine, or those of the job if the environment has RANK.
 
     `device`: `cpu` or `cuda`. Started by torchrun or in a SLURM job that sets RANK, this process is that rank, and
     every one of them gets what all found.

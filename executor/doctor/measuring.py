@@ -98,14 +98,14 @@ def batched(pairs: Pairs, at_once: int | None) -> list[Pairs]:
 
 Call = Callable[[], object]
 Wrap = Callable[[str, tuple[int, ...], Call], Call]
-"""Check, ranks it is of, what it times → what is timed in its place."""
+"""Replacement of a timed call, given its check and ranks; tests slow devices and links with it."""
 Times = dict[tuple[str, tuple[int, ...]], list[float]]
 """Check and ranks → the least time of each pass."""
 RankChecks = dict[tuple[str, tuple[int, ...]], tuple[Call, str]]
-"""Check and this rank → what is timed, and by which clock of a stopwatch."""
+"""Timed call and clock of each check that this rank does alone."""
 _MAX_LOOKS, _AGREEING = 6, 3
-"""Where something looks slow, or a process is too noisy to be told so, everything is measured again, so often at most,
-until so many looks in turn find the same, be it nothing: passes add up."""
+"""Most rounds of measuring, and how many rounds in a row must agree. If a device looks slow or a process is noisy,
+everything is measured again until they do; passes add up."""
 
 
 def as_it_is(check: str, ranks: tuple[int, ...], call: Call) -> Call:
@@ -114,7 +114,7 @@ def as_it_is(check: str, ranks: tuple[int, ...], call: Call) -> Call:
 
 
 def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> readings.Examination:
-    """Measure this rank of the process group, and gather what all of them found; every rank calls it."""
+    """Measure this rank of the process group, and gather the readings of all ranks; every rank calls it."""
     began = time.monotonic()
     sizes = sizes_of(device.type)
     rank_checks = _rank_checks(device, sizes, wrap)
@@ -151,7 +151,7 @@ def _one_pass(
 
 
 def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -> readings.Examination:
-    """The readings of all ranks, on each of them."""
+    """Gather the readings of all ranks on every rank."""
     work = {
         readings.MATMUL: 2.0 * sizes.side**3,
         readings.MEMORY: 2.0 * sizes.copied_bytes,
@@ -256,7 +256,7 @@ def _clock(device: torch.device) -> float | None:
 
 
 def main(wrap: Wrap = as_it_is) -> None:
-    """Measure with the others; every rank writes what all of them found."""
+    """Measure as one worker process among others, and write the gathered readings."""
     arguments = worker_arguments(__doc__).parse_args()
     with among_workers(arguments) as device:
         seen = examine_here(device, wrap)

@@ -1,4 +1,4 @@
-"""Readings of a machine that is examined, which of them are out of line, and what a plan assumes of them.
+"""Readings of an examined machine, judged against one another and against a plan.
 
 What the processes of an examination have measured: seconds of each check in several passes, and facts of hosts.
 
@@ -27,11 +27,11 @@ OF_PAIRS = (LINK, LATENCY)
 
 
 class Reading(Spec):
-    """One check of one process, or of a pair of them."""
+    """Times of one check on one process or a pair of processes."""
 
     check: str
     ranks: tuple[int, ...]
-    """The process, or both of them."""
+    """Rank of the process, or both ranks of the pair."""
     seconds: tuple[float, ...]
     """The least of each pass: what else runs on a machine only adds."""
     work: float
@@ -44,7 +44,7 @@ class Reading(Spec):
 
     @property
     def noise(self) -> float:
-        """How far the least can be from what it would be on an empty machine, as a share of it.
+        """Relative distance of the shortest time from its value on an empty machine.
 
         The lower quartile tells: others on a machine make passes longer by any amount, and would make a deviation of
         all passes as large, but a least that the next ones are near to is what the device does.
@@ -63,7 +63,7 @@ class HostFacts(Spec):
     cores: int
     """Cores that the process may use."""
     free_bytes: int
-    """Free memory of the device; where that is the host, the process's share of it."""
+    """Free bytes on the device, or on the host the process's share of free memory."""
     clock: float | None = None
     """Hz of the device now; None where nobody says."""
     load: float = 0.0
@@ -79,7 +79,7 @@ class Examination(Spec):
     readings: tuple[Reading, ...]
     wrong: tuple[results.WrongResult, ...] = ()
     seconds: float = 0.0
-    """It took so long."""
+    """Seconds that the examination took."""
 
     def of(self, check: str) -> list[Reading]:
         """The readings of one check."""
@@ -100,7 +100,7 @@ ALL = "all ranks"
 BETWEEN_NODES = " between nodes"
 """Added to a check of a pair on two hosts."""
 _NEAR_HALF = 1.4826
-"""Deviations of a normal distribution by the distance within which half of it is."""
+"""Standard deviations of a normal distribution per half-width of its middle half."""
 _FEWEST_PAIRS = 2
 """Slow pairs of a rank from which on it is the rank that is slow, where it has no other."""
 
@@ -130,9 +130,9 @@ class Judged:
     worst: float
     worst_of: str
     noise: float | None
-    """None of what is a fact."""
+    """Relative noise; None for facts of hosts."""
     assumed: float | None = None
-    """The same as the plan assumes it; None where it says nothing."""
+    """Value that the plan assumes; None if it assumes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +153,11 @@ class Assumptions:
     """Rates and memory that a plan's prediction assumes."""
 
     seconds: Mapping[str, float]
-    """Check → seconds of what it does."""
+    """Predicted seconds by check."""
     bytes_needed: float
     """Memory of the fullest rank."""
     known: bool
-    """Its constants are of this device rather than a datasheet's: slower than these is a finding."""
+    """Whether the constants were calibrated on this device; then slower than these is a finding."""
 
 
 def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
@@ -234,7 +234,7 @@ def _spread(shares: Sequence[float]) -> float:
 
 
 def _by_check(seen: Examination) -> dict[str, list[Reading]]:
-    """Check → its readings; those of pairs on two hosts are checks of their own."""
+    """Readings by check, with pairs on two hosts apart."""
     by_check: dict[str, list[Reading]] = {}
     for check in (*OF_RANKS, *OF_PAIRS):
         for reading in seen.of(check):
@@ -301,7 +301,7 @@ def _rate(check: str, work: float, seconds: float) -> float:
 
 
 def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
-    """Name → a value of each rank, of which more is better."""
+    """Facts of hosts by name, with one value for each rank; more is better."""
     facts: dict[str, list[float]] = {"free memory": [float(one.free_bytes) for one in hosts]}
     clocks = [one.clock for one in hosts if one.clock is not None]
     if len(clocks) == len(hosts):

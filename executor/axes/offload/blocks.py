@@ -1,4 +1,4 @@
-"""Blocks whose weights and optimizer states lie in host memory, and the window of them that is on the GPU.
+"""Blocks with weights and optimizer states in host memory, and the window of blocks on the GPU.
 
 A block with states, weights or gradients off the device: its buffers or shards, and where it is updated.
 
@@ -53,7 +53,7 @@ class HostPart:
     outgoing: Staging
     """Updated weights on their way to the device."""
     drive: Drive | None
-    """Where the states of the optimizer lie; None: in host memory."""
+    """Drive for optimizer states; None keeps them in host memory."""
 
 
 class StatesOnHost(FlatParameters):
@@ -177,7 +177,7 @@ class StatesOnHost(FlatParameters):
 
 
 def fp32_weights(link: HostLink, drive: Drive | None, elements: int, *, pinned: bool) -> Tensor:
-    """Room for fp32 weights in host memory; no pages of it are touched where they are to lie on the drive."""
+    """Allocate fp32 weights in host memory. If the drive will hold them, no page is touched."""
     if drive is not None:
         return torch.empty(elements, dtype=torch.float32, device=link.memory)
     return link.buffer(elements, torch.float32, pinned=pinned)
@@ -205,7 +205,7 @@ class Parking:
         self.park()
 
     def bring(self) -> None:
-        """Copy the states to the device, and begin with those of the next block."""
+        """Copy this block's states to the device, and begin to copy those of the next block."""
         for arrival in self._begin():
             arrival.before_computing()
         if self._masters:
@@ -298,7 +298,7 @@ class ShardedBlock:
         self._update: Future[None] | None = None
 
     def begin_update(self) -> None:
-        """Have the CPU update what is on the host, beside other updates."""
+        """Start the CPU's update of this block, beside updates of other blocks."""
         if self.lives == "parked":
             return
         arrivals = []
@@ -316,7 +316,7 @@ class ShardedBlock:
         self._update = self.link.on_host(update)
 
     def finish_update(self) -> None:
-        """Have the shards as they are after the update, and forget the gradients."""
+        """Take over the updated shards, and drop the gradients."""
         if self.parking is not None:
             self.parking.bring()
             self.optimizer.step()
@@ -518,12 +518,12 @@ class StreamedBlock(StatesOnHost):
         self.host_gradients.add_(slot.buffer)
 
     def _clear_gradients(self) -> None:
-        """Those of the next step's first pass overwrite them."""
+        """Do nothing: the first pass of the next step overwrites the gradients."""
         self._adding = None
 
 
 def _allocate(buffer: Tensor) -> None:
-    """Give a freed buffer its memory back, with no values in it."""
+    """Allocate memory for a freed buffer, without values."""
     buffer.untyped_storage().resize_(buffer.nbytes)
 
 

@@ -83,7 +83,7 @@ class ActivationPool:
         return buffer
 
     def give_back(self, buffer: Tensor, arrival: Arrival) -> None:
-        """Return a buffer to the pool, which reuses it once a copy out of it has arrived."""
+        """Return a buffer to the pool, which reuses it after a copy out of it has ended."""
         self._free.setdefault(buffer.numel(), []).append((buffer, arrival))
 
     def _run(
@@ -137,7 +137,7 @@ class _SavedTensors:
         return lambda: stored.on_device().view(dtype).as_strided(size, stride, offset)
 
     def bring_with_the_one_before(self) -> None:
-        """Copy the block's activations up for its backward pass, and begin with those of the block before it."""
+        """Copy the block's activations to the device for its backward pass, and begin with the previous block's."""
         for saved in (self, self._earlier_block):
             for stored in () if saved is None else saved._all:
                 if (storage := stored()) is not None:
@@ -161,7 +161,7 @@ class _SavedTensors:
 
 
 class _Stored:
-    """One storage in host memory; its buffer is free again when autograd holds no view of it any more."""
+    """Copy of one storage in host memory, whose buffer is freed when autograd drops its last view."""
 
     def __init__(self, pool: ActivationPool, tensor: Tensor) -> None:
         self._pool, self._device = pool, tensor.device
@@ -174,7 +174,7 @@ class _Stored:
         self._values: Tensor | None = None
 
     def begin(self) -> None:
-        """Begin to bring it to the device."""
+        """Begin to copy the storage to the device."""
         if self._values is None:
             self._values = torch.empty_like(self._buffer, device=self._device)
             self._up = self._pool.link.up(self._values, self._buffer, earlier_copy=self._down)

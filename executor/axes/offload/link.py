@@ -62,7 +62,7 @@ class Arrival:
             torch.cuda.current_stream().wait_event(self._event)
 
     def on_host(self) -> None:
-        """Wait for it."""
+        """Make the host wait until the copy has ended."""
         if self._event is not None:
             self._event.synchronize()
 
@@ -94,7 +94,7 @@ class _Account:
 
     traffic: Traffic = field(default_factory=Traffic)
     carried: list[Carried] | None = None
-    """None: no recording is on."""
+    """Recorded copies and updates; None if nothing records."""
 
 
 class HostLink:
@@ -107,7 +107,7 @@ class HostLink:
         self._block = -1
         self._account = _Account()
         self.memory = torch.device("meta" if device.type == "meta" else "cpu")
-        """Where buffers are: with a device without memory in none either."""
+        """Device of host buffers: `cpu`, or `meta` for a device without memory."""
         self._pinned = device.type == "cuda"
         self._clock = time.perf_counter if self._pinned else time.thread_time
         self._down, self._up = (torch.cuda.Stream(device) if self._pinned else None for _ in range(2))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What offload reports of a run, and what it requires before one; without torch, for the launcher."""
+"""Report of a run's offload, and checks of hosts before one; imports no torch, as launchers use it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class HostReport(Spec):
     """Host memory of a rank whose layout offloads; copies and CPU updates of each step."""
 
     peak_bytes: int = 0
-    """Most that it had there; 0: not measured."""
+    """Peak bytes in host memory; 0 if not measured."""
     predicted_bytes: float
-    """The same as the plan has it."""
+    """Bytes in host memory that the plan predicts."""
     down_bytes: tuple[int, ...]
     """Copied from the device to host memory."""
     up_bytes: tuple[int, ...]
     """Copied back."""
     copy_seconds: tuple[float, ...]
-    """Of these copies, both ways added up; on a GPU they run beside other work."""
+    """Seconds of these copies in each step, both directions added; on a GPU other work runs meanwhile."""
     update_seconds: tuple[float, ...]
-    """Of the CPU's updates."""
+    """Seconds of the CPU's updates in each step."""
     predicted_copy_seconds: float
-    """Of a step."""
+    """Predicted seconds of copies in a step."""
     predicted_update_seconds: float
-    """Of a step."""
+    """Predicted seconds of updates in a step."""
 
 
 class DriveReport(Spec):
@@ -41,17 +41,17 @@ class DriveReport(Spec):
 
     held_bytes: int
     predicted_bytes: float
-    """The same as the plan has it."""
+    """Bytes on the drive that the plan predicts."""
     read_bytes: tuple[int, ...]
     written_bytes: tuple[int, ...]
     seconds: tuple[float, ...]
-    """Of reading and of writing, added up; they run beside the update."""
+    """Seconds of reads and writes in each step; the update runs meanwhile."""
     predicted_read_bytes: float
-    """Of a step."""
+    """Predicted bytes read in a step."""
     predicted_written_bytes: float
-    """Of a step."""
+    """Predicted bytes written in a step."""
     predicted_seconds: float
-    """Of a step; 0 where the plan's cluster does not say how fast its drives are."""
+    """Predicted seconds of reads and writes in a step; 0 if the cluster does not say how fast its drives are."""
 
 
 def require_offload(plan: Plan, config: RunConfig) -> None:
@@ -68,7 +68,7 @@ def require_offload(plan: Plan, config: RunConfig) -> None:
 
 
 def drive_folder(config: RunConfig) -> Path:
-    """The folder of states on the drive; the nearest existing parent of one that is not made yet."""
+    """Folder for states on the drive, or its nearest parent that exists."""
     if config.drive is not None:
         return config.drive
     if config.out is None:
