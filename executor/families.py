@@ -23,7 +23,7 @@ class Training(Protocol[P]):
     """Training of one family's plans; processes, devices, faults and records are common to all."""
 
     trainer: ClassVar[str]
-    """`module:function` that trains; it imports torch."""
+    """Import path `module:function` of the training function, which imports torch."""
 
     def require_trainable(self, plan: P, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
         """Check plan and flags; returns the flags that the plan is trained with.

@@ -28,12 +28,12 @@ MESH_AXES = ("pp", "copy", "shard", "tp")
 """Axes of the parameters: `shard` is what ZeRO shards over, `copy` the groups that hold the same."""
 
 with_values = _disable_current_modes()
-"""Decorates what reads numbers out of tensors, which fake ones do not have (`executor.emulate.stand_ins`)."""
+"""Decorator of functions that read numbers out of tensors, which fake tensors lack (`executor.emulate.stand_ins`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which part of the work a rank does; fields are named as degrees of the layout."""
+    """Coordinates of a rank along the axes of the layout."""
 
     pp: int
     dp: int
@@ -71,7 +71,7 @@ def pipeline_rank(layout: Layout, rank: int) -> int:
 
 @with_values
 def make_groups(groups: Tensor, description: str | None = None) -> dist.ProcessGroup:
-    """This rank's group among (G, n) disjoint groups of ranks; of it alone where it is in none.
+    """Create this rank's group among (G, n) disjoint groups of ranks; a rank in none gets a group of its own.
 
     Every rank of the job must call it, in the same order. NCCL makes all of them in one split of the group of all
     ranks; elsewhere a rank makes its own, with whom only the members of that one speak. So a rank's calls, and what it
@@ -132,7 +132,7 @@ def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | 
 
 @with_values
 def group_beside(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup:
-    """Another group of replicas along an axis of a mesh, whose collectives go on beside those of the mesh's own.
+    """Create another group of replicas along an axis of a mesh, whose collectives run beside the mesh's own.
 
     Every rank of the job must call it. Waiting for them counts as data-parallel, too.
     """
@@ -163,7 +163,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def held(parameter: Tensor) -> Tensor:
-    """The local shard that a parameter holds, of which `local` makes another: it may be given memory."""
+    """Local shard that a parameter holds. `local` returns another tensor; this one may be given memory."""
     return parameter._local_tensor if isinstance(parameter, DTensor) else parameter
 
 
@@ -189,7 +189,7 @@ def has_other_tensors(kinds: Iterable[type]) -> bool:
 
 
 def settle_gradient(parameter: nn.Parameter) -> None:
-    """Bring a gradient into its parameter's placement: sums still pending over ranks are added up."""
+    """Redistribute a gradient to its parameter's placement: sums still pending over ranks are added up."""
     gradient = parameter.grad
     if (
         isinstance(parameter, DTensor)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Gather a value from each rank of the group, in rank order; each of them calls it."""
+    """Gather a value from each rank of the group, in rank order; every rank of it calls it."""
     own_letters = _letters(value, group)
     lengths = [
         torch.zeros(1, dtype=torch.int64, device=own_letters.device)

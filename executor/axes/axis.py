@@ -118,7 +118,7 @@ class Rank:
 
     @property
     def copies(self) -> dict[str, dict[int, nn.Parameter]]:
-        """Copies on this rank of each parameter that several stages hold, by name and stage; empty without a pipeline."""
+        """This rank's copies of each parameter that several stages hold, by name and stage; empty without pipelines."""
         staged_parts = list(zip(self.stages, self.parts, strict=False))
         return {
             name: {stage: part.shared(name) for stage, part in staged_parts if stage in stages}

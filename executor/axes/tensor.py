@@ -318,7 +318,7 @@ def _adding(boundary: Replicate | Shard, as_rows: bool) -> ParallelStyle:
 
 
 def routed_plan(mixture: MoE, boundary: Replicate | Shard) -> dict[str, ParallelStyle]:
-    """Parallel plan under which each rank routes its part of every sequence, with a whole router and summed gradients."""
+    """Plan under which each rank routes its part of every sequence, with an unsplit router and summed gradients."""
     ours = Shard(1)
     gate: dict[str, ParallelStyle] = {}
     if mixture.shared_gate is not None and isinstance(boundary, Shard):  # else every rank does the same

@@ -51,7 +51,7 @@ class Bags:
         return bags.repeat_interleave(self.lengths, output_size=len(self.values))
 
     def to(self, device: torch.device) -> Bags:
-        """The same on a device."""
+        """Copy of the bags on a device."""
         return Bags(carried_to(device, self.values), carried_to(device, self.lengths))
 
     def split(self, ways: int) -> list[Bags]:
@@ -74,11 +74,11 @@ class Bags:
         return Bags(self.values[mask], lengths.to(torch.int32))
 
     def renumbered(self, by: int) -> Bags:
-        """The same bags with rows that are numbered from `by` on."""
+        """Bags with row numbers counted from `by` on."""
         return Bags(self.values - by, self.lengths) if by else self
 
     def concatenated(self, per_sample: int) -> Bags:
-        """Bags of samples → `per_sample` bags of each, one value in each of them.
+        """Convert bags of samples into `per_sample` bags for each sample, with one value in each.
 
         Raises:
             ValueError: a sample has more values than that.
@@ -114,7 +114,7 @@ class RowGradients:
     """(U, D)"""
 
     def pieces(self, max_rows: int) -> list[RowGradients]:
-        """The same, of so many rows at most each; one piece where there are none."""
+        """Split into pieces of at most `max_rows` rows each, one empty piece if there are no rows."""
         parts = (torch.split(tensor, max(max_rows, 1)) for tensor in (self.rows, self.values))
         return [RowGradients(rows, values) for rows, values in zip(*parts, strict=True)]
 
@@ -187,7 +187,7 @@ class Rows(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of its elements."""
+        """Type of the table's elements."""
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         """(n,) rows in host memory → (n, D)"""
@@ -197,7 +197,7 @@ class HottestRows:
     """Rows that stay on the device for good."""
 
     def __init__(self, table: Rows, rows: Tensor, device: torch.device) -> None:
-        """`table` (R, D) below, `rows` (F,) of it to hold, each once."""
+        """Keep rows (F,), each once, of a table (R, D) on a device."""
         self.table = table
         ordered = rows.sort().values
         self.row_ids = ordered.to(device)
@@ -234,7 +234,7 @@ class CachedSets:
     def __init__(
         self, table: Rows, rows: int, policy: Literal["lru", "lfu"], device: torch.device, ways: int = WAYS
     ) -> None:
-        """Room for so many rows of `table` (R, D), in whole sets."""
+        """Allocate room for `rows` rows of a table (R, D), in whole sets."""
         self.table = table
         self.sets, self.ways, self.policy = max(1, rows // ways), ways, policy
         self.tags = torch.full((self.sets, ways), -1, dtype=torch.int64, device=device)

@@ -57,7 +57,7 @@ class CopyExchange:
     """Sends gradients of copied rows to all ranks: those of all tables together, a piece of each at a time."""
 
     def __init__(self, peers: Peers, dtype: torch.dtype, at_once: int) -> None:
-        """Gradients travel as `dtype`, of about so many rows of a bag at once."""
+        """Send gradients as `dtype`, of about `at_once` rows of a bag at a time."""
         self.peers, self.dtype, self.at_once = peers, dtype, at_once
 
     def summed(self, own_gradients: Mapping[Slice, RowGradients]) -> dict[Slice, list[RowGradients]]:
@@ -108,19 +108,19 @@ class _Piece:
     """Some of a slice's rows."""
 
     rows: list[Tensor]
-    """Of each rank, those of them that its samples use."""
+    """Rows of the piece that the samples of each rank use."""
     begins: list[int]
-    """Of each rank, where they begin among the rows that its samples use."""
+    """First index, on each rank, of the piece's rows among those that its samples use."""
 
     def of(self, rank: int, values: Tensor) -> Tensor:
-        """(U, D) of a rank's rows → those of the piece."""
+        """Select the piece's part of a rank's rows (U, D)."""
         number = len(self.rows[rank])
         return values if number == len(values) else values.narrow(0, self.begins[rank], number)
 
 
 def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[_Piece]:
-    """Rows that the samples of each rank use, rising → pieces of them: gradients of about `most` rows or fewer, those
-    of a row all in one piece."""
+    """Split the rows that the samples of each rank use, in rising order, into pieces with about `max_rows` gradients or
+    fewer; gradients of one row stay together."""
     sizes = [len(rows) for rows in rows_of]
     begins = [0] * len(sizes)
     if sum(sizes) <= max_rows:
@@ -134,18 +134,18 @@ def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[_Piece]:
 
 
 def _added(rows: Tensor, values: Tensor) -> RowGradients:
-    """(n,) rows, some of them several times, and their gradients → each row once, added in the order they are in."""
+    """Add up gradients of rows (n,) in order, so that each row comes once."""
     once = torch.ones(len(rows), dtype=torch.int32, device=rows.device)
     return row_gradients(Bags(rows, once), values)
 
 
 def whole_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """The whole table, on its rank."""
+    """One slice: the whole table, on its rank."""
     return [replace(table, rank=placement.at[0])]
 
 
 def row_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """One on each rank; or, of so many slices on ranks of their own, sums that travel as whole tables do."""
+    """Slices of every ways-th row: on every rank, or, if ranks are named, on these, exchanged as whole tables are."""
     if placement.at:
         ways = len(placement.at)
         return [
@@ -185,7 +185,8 @@ class Exchange:
         self._message = empty
 
     def room(self) -> dict[Slice, Tensor]:
-        """Where this rank's slices write what they add to the samples of all: (nodes, places, b · bags · D) each.
+        """Memory where this rank's slices write their sums for the samples of all ranks: (nodes, places, b · bags · D)
+        by slice.
 
         Samples of the ranks at one place of their nodes are added up by the one at that place of this node.
         """
@@ -194,8 +195,8 @@ class Exchange:
         return dict(zip(self.own_slices, parts, strict=True))
 
     def forward(self) -> dict[Slice, Tensor]:
-        """What was written → (b · bags, D) of this rank's samples, by the first slice of each table in each of its
-        nodes."""
+        """Exchange the sums that were written into vectors (b · bags, D) of this rank's samples, by the first slice of
+        each table in each of its nodes."""
         if not any(self.counts):
             return {}
         message, self._message = self._message, self.empty
@@ -224,7 +225,7 @@ def _in_order(message: Tensor) -> Tensor:
 
 
 def column_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """As many slices as the option says, of columns side by side, as even as may be."""
+    """Slices of columns side by side, as many as the option says and of nearly equal width."""
     count = placement.option.shards
     borders = [table.end * index // count for index in range(count + 1)]
     return [
@@ -276,7 +277,7 @@ _WAYS = {
     "node-row": node_slices,
     "copy": copy_slices,
 }
-"""What each form makes of a table: the same for all, so that a new one is a file and a line."""
+"""Function that slices a table for each form of sharding. A new form is one function and one line."""
 
 
 def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) -> list[Slice]:
@@ -329,7 +330,7 @@ def _impossible(table: TableSpec, placement: TablePlacement, places: Places) -> 
 
 
 def hot_and_rest(table: Slice, placement: TablePlacement) -> tuple[list[Slice], Slice]:
-    """(the copy of its hot rows, or none; the rest of the table)."""
+    """Slices of the table's copied hot rows (none or one), and the rest of the table."""
     hot = hot_rows(table.rows, placement.option.hot)
     if not hot:
         return [], table
@@ -356,9 +357,9 @@ class _Step:
     bags: dict[Slice, Bags] = field(default_factory=dict)
     """Ids to look up here."""
     vectors: dict[Slice, Tensor] = field(default_factory=dict)
-    """Of copies: others are where their exchange sends them from."""
+    """Vectors of copied tables; those of other tables are in the memory of their exchange."""
     gradients: dict[Slice, Tensor] = field(default_factory=dict)
-    """As they came, samples of all ranks in their order."""
+    """Gradients of vectors as received, samples of all ranks in order."""
     summed: dict[Slice, list[RowGradients]] = field(default_factory=dict)
     """Gradients of rows of copies, in pieces."""
 

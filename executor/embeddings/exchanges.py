@@ -237,7 +237,7 @@ class Router:
         return lengths, values
 
     def put_together(self, lengths: Sequence[Tensor], values: Sequence[Tensor]) -> dict[Slice, Bags]:
-        """What came from each rank, its slices' bags one after another → bags of each slice."""
+        """Assemble the bags of each slice of this rank from the messages of all ranks."""
         bags = [self.samples * piece.bags for piece in self.own_slices]
         of_slice: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.own_slices]
         for from_rank, ids in zip(lengths, values, strict=True):

@@ -45,7 +45,7 @@ from executor.pinned import pinned_zeros
 LOAD = 0.5
 """Share of the entries that are taken when all rows are (`hash_load` of the stack)."""
 EMPTY = -(1 << 63)
-"""What stands where no key is; no id is so small."""
+"""Value of entries without a key; smaller than any id."""
 _FACTOR = -7046029254386353131
 _SHIFT = 32
 
@@ -63,7 +63,7 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its entries."""
+        """Bytes of keys and rows."""
         return self.keys.nbytes + self.places.nbytes
 
     def find(self, keys: Tensor) -> Tensor:
@@ -142,12 +142,12 @@ class RowOptimizer:
 
     @property
     def by_row(self) -> bool:
-        """Whether it keeps one number for a row of any width."""
+        """Whether the optimizer keeps one number a row, whatever its width."""
         return self.kind == "rowwise-adagrad"
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Names of its states of each row."""
+        """Names of the optimizer's states of a row."""
         return _STATES[self.kind]
 
     def states(self, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
@@ -165,7 +165,7 @@ class RowOptimizer:
         rate: float,
         step: int,
     ) -> None:
-        """Update the rows, each of them once; `squares` are means over whole rows, `step` counts from 1."""
+        """Update rows, each once; `squares` are means over full rows, and `step` counts from 1."""
         change = self._change(states, rows, gradients.float(), squares, step)
         weights[rows] = weights[rows].float().sub_(change, alpha=rate).to(weights.dtype)
 
@@ -240,7 +240,7 @@ class Holding:
         self._fill = partial(fill, part=part, name=name, rows=rows, width=width, seed=seed)
 
     def fill(self) -> None:
-        """Give rows their initial values; those of keys get them when their keys come."""
+        """Initialise the rows; rows of hashed keys are initialised when a key first comes."""
         for tier, start in [] if self.part.hashed else self.tiers():
             self._fill(tier.weights, from_row=start)
 
@@ -281,7 +281,7 @@ class Holding:
                 target[: len(values)] = values
 
     def _rows_of(self, keys: Tensor) -> Tensor:
-        """(n,) rows of keys, each once; new ones get the next, and its initial values."""
+        """Rows (n,) of distinct keys; a new key gets the next free row, with initial values."""
         assert self.keys is not None
         rows = self.keys.find(keys)
         if len(new := (rows < 0).nonzero()[:, 0]):

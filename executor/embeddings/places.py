@@ -9,7 +9,7 @@ from cost_models.specs.recommender.sharding import Form
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The ranks of a run, those of a node side by side."""
+    """Number of ranks of a run and of each node; ranks of a node are neighbours."""
 
     ranks: int
     per_node: int
@@ -31,7 +31,7 @@ class Slice:
     table: int
     form: Form
     rank: int | None = None
-    """None: every rank has it."""
+    """Rank that holds the slice; None if every rank does."""
     first: int = 0
     rows: int
     ways: int = 1
@@ -41,9 +41,9 @@ class Slice:
     bags: int
     """Bags of a sample: 1, or with `concat` one for each of its ids."""
     cached: float = 1.0
-    """Share of its rows, those used most, on the device; the rest is in host memory."""
+    """Share of the rows on the device, those used most; the rest is in host memory."""
     hashed: bool = False
-    """Whether ids are keys, of which key k lies in slice k mod `ways`, in a row that it got when it came."""
+    """Whether ids are keys: key k lies in slice k mod `ways`, in a row assigned when it first came."""
 
     @property
     def held_rows(self) -> int:
@@ -57,7 +57,7 @@ class Slice:
 
     @property
     def device_rows(self) -> int:
-        """Rows on the device, the first ones: tables are numbered by how often their rows are used."""
+        """Number of rows on the device, the first ones: tables are numbered by how often rows are used."""
         return round(self.held_rows * self.cached)
 
     @property

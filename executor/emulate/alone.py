@@ -38,17 +38,17 @@ class AnyEmulation(Spec):
     memory: dict[str, int]
     """Bytes by part at this rank's peak."""
     predicted_memory: dict[str, float]
-    """The same parts as the plan has them: under its stack, on its GPU."""
+    """Predicted bytes of the same parts under the plan's stack, on its GPU."""
     memory_as_run: dict[str, float]
-    """The same as the model has them for what was followed: the executor's operators on the kind of device they ran on,
-    or on a CPU without one."""
+    """Predicted bytes of the same parts as they ran here: the executor's operators, on this kind of device or on a CPU.
+    """
     seconds: dict[str, tuple[float, ...]]
     """Compute in each measured step, by phase or stage: on a CPU the training thread's CPU time, on a GPU time by its
     own clock. Empty without a device."""
     on_planned_device: bool
     """Not a CPU in the place of the plan's GPU, or no device."""
     predicted_seconds: dict[str, float]
-    """The same phases or stages as the model has them for this rank, without communication."""
+    """Predicted seconds of the same phases or stages for this rank, without communication."""
 
     @property
     def runs_otherwise(self) -> bool:
@@ -109,7 +109,7 @@ def as_run_here(
 
 
 def require_memory(who: str, needs: float, device: torch.device, hint: str) -> None:
-    """Raise HostError, with what is missing, where a rank should not fit."""
+    """Raise HostError if a rank probably does not fit, with the bytes that are missing."""
     free = free_bytes(device)
     if needs > free:
         raise HostError(

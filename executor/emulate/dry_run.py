@@ -82,7 +82,7 @@ class BuiltShards:
     slices: int
     """Slices of tables, copies of hot rows among them."""
     rows: int
-    """Rows of all of them."""
+    """Rows of all slices."""
     table_bytes: int
     """Rows on the device, and hash tables of keys."""
     state_bytes: int

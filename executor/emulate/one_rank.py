@@ -76,7 +76,7 @@ class EmulationReport(AnyEmulation):
     """Host memory, and the copies and updates there, which a thread beside the training thread makes; None where all
     is on the device, or without one."""
     drive: DriveReport | None = None
-    """None where nothing is on a drive."""
+    """Report of the drive; None if nothing lies on one."""
     predicted: Prediction
 
     @model_serializer(mode="wrap")
@@ -170,7 +170,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
 
 
 def _predicted(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
-    """Phase → seconds of what is measured of it, as the model has them.
+    """Predicted seconds of each measured phase.
 
     Beside its compute that is what it does for offloaded blocks: on a CPU the training thread makes the copies, on a
     GPU the update waits for what outlasts the passes.

@@ -58,7 +58,7 @@ class ShardEmulation(AnyEmulation):
 
     @property
     def peak_bytes(self) -> int:
-        """Of the device."""
+        """Peak bytes on the device."""
         return sum(size for part, size in self.memory.items() if part != HOST)
 
 

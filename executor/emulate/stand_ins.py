@@ -68,9 +68,9 @@ def _grouped(rows: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
 
 @contextmanager
 def _outside_modes() -> Iterator[None]:
-    """Have methods of meshes run outside every mode, as they compute with the numbers of ranks, and so DTensor's search
-    for global shapes, which runs every operator on fake tensors as large as those of all ranks together: no rank holds
-    such, and what follows storages must not see them."""
+    """Run methods of meshes and DTensor's shape inference outside all dispatch modes. Methods of meshes compute with
+    rank numbers, which fake tensors lack; shape inference uses fake tensors of the global shape, which no rank holds
+    and which trackers of storages must not see."""
     members: list[tuple[type, str, Any]] = [
         (DeviceMesh, name, member)
         for name, member in vars(DeviceMesh).items()
@@ -88,7 +88,7 @@ def _outside_modes() -> Iterator[None]:
 
 
 def _outside(member: Any) -> Any:
-    """The same function, static function or property, run outside every mode."""
+    """Wrap a function, static method or property so that it runs outside all modes."""
     if isinstance(member, staticmethod):
         return staticmethod(_outside(member.__func__))
     if isinstance(member, property):
@@ -137,7 +137,7 @@ class _EvenExchange(Exchange):
 
 
 def _evenly(copies: int, experts: int) -> list[int]:
-    """Split a total evenly; the first shares get what is left over."""
+    """Split a total into nearly equal shares, larger shares first."""
     return [copies // experts + (expert < copies % experts) for expert in range(experts)]
 
 
@@ -194,7 +194,7 @@ class _KnownCopies(CopyExchange):
 
 
 class OtherRanks:
-    """The messages of absent ranks to the one that runs."""
+    """Messages that absent ranks would send to the rank that runs."""
 
     def __init__(self, embeddings: Embeddings, clicks: MadeUpClicks) -> None:
         self.embeddings, self.clicks = embeddings, clicks
@@ -217,7 +217,7 @@ class OtherRanks:
         self._copies.rows = list(zip(*used, strict=True))
 
     def _ids(self, step: int, table: int) -> Bags:
-        """Of all samples, those of a rank one after another, as they arrive."""
+        """Ids of a table for all samples, rank by rank, as they would arrive."""
         values, lengths = self.clicks.ids(table, step, 0, self.clicks.global_batch)
         return Bags(torch.from_numpy(values), torch.from_numpy(lengths)).to(self.embeddings.device)
 

@@ -1,4 +1,4 @@
-"""What is done to every block before it trains: recompute in the backward pass, products in fp8, compilation.
+"""Changes to every block before it trains: recompute in the backward pass, products in fp8, compilation.
 
 Activation recomputation by block: everything, or what mixes tokens alone.
 

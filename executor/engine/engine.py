@@ -88,8 +88,8 @@ class Engine(Rank):
             self.fill()
 
     def fill(self, values: Values | None = None) -> None:
-        """Give weights these values, else their initial ones: each rank finds those of what it updates, and sends them
-        wherever they are used."""
+        """Set the weights to given values, or to their initial ones. Each rank reads the values that it updates, and
+        sends them to where they are used."""
         values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for owner in owned(self.optimizer, self.names):
@@ -98,7 +98,7 @@ class Engine(Rank):
         self.spread()
 
     def fill_frozen(self, values: Values | None = None) -> None:
-        """Give weights that nothing updates, beside adapters, these values, else their initial ones."""
+        """Set the frozen weights beside adapters to given values, or to their initial ones."""
         values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for parameter, box, piece in frozen(self.parts, self.names):
@@ -151,7 +151,7 @@ class Engine(Rank):
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Every torch optimizer that updates this rank's parameters (or its shard of them)."""
+        """Torch optimizers that update this rank's parameters, or its shard of them."""
         return self.optimizer.optimizers
 
     def host_tensors(self) -> list[Tensor]:
@@ -227,7 +227,7 @@ class Engine(Rank):
         return value / self.share.mean_microbatches
 
     def _part(self, stage: int) -> Transformer:
-        """Make one virtual stage, and give memory to what of it is here."""
+        """Build one virtual stage, and allocate the parameters of it that this rank holds."""
         part, on_host = self._without_memory(stage)
         if self.device.type != "meta":
             make_room(part, self.device, on_host, flat=self.layout.zero <= 1)
@@ -270,7 +270,7 @@ class Engine(Rank):
         return part, on_host
 
     def _dropout_seed(self) -> int:
-        """Ranks that hold the same activations must drop the same ones: tensor ranks without sequence parallelism."""
+        """Seed of dropout, equal on ranks with the same activations: tensor ranks without sequence parallelism."""
         place = self.place
         replica = place.dp * self.layout.cp + place.cp
         return hash((self.options.seed, place.pp, replica, place.tp if self.layout.sp else 0)) % 2**31

@@ -37,7 +37,7 @@ class Slice:
     end: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """These elements of the weights or the gradient of what is updated."""
+        """This slice's elements of a tensor, the weights or the gradient of the updated parameter."""
         return local(tensor.detach()).view(-1)[self.begin : self.end]
 
 
@@ -54,7 +54,7 @@ class Lamb(torch.optim.Optimizer):
         self._ratios: list[Tensor] | None = None
 
     def connect(self, norms: WholeNorms, slices: Iterable[Slice]) -> None:
-        """Set the slices that it updates and the source of their parameters' norms."""
+        """Set the slices that this optimizer updates, and the source of their parameters' norms."""
         self._norms, self._slices = norms, list(slices)
 
     @torch.no_grad()

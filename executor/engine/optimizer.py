@@ -190,7 +190,7 @@ class Optimizer:
         return norms
 
     def _slices(self) -> list[list[Slice]]:
-        """What each optimizer updates, by parameters."""
+        """Slices of parameters that each optimizer updates."""
         slices: dict[int, list[Slice]] = {id(one): [] for one in self.optimizers}
         for flat in self.flats:
             for parameter, begin, end, start in flat.owned():
@@ -246,7 +246,7 @@ class Optimizer:
         return float(total.sqrt())
 
     def _norms(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
-        """(parameter, this rank's gradient, its norm, split over replicas), in the order of parameters."""
+        """Parameters in order, each with this rank's gradient, its norm, and whether it is split over replicas."""
         entries: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
         for flat in self.flats:
             split = int(flat.shards > 1)
@@ -256,7 +256,7 @@ class Optimizer:
         return sorted(entries, key=lambda entry: self._order[id(entry[0])])
 
     def _norms_of_shards(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
-        """The same for parameters in no flat buffer; gradients of streamed blocks are on the host."""
+        """The same entries for parameters outside flat buffers; gradients of streamed blocks are on the host."""
         entries: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
         for gradients in self._shards_by_device():
             norms = torch._foreach_norm([gradient for _, gradient in gradients], dtype=torch.float32)
@@ -289,7 +289,7 @@ def _raise_gains(slices: Sequence[Slice], optimizer: torch.optim.Optimizer, *_: 
 
 
 def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:
-    """What is trained."""
+    """Parameters that are trained, each once."""
     parameters = {
         id(parameter): parameter
         for part in parts

@@ -79,7 +79,7 @@ def _await_buffers(part: nn.Module, device: torch.device) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A parameter's name, the shape of the whole of which it is a part, and where in that it begins."""
+    """Name of a parameter, the shape of the full parameter, and the offsets of this part in it."""
 
     name: str
     shape: tuple[int, ...]
@@ -98,11 +98,11 @@ def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What this rank updates of a parameter: elements of `tensor`, flat, from `start` on."""
+    """Elements of a parameter that this rank updates: those of `tensor`, flat, from `start` on."""
 
     place: Named
     boxes: list[Box]
-    """Of the whole, in their order in the tensor."""
+    """Boxes of the full parameter, in their order in the tensor."""
     tensor: nn.Parameter
     start: int
     optimizer: torch.optim.Optimizer
@@ -110,7 +110,7 @@ class Owned:
     """The ranks that update the same elements; None: this one alone."""
 
     def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
-        """Each box, and its elements of a tensor that lies as this one does."""
+        """Each box with its elements of a tensor that is laid out as `tensor` is."""
         flat, first = like_it.view(-1), self.start
         for box in self.boxes:
             yield box, flat[first : first + box.elements].view(box.sizes)
@@ -118,7 +118,7 @@ class Owned:
 
 
 def owned(optimizer: Optimizer, names: dict[int, Named]) -> Iterator[Owned]:
-    """What this rank updates, parameter by parameter."""
+    """Elements that this rank updates, parameter by parameter."""
     for flat in optimizer.flats:
         for parameter, begin, end, start in flat.owned():
             place = names[id(parameter)]
@@ -131,7 +131,7 @@ def owned(optimizer: Optimizer, names: dict[int, Named]) -> Iterator[Owned]:
 
 
 def frozen(parts: Sequence[nn.Module], names: dict[int, Named]) -> Iterator[tuple[Named, Box, Tensor]]:
-    """What this rank holds of parameters that nothing updates: the box of the whole, and its values."""
+    """Frozen parameters on this rank: place, box of the full parameter, values."""
     for parameter in {id(one): one for part in parts for one in part.parameters()}.values():
         place = names[id(parameter)]
         values = local(parameter.detach())

@@ -65,12 +65,12 @@ def last_checkpoint(saved: Path | None) -> Problem:
 
 _FAILURE = "failure-{rank}.json"
 _FAILED = "failed"
-"""Of a sign: the failure of its rank, which had no other place."""
+"""Key of a sign that holds the failure of its rank, for want of another place."""
 _LAST_LINES = 5
 _PEER_LOST = re.compile(
     r"connection (closed|reset|refused|timed)|broken pipe|remote process|socket|NCCL", re.IGNORECASE
 )
-"""Matches errors of ranks that failed because another one was gone."""
+"""Pattern of errors that ranks raise because another rank is gone."""
 _KINDS: dict[str, type[MeshwrightError]] = {kind.__name__: kind for kind in (InputError, HostError, RunError)}
 
 _UNKNOWN = "a rank was ended from outside, perhaps because the host ran out of memory"
@@ -133,7 +133,7 @@ def delete_failures(folder: Path) -> None:
 
 
 def is_peer_lost(failure: Failure) -> bool:
-    """Whether a rank failed only because another one was gone: it lost touch with it, or was told to end."""
+    """Whether a rank failed only because another was gone: it lost the connection, or was told to end."""
     return failure.get("ended", False) or _PEER_LOST.search(failure["reason"]) is not None
 
 
@@ -307,7 +307,7 @@ def memory_failure(failure: Failure) -> RunError:
 
 
 def last_lines(paths: Iterable[Path]) -> list[str]:
-    """The last lines of these files, without blank ones."""
+    """Last lines of these files that are not blank."""
     lines = [
         line
         for path in paths

@@ -22,7 +22,7 @@ from types import FrameType
 from executor.clock import date
 
 PHASES = ("start", "data", "forward and backward", "update", "save", "end")
-"""What a rank may be doing, in the order of a step."""
+"""Phases of a rank, in the order of a step."""
 _OF_ANY_LENGTH = ("start", "end")
 """Phases without a time limit: building a model, checking a checkpoint, measuring."""
 SIGN = "alive-{rank}.json"
@@ -103,8 +103,8 @@ def write_into_sign(folder: Path, rank: int, fields: Sign) -> None:
 
 
 def read_signs(folder: Path) -> dict[int, Sign]:
-    """Rank → its last sign: `pid`, `step`, `phase`, `at` (seconds since 1970); `node` by torchrun's count, `host`, and
-    `launch`, the token of who started it."""
+    """Last sign of each rank: `pid`, `step`, `phase`, `at` (seconds since 1970), `node` as torchrun counts, `host`, and
+    `launch`, its launcher's token."""
     signs = [_read(path) for path in folder.glob(SIGN.format(rank="*"))]
     return {int(str(sign["rank"])): sign for sign in signs if sign}
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MEMORY, MATMUL, ALL_REDUCE, ALL_TO_ALL = "memory", "matmul", "all-reduce", "all-to-all"
 Spoil = Callable[[str, "torch.Tensor"], "torch.Tensor"]
-"""Check and what came of it → what is compared in its place."""
+"""Replacement of a check's result, with which tests make results wrong."""
 _SIDE, _COPIED, _EXCHANGED = 256, 2**22, 1024
 """Rows of a product, numbers of a copy, numbers that a rank sends to each other one."""
 
@@ -30,7 +30,7 @@ class WrongResult(Spec):
 
 
 def wrong_results(device: torch.device, spoil: Spoil = lambda _, found: found) -> tuple[WrongResult, ...]:
-    """What any rank of the process group got wrong, on each of them; every rank calls it."""
+    """Wrong results of all ranks of the process group; every rank calls it and gets all of them."""
     import torch
     import torch.distributed as dist
 

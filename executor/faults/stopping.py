@@ -1,4 +1,4 @@
-"""Stopping a run after its current step, for Ctrl-C, a scheduler or a failed save; and what a rank writes on SIGTERM.
+"""Requests to stop a run after its current step (Ctrl-C, a scheduler, a failed save), and the last words of ranks.
 
 The launcher writes a file; a rank that is itself interrupted remembers it. All ranks agree after every step, so that
 they stop after the same one.
@@ -58,7 +58,7 @@ class StopRequest:
 
 
 def any_rank(device: torch.device, *flags: bool) -> list[bool]:
-    """Each flag, true where it is on any rank; every rank must call it."""
+    """Each flag, true if it is true on any rank; every rank must call it."""
     maxima = torch.tensor([int(flag) for flag in flags], device=device)
     dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
     return [bool(flag) for flag in maxima.tolist()]
@@ -119,7 +119,7 @@ def last_words(folder: Path, rank: int) -> Iterator[None]:
 
 
 def _in_child() -> None:
-    """Undo it in a forked process, which has the pipe to its parent's thread but is another."""
+    """Close the pipe in a forked process, which inherited it from its parent."""
     if _listening:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)

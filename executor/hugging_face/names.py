@@ -1,4 +1,4 @@
-"""Where each parameter of ours lies in the files of a family of Hugging Face: tensors, rows, order.
+"""Places of our parameters in the files of a Hugging Face family: tensors, rows, order.
 
 `data/hugging_face/weights.yaml` has the names. A parameter of ours is a matrix (a bias: of one column), or one for each
 expert, and each matrix is some rows of one tensor of theirs.
@@ -25,7 +25,7 @@ from executor.models.transformer import Transformer
 
 Rows = npt.NDArray[np.int64]
 _COPIES = ("decoder.weight", "decoder.bias")
-"""Of an encoder's head, in files that hold both."""
+"""Copies of an encoder's head, in files that hold both."""
 _EXPERT = "#"
 """Stands for an expert's number in names of theirs."""
 _WHEN: Mapping[str, Callable[[TransformerSpec], bool]] = {
@@ -51,27 +51,27 @@ class Family:
     blocks: str
     """In front of a block's number."""
     decoder: str = ""
-    """The same of blocks of a decoder behind an encoder, whose own names in `block` and `when` have `decoder ` in
-    front."""
+    """Name of a decoder's blocks behind an encoder. Names of its parameters in `block` and `when` begin with `decoder
+    `."""
     head: str
     outside: Mapping[str, str] = field(default_factory=dict)
     """Module of ours outside of blocks → theirs."""
     block: Mapping[str, str] = field(default_factory=dict)
     """Module of a block of ours → theirs."""
     dealt: Mapping[str, str] = field(default_factory=dict)
-    """Theirs in which rows of each head or group lie together, of one of ours after the other → which (`_UNITS`)."""
+    """Tensors whose rows alternate between our parameters by head or group, and that unit (`_UNITS`)."""
     tower_blocks: str = ""
     """In front of the number of a vision tower's block; what lies there and is not read is kept."""
     tower: Mapping[str, str] = field(default_factory=dict)
     """Module of a block of a vision tower of ours → theirs."""
     unused: tuple[str, ...] = ()
-    """Other modules of theirs that are kept, and not read."""
+    """Other modules of the family's files, which are not read."""
     transposed: tuple[str, ...] = ()
-    """Theirs that are (in, out)."""
+    """Modules whose matrices are stored (in, out)."""
     neighbours: Mapping[str, str] = field(default_factory=dict)
     """Ours whose rows turn with those half of a head further, and theirs with their neighbours: which rows."""
     less_one: bool = False
-    """Whether gains of norms are kept as what is added to one."""
+    """Whether the files store gains of norms less one."""
     spelled: Mapping[str, str] = field(default_factory=dict)
     """Part of a name, as `transformers` writes it back → as it is in published files."""
     when: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def family_of(model_type: str) -> Family:
 
 
 def _fields(name: str) -> dict[str, Any]:
-    """The fields of an entry, over those of the entry that it is `like`."""
+    """Fields of an entry, with those of the entry named by `like` as defaults."""
     entry = dict((data_of("weights.yaml")["bases"] | data_of("weights.yaml")["families"])[name])
     fields = _fields(entry.pop("like")) if "like" in entry else {}
     for key, value in entry.items():
@@ -107,19 +107,19 @@ class Source:
 
     name: str
     rows: Rows
-    """Of theirs, one for each of ours."""
+    """Row of the tensor for each row of our parameter."""
     transposed: bool = False
     added: float = 0.0
-    """To what they keep."""
+    """Number to add to the stored values."""
     reach: int = 1
     """Rows this far apart are read together."""
     slab: int | None = None
-    """Which matrix of theirs, where they keep those of all experts in one tensor."""
+    """Index of the expert, if one tensor holds the matrices of all experts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some consecutive rows and columns of a tensor of theirs, as a matrix, and which of them is what of ours."""
+    """Consecutive rows and columns of a stored tensor, as a matrix, and the rows of our parameter that they are."""
 
     source: Source
     into: Box
@@ -151,11 +151,11 @@ class Names:
             self.sources(name)
 
     def __contains__(self, name: str) -> bool:
-        """Whether the model has a parameter of this name, or a copy of it."""
+        """Whether the model has a parameter of this name, or a copy of one."""
         return original(name, tied=True) in self._ours
 
     def is_weight(self, name: str) -> bool:
-        """Whether a tensor of theirs must be a weight: no buffer of old files, and no copy of a tied embedding."""
+        """Whether a stored tensor must be a weight, rather than an old buffer or a copy of a tied embedding."""
         copies = [f"{self.family.head}.{copy}" for copy in ("weight", *_COPIES)]
         tied = self.spec.tied_embeddings and name in copies
         table = data_of("weights.yaml")
@@ -168,7 +168,7 @@ class Names:
         return name not in self.shapes and name.startswith(prefixes)
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
-        """Where a box of a parameter of ours lies; rows that only pad a vocabulary lie nowhere."""
+        """Places in files of a box of our parameter; rows that only pad a vocabulary have none."""
         sources = self.sources(name if name in self._ours else original(name, tied=True))
         (first, *_), (count, *_) = box.offsets, box.sizes
         if len(box.sizes) < 3:

@@ -35,20 +35,20 @@ TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """Types that fp32 holds exactly, by their names in a file."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _OLD_TOWER = "vision_tower.vision_model."
-"""What transformers before 5 wrote in front of a CLIP's weights."""
+"""Prefix of a CLIP's weights in files of transformers before version 5."""
 _AT_ONCE = 1 << 24
 """Values that are looked through at a time."""
 NOT_FINITE = "values that are no numbers (NaN, infinite)"
 _LARGEST_INDEX = int(64 * MB)
 _LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
-"""Of safetensors: bytes that say how long the header behind them is, and how long it may be."""
+"""Bytes of a safetensors file's header length, and the largest header that is read."""
 
 
 class FromTensors:
     """Values of a model's parameters out of tensors of theirs, which may be slices of a file that read on demand."""
 
     def __init__(self, names: Names, tensors: Mapping[str, Any], adapters: Values | None = None) -> None:
-        """`beside` has those of parameters that theirs do not have: adapters."""
+        """Read parameters from tensors; those that the files lack come from `adapters`."""
         self.names, self.tensors, self.adapters = names, tensors, adapters
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
@@ -91,7 +91,7 @@ class FromTensors:
 
 
 class Folder(Mapping[str, Any]):
-    """Tensors of a folder by their names in its family, each a slice that reads what is asked of it.
+    """Tensors of a folder by their names in the family; each is a slice that reads only what is indexed.
 
     Raises:
         InputError: no config, no safetensors, files cut off or not there; weights that are not those of the model:
@@ -106,7 +106,7 @@ class Folder(Mapping[str, Any]):
         self.types: dict[str, str] = {}
         """Tensor → the name of its type."""
         self._at: dict[str, tuple[str, str]] = {}
-        """Tensor → its file, and its name there."""
+        """File of each tensor, and its name in that file."""
         self.unused: list[str] = []
         """Tensors that the model has and does not use."""
         self._open: dict[str, Any] = {}
@@ -151,7 +151,7 @@ class Folder(Mapping[str, Any]):
         return self._open[file]
 
     def _examine(self) -> Iterator[Problem]:
-        """Look into all files, note where each tensor is, and say what is wrong."""
+        """Examine all files, note the place of each tensor, and yield the problems."""
         from safetensors import SafetensorError
 
         unknown, broken = [], False
@@ -186,7 +186,8 @@ class Folder(Mapping[str, Any]):
             )
 
     def _current_name(self, stored_name: str) -> str:
-        """Its name in the family: files of a model without its head leave out what is in front, old ones have more."""
+        """Name of a stored tensor in the family: files of a model without its head omit a prefix, old ones have
+        another."""
         shapes, prefix = self.names.shapes, self.names.prefix
         stored_name = stored_name.replace(_OLD_TOWER, "vision_tower.")
         for old_spelling, spelling in self.names.family.spelled.items():
@@ -209,7 +210,7 @@ class Folder(Mapping[str, Any]):
 
 
 def _cut_off(file: Path) -> str:
-    """Where a file ends before what its header says of it; empty where that is not what is wrong with it."""
+    """Message if a file ends before the size that its header states; empty otherwise."""
     if not file.is_file():
         return "is no file" if file.exists() else "is not there"
     with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""Writes a model, or its adapters alone, as Hugging Face lays files out.
+"""Writer of a model, or of its adapters alone, in the layout of Hugging Face files.
 
 Where adapters of ours lie in a folder as peft has it, and the config beside them.
 
@@ -46,7 +46,7 @@ _SIDES = {f"{ENDING}.down.": "lora_A", f"{ENDING}.up.": "lora_B"}
 
 
 class AdapterNames:
-    """As `Names`, of the adapters of a job.
+    """Places of a job's adapters in files, with the methods of `Names`.
 
     Raises:
         InputError: an adapter of ours is beside some rows of a matrix of theirs, for which peft has one adapter.
@@ -83,7 +83,7 @@ class AdapterNames:
             )
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
-        """Where a box of an adapter's A or B lies."""
+        """Places in files of a box of an adapter's A or B."""
         side = next(one for one in _SIDES if one in name)
         base = self.names.sources(name.replace(side, "."))[0]
         rows = base.rows if _SIDES[side] == "lora_B" else np.arange(self.tuning.rank)
@@ -91,7 +91,7 @@ class AdapterNames:
         yield from parts_of(Source(name=their_name, rows=rows, reach=base.reach), box)
 
     def config(self, base: str) -> dict[str, Any]:
-        """Of these adapters beside the model in a folder."""
+        """Config file of these adapters for the model in a folder."""
         language_task = "SEQ_2_SEQ_LM" if self.names.spec.stacks else "CAUSAL_LM"
         return {
             "peft_type": "LORA",
@@ -155,14 +155,13 @@ def _config(plan: Plan) -> dict[str, Any] | None:
 
 
 def keeps_gains_less_one(plan: Plan, source: Folder | None) -> bool:
-    """Whether the family of a folder of weights, else that whose config says the plan's model, keeps gains of norms as
-    what is added to one."""
+    """Whether gains of norms are stored less one, by the family of a folder of weights or of the plan's model."""
     config = {"model_type": source.model_type} if source is not None else _config(plan)
     return config is not None and family_of(config["model_type"]).less_one
 
 
 def save_weights(engine: Engine, folder: Path, source: Folder | None) -> None:
-    """Write them, in the types that they have in `source`, with its config; every rank calls it.
+    """Write the weights with the types of `source` and its config; every rank calls it.
 
     Raises:
         RunError: a rank could not write; the folder is as it was.
@@ -177,11 +176,11 @@ class _Writing:
         self.partial = folder.parent / f".partial-{folder.name}"
         self._describe(engine.plan, source)
         self.starts: dict[str, tuple[str, int]] = {}
-        """Tensor → its file, and where it begins there."""
+        """File of each tensor, and its first byte there."""
         self._open: dict[str, int] = {}
 
     def _describe(self, plan: Plan, source: Folder | None) -> None:
-        """What is written: names, types, files and config."""
+        """Set the names, types, files and config to write."""
         self.names: Names | AdapterNames
         self.config, self.config_file, tuning = _config(plan), CONFIG, plan.training.tuning
         if tuning is not None and source is not None:
@@ -209,7 +208,7 @@ class _Writing:
                 os.close(descriptor)
 
     def _on_all_ranks(self, do: Callable[[], None]) -> None:
-        """Every rank does it; where one fails, all do."""
+        """Run a function on every rank; if it fails on one, all ranks fail."""
         failed = ""
         try:
             do()
@@ -249,7 +248,7 @@ class _Writing:
                     stream.write(len(text).to_bytes(8, "little") + text)
 
     def _write(self) -> None:
-        """What this rank updates; of ranks that update the same, one writes."""
+        """Write the parameters that this rank updates; of ranks that update the same, one writes."""
         engine = self.engine
         tied = engine.plan.model.tied_embeddings
         for owner in owned(engine.optimizer, engine.names):
@@ -310,7 +309,7 @@ class _Writing:
                 content, place = content[written:], place + written
 
     def _finish(self) -> None:
-        """Give everything its name, the config last: a folder without one is read by nobody."""
+        """Give all files their names, the config last: nobody reads a folder without one."""
         if not self.first:
             return
         if len(self.files) > 1:
@@ -331,7 +330,7 @@ class _Writing:
 
 
 def _files(shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> dict[str, list[str]]:
-    """File → its tensors, in their order, no file larger than those of the hub."""
+    """Tensors of each file, in order; no file is larger than the hub's."""
     groups: list[list[str]] = [[]]
     size = 0
     for name in shapes:

@@ -1,4 +1,4 @@
-"""torchrun that ends, and its ranks with it, when the launcher is gone: `python -m executor.launch.agent ARGUMENTS`.
+"""torchrun that ends, with its ranks, when its launcher is gone: `python -m executor.launch.agent ARGUMENTS`.
 
 Where several nodes meet at an address, its store listens at that one; torchrun's own would listen at all of them.
 """

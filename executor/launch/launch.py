@@ -79,7 +79,7 @@ class Nodes:
 
     count: int = 1
     rendezvous: str | None = None
-    """`host:port` on one of them, free; the run ends where that one is lost."""
+    """Free `host:port` on one of the nodes; the run ends if that node is lost."""
 
     @property
     def here(self) -> bool:
@@ -116,7 +116,7 @@ def rendezvous_file(logs: Path) -> Path:
 
 
 def require_nodes(nodes: Nodes, ranks: int, *, has_folder: bool, inside: bool) -> None:
-    """Raise InputError where so many nodes cannot share the ranks."""
+    """Raise InputError if the nodes cannot share the ranks evenly."""
     if nodes.count < 1:
         raise InputError(f"a run has one node or more, not {nodes.count}")
     if nodes.count == 1 and nodes.rendezvous is not None:
@@ -213,7 +213,7 @@ class Launch:
         self._begun = False
 
     def begun(self) -> bool:
-        """Whether its ranks have met all others; before, the folder may hold what an earlier run left."""
+        """Whether this launcher's ranks have met all others; until then the folder may hold an earlier run's files."""
         self._begun = self._begun or bool(self.ranks())
         return self._begun
 
@@ -356,7 +356,7 @@ class Follower:
 _ROLL_CALL_SECONDS = 15.0
 """How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
 _SHUTDOWN_SECONDS = "10"
-"""Seconds after which torchrun kills a rank that does not end, as one that was stopped by SIGSTOP."""
+"""Seconds after which torchrun kills a rank that does not end, such as one stopped by SIGSTOP."""
 _KILL_SECONDS = 10.0
 """Beyond the shutdown: when torchrun is killed because it does not end."""
 
@@ -499,7 +499,7 @@ def _start(
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """End torchrun, which ends its ranks; where it is killed they end themselves (`executor.launch.environment`)."""
+    """End torchrun, which ends its ranks; if it is killed they end themselves (`executor.launch.environment`)."""
     if process.poll() is None and not kill:
         os.killpg(process.pid, signal.SIGTERM)
         shutdown = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS))

@@ -100,7 +100,7 @@ class FileWatcher(Watcher):
         return [line["loss"] for line in last_lines], [line["gradient_norm"] for line in last_lines]
 
     def _append(self, line: dict[str, Any]) -> None:
-        """Append a line in one write, so that a rank that is killed leaves no half of it, nor does a full disk."""
+        """Append a line in one write, so that neither a killed rank nor a full disk leaves half of it."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         text = (json.dumps(line) + "\n").encode()
         try:

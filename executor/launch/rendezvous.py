@@ -84,7 +84,7 @@ _BYTES = 7
 
 
 def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> None:
-    """Compare plan and flags with those of all other ranks; every rank must call it.
+    """Compare the plan and flags of all ranks; every rank must call it.
 
     Raises:
         InputError: on every rank, where the plan or the flags of one differ from those of another.
@@ -170,7 +170,7 @@ class FailedCheck(Exception):  # noqa: N818  # the run is started again
 
 
 def check_returned(folder: Path, device: torch.device) -> None:
-    """Check all ranks that meet again; each of them calls it.
+    """Check the results of all ranks that meet again; every rank calls it.
 
     Raises:
         FailedCheck: on every rank, where one gave wrong results.

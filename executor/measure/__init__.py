@@ -1,1 +1,1 @@
-"""What a run measures: time by part, memory by part, kernels, routers; and its report."""
+"""Measurements of a run: time by part, memory by part, kernels, routers; and its report."""

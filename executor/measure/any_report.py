@@ -27,7 +27,7 @@ from cost_models.files.whole import write_whole
 from executor.clock import StartReport
 
 PARTS = ("training", "saving", "lost_work", "restarting")
-"""Of the time of a run, as a forecast calls them."""
+"""Parts of a run's time, named as in a forecast."""
 
 
 class SaveReport(Spec):
@@ -38,9 +38,9 @@ class SaveReport(Spec):
     """Training waited: for the copy to host memory, and for the checkpoint before this one to be written; for its own
     writing where it was the last."""
     flush_seconds: float | None = None
-    """Until it could be read, from when training went on; None: the ranks were lost before that."""
+    """Seconds from the end of the pause until the checkpoint could be read; None if the ranks were lost before."""
     bytes: int | None = None
-    """Its size on the disk."""
+    """Bytes of the checkpoint on disk."""
 
 
 class RestartReport(Spec):
@@ -66,7 +66,7 @@ class RestartReport(Spec):
 
 
 class OperationsReport(Spec):
-    """Where the time of a run went, and its saves and restarts one by one."""
+    """Seconds of a run by part, with its saves and restarts one by one."""
 
     every: int
     """Steps from one checkpoint to the next."""
@@ -95,7 +95,7 @@ class OperationsReport(Spec):
 
     @property
     def step_seconds(self) -> float:
-        """Mean seconds of a step that was kept, all that is between two of them included."""
+        """Mean seconds of a step that was not repeated, with everything between two steps."""
         return self.parts["training"] / self.steps
 
     @property
@@ -213,7 +213,7 @@ def _restarts(lines: Sequence[Mapping[str, Any]]) -> tuple[RestartReport, ...]:
 
 
 Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""What JSON has no number for, such as the loss of a run that diverged, is `null` there."""
+"""Number that JSON may lack: `null` stands for NaN, such as the loss of a run that diverged."""
 
 
 class Environment(Spec):
@@ -233,12 +233,12 @@ class Environment(Spec):
 
 
 class AnyReport(Spec):
-    """A run's measurements beside its plan's predictions: one JSON document. Families add fields, such as `plan`."""
+    """Report of a run beside its plan's predictions: one JSON document. Families add fields, such as `plan`."""
 
     operations: OperationsReport | None = None
-    """What saves and failures took; None where nothing was saved."""
+    """Account of saves and failures; None if nothing was saved."""
     start: StartReport | None = None
-    """What the last start took, by part; None in reports of before it was kept."""
+    """Seconds of the last start by part; None in older reports."""
     schema_version: int = 1
     model: str
     environment: Environment
@@ -288,11 +288,11 @@ class Course:
 
 
 class Clocked(Protocol):
-    """A rank that measured its steps."""
+    """Report of one rank that measured its steps."""
 
     @property
     def wall_seconds(self) -> tuple[float, ...]:
-        """Of each measured step."""
+        """Seconds of each measured step."""
 
 
 def seconds_of_steps(ranks: Iterable[Clocked]) -> tuple[float, ...]:
@@ -306,7 +306,7 @@ def save_report(report: Spec, path: Path) -> None:
 
 
 def parse_report(text: str) -> AnyReport:
-    """Read the JSON of a report; its plan says of which family it is."""
+    """Parse the JSON of a report; the kind of its plan decides the family."""
     plan = json.loads(text).get("plan") or {}
     report_type: type[AnyReport] = load(family_of_plan_kind(plan.get("kind")).report)
     return report_type.model_validate_json(text)

@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 OTHER_PART = "rest"
 """Activations, temporaries and buffers: whatever nobody has named."""
 HOST = "host"
-"""What is in host memory because a layout has it there, on a CPU too, whose memory is both: a tier of its own."""
+"""Part for tensors that the layout keeps in host memory, counted apart even on a CPU."""
 
 DRIVE = "drive"
-"""What is on the host's drive, of which memory has no more than the system likes to keep of files."""
+"""Part for tensors on the host's drive; memory holds only what the system caches of the file."""
 _ELSEWHERE = (HOST, DRIVE)
 
 _RELEASE_SECONDS = 0.002
@@ -188,7 +188,7 @@ def measure_memory(engine: Engine, *batch: Tensor) -> dict[str, int]:
 
 
 def measure_tiers(engine: Engine, *batch: Tensor) -> tuple[dict[str, int], int]:
-    """(part → bytes at this rank's peak within one step, which it trains; most bytes of it in host memory).
+    """Bytes by part at this rank's peak within one training step, and the most bytes in host memory.
 
     Run it after a first step, so that optimizer states exist. Works on any device, because it follows tensors; what
     kernels allocate inside themselves is not seen, nor is what compiled blocks do, so that they are not compiled in it.
@@ -345,7 +345,7 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
 
 
 def _host_ran_out(host_bytes: int, engine: Engine) -> RunError:
-    """The error of a rank that keeps blocks in host memory and ran out of it."""
+    """Error of a rank that keeps blocks in host memory, and ran out of it."""
     device = sum(held_parts(engine).values())
     return RunError(
         f"host memory ran out: offloaded blocks have {format_bytes(host_bytes)} there",

@@ -195,8 +195,8 @@ def foreign_report(
     job: Job | None = None,
     notes: Sequence[str] = (),
 ) -> RunReport:
-    """The report of usual `steps` of so many `seconds`, with the memory that the `log` tells and what the traces of a
-    `job` do; `notes` say what was read."""
+    """Report of `steps` steps of `seconds` each, with memory from the `log` and parts from the traces of a `job`;
+    `notes` say what was read."""
     peaks: Peaks = ({}, {}) if log is None else (log.allocated, log.reserved)
     traced = {} if job is None else {report.rank: report for report in job.traced}
     ranks = sorted(traced or {rank for rank in {*peaks[0], *peaks[1]} if rank < plan.layout.num_gpus}) or [0]
@@ -246,7 +246,7 @@ def _rank(plan: Plan, rank: int, seconds: Sequence[float], peaks_of_ranks: Peaks
 
 
 def _environment(plan: Plan) -> Environment:
-    """What is known of the machine: what the plan says."""
+    """Machine that the plan assumes, as nothing else is known of it."""
     gpu, gpus = plan.question.cluster.gpu, plan.layout.num_gpus
     device, backend = ("cpu", "gloo") if gpu.kind == "cpu" else (gpu.name, "nccl")
     return Environment(torch="", python="", device=device, backend=backend, world_size=gpus, cores=0)

@@ -113,7 +113,7 @@ class StepSpans:
     waits: tuple[WaitSpan, ...]
     """The waits of both phases, in order."""
     carried: tuple[CarriedSpan, ...] = ()
-    """Of a layout with blocks in host memory."""
+    """Copies for blocks in host memory; empty without such blocks."""
     update_start: float
     """The end of forward and backward."""
     end: float
@@ -151,7 +151,7 @@ def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[St
 
 
 def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, float]:
-    """Which of `WAITS` → median over the steps of the seconds waited in one phase; empty without steps."""
+    """Median seconds a step waited in one phase, by kind of wait (`WAITS`); empty without steps."""
     if not steps:
         return {}
     waits_of_steps = [step.waits_in_phase(update=update) for step in steps]
@@ -296,7 +296,7 @@ def _predicted(rank: int, span: PredictedSpan) -> Event:
 
 
 def _move_event(rank: int, move: MoveSpan) -> Event:
-    """A predicted move, in its lane."""
+    """Trace event of a predicted move, in its lane."""
     return _span(rank, _lane(move.lane), f"{move.what} {move.block}", -1, -1, move.start, move.end)
 
 
@@ -337,7 +337,7 @@ def _span(rank: int, lane: int, kind: str, stage: int, microbatch: int, start: f
 
 
 def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterable[int]) -> list[Event]:
-    """Arrows from the end of each pass to the start of the one on another rank that needed it."""
+    """Trace arrows from each pass to the pass on another rank that needed its result."""
     pipeline_of = {step.rank: (step.place.dp, step.place.cp, step.place.tp) for step in steps}
     events_by_pass = {}
     for event in spans:
@@ -365,7 +365,7 @@ def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterabl
 STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), OFFLOAD, "bubble", "optimizer", "other")
 
 _SENDS_BACK = KINDS[1:3]
-"""What the stage before waits for: whole backward passes and input halves."""
+"""Kinds of passes that the previous stage waits for: full backward passes and input halves."""
 _Senders = Mapping[tuple[bool, int, int], float]
 """(forward, stage, microbatch) → when its pass ended."""
 
@@ -443,7 +443,7 @@ _OPERATOR = "aten::"
 
 
 def operator_share(engine: Engine, *batch: Tensor) -> float:
-    """Train one step, its forward and backward pass profiled; at most 1."""
+    """Share of a step's time inside operators, at most 1, from a profiled training step."""
     on_gpu = engine.device.type == "cuda"
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
@@ -462,8 +462,8 @@ def operator_share(engine: Engine, *batch: Tensor) -> float:
 
 
 def profile_step(engine: Engine, batch: Sequence[Tensor], path: Path) -> tuple[StepSpans, float]:
-    """Train one step and write what torch's profiler saw of it as a Chrome trace: operators with their shapes, kernels,
-    and by name passes, waits and the update. Returns the same step as recorded, and the seconds inside its operators.
+    """Train one step and write a Chrome trace of torch's profiler: operators with shapes, kernels, and passes, waits
+    and the update by name. Returns the step as recorded, and the seconds inside its operators.
 
     Raises:
         OSError: the trace cannot be written.

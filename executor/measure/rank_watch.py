@@ -1,4 +1,4 @@
-"""Watches the ranks of a run for slow ones, step by step."""
+"""Watch over the ranks of a run that finds slow ones step by step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECENT = 200
 
 
 class RankWatch:
-    """The work of every rank in each step since the first that was watched; rank 0 looks for slow ones."""
+    """Seconds of work of every rank in each watched step, in which rank 0 looks for slow ranks."""
 
     def __init__(self, parts: Sequence[str], peers: Sequence[int]) -> None:
         """`parts` of a step that are work; `peers`: a number for each rank, alike for those with the same work."""

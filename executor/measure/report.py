@@ -1,4 +1,4 @@
-"""What a run measured, beside what its plan predicted: one JSON document."""
+"""Report of a run: measurements beside the plan's predictions, one JSON document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMED_PARTS = ("weights", "gradients", "optimizer")
 
 
 def predicted_parts(rank_memory: dict[str, float]) -> dict[str, float]:
-    """A plan's parts of one rank, gathered into those that can be measured; what is held in reserve is left out."""
+    """Predicted bytes of one rank by the parts that can be measured; reserve is left out."""
     parts = {part: rank_memory.get(part, 0.0) for part in NAMED_PARTS}
     return parts | {"rest": sum(rank_memory.get(part, 0.0) for part in ("activations", "working", "buffers"))}
 
@@ -38,7 +38,7 @@ class PhaseReport(Spec):
     """One phase of a step on one rank: forward and backward, or the update."""
 
     wall_seconds: tuple[float, ...]
-    """Of each measured step; on a GPU by its own clock. Empty: not told."""
+    """Seconds of each measured step, on a GPU by its own clock. Empty: not told."""
     thread_seconds: tuple[float, ...]
     """CPU time of the training thread in each measured step."""
     waiting_seconds: dict[str, float]
@@ -53,9 +53,9 @@ class AllocatorPeak(Spec):
     """Peaks of CUDA's allocator in bytes: totals only, temporaries of kernels included."""
 
     allocated: int
-    """Most it had handed out at a time; 0: not told."""
+    """Most bytes allocated at a time; 0 if unknown."""
     reserved: int
-    """Most it had taken from the device: what it kept for later and lost between blocks included; 0: not told."""
+    """Most bytes taken from the device, with caches and fragmentation; 0 if unknown."""
 
 
 class RankReport(Spec):
@@ -86,15 +86,15 @@ class RankReport(Spec):
     memory: dict[str, int]
     """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
     predicted_memory: dict[str, float]
-    """The same parts as the plan has them."""
+    """Predicted bytes of the same parts."""
     allocator_peak: AllocatorPeak | None = None
     """On a GPU, over the measured steps; the rest of what was reserved before them may still be."""
     starting_peak: AllocatorPeak | None = None
-    """On a GPU, before them: of building, loading, compiling and the steps of the warm-up."""
+    """Peak of the GPU's allocator before the measured steps: building, loading, compiling, warm-up."""
     host: HostReport | None = None
-    """None where the layout keeps all on the device."""
+    """Report of host memory; None if the layout keeps everything on the device."""
     drive: DriveReport | None = None
-    """None where nothing is on a drive."""
+    """Report of the drive; None if nothing lies on one."""
 
     @property
     def peak_bytes(self) -> int:
@@ -114,7 +114,7 @@ class RouterReport(Spec):
     smallest_load: float
     """Load of the idlest expert, in units of the mean; 0: it never got a token."""
     entropy: float
-    """Entropy of the experts' shares, relative to that of an even load: 1 is even, 0 is one expert for all."""
+    """Entropy of the experts' shares relative to an even load: 1 is even, 0 is one expert for all tokens."""
 
 
 class RunReport(AnyReport):
@@ -135,10 +135,9 @@ class RunReport(AnyReport):
     """Every mixture of experts, in the order of the model."""
     predicted: Prediction
     plan: Plan | None = None
-    """What ran, with everything it was predicted from, so that the run can be predicted again; None in reports that are
-    older than this."""
+    """Plan that ran, with everything its prediction needs; None in older reports."""
     stack: str = ""
-    """The software stack that ran, of which the plan may name another."""
+    """Software stack that ran; the plan may name another."""
 
     @model_validator(mode="after")
     def _of_one_plan(self) -> RunReport:
@@ -207,7 +206,7 @@ class RunReport(AnyReport):
 
     @property
     def thread_noise(self) -> float:
-        """The same share of the CPU time of the busiest rank's training thread."""
+        """Relative noise of the CPU time of the busiest rank's training thread."""
         busiest = max(self.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
         return middle_half(busiest.thread_seconds)
 

@@ -23,7 +23,7 @@ SLOW_SHARE = 0.1
 SURE = 5.0
 FEWEST_STEPS = 5
 _LEAST_ERROR = 0.002
-"""Of an excess: clocks tick, and a few equal steps do not make it exact."""
+"""Smallest error of an excess: clocks tick, so a few equal steps do not make it exact."""
 
 
 class SlowRank(NamedTuple):
@@ -33,7 +33,7 @@ class SlowRank(NamedTuple):
     part: str
     """The part of the step in which it loses most."""
     excess: float
-    """Time of its own work over the median of its peers', less 1; the median since `since`."""
+    """Time of the rank's own work over its peers' median, less 1; the median since step `since`."""
     since: int
     """Index of the first step."""
     z: float
@@ -43,7 +43,7 @@ class SlowRank(NamedTuple):
 
 
 def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRank, ...]:
-    """The slow ones, the slowest first: part of a step → (T, R) seconds of T steps on R ranks.
+    """Slow ranks, slowest first, from (T, R) seconds of T steps on R ranks for each part of a step.
 
     `peers` has a number for each rank, alike for those that do the same work.
     """
