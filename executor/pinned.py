@@ -36,6 +36,6 @@ def pinned_zeros(elements: int, dtype: torch.dtype) -> Tensor:
 
 
 def carried_to(device: torch.device, tensor: Tensor) -> Tensor:
-    """The same on a device; to a GPU from pinned memory, so that the host need not wait for the copy."""
+    """Copy of a tensor on a device; from pinned memory to a GPU, so that the host need not wait."""
     pinned = device.type == "cuda" and tensor.device.type == "cpu"
     return tensor.pin_memory().to(device, non_blocking=True) if pinned else tensor.to(device)

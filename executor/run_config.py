@@ -27,9 +27,9 @@ REPORT = "run-report.json"
 STOP = "stop"
 """Asks the ranks to stop after the step they are in."""
 STOPPED = "stopped.json"
-"""Says after which step they did."""
+"""File that names the step after which ranks stopped."""
 LOCK = ".lock"
-"""Locked while a run writes to the folder; says where nodes of it meet."""
+"""File that is locked while a run writes to the folder; it holds the address where the run's nodes meet."""
 FAILED_CHECKS = "failed-checks.jsonl"
 """A line for each time that a node came back with wrong results (`executor.launch.rendezvous`)."""
 OWNERS = "started-by.json"
@@ -43,7 +43,7 @@ NO_TARGET = -100
 _PathLike = Annotated[Path, Field(strict=False)]
 _Count = Annotated[int, Field(ge=1)]
 _PER_NODE = {"backend", "out", "drive", "restarts", "nodes", "rendezvous", "weights"}
-"""What nodes of one run may say differently, such as where they have mounted a folder."""
+"""Flags that nodes of one run may set differently, such as the place where a folder is mounted."""
 
 
 _FLOOR = 0.1
@@ -56,7 +56,7 @@ class Rate:
 
     peak: float = 3e-4
     warm_up: int = 0
-    """Steps that rise to the peak, which the last of them reaches."""
+    """Steps of linear warm-up; the last one has the peak rate."""
     decay: int | None = None
     """Step from which on the rate stays at its floor; None: it stays at its peak."""
 
@@ -97,17 +97,17 @@ class RunConfig(Spec):
     backend: Annotated[str | None, Flag("", "nccl or gloo; default: as the cluster.")] = None
     """`nccl` or `gloo`; None: as the plan's cluster has it."""
     seed: Annotated[int, Flag("N", "Of the weights and the order of the data.", int)] = 0
-    """Of the weights and of the order of the data."""
+    """Seed of the weights and of the order of the data."""
     learning_rate: Annotated[float, Flag("RATE", "At its highest.", float)] = CONSTANT_RATE.peak
-    """At its highest."""
+    """Learning rate at its peak."""
     rate_warm_up: Annotated[int, Flag("N", "Steps in which the rate rises to it.", int)] = 0
     """Steps in which the learning rate rises to it."""
     rate_decay: Annotated[
         int | None, Flag("N", "Step by which it has fallen to a tenth, as a cosine.", int)
     ] = None
-    """Step by which it has fallen to a tenth, as a cosine; None: it stays."""
+    """Step by which the rate has fallen to a tenth, as a cosine; None keeps it constant."""
     clip: Annotated[float | None, Flag("NORM", "Largest norm of a step's gradient.", float)] = None
-    """Largest norm of the whole model's gradient; larger ones are scaled down to it."""
+    """Largest norm of the full model's gradient; larger gradients are scaled down to it."""
     compile: Annotated[bool, Flag("", "Compile each block with torch.compile.", bool)] = False
     """Compile each block with `torch.compile`."""
     out: Annotated[
@@ -170,7 +170,7 @@ class RunConfig(Spec):
     ] = 600.0
     """Seconds without progress after which a rank is taken to hang; several nodes wait as long for one another."""
     nodes: Annotated[int, Flag("N", "Nodes to run on; start it on each of them.", int, minimum=1)] = 1
-    """How many nodes share the ranks evenly; each of them starts the run."""
+    """Number of nodes, which share the ranks evenly; the run is started on each."""
     rendezvous: Annotated[str | None, Flag("HOST:PORT", "Where nodes meet: one of them.")] = None
     """`host:port` on one of several nodes, where they meet."""
 
@@ -228,13 +228,13 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """Where checkpoints go, how often, and how many stay."""
+    """Folder of checkpoints, interval between them, and number to keep."""
 
     folder: Path
     every: int = 100
     """Optimizer steps from one to the next; there is one more at the end."""
     keep: int = 3
-    """The newest so many stay."""
+    """Number of newest checkpoints to keep."""
     resume: bool = False
     """Go on from the newest that is whole; start at the beginning where there is none."""
 

@@ -29,7 +29,7 @@ from executor.timing import StepClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One step as it happened."""
+    """Loss, gradient norm and time of one step."""
 
     step: int
     """From 1, warm-up included."""
@@ -39,7 +39,7 @@ class Progress:
     measured: bool
     """False in the warm-up."""
     at: float
-    """When it ended, in seconds since 1970."""
+    """Time when the step ended, seconds since 1970."""
 
 
 class Watcher:
@@ -48,7 +48,7 @@ class Watcher:
     def __init__(self) -> None:
         self.heartbeat = Heartbeat(None, dist.get_rank())
         self.clock = StartClock(date())
-        """Of the start, until the first step is done."""
+        """Clock of the start, until the first step ends."""
         self.groups: list[float] = []
         """Seconds of each group that was made since all ranks joined."""
         self.notes: list[str] = []
@@ -106,7 +106,7 @@ class Curve:
     """Measurements of the steps of a run."""
 
     clock: StepClock
-    """Of the measured steps."""
+    """Clock of the measured steps."""
     warm_up: int
     """Steps of this start that are not measured."""
     first_step: int
@@ -133,10 +133,10 @@ class Trained(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it trains."""
+        """Device on which it trains."""
 
     def begin(self) -> None:
-        """Give the model its initial values: it resumes from no checkpoint."""
+        """Initialise the model, if no checkpoint is resumed."""
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
         """Train one step and add it to the curve; steps count from 1."""
@@ -145,13 +145,13 @@ class Trained(Protocol):
         """Discard the counts of the warm-up."""
 
     def watch(self) -> RankWatch | None:
-        """What watches ranks for slow ones; None where their work cannot be compared. Every rank calls it."""
+        """Create the watch for slow ranks; None if the work of ranks cannot be compared. Every rank calls it."""
 
 
 def train_to_end(
     trained: Trained, state: Saved, data: str, config: RunConfig, watcher: Watcher, stop: Callable[[], bool]
 ) -> Curve | Stopped:
-    """`follow_steps`, with checkpoints where the run has a folder for them; `data` names what it trains on."""
+    """Run `follow_steps`, with checkpoints if the run has a folder for them; `data` identifies the data."""
     checkpointer = Checkpointer(state, config.saving, data) if config.saving else None
     curve = follow_steps(trained, config, checkpointer, watcher, stop)
     if curve.stopped_at is None:
@@ -281,7 +281,7 @@ def _save(checkpointer: Checkpointer, step: int, watcher: Watcher, *, due: bool,
 
 
 def _environment(device: torch.device) -> Environment:
-    """What every rank of the process group runs on."""
+    """Environment of the run: devices and software of the ranks."""
     return Environment(
         torch=str(torch.__version__),
         python=platform.python_version(),

@@ -28,10 +28,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cost_models.axes.offload.moves import Lane
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
-"""What ranks wait for one another over; `dp` is all who hold the same parameters, `ep` those who share experts."""
+"""Axes over which ranks wait: `dp` joins ranks with the same parameters, `ep` ranks that share experts."""
 OFFLOAD = "offload"
 WAITS = (*AXES, OFFLOAD)
-"""What a rank waits for: the others, over an axis; or, on a GPU, copies to and from host memory."""
+"""Causes of a rank's waits: other ranks along an axis, or, on a GPU, copies to and from host memory."""
 
 Mark = tuple[float, float, float, "torch.cuda.Event | None"]
 """Wall, thread and process clock, and on a GPU an event in its stream."""
@@ -52,7 +52,7 @@ class Lap:
     """Seconds of one phase of one step."""
 
     wall: float
-    """On a GPU by its own clock."""
+    """Wall seconds, on a GPU by its own clock."""
     thread: float
     """CPU time of the training thread."""
     process: float
@@ -69,7 +69,7 @@ class StepClock:
     """Whole steps, from a common start to their end on this rank."""
 
     def time(self, *phases: Callable[[], Any]) -> list[Any]:
-        """Run and time the phases of one step, and return what they returned."""
+        """Run and time the phases of one step, and return their results."""
         dist.barrier()
         finish(self.device)
         marks, results = [mark_on(self.device)], []
@@ -211,7 +211,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def seconds_by_axis(waits: Sequence[Wait]) -> dict[str, float]:
-    """Which of `WAITS` → total seconds of these waits."""
+    """Total seconds of waits by their cause (`WAITS`)."""
     waited = dict.fromkeys(WAITS, 0.0)
     for wait in waits:
         waited[wait.axis] += lap_between(wait.start, wait.end).wall
@@ -271,7 +271,7 @@ class Passes:
 
     device: torch.device
     passes: list[Pass] | None = None
-    """None: no recording is on."""
+    """Recorded passes; None if nothing records."""
     running: bool = False
     """Whether a pass is under way; a pipeline also runs its stages outside, once, to learn their shapes."""
 

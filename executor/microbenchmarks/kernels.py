@@ -52,7 +52,7 @@ _KERNELS: dict[str, AttentionKernel] = {
 """Backend that torch chose → the kernel that is priced; others are FlashAttention 2. The memory-efficient one is of the
 first one's generation, and like it keeps no scores."""
 _BACKWARD_PRODUCTS = 2.5
-"""FLOPs of attention's backward pass, in those of forward: the scores are computed again (Dao 2023)."""
+"""FLOPs of attention's backward pass per FLOP of its forward pass; the scores are computed again (Dao 2023)."""
 
 
 def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
@@ -259,7 +259,7 @@ def _autograd_call(watch: Stopwatch) -> float:
 
 
 def _without(engine_seconds: float, timing: Timing) -> Timing:
-    """A time less that of the engine's call; at least a tenth, as the call is noisy."""
+    """Timing without the time of the engine's call, but at least a tenth of it, as the call is noisy."""
     return Timing(
         seconds=max(timing.seconds - engine_seconds, _LEAST_SHARE * timing.seconds),
         quiet=max(timing.quiet - engine_seconds, _LEAST_SHARE * timing.quiet),
@@ -308,7 +308,8 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
 
 
 def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
-    """A few ids, of whose rows half are there; as many with many more that are there, and many that are all brought up.
+    """Time cached lookups of few ids, half of them cached; of as many ids beside many cached ones; and of many ids that
+    all miss.
 
     Batches of missing ids go round more rows than the cache has, so that a row is gone when it is named again.
     """

@@ -43,10 +43,10 @@ from executor.run_config import EngineOptions
 from planner.plan import make_plan
 
 _REPEATS_SMALL, _REPEATS_LARGE = 6, 3
-"""Of each round."""
+"""Repetitions in each round, for small messages and large ones."""
 _LARGE_BYTES = 2**21
 _SIDE, _PRODUCTS = 256, 4
-"""Of the products before a collective: some milliseconds of one core."""
+"""Side and number of the products before a collective, some milliseconds of one core."""
 
 
 def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
@@ -89,7 +89,8 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
 
 
 def _products(watch: Stopwatch) -> Call | None:
-    """What a CPU computes before a collective; None on a GPU, whose collectives have their own multiprocessors."""
+    """Products that a CPU computes before a collective; None on a GPU, whose collectives have multiprocessors of their
+    own."""
     if watch.device.type != "cpu":
         return None
     left = torch.ones(_SIDE, _SIDE)
@@ -114,21 +115,21 @@ _SHAPE = (_SEQUENCE, _HIDDEN, _HEADS)
 _BLOCKS = (2, 3, 4, 6)
 _STAGES, _PIPELINED = 2, "block.pipelined"
 _MICROBATCHES = 2
-"""Of a step: shards are gathered for each, their gradients scattered once."""
+"""Microbatches of a step; shards are gathered for each, and gradients scattered once."""
 _REPEATS = {"cpu": 2, "cuda": 9}
-"""Of each round, of which a GPU has one; fixed, because split models communicate and must run equally often on every
-process."""
+"""Steps in each round, of which a GPU has one. Their number is fixed, as split models communicate and must run equally
+often on every process."""
 _TRAINED: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16", "fp8": "bf16"}
-"""Calibrated precision → the one whose operators the executor launches."""
+"""Precision in which the executor launches operators, by calibrated precision."""
 
 
 Engines = dict[str, dict[int, Engine]]
-"""What is added to a plain block → models of such blocks, by how many."""
+"""Models by what their blocks add to plain blocks, then by number of blocks."""
 
 
 def tiny_engines(device: torch.device, precision: Precision) -> Engines:
-    """Plain blocks; with several processes sharded ones, in pairs of processes split ones, too, and on a CPU, where the
-    clock is the thread's own and does not see a stage wait, a pipeline of two stages."""
+    """Create tiny models of plain blocks; with several processes also of sharded blocks and, in pairs of processes, of
+    split ones. On a CPU, whose thread clock does not see a stage wait, also a pipeline of two stages."""
     world = dist.get_world_size()
     layouts = {"block": f"dp{world}"}
     if world > 1:
@@ -185,9 +186,9 @@ def _forward_backward(engine: Engine) -> Call:
 
 
 _COPY_REPEATS = 4
-"""Of each round; fixed, so that processes stay side by side."""
+"""Repetitions in each round, fixed so that processes stay side by side."""
 BLOCKS = 8
-"""Updates that follow the backward passes of as many blocks."""
+"""Blocks whose updates follow their backward passes."""
 _ASIDE_SECONDS = 0.03
 """Between two updates: the interpreter's way through a fused AdamW takes 25 us where it was just gone, and ten times
 that after other work."""
@@ -287,8 +288,8 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Callable[[int], object]], None]:
-    """Matrix products that stand for the passes of blocks and take about so many seconds alone: forward passes of all
-    blocks, then backward ones, after each of which something is done with its block."""
+    """Function that computes matrix products of about `seconds` in place of the passes of blocks: forward passes of
+    all, then backward passes, with a call after each."""
     side = scale.overlapped_side
     left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
     multiply = partial(torch.mm, left, right, out=torch.empty_like(left))
@@ -315,7 +316,7 @@ def _something_else() -> None:
 
 
 def blocks_of(size: int) -> list[torch.optim.Optimizer]:
-    """The optimizers of some blocks of so many parameters, each of one flat buffer."""
+    """Create the optimizers of blocks with `size` parameters, one flat buffer each."""
     optimizers: list[torch.optim.Optimizer] = []
     for _ in range(BLOCKS):
         flat = torch.nn.Parameter(torch.zeros(size))

@@ -62,13 +62,13 @@ class Scale:
     block_parameters: int
     """Parameters of a block that a host updates."""
     copied_bytes: int
-    """Of one copy between device and host."""
+    """Bytes of one copy between device and host."""
     overlapped_side: int
     """Rows, columns and inner dimension of the products that updates run beside."""
     table_bytes: int
-    """Of an embedding table: beyond all caches."""
+    """Bytes of an embedding table, beyond all caches."""
     table_widths: tuple[int, ...]
-    """Elements of its rows, fp32; each divides the table."""
+    """Elements of a table's row, in fp32; each width divides the table."""
     poolings: tuple[float, ...]
     """Rows of a vector; below 1: one in so many."""
     table_ids: int
@@ -98,8 +98,7 @@ class Scale:
 
 
 def scale_of(device: str, precision: Precision | None = None, *, quick: bool) -> Scale:
-    """The sizes for a kind of device, `cpu` or `cuda`, in its usual precision or another; of a quick calibration
-    fewer and other ones."""
+    """Sizes for a kind of device (`cpu` or `cuda`), in its usual precision or another; fewer for a quick one."""
     text = (files("executor.microbenchmarks") / "scales.yaml").read_text(encoding="utf-8")
     sizes = yaml.safe_load(text)[device]
     fields = sizes["full"] | sizes["quick"] if quick else sizes["full"]
@@ -134,7 +133,7 @@ _BATCHES = 8
 """CUDA: timed batches of launches; one launch alone would measure the launch."""
 
 _WINDOWS = 20
-"""A long run of one call is cut into so many, if it has as many calls."""
+"""Number of windows that a long run of one call is cut into, if it has as many calls."""
 
 _SLEEP_CYCLES = 2_000_000
 """CUDA: about a millisecond in which launches queue up, so that events see the device's time and not the host's."""
@@ -150,7 +149,7 @@ class Timing:
     """The fastest repetition."""
 
     def shared(self, by: float) -> Timing:
-        """The seconds of each of so many that one call did."""
+        """Timing of each of `by` operations that one call did."""
         return Timing(seconds=self.seconds / by, quiet=self.quiet / by)
 
     def row(self, kind: Kind, name: str, size: float, shape: tuple[int, ...] = ()) -> Measurement:

@@ -28,7 +28,7 @@ Family = Callable[[], Iterator[Measurement]]
 
 
 def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None]) -> list[Measurement]:
-    """Measure all families in turn, in as many rounds as the scale says; needs a process group."""
+    """Measure all families in turn, in the scale's number of rounds; needs a process group."""
     world, rank = dist.get_world_size(), dist.get_rank()
     engines = tiny_engines(watch.device, scale.precision)
     families: dict[str, Family] = {

@@ -1,4 +1,4 @@
-"""Parameters of which several stages hold copies: an embedding that the head is tied to, tables that stacks share."""
+"""Parameters of which several stages hold copies: a tied embedding, bias tables that the blocks of a stack share."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from itertools import accumulate
 from cost_models.specs.transformer import TransformerSpec
 
 EMBEDDING, COPY = "embedding", "_from_"
-"""Name of a tied embedding that two stages hold; between the names of a table that several hold, and the first block
-that a copy of it is for."""
+"""Name of a tied embedding that two stages hold, and the infix in names of copied tables before the first block that
+uses the copy."""
 TIED = {"head.weight": "embedding.tokens.weight"}
-"""With tied embeddings: a copy → what it is a copy of."""
+"""Copies and their originals under tied embeddings."""
 
 
 def original(name: str, *, tied: bool) -> str:
-    """What a parameter is a copy of for another stage; else itself."""
+    """Name of the parameter that `name` is another stage's copy of, else `name`."""
     stem, copied, _ = name.partition(COPY)
     return f"{stem}.weight" if copied else TIED.get(name, name) if tied else name
 
 
 def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str, list[int]]:
-    """What several stages of so many blocks hold → these, in their order: a tied embedding, tables of biases."""
+    """Stages, in order, that hold each shared parameter (a tied embedding, tables of biases), if there are several."""
     embeds = bisect_right([*accumulate(layers)], spec.tower.layers) if spec.tower else 0
     stages_by_name = {EMBEDDING: [embeds, len(layers) - 1]} if spec.tied_embeddings else {}
     if spec.stacks is not None and spec.stacks.position_buckets:

@@ -110,7 +110,7 @@ def through(norm: nn.Module | None, x_BSD: Tensor) -> Tensor:
 
 
 class Positions(nn.Module):
-    """A learned table of positions, of which `sequence` says those that this rank has tokens of."""
+    """Learned positions; `sequence` says which positions this rank's tokens have."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Positions(nn.Module):
 
 
 class TokenTypes(nn.Module):
-    """A table of types of tokens, of which each token is of the first."""
+    """Learned types of tokens; every token has the first type."""
 
     def __init__(self, spec: TransformerSpec, types: int) -> None:
         super().__init__()

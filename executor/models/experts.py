@@ -74,11 +74,11 @@ Exchange = Callable[[Tensor, Tensor, Run], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertPlace:
-    """Which experts a rank holds, and which part of them."""
+    """Experts that a rank holds, and its part of each."""
 
     first: int = 0
     count: int | None = None
-    """None: all."""
+    """Number of experts on this rank; None if it holds all."""
     part: int = 0
     parts: int = 1
     """Ranks that an expert's inner width is split over."""
@@ -163,11 +163,12 @@ class Routed(nn.Module):
         self.exchange: Exchange | None = None
         """How copies reach their experts and come back; None: all are here."""
         self.tensor_group: dist.ProcessGroup | None = None
-        """Tensor ranks, each with its part of every sequence; None: this rank has all that its context ranks leave."""
+        """Tensor ranks that each have a part of every sequence; None if this rank has all tokens of its context rank.
+        """
         self.context_group: dist.ProcessGroup | None = None
         """Context ranks that share a sequence; None: it is whole."""
         self.balance_share = 1.0
-        """Part of one microbatch's balance loss in what is differentiated."""
+        """Share of one microbatch's balance loss that is differentiated."""
         self.load_E: Tensor | None = None
         """Copies sent to each expert since the last `take_load`."""
 
@@ -301,7 +302,7 @@ class _Reorder(torch.autograd.Function):
 
 
 class _AddLoss(torch.autograd.Function):
-    """The activation as it is; backward, as if `share` of `loss` were part of what is differentiated."""
+    """Identity in the forward pass; the backward pass adds the gradient of `share` of `loss`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, share: float) -> Tensor:

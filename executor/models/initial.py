@@ -41,7 +41,7 @@ class Values(Protocol):
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether it has memory."""
+    """Whether a tensor has memory."""
     return not (tensor.is_meta or isinstance(local(tensor), FakeTensor))
 
 
@@ -53,15 +53,15 @@ class InitialValues:
     tied: bool
     """Whether the head is tied to the embedding."""
     device: torch.device | None = None
-    """Where values are drawn, to be copied to where they are kept (in host memory, say); None: where they are kept."""
+    """Device on which values are drawn before they are copied to their place; None draws them in place."""
 
     @staticmethod
     def of(plan: Plan, options: EngineOptions, device: torch.device | None = None) -> InitialValues:
-        """Those of a plan's model under the run's seed."""
+        """Create the initial values of a plan's model under the run's seed."""
         return InitialValues(seed=options.seed, tied=plan.model.tied_embeddings, device=device)
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
-        """Draw them; the same for a copy of a tied matrix."""
+        """Draw the values of a box of a parameter; copies of a tied matrix get the same ones."""
         owner = name.rsplit(".", 2)[-2] if "." in name else name
         if not has_values(into) or not box.elements:
             return

@@ -44,7 +44,7 @@ def product_of_shards(
 
 
 def _ways(input: DTensor, placement: Placement) -> Ways:
-    """Of a weight split by columns, by rows, or of tokens that are split."""
+    """Placements of a product with a weight split by columns or rows, or with split tokens."""
     (input_split,) = input.placements
     last = Shard(input.ndim - 1)
     if placement == Shard(0):

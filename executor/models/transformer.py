@@ -35,7 +35,7 @@ from executor.models.mixing.recurrence import StateMixer
 
 
 def tower_norm(tower: Tower) -> nn.Module | None:
-    """The norm behind its last block."""
+    """Norm behind the tower's last block."""
     return _norm(tower, tower.hidden_size, is_used=tower.norm_after)
 
 
@@ -45,7 +45,7 @@ def _norm(tower: Tower, width: int, *, is_used: bool) -> nn.Module | None:
 
 
 class Patches(nn.Module):
-    """Images cut into squares, a product for each of them, a class token in front, and learned positions.
+    """Embedding of images: a product for each square of pixels, a class token in front, and learned positions.
 
     The product is the convolution whose steps are as wide as its kernel.
     """
@@ -97,7 +97,7 @@ class Placing(nn.Module):
     """Features of images at the first places of a sequence, and where its text is."""
 
     def forward(self, features_NFD: Tensor, samples: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """(B, S, D) with zeros at text, and (1, S, 1) ones there."""
+        """Features placed in the sequence, (B, S, D) with zeros at text, and a mask (1, S, 1) with ones there."""
         features_BFD = torch.unflatten(features_NFD, 0, (samples, -1)).flatten(1, 2)
         image_tokens = features_BFD.shape[1]
         text_S = torch.arange(tokens, device=features_BFD.device) >= image_tokens
@@ -110,8 +110,8 @@ def _nothing(child: str) -> None:
 
 
 class Block(nn.Module):
-    """What mixes tokens and feed-forward, each added to the residual stream, with norms before, after or around, or
-    over the sums.
+    """Block of a mixer of tokens and a feed-forward network, each added to the residual stream, with norms before,
+    after, around, or over the sums.
 
     Attention mixes them, or a recurrence, as the spec says of the layer; where halves are separate a block has one.
 
@@ -194,7 +194,7 @@ class Block(nn.Module):
 
 
 def _block(spec: TransformerSpec, layer: int, dropout: float, place: ExpertPlace) -> Block:
-    """A block by its place in the model: a vision tower's, or the decoder's own."""
+    """Block at a place in the model, of a vision tower or of the decoder."""
     first = spec.tower.layers if spec.tower else 0
     if layer < first:
         return Block(tower_of(spec), 0.0, None, layer)
@@ -242,7 +242,7 @@ class Transformer(nn.Module):
         self.projector = Projector(spec.tower, spec.hidden_size) if spec.tower and joins else None
         self.placing = Placing() if joins else None
         self.has_tower = spec.tower is not None and layers.start <= self.decoding
-        """Whether what it is given are images, or tokens of them."""
+        """Whether this slice receives images, or tokens of images."""
         has_embedding = joins if spec.tower else has_embedding
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
         self.blocks = nn.ModuleDict({str(layer): _block(spec, layer, dropout, place) for layer in layers})
@@ -303,8 +303,8 @@ class Transformer(nn.Module):
         return chunked_loss(rows_TD, weight_VD, targets_T, self.loss_chunk, self.of_logits)
 
     def _through_tower(self, x: Tensor, tokens_BS: Tensor | None) -> Tensor:
-        """Images, or tokens of them from the stage before, through a tower's blocks here, and into the sequence where
-        the decoder begins here."""
+        """Pass images (or image tokens of the stage before) through this slice's tower blocks; where the decoder
+        begins, place them in the sequence."""
         if self.patches is not None:
             self.on_part("embedding")
             x = self.patches(x)
@@ -321,8 +321,8 @@ class Transformer(nn.Module):
         return embedded
 
     def _two_stacks(self, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What these blocks make of the encoder's tokens and the decoder's, new tensors both: what is handed on as it
-        was given has no gradient to be split."""
+        """Pass the encoder's and the decoder's tokens through these blocks, and return new tensors: a tensor returned
+        as received has no gradient to be split."""
         tables = {name.partition(COPY)[0]: table() for name, table in self.distances.items()}
         inputs = source, x
         for layer, block in self.blocks.items():

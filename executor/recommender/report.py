@@ -1,4 +1,4 @@
-"""What a run of a recommender measured, beside what its plan predicted: stages, bytes sent, memory of both tiers."""
+"""Report of a recommender's run: stages, bytes sent and memory of both tiers, beside the plan's predictions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class SharedRank(Spec):
 
     rank: int
     wall_seconds: tuple[float, ...]
-    """Of each measured step."""
+    """Seconds of each measured step."""
     data_seconds: tuple[float, ...] = ()
     """At the start of each, until its batch was there; empty in older reports."""
     stage_seconds: dict[str, float]
-    """Of steps apart, in which ranks begin each stage together: medians. Empty: not measured."""
+    """Median seconds by stage, from separate steps in which ranks begin each stage together. Empty: not measured."""
     sent_bytes: dict[str, int]
     """SentBytes to other ranks in one of these steps, by stage; what tells of the loss left out."""
     formula_bytes: dict[str, int]
-    """The same as tables, sharding and this rank's ids have it."""
+    """Bytes sent by stage as the formula gives them for these tables, sharding and ids."""
     up_bytes: int
     """Rows that came from host memory in that step."""
     down_bytes: int
@@ -31,7 +31,7 @@ class SharedRank(Spec):
     lookups: int
     """Ids of tables that have rows in host memory."""
     hits: int
-    """Those whose rows are on the device."""
+    """Lookups whose rows are on the device."""
     memory: dict[str, int]
     """Bytes on the device by part at this rank's peak: tables, optimizer, dense, rest. Empty: not measured."""
     predicted_memory: dict[str, float]
@@ -48,7 +48,7 @@ class RecommenderReport(AnyReport):
     """Area under the curve of clicks on samples that nothing was learned from, of rank 0; None: no such samples."""
     samples_per_second: float
     stage_seconds: dict[str, float]
-    """Of the rank that each stage waits for. Empty: not measured."""
+    """Seconds by stage of the rank that the stage waits for. Empty: not measured."""
     ranks: tuple[SharedRank, ...]
     plan: RecommenderPlan
 

@@ -73,7 +73,7 @@ def to_blocks(
 def from_blocks(
     peers: Peers, siblings: Sequence[Slice], blocks: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """Blocks as `to_blocks` returns them → rows of this rank's slices."""
+    """Convert blocks, as returned by `to_blocks`, into rows of this rank's slices."""
     sends = {
         (sibling, at): block[(sibling.residue - block_rows(at)[0]) % sibling.ways :: sibling.ways]
         for at, block in blocks.items()
@@ -85,7 +85,7 @@ def from_blocks(
 
 
 def _shared(part: Slice, at: Slice) -> tuple[int, int]:
-    """Which of a slice's own rows lie in a block: the first, and the end."""
+    """Range of a slice's rows that lie in a block."""
     begin, end = (max(0, -(-(border - part.residue) // part.ways)) for border in block_rows(at))
     return min(begin, part.held_rows), min(end, part.held_rows)
 
@@ -93,7 +93,7 @@ def _shared(part: Slice, at: Slice) -> tuple[int, int]:
 def _exchanged(
     peers: Peers, sends: Mapping[Pair, Tensor], incoming: Sequence[Pair], none: Tensor, *, to_block: bool
 ) -> dict[Pair, Tensor]:
-    """Rows to and from blocks, in the order of `sends` and `comes`, which is that of sender, then receiver."""
+    """Exchange rows between slices and blocks; `sends` and `incoming` are ordered by sender, then receiver."""
     source, target = (0, 1) if to_block else (1, 0)
     messages = [
         torch.cat([none, *(rows for pair, rows in sends.items() if pair[target].rank == rank)]).view(-1)
@@ -205,13 +205,13 @@ class RecommenderState:
         self._blocks: list[tuple[list[Slice], str, dict[Slice, Tensor]]] = []
         """Copies of rows that ranks hold in turn, to be brought back when they were loaded."""
         self._keyed: list[tuple[list[Slice], dict[Slice, Rows]]] = []
-        """The same of hashed tables, with their keys."""
+        """Loaded rows of hashed tables, with their keys, to be brought back."""
         self._twins: list[tuple[Tensor, Tensor]] = []
-        """(what is loaded, what else on this rank is the same)."""
+        """Tensors that are loaded, each with another tensor of this rank that must equal it."""
 
     @property
     def device(self) -> torch.device:
-        """Where it lies; some tables are in host memory."""
+        """Device of the engine; some tables are in host memory."""
         return self.engine.device
 
     def contents(self) -> Contents:
@@ -237,7 +237,7 @@ class RecommenderState:
         return {}
 
     def make_anew(self, contents: Contents) -> None:
-        """Nothing: no table has rows that only another sharding has."""
+        """Do nothing: no table has rows that only another sharding has."""
         assert not contents
 
     def spread(self) -> None:
@@ -259,7 +259,7 @@ class RecommenderState:
         embeddings.sent.take_counts()
 
     def reads_once(self, rate: float) -> bool:
-        """Of the dense network, which is small: its ranks would open all its files."""
+        """Whether one rank reads for all: true, as the small dense network's ranks would open all its files."""
         return True
 
     def progress(self, step: int, data: str) -> RecommenderProgress:

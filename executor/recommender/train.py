@@ -47,7 +47,7 @@ def clicks_of(plan: RecommenderPlan, config: RunConfig) -> MadeUpClicks | Record
 
 @dataclass(slots=True)
 class _Run(Trained):
-    """An engine, what it trains on, and what its steps sent."""
+    """An engine, its clicks, and the bytes that its steps sent."""
 
     engine: RecommenderEngine
     clicks: MadeUpClicks | RecordedClicks
@@ -66,7 +66,7 @@ class _Run(Trained):
             self.engine.fill()
 
     def forget(self) -> None:
-        """Nothing is counted beside the clock."""
+        """Do nothing: only the clock counts."""
 
     def watch(self) -> None:
         """Tables make the work of ranks uneven."""
@@ -201,7 +201,7 @@ PARTS = ("tables", "optimizer", "dense", OTHER_PART)
 
 
 def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
-    """Part → bytes on the device at the peak of one step, which it trains; host memory is in none of them."""
+    """Bytes on the device by part at the peak of one training step, without host memory."""
     tracker = StorageTracker()
     for name in (*PARTS, HOST):
         tracker.name(name, ())
@@ -227,7 +227,7 @@ def held_on_host(engine: RecommenderEngine) -> int:
 
 
 def area_under_curve(engine: RecommenderEngine, samples: Sequence[Clicks]) -> float:
-    """The chance that a clicked sample of this rank scores above one that was not; ½ is guessing. Trains nothing.
+    """Probability that a clicked sample of this rank scores above an unclicked one; ½ is guessing. Trains nothing.
 
     Every rank calls it, as rows of others are looked up.
     """

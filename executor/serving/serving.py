@@ -55,11 +55,11 @@ Batch = list[Bags]
 Request = list[list[int]]
 """Ids of one sample, by table."""
 MOST_BYTES = 1 << 30
-"""Of a file of requests: it is read whole."""
+"""Largest file of requests, bytes; it is read into memory."""
 
 
 def drawn(model: RecommenderSpec, batch: int, count: int, *, seed: int) -> Iterator[Batch]:
-    """`count` batches of so many samples."""
+    """Draw `count` batches of `batch` samples."""
     clicks = MadeUpClicks(model, batch, seed=seed)
     for step in range(count):
         ids = [clicks.ids(table, step, 0, batch) for table in range(model.num_tables)]
@@ -89,7 +89,7 @@ def recorded(path: Path, model: RecommenderSpec) -> list[Request]:
 
 
 def in_batches(requests: Sequence[Request], batch: int) -> Iterator[Batch]:
-    """Requests in their order, so many at once."""
+    """Group requests in order into batches."""
     for first in range(0, len(requests), batch):
         of_tables = zip(*requests[first : first + batch], strict=True)
         yield [
@@ -147,7 +147,7 @@ class StoredRows:
         return values
 
     def parts(self) -> list[tuple[Tensor, int]]:
-        """Rows of each memory that has some, and the first of them."""
+        """Tensors of rows in host memory and on the drive, each with its first row number."""
         return [one for one in ((self.host, 0), (self.drive, len(self.host))) if len(one[0])]
 
 
@@ -288,23 +288,23 @@ class Answered:
     batch: int
     samples: int
     seconds: Array
-    """Of each batch, from its ids to its vectors."""
+    """Seconds of each batch, from ids to vectors."""
     cpu_seconds: Array
-    """The same by the clock of the thread that answers."""
+    """CPU seconds of each batch in the thread that answers."""
     counts: Ints
     """(T, 4) ids of each table, those whose row was in the cache, rows from the host, of these from the drive."""
     vectors: list[list[Tensor]]
-    """Of each batch by table, where they are kept."""
+    """Vectors of each batch by table, if kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What was answered, size of batch by size, and where."""
+    """Answered batches by size, and the device they ran on."""
 
     device: str
     """`cpu`, or the name of the GPU."""
     drive_bytes: int
-    """Of rows that lie on the drive."""
+    """Bytes of rows on the drive."""
     answered: tuple[Answered, ...]
 
 

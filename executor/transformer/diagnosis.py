@@ -1,4 +1,4 @@
-"""Diagnostic steps after the measured ones: where time goes, what holds memory, which attention kernel runs.
+"""Diagnostic steps after the measured ones: time by part, memory by part, the attention kernel that runs.
 
 They are slower, and some of them larger: windows and ALiBi take a dense mask where operators are recorded. One that
 fails must not cost what was measured before. A run of one rank goes on without what that step would have found. Of
@@ -44,7 +44,7 @@ from executor.run_config import RunConfig
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
 """Note of a report that was kept before them."""
 MEMORY_LEFT_OUT = "the step that tells memory did not come to its end: memory is left out"
-"""Note of one that was kept between those that tell parts and this one."""
+"""Note of a report that was saved after time by part was measured and before memory was."""
 _Result = TypeVar("_Result")
 
 
@@ -55,10 +55,10 @@ class Diagnosis:
     steps: Sequence[StepSpans] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
     passes: Sequence[WorkSpan] = ()
-    """Of the typical step."""
+    """Passes of the typical step."""
     memory: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
-    """Most in host memory, of what the layout has there."""
+    """Peak bytes in host memory that the layout keeps there."""
     notes: tuple[str, ...] = ()
 
 
@@ -101,7 +101,7 @@ def run_diagnostic_steps(
 
 
 def _stop_requested(measurement: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
-    """Whether a stop was requested on any rank, known on every rank; adds a note on what is left out."""
+    """Whether any rank was asked to stop, known on every rank; adds a note on what is left out."""
     (is_requested,) = any_rank(engine.device, stop())
     notes += [f"asked to stop after the last step: {measurement} not measured"] * is_requested
     return is_requested

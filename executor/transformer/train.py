@@ -75,7 +75,7 @@ class TransformerState:
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the engine."""
         return self.engine.device
 
     def contents(self) -> Contents:
@@ -98,7 +98,7 @@ class TransformerState:
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
-        """Copies that were not saved are loaded from what they are copies of, as a tied head from the embedding."""
+        """Originals from which copies that were not saved are loaded, such as the embedding for a tied head."""
         split = [name.partition(".") for name in contents]
         tied = self.engine.plan.model.tied_embeddings
         return {f"{kind}.{name}": f"{kind}.{original(name, tied=tied)}" for kind, _, name in split}
@@ -116,7 +116,7 @@ class TransformerState:
         self.engine.spread()
 
     def reads_once(self, rate: float) -> bool:
-        """Whether the plan's links are faster than the storage, of which each rank reads `rate` bytes/s."""
+        """Whether the plan's links are faster than the storage, which each rank reads at `rate` bytes/s."""
         plan = self.engine.plan
         resume = resume_of(plan.question, plan.layout, checkpoint_bytes(plan.question))
         return resume.reads_once(rate * plan.layout.num_gpus)
@@ -154,12 +154,12 @@ _UNCOMPILED = (
 
 @dataclass(slots=True)
 class TrainedTransformer(Trained):
-    """An engine and what it trains on."""
+    """An engine and its batches."""
 
     engine: Engine
     batches: SharedBatches
     values: Values | None = None
-    """What the weights begin with; None: with what is drawn."""
+    """Values of the weights before training; None draws them."""
     starting_peak: AllocatorPeak | None = None
     """Before the first measured step."""
 

@@ -58,7 +58,7 @@ class TransformerTraining(Training[Plan]):
 
 
 def require_trainable(plan: Plan, *, byte_text: bool) -> None:
-    """Raise InputError where the executor cannot train the plan, or hosts do not hold what it offloads."""
+    """Raise InputError if the executor cannot train the plan, or if hosts cannot hold what it offloads."""
     require_runnable(plan.question, plan.layout)
     require_offload_room(plan.question, plan.layout)
     if byte_text and plan.model.vocab_size < _BYTE_VOCABULARY:

@@ -1,1 +1,1 @@
-"""What mixes the tokens of a sequence: attention with its kernels and positions, recurrences, pieces of a sequence."""
+"""Mixers of a sequence's tokens: attention with its kernels and positions, recurrences, parts of a sequence."""

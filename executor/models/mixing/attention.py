@@ -89,7 +89,7 @@ def kernel_for(inputs: AttentionInputs) -> Kernel:
 
 
 def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
-    """(Q, S) zero where the last query sees the last key and each one before it one less, else minus infinity."""
+    """Causal bias (Q, S): zero where a query sees a key, else minus infinity; the last query sees the last key."""
     hidden = torch.ones(queries, keys, dtype=torch.bool, device=like.device).triu(keys - queries + 1)
     return torch.zeros(queries, keys, dtype=like.dtype, device=like.device).masked_fill_(hidden, -torch.inf)
 
@@ -167,7 +167,7 @@ class WrittenOut:
     def gradients(
         self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Those, and (B, H, Q, S) that of the biased scores, in fp32."""
+        """Gradients of query, key and value, and of the biased scores (B, H, Q, S) in fp32."""
         query, key, value, *_ = inputs
         groups = query.shape[1] // key.shape[1]
         weights = _scores(inputs).sub_(lse_BHQ[..., None]).exp_()
@@ -205,13 +205,13 @@ class Distances(nn.Module):
         self.weight = nn.Parameter(torch.empty(spec.stacks.position_buckets, spec.num_heads))
 
     def forward(self) -> Tensor:
-        """(N, H) those of this rank's heads."""
+        """Table of this rank's heads, (N, H)."""
         return local(self.weight)
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Which bucket a query and a key fall into."""
+    """Buckets of distances between queries and keys."""
 
     stacks: Stacks
     both_ways: bool
@@ -229,7 +229,7 @@ class Buckets:
         return buckets + count * (behind > 0) if self.both_ways else buckets
 
     def bias(self, table_NH: Tensor, queries: int, keys: int) -> Tensor:
-        """(1, H, Q, S) what is added to scores."""
+        """Bias (1, H, Q, S) of scores by the bucket of each distance."""
         bias_HQS = table_NH[self.of(queries, keys, table_NH.device)].permute(2, 0, 1)
         if not self.both_ways:
             hidden = torch.ones(queries, keys, dtype=torch.bool, device=table_NH.device).triu(1)
@@ -237,7 +237,7 @@ class Buckets:
         return bias_HQS.contiguous().unsqueeze(0)
 
     def summed(self, gradient_BHQS: Tensor, like_NH: Tensor) -> Tensor:
-        """(N, H) the gradient of a table, of that of biased scores."""
+        """Gradient (N, H) of a table: the gradient of biased scores, summed by bucket."""
         of_pair = self.of(gradient_BHQS.shape[2], gradient_BHQS.shape[3], gradient_BHQS.device).flatten()
         total_HN = gradient_BHQS.new_zeros(gradient_BHQS.shape[1], len(like_NH))
         total_HN.index_add_(1, of_pair, gradient_BHQS.sum(0).flatten(1))

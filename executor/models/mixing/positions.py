@@ -52,9 +52,9 @@ class Visibility:
     window: int | None = None
     """Keys that a query sees, itself included; None: all."""
     chunked: bool = False
-    """Instead, those of its own chunk of so many tokens."""
+    """Whether a query sees its own chunk of `window` tokens instead of the last `window`."""
     slopes: int = 0
-    """Heads that ALiBi spreads its slopes over, those of the whole model (Press et al. 2021); 0: no ALiBi."""
+    """Number of heads of the full model over which ALiBi spreads its slopes (Press et al. 2021); 0: no ALiBi."""
     first_head: int = 0
     """The first of the heads at hand, among all of the model."""
 
@@ -134,7 +134,7 @@ class Turning:
 
     base: float = Rotary().base
     dim: int | None = None
-    """How many of a head's numbers, the first ones; None: all."""
+    """Number of a head's dimensions that are turned, the first ones; None turns all."""
     scaling: RotaryScaling | None = None
 
 
@@ -165,7 +165,8 @@ class Turns:
         return torch.cat(halves if unturned is None else [*halves, unturned], dim=-1)
 
     def _tables(self, like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Tensor]:
-        """(S, K/2) each; the last ones again while nothing changes. A compiled block fuses their making instead."""
+        """Cosines and sines, (S, K/2) each, cached while positions and type stay the same. A compiled block fuses their
+        making instead."""
         if torch.compiler.is_compiling():
             return _tables(like, places, turning)
         key = (places, like.shape[-1], like.dtype, like.device)
@@ -246,7 +247,7 @@ Kernel = Callable[..., Any]
 _NARROWEST = 16
 """Heads of fewer numbers are none of its kernels' business."""
 _DEVICES = ("cuda",)
-"""That have its kernels, both passes of them."""
+"""Devices on which FlexAttention has kernels for both passes."""
 
 
 def suits_flex(query_BHSK: Tensor) -> bool:
@@ -255,7 +256,7 @@ def suits_flex(query_BHSK: Tensor) -> bool:
 
 
 def fits_flex(device: torch.device, width: int) -> bool:
-    """Whether it has kernels for heads of this width there."""
+    """Whether FlexAttention has kernels for heads of this width on a device."""
     return device.type in _DEVICES and width >= _NARROWEST
 
 
@@ -296,7 +297,7 @@ def _compiled_flex() -> Kernel:
 
 
 def _how(visible: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
-    """Which blocks to look at, and what to do with the scores of those."""
+    """Arguments of FlexAttention: the mask of blocks, and the function that biases scores."""
     _, heads, tokens, _ = query_BHSK.shape
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

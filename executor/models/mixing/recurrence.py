@@ -34,7 +34,7 @@ from cost_models.specs.transformer import Recurrence, TransformerSpec
 
 
 def recomputed(run: Callable[..., Tensor], **inputs: Tensor) -> Tensor:
-    """What `run` makes of tensors; for its backward pass these are kept, and it runs again."""
+    """Call `run` on tensors; only these are kept for the backward pass, which calls it again."""
     output: Tensor = _Recomputed.apply(run, tuple(inputs), *inputs.values())  # type: ignore[no-untyped-call]
     return output
 
@@ -129,7 +129,7 @@ class HeadsTraded(Protocol):
 
     @property
     def part(self) -> int:
-        """Which of them this is."""
+        """Index of this rank among those that split the heads."""
 
     def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
         """(B, S / parts, U, W) each → (B, S, U / parts, W)."""
@@ -206,7 +206,7 @@ class GatedNorm(nn.Module):
 
 
 def part_here(parameter: Tensor) -> Tensor:
-    """This rank's part of a parameter; the gradient of one that is whole on all is summed over them."""
+    """This rank's part of a parameter; gradients of unsplit parameters are summed over the ranks."""
     if not isinstance(parameter, DTensor):
         return parameter
     placements = [Partial() if one.is_replicate() else one for one in parameter.placements]
@@ -257,7 +257,8 @@ def scanned(
     strength_BSH: Tensor | None,
     chunk: int,
 ) -> Tensor:
-    """Chunk by chunk, (B, S, H, P); logarithms of decays, W of them: one, or N; and strengths under the delta rule.
+    """Scan a sequence chunk by chunk, (B, S, H, P), with the logarithms of W decays (one, or N) and, under the delta
+    rule, strengths.
 
     With c the sums of a chunk's logarithms up to each token, D_ij = exp(c_i − c_j) for j ≤ i, and what tokens write, W:
 

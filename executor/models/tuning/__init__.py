@@ -1,1 +1,1 @@
-"""What fine-tuning puts in place of a matrix: adapters, fewer bits, frozen parts."""
+"""Replacements of matrices for fine-tuning: adapters, fewer bits, frozen parts."""

@@ -30,7 +30,7 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.models.transformer import Block, Transformer
 
 ENDING = "_adapter"
-"""Of a module's name: that of its matrix comes before."""
+"""Suffix of an adapter's module name, after its matrix's name."""
 MATRICES = {
     "attention.query": "q",
     "attention.key": "k",
@@ -67,7 +67,7 @@ class Adapter(nn.Module):
 
 
 def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
-    """Put them beside the matrices that the job names, in place."""
+    """Add adapters beside the matrices that the job names, in place."""
     targets = target_names(tuning)
     for block in part.blocks.values():
         modules = dict(block.named_modules())
@@ -117,7 +117,7 @@ class _BesideSplit(ParallelStyle):
 
 
 def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtype: torch.dtype) -> None:
-    """Leave what is trained of a slice of the model; all else gets the type of products, as it has no other."""
+    """Freeze all but the trained parameters of a slice, and cast frozen ones to the type of products."""
     frozen, still = frozen_parts(model, training), set()
     for name, parameter in part.named_parameters():
         if _is_frozen(name, frozen) if training.tuning is None else not is_adapter(name):

@@ -33,14 +33,14 @@ from executor.models.tuning.adapters import is_adapter
 _AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}
 """Elements made wide at a time: on a CPU what its cache holds."""
 _MAX_INT8 = 127.0
-"""Of an int8."""
+"""Largest value of an int8."""
 
 
 @cache
 @with_values
 def nf4_numbers() -> tuple[float, ...]:
-    """Quantiles of a normal distribution, as many on either side of 0 as 4 bits leave, over the largest (QLoRA,
-    section 3 and appendix E: the outermost are halfway between those of 15 and of 16 even steps)."""
+    """The 16 numbers of NF4: quantiles of a normal distribution on either side of 0, over the largest (QLoRA, section 3
+    and appendix E: the outermost are halfway between those of 15 and of 16 even steps)."""
     outer = 1 - (1 / 32 + 1 / 30) / 2
     negative, positive = (
         torch.special.ndtri(torch.linspace(outer, 0.5, n, dtype=torch.float64))[:-1] for n in (8, 9)
@@ -51,7 +51,7 @@ def nf4_numbers() -> tuple[float, ...]:
 @cache
 @with_values
 def dynamic_numbers() -> tuple[float, ...]:
-    """Of a byte: a sign, zeros that say the power of ten, and fractions that share out what is left of it evenly
+    """The 256 numbers of a dynamic byte: a sign, zeros that give the power of ten, and evenly spaced fractions
     (Dettmers 2016, 8-bit approximations, arXiv 1511.04561, section 2)."""
     powers = [10.0**power * _middles(1 << (power + 6)) for power in range(-6, 1)]
     positive = torch.cat(powers)
@@ -71,14 +71,14 @@ def nearest(values: Tensor, numbers: tuple[float, ...]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """How a matrix is kept, and which part of it a tensor rank has."""
+    """Storage of a quantised matrix, and the part of it on a tensor rank."""
 
     base: Base
     full_shape: tuple[int, int]
     """Rows and columns of the whole matrix."""
     row: int
     column: int
-    """Where the part begins."""
+    """First column of the part."""
     columns: int
 
     @property
@@ -88,11 +88,11 @@ class Part:
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Of the whole matrix: rows, and blocks of each."""
+        """Rows of the full matrix, and blocks of each row."""
         return self.full_shape[0], self.full_shape[1] // self.block
 
     def stored(self, rows: int) -> dict[str, Tensor]:
-        """Room for so many rows: codes, scales, and for nf4 what these were divided by, with their mean; in bytes."""
+        """Allocate codes and scales for `rows` rows, and for NF4 the divisors of scales with their mean; in bytes."""
         if self.base == "int8":
             return {"weight": _bytes(rows, self.columns, torch.int8), "scales": _bytes(rows, 4)}
         groups = -(-self.blocks[0] * self.blocks[1] // NF4_GROUP)
@@ -179,7 +179,7 @@ class QuantisedLinear(nn.Linear):
 
     @property
     def stored(self) -> list[nn.Parameter]:
-        """What is kept of the matrix."""
+        """Stored tensors of the matrix."""
         return [getattr(self, name) for name in ("weight", "scales", "groups") if hasattr(self, name)]
 
     def forward(self, input: Tensor) -> Tensor:
