@@ -1,8 +1,6 @@
 """Dates of a run, and the seconds of its start by part.
 
-Dates of a run that lie as far apart as they should, whoever sets the host's clock meanwhile.
-
-What the start of a run took, part by part, on rank 0.
+Dates lie as far apart as they should, whoever sets the host's clock meanwhile. The parts of a start, on rank 0:
 
 processes    from the launcher's call, or the start of this process, until it can join: torchrun, Python, torch
 groups       until all ranks have joined, and every group of the layout

@@ -1,14 +1,12 @@
 """The contract of an axis of parallelism on a rank, and the groups of ranks that hold the same parameters.
 
-The sequences of a step that this rank's replica trains on, and in how many microbatches.
+**Shares of the batch.** A replica trains on some sequences of a step, in microbatches. All replicas take equally many,
+unless whole replicas lie in pools of different GPUs: then as many as the plan's prices say. A microbatch's loss has the
+same weight on every replica, so that gradients add up to those of one process.
 
-All replicas take equally many, unless whole replicas lie in pools of different GPUs: then as many as the plan's prices
-say. A microbatch's loss has the same weight on every replica, so that gradients add up to those of one process.
-
-The contract of an axis on a rank: what it may change of the model, the update and a step.
-
-A rank knows its place, its meshes and its share of the batch. Each axis of `executor.engine` is made with that rank and
-called at the moments below, in the order in which they are listed; a method does nothing unless its axis overrides it.
+**The contract.** An axis may change the model, the update and a step. A rank knows its place, its meshes and its share
+of the batch. Each axis of `executor.engine` is made with that rank and called at the moments below, in the order in
+which they are listed; a method does nothing unless its axis overrides it.
 """
 
 from __future__ import annotations

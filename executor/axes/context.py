@@ -1,18 +1,17 @@
 """Context parallelism: ranks hold parts of each sequence and exchange keys and values, or heads.
 
-Attention in tiles, merged into rows over all keys; and the messages that carry keys and values between ranks.
-
-A tile is some queries with some keys. A message is one buffer of several tensors, which are views of it, so that what
-is computed into them is sent as it lies there.
+**Tiles and messages.** Attention is computed in tiles, merged into rows over all keys. A tile is some queries with some
+keys. A message is one buffer of several tensors, which are views of it, so that what is computed into them is sent as
+it lies there.
 
 Shape legend: c ranks, B batch, H query heads, G key/value heads, S tokens of this rank, K head width; queries, outputs
 and gradients are (B, H, S, K), keys and values (B, G, …, K), log-sum-exps (B, H, S).
 
-Scans of recurrences over context ranks: tokens are traded for heads, whichever way attention goes.
+**Recurrences.** For their scans tokens are traded for heads, whichever way attention goes.
 
 Shape legend: B batch, S tokens of a rank, U heads, or groups of them, W numbers of each.
 
-Context parallelism: which tokens of a sequence each rank has, and attention over those that others have.
+**Ways.**
 
     ring         keys and values go round while attention works on those that came before, and their gradients after
                  them; what each step finds is merged by its log-sum-exp (Liu et al. 2023)

@@ -1,8 +1,7 @@
 """Tensor parallelism with DTensor, with or without sequence parallelism, and a loss over the split vocabulary.
 
-Routed experts, latent attention and recurrences have parallel styles of their own (`executor.axes.tensor`).
-
-Parallel styles of modules that PyTorch's own do not split: what routes, makes latents or holds states; and rows.
+Routed experts, latent attention and recurrences, which PyTorch's parallel styles do not split, have styles of their
+own.
 
 Blocks that take one sequence at a time may treat its tokens as rows of a matrix, gathered and scattered along the first
 dim: torch's compiler then overlaps a collective with a matrix product (`overlap=tp`). Along the second dim it

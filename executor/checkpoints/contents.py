@@ -1,18 +1,16 @@
 """The contents of a checkpoint: which rank saves which part of a tensor, and whether what was read is what was saved.
 
-A rank's part of the training state: named tensors in boxes; and the plan of who writes and who reads which box.
-
-A box is axis-aligned and one run of memory. A share of a flat buffer cuts parameters anywhere, so its part of a matrix
-is the end of a row, whole rows and the beginning of a row: at most 2·dims − 1 boxes.
+**Boxes.** A rank's part of the state is named tensors in boxes. A box is axis-aligned and one run of memory. A share of
+a flat buffer cuts parameters anywhere, so its part of a matrix is the end of a row, whole rows and the beginning of a
+row: at most 2·dims − 1 boxes.
 
 Planners are those of `torch.distributed.checkpoint`, whose own know whole tensors and `DTensor`s only. Everything else
 is torch's: of replicas one rank writes, writes must cover every tensor without overlap, and reads intersect boxes,
 which is what resharding is. Of ranks that hold the same, each may read a part and send it to the others.
 
-Whether a checkpoint can be loaded whole: its files are what was written, pieces cover every tensor and lie in the
-files, and nothing that a run needs is missing.
-
-A manifest may have the right digest and still lie, where what wrote it was wrong or a person has edited it.
+**Checks.** A checkpoint can be loaded if its files are what was written, its pieces cover every tensor and lie in the
+files, and nothing that a run needs is missing. A manifest may have the right digest and still lie, where what wrote it
+was wrong or a person has edited it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Folders of checkpoints, and the manifest that says what a checkpoint holds.
 
-The folder of a run's checkpoints.
-
 step-00000040/                 complete: it got this name after everything in it was on the disk
 .partial-step-00000060/        being written, or left by a run that was killed; never read
 broken-step-00000050-0/        found broken when a run resumed, set aside for a person to look at
 
-The record of one checkpoint: what was trained how far, where every piece lies, and what each file must be.
-
-`manifest.json` holds it beside its own digest, so that a changed digit is noticed as well as a changed weight.
+`manifest.json` records what was trained how far, where every piece lies, and what each file must be, beside its own
+digest, so that a changed digit is noticed as well as a changed weight.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Batches of token sequences, read ahead of the steps that train on them.
 
-Batches one step ahead: a thread reads the next one and sends it to the device while a step runs.
-
-Ranks that work on the same sequences, those of tensor and context parallelism, have them read by one of them, which
-sends them to the others: MegaScale's readers, one for a host (Jiang et al. 2024, section 3.4), and Megatron's broadcast
+**Reading ahead.** A thread reads the next batch and sends it to the device while a step runs. Ranks that work on the
+same sequences, those of tensor and context parallelism, have them read by one of them, which sends them to the others:
+MegaScale's readers, one for a host (Jiang et al. 2024, section 3.4), and Megatron's broadcast
 (megatron/core/tensor_parallel/data.py). Stages between the ends of a pipeline read nothing.
 
-The batches of a run: from the built-in text, random tokens, or a token folder.
-
-A step's sequences follow from (seed, step) alone, so every layout sees the same ones in the same order, a run resumes
-at any step, and each data-parallel rank takes its slice of the global batch.
+**Order.** Tokens come from the built-in text, at random, or from a token folder. A step's sequences follow from (seed,
+step) alone, so every layout sees the same ones in the same order, a run resumes at any step, and each data-parallel
+rank takes its slice of the global batch.
 
 The shuffle has no memory: each position is computed apart from the others. A Feistel network is a bijection of 2^b
 numbers whatever its round function is (Luby & Rackoff 1988); numbers beyond the count are sent through again until they

@@ -1,12 +1,11 @@
 """Batches of clicks for recommender models: drawn at random, or read from Criteo's files.
 
-Clicks that are made up, with something in them to learn: what recommenders train on where no recording is at hand.
+**Drawn clicks** have something in them to learn. Samples of a step follow from (seed, step) alone, so every sharding
+sees the same ones in the same order and each rank takes its slice. Ids follow the accesses of their tables; every row
+has a hidden worth, and a sample is clicked the likelier the more its ids and dense features are worth. So a model
+learns the worth of the rows used most first.
 
-Samples of a step follow from (seed, step) alone, so every sharding sees the same ones in the same order and each rank
-takes its slice. Ids follow the accesses of their tables; every row has a hidden worth, and a sample is clicked the
-likelier the more its ids and dense features are worth. So a model learns the worth of the rows used most first.
-
-Recorded clicks: Criteo's text as it is published, and MLPerf's binary of it.
+**Recorded clicks** are Criteo's text as it is published, or MLPerf's binary of it.
 
 text     a line a sample: label, 13 whole numbers, 26 categories in hex, tabs between; a field may be empty
 binary   40 int32 a sample, little-endian: label, 13 whole numbers, 26 row numbers (`*.bin`)

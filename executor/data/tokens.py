@@ -1,12 +1,9 @@
 """Files of token IDs: how they are read, and how text is made into them.
 
-A token folder: `tokens.bin`, little-endian unsigned numbers in a row, their header `tokens.json`, a tokenizer.
-
-A folder appears under its name only when it is complete. `tokenizer.json` lies in it where it was made from byte pairs
+A token folder has `tokens.bin`, little-endian unsigned numbers in a row, their header `tokens.json`, and a tokenizer.
+It appears under its name only when it is complete. `tokenizer.json` lies in it where it was made from byte pairs
 (Sennrich et al. 2016) over bytes, so that every text has tokens. A kept tokenizer is read as a vocabulary and its
 merges, and built anew from these: the library, which would believe whatever else the file says, may end the process.
-
-Make a token folder from texts: byte by byte, or with byte pairs learnt from them.
 """
 
 from __future__ import annotations

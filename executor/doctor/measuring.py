@@ -5,9 +5,7 @@ Started as `python -m executor.doctor.measuring --rank 0 --world 2 --folder DIR 
 On a CPU the clock of work that a process does alone is its thread's, the fastest of every pass counts, and where
 something looks slow there are more passes, so that other load on the machine is not taken for slowness.
 
-How much an examination measures, and which pairs of ranks talk in which round.
-
-In a round every process has one partner at most.
+In a round of pairs every process has one partner at most.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Readings of an examined machine, judged against one another and against a plan.
 
-What the processes of an examination have measured: seconds of each check in several passes, and facts of hosts.
-
-Who is slower than the others, beyond noise: the judgement of an examination.
-
-A device or pair is slow where its time is more than a tenth and more than three noise widths above the median of its
-kind: devices of one name, pairs within a node or between nodes. The noise is the largest of three: how far the least
-pass is from its next ones in its kind (`Reading.noise`), how far it is in its own, and how far ordinary ones of its
-kind are from one another. A rank all of whose pairs are slow is named in their place.
+Readings are seconds of each check in several passes, and facts of hosts. A device or pair is slow where its time is
+more than a tenth and more than three noise widths above the median of its kind: devices of one name, pairs within a
+node or between nodes. The noise is the largest of three: how far the least pass is from its next ones in its kind
+(`Reading.noise`), how far it is in its own, and how far ordinary ones of its kind are from one another. A rank all of
+whose pairs are slow is named in their place.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
-"""Changes to every block before it trains: recompute in the backward pass, products in fp8, compilation.
+"""Changes to every block before it trains: recompute in the backward pass, and compilation.
 
-Activation recomputation by block: everything, or what mixes tokens alone.
+**Recompute** is of everything in a block, or of what mixes tokens alone.
 
-Products of the blocks in fp8: torchao's linear layers, and what tensor parallelism needs of them besides.
-
-Each row of an operand has a scale of its own, a power of two (torchao's recipe `rowwise`). Such a scale moves a row
-into the range of e4m3 without rounding anything, so a row's values do not depend on what lies in the other rows, and
-hardly on where a row is cut: only what is 2^-14 of the row's largest value and less is rounded otherwise. Tensor ranks
-therefore scale their own parts of a row, and no scale has to be agreed on.
-
-Importing this file imports torchao.
-
-Blocks through `torch.compile`, one by one: they are alike, so one graph serves all. And the loss in chunks.
+**Compilation.** Blocks go through `torch.compile` one by one: they are alike, so one graph serves all. And the loss in
+chunks.
 
 Over tensor ranks PyTorch (2.13) takes a tensor that is still in flight for a constant where a graph reads it, and loses
 its gradient silently (pytorch/pytorch#191113). Where a graph breaks, or has a checkpoint in it, meshes get among its
@@ -20,17 +12,13 @@ tensors, which it refuses. So over tensor ranks tensors are waited for before a 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper, checkpoint_wrapper
-from torch.distributed.tensor import DTensor
 
 from cost_models.axes.stages import policy_of_blocks
 from executor.axes.axis import Axis
@@ -38,7 +26,6 @@ from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.mixing.attention import Attention, LatentAttention
 from executor.models.mixing.positions import WholeSequence
-from executor.models.shards import Ways, product_of_shards
 from executor.models.transformer import Block, Transformer
 
 
@@ -63,66 +50,6 @@ class RecomputeAxis(Axis):
 
     def apply(self, part: Transformer, stage: int) -> None:
         recompute_activations(part, self.rank.layout.stage_recompute[stage])
-
-
-@contextmanager
-def _without_remarks() -> Iterator[None]:
-    """Silence torchao's warnings about kernels that it cannot load here and training does not use."""
-    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-with _without_remarks():
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-    from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
-
-RECIPE = "rowwise"
-
-
-def multiply_in_fp8(model: Transformer, *, emulate: bool) -> None:
-    """Replace every projection and dense MLP of the slice's blocks by fp8 layers, in place, before anything is split.
-
-    `emulate` rounds operands to fp8 and multiplies them in fp32, on any device.
-    """
-    config = replace(Float8LinearConfig.from_recipe_name(RECIPE), emulate=emulate)
-    for block in model.blocks.values():
-        convert_to_float8_training(block, config=config)
-        for module in block.modules():
-            if isinstance(module, Float8Linear):
-                module.__class__ = _LocalFloat8Linear
-
-
-class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
-    """An fp8 linear layer over this rank's shards; the result says how it is sharded.
-
-    DTensor would have the ranks agree on a scale for every row that is split over them.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """(…, in) → (…, out), split as input and weight leave it."""
-        if not isinstance(self.weight, DTensor):
-            out: Tensor = super().forward(input)
-            return out
-        weight = self.weight
-
-        def multiply(shard: Tensor, ways: Ways) -> Tensor:
-            product: Tensor = matmul_with_hp_or_float8_args.apply(
-                shard,
-                weight.to_local(grad_placements=[ways.weight_gradient]).t(),
-                self.linear_mm_config,
-                self.config,
-            )
-            return product
-
-        (placement,) = weight.placements
-        return product_of_shards(input, weight.device_mesh, placement, self.bias, multiply)
 
 
 def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any] | None = None) -> None:

@@ -253,7 +253,7 @@ class Engine(Rank):
             if self.plan.training.tuning is not None:
                 add_adapters(part, self.plan.training.tuning)
         if self.plan.training.precision == "fp8":
-            from executor.engine.blocks import multiply_in_fp8  # torchao is there where fp8 is asked for
+            from executor.engine.fp8 import multiply_in_fp8  # torchao is there where fp8 is asked for
 
             multiply_in_fp8(part, emulate=self.options.emulate_fp8)
         for axis in self.axes:

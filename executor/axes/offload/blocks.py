@@ -1,7 +1,5 @@
 """Blocks with weights and optimizer states in host memory, and the window of blocks on the GPU.
 
-A block with states, weights or gradients off the device: its buffers or shards, and where it is updated.
-
 ZeRO-0 and 1, on flat buffers:
     states     gradients add up and are averaged on the device and go down once a step; the CPU updates, weights come up
     parked     the optimizer's states come up for an update on the device, and go down again
@@ -15,9 +13,8 @@ ZeRO-2 and 3, on the shards of `fully_shard`:
 The order of moves is data (`cost_models.axes.offload.residency`). Without clipping the CPU updates a block as soon as
 its last gradient is there, while others are in their backward pass.
 
-Streamed blocks, whose weights are on the device for their passes only; and the window that moves them.
-
-The window carries out a list of moves (`cost_models.axes.offload.residency`) around the passes of a rank's blocks.
+**Streamed blocks** have weights on the device for their passes only. The window that moves them carries out a list of
+moves (`cost_models.axes.offload.residency`) around the passes of a rank's blocks.
 """
 
 from __future__ import annotations

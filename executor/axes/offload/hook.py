@@ -1,12 +1,9 @@
 """Offload of a model as its layout says: blocks, optimizer states and activations.
 
-Activations that blocks keep for their backward pass, in host memory until then.
-
-Whole storages go down once a block, whatever views of them autograd saves, and come back before the backward pass of
-the block, as the block after it runs its own: those of two blocks are on the device at a time. Parameters stay where
-they are. Where a block recomputes, what it keeps is its input.
-
-Offload on one rank: the link to host memory, where each block lives, and the objects that move and update it.
+**Activations** that a block keeps for its backward pass lie in host memory until then. Whole storages go down once a
+block, whatever views of them autograd saves, and come back before the backward pass of the block, as the block after it
+runs its own: those of two blocks are on the device at a time. Parameters stay where they are. Where a block recomputes,
+what it keeps is its input.
 """
 
 from __future__ import annotations

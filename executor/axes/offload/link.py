@@ -1,15 +1,12 @@
 """Copies between a GPU, host memory and a drive, beside the computation.
 
-Copies between the device and host memory, beside compute; and the host memory that they use.
+**Host memory.** On a GPU host memory is pinned and each direction has a stream; on a CPU, whose memory is both, copies
+are plain. Copies of what lies in pageable memory pass through two staging buffers, so that one is filled while the
+other is used.
 
-On a GPU host memory is pinned and each direction has a stream; on a CPU, whose memory is both, copies are plain. Copies
-of what lies in pageable memory pass through two staging buffers, so that one is filled while the other is used.
-
-A rank's part of the host's drive: one file, in which optimizer states lie between updates.
-
-The file has no name once it is open, so nothing is left behind however a run ends; what another run needs is in
-checkpoints. Its room is allocated when states are placed there. Reads and writes are plain calls, whose errors are
-reported.
+**Drive.** A rank has one file there, in which optimizer states lie between updates. It has no name once it is open, so
+nothing is left behind however a run ends; what another run needs is in checkpoints. Its room is allocated when states
+are placed there. Reads and writes are plain calls, whose errors are reported.
 
 A chunk is read, updated and written while the next is read and the one before is written (Rajbhandari et al. 2021,
 ZeRO-Infinity, section 5.1.2). An update works on each number alone, and chunks are whole vectors, so the bits are those

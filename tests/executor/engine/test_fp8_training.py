@@ -2,7 +2,7 @@
 
 Products in fp8 are emulated here: operands are rounded as on a GPU and multiplied in fp32. The rest of the model runs
 in fp32, not in bf16 as it would, so that layouts can be compared. A scale is a power of two, hence an operand is
-rounded alike wherever its row is cut (executor/engine/blocks.py). What is left is rounding of fp32, 2^-23: an operand
+rounded alike wherever its row is cut (executor/engine/fp8.py). What is left is rounding of fp32, 2^-23: an operand
 that lies that close to a middle between two numbers of e4m3, which are 2^-3 apart, goes the other way, one of about
 2^20. A step here rounds about 2^21 operands, so a few of them change, by an eighth at most, each one of 64 and more
 that a sum has: the loss may move by 1e-4 of itself and the norm of the gradient by 1e-3. Rounding to fp8 itself moves
@@ -178,7 +178,7 @@ def slice_of(model: dict[str, Any], dtype: torch.dtype) -> Any:
 
 @pytest.mark.parametrize("model", [BIASED, NARROW], ids=list(MODELS))
 def test_the_matrices_of_the_blocks_and_no_others(model: dict[str, Any]) -> None:
-    from executor.engine.blocks import Float8Linear, multiply_in_fp8
+    from executor.engine.fp8 import Float8Linear, multiply_in_fp8
 
     made = slice_of(model, torch.bfloat16)
     matrices = {name for name, module in made.named_modules() if isinstance(module, nn.Linear)}
@@ -192,7 +192,7 @@ def test_the_matrices_of_the_blocks_and_no_others(model: dict[str, Any]) -> None
 
 def test_a_block_keeps_what_it_keeps_in_bf16() -> None:
     """The same bytes for the backward pass: inputs in 16 bits, no operands in fp8."""
-    from executor.engine.blocks import multiply_in_fp8
+    from executor.engine.fp8 import multiply_in_fp8
 
     kept = {}
     for precision in ("bf16", "fp8"):
