@@ -1,11 +1,10 @@
 """Bags of embedding rows, and the cache of rows in device memory.
 
-Ids of samples as they are looked up: values in bags, of which each becomes one vector.
+**Bags.** Ids of samples are looked up in bags, each of which becomes one vector. A table whose vectors are added up or
+averaged has one bag a sample. With `concat` each place of a sample is a bag of its own, empty where the sample has
+fewer ids, so that a lookup is a sum over bags whatever the combiner.
 
-A table whose vectors are added up or averaged has one bag a sample. With `concat` each place of a sample is a bag of
-its own, empty where the sample has fewer ids, so that a lookup is a sum over bags whatever the combiner.
-
-Caches of a table's rows on the device while serving: the rows used most for good, or sets of ways.
+**Caches.** While serving, some of a table's rows are on the device.
 
     HottestRows    rows that were chosen beforehand: the first of a table, or any, found by bisection
     CachedSets     a row may lie in the ways of one set; the way used longest ago (`lru`), or least often (`lfu`), makes

@@ -1,9 +1,6 @@
 """All tables of a model over all ranks, each sharded in its own way: whole, by rows, by columns, copied.
 
-Copies: every rank has all rows and looks its own samples up; gradients of the rows used travel in an all-gather,
-and each rank adds them up, where they are many a piece after another.
-
-Ways to shard a table over ranks: the slices of each, and how vectors and gradients travel.
+**Ways to shard a table**, and how vectors and gradients travel:
 
     whole    each table on one rank; ids go there, vectors come back in an all-to-all, uneven where tables are
     columns  each rank has some columns of every row and gets all ids; vectors travel as those of whole tables, in the
@@ -13,15 +10,16 @@ Ways to shard a table over ranks: the slices of each, and how vectors and gradie
              gradients in an all-gather
     nodes    rows inside a node, tables whole between nodes: partial sums are added in the node that has the table, over
              its fast links, and travel between nodes in an all-to-all among ranks of the same place in their nodes
+    copies   every rank has all rows and looks its own samples up; gradients of the rows used travel in an all-gather, and
+             each rank adds them up, a piece after another where they are many
 
-So one exchange serves all. Copies, which every rank has, are in `executor.embeddings.collection`.
+So one exchange serves all but copies.
 
-From a sharding to the slices of all tables, the same list on every rank.
+**Slices** of all tables are the same list on every rank. Hot rows, the first of a table, are copied on every rank; the
+rest is sharded as its option says. A sum over a bag is the sum over its hot ids and the one over its others, so both
+parts are tables of their own.
 
-Hot rows, the first of a table, are copied on every rank; the rest is sharded as its option says. A sum over a bag is
-the sum over its hot ids and the one over its others, so both parts are tables of their own.
-
-All tables of a recommender as this rank holds them, stage by stage of a step.
+**Stages of a step:**
 
     index exchange → lookup → forward exchange → (dense network) → backward exchange → update
 

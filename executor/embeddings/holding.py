@@ -1,22 +1,20 @@
 """The tables that a rank holds: keys of their rows, their memory, their updates.
 
-Hashed keys: ids of any size, each of which gets the next free row of its slice when it is first trained on.
-
+**Hashed keys** are ids of any size, each of which gets the next free row of its slice when it is first trained on.
 A hash table with open addressing (linear probing) has key and row of each, 8 B each, in so many entries that half of
 them stay empty: 32 B a row. Everything is done for all keys of a batch at once, in an order that follows from the keys
 and what was there, so every rank and every device that sees the same keys gives them the same rows.
 
-Optimizers of embedding rows: they touch only the rows that a batch uses.
+**Optimizers** touch only the rows that a batch uses:
 
 sgd              w ← w − η·g
 adagrad          s ← s + g²          w ← w − η·g / (√s + ε)
 rowwise-adagrad  s ← s + mean(g²)    one s a row (Gupta et al. 2014)
 adam             moments of the rows used only; their correction counts all steps (Kingma & Ba 2015)
 
-A slice of a table on a rank: rows and optimizer states on the device, in host memory, or on both.
-
-Rows in host memory that a batch uses come up for the lookup, their gradients go down for the update. On a CPU device
-and host memory are the same; they are kept and counted apart, as on a GPU.
+**Slices** have rows and optimizer states on the device, in host memory, or on both. Rows in host memory that a batch
+uses come up for the lookup, their gradients go down for the update. On a CPU device and host memory are the same; they
+are kept and counted apart, as on a GPU.
 
 Initial rows follow from seed, table, row and column alone, so every sharding starts from the same tables: uniform
 within ±1/√rows, as in the reference implementation of DLRM. Each element is a hash of its place (`executor.draws`), so

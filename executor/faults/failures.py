@@ -1,10 +1,7 @@
 """Failures of ranks, as files that the launcher reads and tells of in words.
 
-A disk without room for what a run writes beside its checkpoints, and what a run can go on from.
-
-Failures of ranks: written by the rank, read by its launcher, and worded for people.
-
-A `final` failure would happen again: the run is not started again for it.
+A rank writes its failure, its launcher reads it and words it for people. A `final` failure would happen again: the run
+is not started again for it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Writer of a model, or of its adapters alone, in the layout of Hugging Face files.
 
-Where adapters of ours lie in a folder as peft has it, and the config beside them.
-
-Writes a model as a folder of Hugging Face has it: every rank its own bytes into files that all of them share.
-
-The first rank lays out the files and reserves their room; when all have written, they get their names. Nothing that is
-in the folder is changed before.
+Adapters are written as peft lays them out. Every rank writes its own bytes into files that all of them share. The first
+rank lays out the files and reserves their room; when all have written, they get their names. Nothing that is in the
+folder is changed before.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """Run a plan here: check plan and host, start torchrun on one node or several, follow its progress, read its report.
 
-Several nodes of one run: how their torchruns meet, which ranks each of them started, and who is still there.
+**Several nodes.** Launchers do not know of one another. Each gives its ranks a token, which these put into their signs
+in the folder that all nodes see; so a launcher knows that what lies there is of this run, which ranks are its own, and
+which are of launchers that answered when the run failed.
 
-Launchers do not know of one another. Each gives its ranks a token, which these put into their signs in the folder that
-all nodes see; so a launcher knows that what lies there is of this run, which ranks are its own, and which are of
-launchers that answered when the run failed.
-
-Follows a run from its launcher: hands on steps and notes, sees that it must end, and passes a wish to stop on.
-
-Start a plan's ranks here with torchrun, follow them to their end, and say why they failed.
-
-Run a plan here: check plan and host, start torchrun, follow its progress, read its report.
+**Following.** The launcher hands on steps and notes, sees when the run must end, and says why ranks failed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """How ranks meet, and how nodes that come back after a failure are checked before they train on.
 
-Ranks meet: the store on loopback, the check that all were given the same job, the owners of the run's folder.
+**Owners of a run's folder.** A start may fail before its ranks meet, and then the folder still holds an earlier run. So
+ranks that clear the folder write down who started them: its owners. Ranks that are started again go on with the files
+there only where one of them has an owner among these; the others may be on another node, in the place of a lost one.
 
-A start may fail before its ranks meet, and then the folder still holds an earlier run. So ranks that clear the folder
-write down who started them: its owners. Ranks that are started again go on with the files there only where one of them
-has an owner among these; the others may be on another node, in the place of a lost one.
-
-Nodes that come back after a failure: what they give back is checked before they train on.
-
-A node that fails twice is left out: its launcher ends, and the others wait for another node to take its place. A node
-is known by its launcher; one whose host failed twice is not let in again.
+**Returning nodes.** A node that fails twice is left out: its launcher ends, and the others wait for another node to
+take its place. A node is known by its launcher; one whose host failed twice is not let in again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Reports of runs: what those of all families hold, and the account of saves, failures and restarts.
 
-What saves and failures took of a run's time, read from its running record.
-
-The record's lines partition the time from the first step to the last: a step's line ends a step, a save's line ends
-what training waited for, a restart's line ends the time from the last sign of life until training goes on. What was
-begun after the last line and before that sign was lost, as were steps that were trained again.
-
-Reports of runs: the fields and files that all families of models have.
+**Operations.** What saves and failures took of a run's time is read from its running record, whose lines partition the
+time from the first step to the last: a step's line ends a step, a save's line ends what training waited for, a
+restart's line ends the time from the last sign of life until training goes on. What was begun after the last line and
+before that sign was lost, as were steps that were trained again.
 """
 
 from __future__ import annotations

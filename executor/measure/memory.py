@@ -1,12 +1,10 @@
 """Peak memory of a rank by part, from the storages of its tensors and the allocator.
 
-Count the bytes of every storage alive on this rank, by part, and keep the set that was largest.
+**Tracking.** An allocator only knows a total, and on a CPU there is no allocator to ask. This mode sees every
+operator's outputs, forgets a storage when it dies or is resized, and so knows at each moment what is held. It slows a
+step down, so memory is measured in a step of its own.
 
-An allocator only knows a total, and on a CPU there is no allocator to ask. This mode sees every operator's outputs,
-forgets a storage when it dies or is resized, and so knows at each moment what is held. It slows a step down, so memory
-is measured in a step of its own.
-
-Memory of this rank by part: its peak in one training step, what it holds, and what it held when memory ran out.
+**Parts:**
 
 weights      parameters as they lie between steps, and their gathered copies under ZeRO
 gradients    what autograd accumulated, until the optimizer has used it

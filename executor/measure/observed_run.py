@@ -1,8 +1,7 @@
 """Runs that another trainer did, as reports beside a plan.
 
-A run report → the measured quantities that calibration fits, and the machine they are from.
-
-The report of a run that another trainer made, from its log and its traces: what `run` writes of its own.
+A run's report gives the measured quantities that calibration fits, and the machine they are from. The log and the
+traces of another trainer's run give the report that `run` writes of its own.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Time of a step by part: spans of the step, kernels of the profiler, and the trace file of both.
 
-Records every pass and every wait of this rank in a step, on a clock that all ranks start together.
+**Spans** of passes and waits are on a clock that all ranks start together. All ranks leave a barrier, and that moment
+is zero on each of them: clocks of different hosts need not agree, and spans of different ranks are as far off as ranks
+left it apart. Watching slows a step down a little.
 
-All ranks leave a barrier, and that moment is zero on each of them: clocks of different hosts need not agree, and spans
-of different ranks are as far off as ranks left it apart. Watching slows a step down a little.
+**Trace.** A Chrome trace (Perfetto, chrome://tracing) has one step, predicted and measured, of every rank. A process of
+the trace is a rank of the run; its lanes are the predicted step of its pipeline rank, the passes it ran and its update,
+and what it waited for meanwhile. Where blocks live in host memory, lanes of the link and the CPU follow, each as
+predicted and as measured. All start at zero.
 
-A Chrome trace of one step, predicted and measured under one another on every rank (Perfetto, chrome://tracing).
-
-A process of the trace is a rank of the run; its lanes are the predicted step of its pipeline rank, the passes it ran
-and its update, and what it waited for meanwhile. Where blocks live in host memory, lanes of the link and the CPU
-follow, each as predicted and as measured. All start at zero.
-
-Splits one recorded step of each rank into parts that add up to the step, which ends with its slowest rank.
+**Parts** add up to the step, which ends with its slowest rank:
 
 compute    operators of forward and backward
 host       what drives them: Python, autograd, dispatch; on a GPU also when nothing is queued

@@ -1,8 +1,6 @@
 """Calibration of this machine: worker processes that time microbenchmarks, and the profile fitted to them.
 
-Processes that measure this machine side by side: started, followed, ended; each writes its result to a file.
-
-Measure this machine: processes time the microbenchmarks side by side, a fit makes a profile of it.
+Processes measure side by side, and each writes its result to a file.
 """
 
 from __future__ import annotations

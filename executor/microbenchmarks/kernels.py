@@ -1,14 +1,12 @@
 """Microbenchmarks of kernels: products, attention, embedding tables.
 
-Times the kernels of a transformer: GEMMs, attention cores, element-wise operators, memory copies, the optimizer.
+**Transformers:** GEMMs, attention cores, element-wise operators, memory copies, the optimizer.
 
 Shape legend: m rows (tokens), n columns out, k inner; B sequences, H heads, S sequence, K head width.
 
-Times what tables of recommenders ask of a device: lookups by row and pooling, sums of gradients, optimizers; and
-lookups through the caches that serve.
-
-They are those of `executor.embeddings`, on tables beyond all caches whose rows are met in random order. So many ids at
-once that launches hardly count: a step's are priced by the operation.
+**Embedding tables:** lookups by row and pooling, sums of gradients, optimizers, and lookups through the caches that
+serve. They are those of `executor.embeddings`, on tables beyond all caches whose rows are met in random order. So many
+ids at once that launches hardly count: a step's are priced by the operation.
 """
 
 from __future__ import annotations

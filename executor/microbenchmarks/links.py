@@ -1,21 +1,18 @@
 """Microbenchmarks of links and the host: collectives, host work, copies to host memory and drive.
 
-Collectives between processes over message and group sizes; `size` is the full tensor's bytes.
+**Collectives** are timed over message and group sizes; `size` is the full tensor's bytes. On a CPU each comes behind
+products, as in a step: gloo's threads sleep until then, have lost their caches to them, and wait for a core at every
+hop, which they do not where collectives follow one another.
 
-On a CPU each comes behind products, as in a step: gloo's threads sleep until then, have lost their caches to them, and
-wait for a core at every hop, which they do not where collectives follow one another.
+**Host time** of the executor (modules, dispatch, autograd, DTensor, hooks) is that of models so small that nothing else
+counts. What a block adds to a step is the slope over models of more and more blocks; the rest of such a step is told by
+none. Everything a training step does is in it: gradients added to the flat buffers, the parts of a split model that are
+sent, shards that are gathered.
 
-Host time of the executor on models so small that nothing else counts: modules, dispatch, autograd, DTensor, hooks.
-
-What a block adds to a step is the slope over models of more and more blocks; the rest of such a step is told by none.
-Everything a training step does is in it: gradients added to the flat buffers, the parts of a split model that are sent,
-shards that are gathered.
-
-Times what offload asks of a host: the CPU's updates, copies each way, and what of an update hides behind passes.
-
-Updates are those of `executor.axes.offload`: a fused AdamW over the one flat buffer of a block, with as many threads as
-a rank has. Copies go through its `HostLink`: pinned and in streams on a GPU, within memory on a CPU, which makes them
-one after the other itself. Both are measured on several processes at once, which share the host.
+**Offload** asks a host for updates, copies each way, and updates behind passes. Updates are those of
+`executor.axes.offload`: a fused AdamW over the one flat buffer of a block, with as many threads as a rank has. Copies
+go through its `HostLink`: pinned and in streams on a GPU, within memory on a CPU, which makes them one after the other
+itself. Both are measured on several processes at once, which share the host.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Repeated timings of small operations, and the sizes at which they are timed.
 
-The sizes to measure: those of a small model on a CPU, of a large one on a GPU.
-
-Time a callable on a CPU or a CUDA device: warm up, repeat within a budget, keep median and fastest.
-
-Operands stay as cold as in a model: several copies of a call run in turn, their results kept for a round. A call
-repeated on one set of operands finds them in the first cache, which no layer of a model does; on a CPU that flatters
-matrix products by 5 to 10 %.
+Sizes are those of a small model on a CPU and of a large one on a GPU. Calls are warmed up and repeated within a budget;
+median and fastest are kept. Operands stay as cold as in a model: several copies of a call run in turn, their results
+kept for a round. A call repeated on one set of operands finds them in the first cache, which no layer of a model does;
+on a CPU that flatters matrix products by 5 to 10 %.
 """
 
 from __future__ import annotations

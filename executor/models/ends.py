@@ -1,17 +1,12 @@
 """Ends of a model: embedding, head, and the loss in chunks.
 
-Cross-entropy of the output layer without all of its logits at once: some tokens at a time.
+**Loss in chunks.** The cross-entropy of the output layer takes some tokens at a time. A chunk's logits become
+probabilities, these the gradient of its logits, and that is multiplied into the gradients of its hidden states and of
+the output matrix before the next chunk's are made: nothing of the size of the logits is left for the backward pass,
+which only scales, and no product is run twice. So do Liger-Kernel and torch 2.13's `linear_cross_entropy`; why this is
+neither: docs/decisions/0015-the-loss-in-chunks.md.
 
-A chunk's logits become probabilities, these the gradient of its logits, and that is multiplied into the gradients of
-its hidden states and of the output matrix before the next chunk's are made: nothing of the size of the logits is left
-for the backward pass, which only scales, and no product is run twice. So do Liger-Kernel and torch 2.13's
-`linear_cross_entropy`; why this is neither: docs/decisions/0015-the-loss-in-chunks.md.
-
-Shape legend: T tokens, D model, V vocabulary, C tokens of a chunk.
-
-What lies before the blocks and behind them: embedded tokens, positions and types, an encoder's transform, norms.
-
-Shape legend: B batch, S sequence, D model.
+Shape legend: B batch, S sequence, T tokens, D model, V vocabulary, C tokens of a chunk.
 """
 
 from __future__ import annotations

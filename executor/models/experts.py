@@ -10,10 +10,7 @@ taken sequence by sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17), so that it i
 
 It is no part of the reported loss; its gradient joins the backward pass where the mixture is.
 
-Top-k routing: the experts of a token and their weights, from its router's scores.
-
-Shape legend: B batch, S this rank's tokens of a sequence, E experts, K experts a token, G groups of M experts, C groups
-that a token chooses.
+Routing takes the top k of a router's scores; there G are groups of M experts, and C groups that a token chooses.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """A transformer of blocks between embedding and head, with the towers of other modalities.
 
-A vision tower before a decoder: patches of images go through blocks of their own, and what these return stands at
-the first places of the decoder's sequence (LLaVA: Liu et al. 2023, arXiv 2304.08485).
+**Towers.** Patches of images go through a vision tower's blocks, and what these return stands at the first places of
+the decoder's sequence (LLaVA: Liu et al. 2023, arXiv 2304.08485).
 
 Shape legend: B samples, N images of all samples, C channels, X rows and columns of pixels, P tokens of an image, E
 width of the tower, F features that an image gives the decoder, D width of the decoder, S sequence.
 
-The transformer of a `TransformerSpec`, or the slice of it that one pipeline stage holds.
-
-Under tensor parallelism H, G, F and V are this rank's share; the module reads them off its tensors. Blocks are named by
-their place in the whole model, so a parameter has one name in every layout. Initial weights depend on that name only,
-so every layout starts from the same model.
+**The model** is that of a `TransformerSpec`, or the slice of it that one pipeline stage holds. Under tensor parallelism
+H, G, F and V are this rank's share; the module reads them off its tensors. Blocks are named by their place in the whole
+model, so a parameter has one name in every layout. Initial weights depend on that name only, so every layout starts
+from the same model.
 
 Shape legend: B batch, S sequence, D model, H query heads, G key/value heads, K head width, F feed-forward, V
 vocabulary.

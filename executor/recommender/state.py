@@ -1,15 +1,13 @@
 """State of a recommender in checkpoints, for the same sharding or another.
 
-Rows of sharded tables in checkpoints, in an order that any sharding can read.
-
-Rows that ranks hold in turn are saved as blocks of consecutive rows. Of w slices of a part of a table slice ρ holds
-rows ρ, ρ + w, ρ + 2w, ...; block k is the k-th w-th of the part.
+**Order of rows.** Rows that ranks hold in turn are saved as blocks of consecutive rows. Of w slices of a part of a
+table slice ρ holds rows ρ, ρ + w, ρ + 2w, ...; block k is the k-th w-th of the part.
 
 Rows of hashed tables are saved with their keys. Slices of a part lie one after another in the tensors of the whole
 table, in the order of their residues, rows in the order in which their keys came; of a copy, which every rank fills in
 another order, by key. Rows without a key are zero.
 
-A recommender's training state in checkpoints: whole tables by their names, in boxes of any sharding.
+**Names.** Checkpoints have whole tables by their names, in boxes of any sharding:
 
 weights.tables.NAME    (rows, width)     momentum.tables.NAME   (rows, width), row-wise (rows,)
 exp_avg.tables.NAME    exp_avg_sq.tables.NAME                   updates.tables   how many there were

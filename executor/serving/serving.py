@@ -1,15 +1,12 @@
 """Serves the embedding tables of a recommender from caches in GPU memory: requests, tables, measured latency.
 
-Ids that are asked for, in batches: drawn by the law of each table, or of a file.
+**Requests** are drawn by the law of each table, or read from a file:
 
 {"users": 17, "items": [3, 99, 3]}      a line of JSON each: tables and their ids; a table without any is left out
 
-All tables of a plan on one device, as every GPU of the plan has them: a cache of each, host memory and drive below.
-
-Rows are drawn as a run draws them, or are those of a run's newest checkpoint. Those of the drive lie in a file that is
-mapped into memory: what was read lately may come from the operating system's cache of it.
-
-Lookups answered batch after batch on one device, and what was measured of them.
+**Tables** are on one device as on every GPU of the plan: a cache of each, host memory and drive below. Rows are drawn
+as a run draws them, or are those of a run's newest checkpoint. Those of the drive lie in a file that is mapped into
+memory: what was read lately may come from the operating system's cache of it.
 """
 
 from __future__ import annotations

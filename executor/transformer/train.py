@@ -1,6 +1,6 @@
 """Trains a transformer, from a checkpoint or from its start.
 
-A transformer's training state in checkpoints, under names that no layout changes.
+Names of its state in checkpoints, which no layout changes:
 
     weights.NAME       fp32: the master copy where weights are 16 bits wide
     exp_avg.NAME       first moment of AdamW and LAMB      exp_avg_sq.NAME  its second
@@ -9,8 +9,6 @@ A transformer's training state in checkpoints, under names that no layout change
 
 NAME is the parameter's place in the whole model, as `executor.models` names it; `executor.engine.weights` says which
 boxes of the whole a rank holds. Tensors that follow these rules can be resharded.
-
-Train a transformer's plan on this rank, inside an initialised process group, and measure it.
 """
 
 from __future__ import annotations

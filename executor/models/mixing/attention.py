@@ -1,23 +1,20 @@
 """Attention: its kernels, its masks by distance between tokens, its module.
 
-Attention kernels that return the log-sum-exp of each row, so that parts of a row can be merged.
-
-Where there is a flash kernel it is torch's; elsewhere the scores are written out. The backward pass takes the output
-and the log-sum-exp of the *whole* rows, over all keys wherever they were (Dao et al. 2022, FlashAttention,
-algorithm 4): then gradients of parts simply add up.
+**Kernels** return the log-sum-exp of each row, so that parts of a row can be merged. Where there is a flash kernel it
+is torch's; elsewhere the scores are written out. The backward pass takes the output and the log-sum-exp of the *whole*
+rows, over all keys wherever they were (Dao et al. 2022, FlashAttention, algorithm 4): then gradients of parts simply
+add up.
 
 Shape legend: B batch, H query heads, G key/value heads, Q queries, S keys, K head width.
 
-Biases on attention scores by distance, in buckets that widen with it (T5: Raffel et al. 2019, arXiv 1910.10683).
-
-Blocks of a stack share a table. Neither scores nor their biases are kept for the backward pass, which makes both again:
-a table's gradient is the sum of those of all scores whose distances fall into its bucket.
+**Biases by distance** are in buckets that widen with it (T5: Raffel et al. 2019, arXiv 1910.10683). Blocks of a stack
+share a table. Neither scores nor their biases are kept for the backward pass, which makes both again: a table's
+gradient is the sum of those of all scores whose distances fall into its bucket.
 
 Shape legend: B batch, H query heads (of this rank), Q queries, S keys, K head width, N buckets.
 
-Causal self-attention: with grouped key/value heads, or through narrow latents (DeepSeek-V2, arXiv 2405.04434).
-
-Positions by rotation or by a slope per head where the spec has them. Latent attention:
+**The module** has grouped key/value heads, or narrow latents (DeepSeek-V2, arXiv 2405.04434). Positions by rotation or
+by a slope per head where the spec has them. Latent attention:
 
     query   x → latent → norm → heads, or straight from x where the spec has no latent for it
     key     x → latent → norm → heads of K − P, and P more, straight from x, that all heads share

@@ -1,17 +1,15 @@
 """Positions of tokens and the sequences that they stand in.
 
-Positions in attention: which keys a query sees, the bias on its scores, and rotary positions (Su et al. 2021).
-
-Rotation works on the two halves of a head, as Llama pairs them.
+Positions decide which keys a query sees, the bias on its scores, and its rotation (Su et al. 2021). Rotation works on
+the two halves of a head, as Llama pairs them.
 
 Shape legend: B batch, H heads, Q queries, S keys or sequence, K head width.
 
-The tokens of a sequence that a rank has, and attention over them. Here all; shared: `executor.axes.context`.
-
-Windows and ALiBi run on a GPU by FlexAttention, which skips the blocks of scores that a window hides. There is no mask
-of S × S: a mask of blocks says where to look, and a slope is subtracted as scores are made. So the cost model prices a
-window where a stack has a flash kernel. The numbers are tested without a GPU, where the same functions run written out;
-neither the time nor the memory of its GPU kernels has been measured for this project.
+A rank has all tokens of a sequence here; shared sequences are in `executor.axes.context`. Windows and ALiBi run on a
+GPU by FlexAttention, which skips the blocks of scores that a window hides. There is no mask of S × S: a mask of blocks
+says where to look, and a slope is subtracted as scores are made. So the cost model prices a window where a stack has a
+flash kernel. The numbers are tested without a GPU, where the same functions run written out; neither the time nor the
+memory of its GPU kernels has been measured for this project.
 
 Shape legend: B batch, H query heads, G key/value heads, Q queries, S tokens, K head width.
 """

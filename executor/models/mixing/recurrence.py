@@ -14,8 +14,6 @@ regions keep what they are given and are computed again in the backward pass, as
 
 Shape legend: B batch, S sequence, D model, H heads, G groups of R heads, N width of a key, P of a value, T taps of the
 convolution, C chunks of L tokens (H and G of this rank).
-
-Regions that keep what they are given and are computed again in the backward pass.
 """
 
 from __future__ import annotations

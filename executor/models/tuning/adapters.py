@@ -1,15 +1,13 @@
 """Adapters beside frozen weights, and which parameters train.
 
-Adapters of low rank beside the matrices of dense blocks, which stay as they are (Hu et al. 2021, arXiv 2106.09685).
+**Adapters** of low rank are beside the matrices of dense blocks (Hu et al. 2021, arXiv 2106.09685).
 
     y = x·W + s · x·A·B    A (in, r) and B (r, out); s = alpha / r; B begins at zero
 
 An adapter is a module beside its matrix, called where the matrix is, and split over tensor ranks as that is.
 
-What of a model is not trained: all but adapters beside these, or the parts that a job freezes.
-
-Autograd does the rest: without a gradient there is no state and no update, and no backward pass where nothing before is
-trained.
+**Frozen parameters** are all but adapters, or the parts that a job freezes. Autograd does the rest: without a gradient
+there is no state and no update, and no backward pass where nothing before is trained.
 """
 
 from __future__ import annotations
