@@ -10,8 +10,8 @@
              gradients in an all-gather
     nodes    rows inside a node, tables whole between nodes: partial sums are added in the node that has the table, over
              its fast links, and travel between nodes in an all-to-all among ranks of the same place in their nodes
-    copies   every rank has all rows and looks its own samples up; gradients of the rows used travel in an all-gather, and
-             each rank adds them up, a piece after another where they are many
+    copies   every rank has all rows and looks its own samples up; gradients of the rows used travel in an all-gather,
+             and each rank adds them up, a piece after another where they are many
 
 So one exchange serves all but copies.
 

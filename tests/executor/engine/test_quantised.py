@@ -70,7 +70,7 @@ def by_hand(matrix: Tensor, base: str) -> Tensor:
 def test_a_matrix_is_widened_as_by_hand(base: Any) -> None:
     """All of it, and from any rows of it: 0.6 % of what an nf4 block spans, half a 127th of an int8 row."""
     matrix = torch.randn(300, 192, generator=torch.Generator().manual_seed(0))
-    part = Part(base=base, whole=(300, 192), row=0, column=0, columns=192)
+    part = Part(base=base, full_shape=(300, 192), row=0, column=0, columns=192)
     kept = [one.clone() for one in part.quantised(matrix, 0, None) if one is not None]
     kept[0] = kept[0].to(torch.int8 if base == "int8" else torch.uint8)
     kept[1] = kept[1].to(torch.uint8)
