@@ -21,7 +21,7 @@ Shape legend: B batch, S tokens of a rank, U heads, or groups of them, W numbers
 
 A ring and a gathered sequence are dealt in 2c pieces, and rank r has the r-th from either end, so that the causal mask
 leaves every rank the same work; with all-to-all it has the r-th of c. Why this is not torch's own
-`context_parallel`: docs/decisions/0012-context-and-experts.md.
+`context_parallel`: docs/concepts/executor.md.
 
 Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, K head width.
 """

@@ -4,7 +4,7 @@
 probabilities, these the gradient of its logits, and that is multiplied into the gradients of its hidden states and of
 the output matrix before the next chunk's are made: nothing of the size of the logits is left for the backward pass,
 which only scales, and no product is run twice. So do Liger-Kernel and torch 2.13's `linear_cross_entropy`; why this is
-neither: docs/decisions/0015-the-loss-in-chunks.md.
+neither: docs/concepts/executor.md.
 
 Shape legend: B batch, S sequence, T tokens, D model, V vocabulary, C tokens of a chunk.
 """
