@@ -132,7 +132,7 @@ class HeadsTraded(Protocol):
     def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
         """(B, S / parts, U, W) each → (B, S, U / parts, W)."""
 
-    def to_tokens(self, found_BSHP: Tensor) -> Tensor:
+    def to_tokens(self, mixed_BSHP: Tensor) -> Tensor:
         """(B, S, H / parts, P) → (B, S / parts, H, P)."""
 
 
@@ -178,8 +178,8 @@ class StateScan(nn.Module):
         if self.traded is not None:
             tokens = dict(zip(tokens, self.traded.to_heads(*tokens.values()), strict=True))
             learned = {name: one.chunk(parts)[self.traded.part] for name, one in learned.items()}
-        found_BSHP = recomputed(partial(convolved_and_scanned, self.mixer), **tokens, **learned)
-        return (found_BSHP if self.traded is None else self.traded.to_tokens(found_BSHP)).flatten(2)
+        mixed_BSHP = recomputed(partial(convolved_and_scanned, self.mixer), **tokens, **learned)
+        return (mixed_BSHP if self.traded is None else self.traded.to_tokens(mixed_BSHP)).flatten(2)
 
 
 class GatedNorm(nn.Module):
@@ -196,11 +196,11 @@ class GatedNorm(nn.Module):
         self.shared = ("weight",) if mixer.delta else ()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its backward pass differentiates
-    def forward(self, found_BSV: Tensor, gate_BSV: Tensor) -> Tensor:
+    def forward(self, output_BSV: Tensor, gate_BSV: Tensor) -> Tensor:
         """(B, S, H·P) twice → (B, S, H·P)."""
         gains = {} if self.weight is None else {"gains": part_here(self.weight)}
         run = partial(normed_and_gated, self.mixer, self.epsilon)
-        return recomputed(run, found=found_BSV, gate=gate_BSV, **gains)
+        return recomputed(run, output=output_BSV, gate=gate_BSV, **gains)
 
 
 def part_here(parameter: Tensor) -> Tensor:
