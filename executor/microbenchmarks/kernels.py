@@ -19,7 +19,6 @@ from typing import get_args
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from cost_models.recommender.caching import POLICIES
 from torch import Tensor
 
 from cost_models.measured.calibration.measurements import Measurement
@@ -32,6 +31,7 @@ from cost_models.measured.calibration.microbenchmark_fit import (
     SUSTAINED,
     moved_bytes,
 )
+from cost_models.recommender.accesses import POLICIES
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.hardware import ElementwiseOperator
 from cost_models.specs.recommender.training import TableOptimizer

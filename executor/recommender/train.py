@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from cost_models.recommender.priced import STAGES
 
 from cost_models.arrays import Array, Bools
+from cost_models.recommender.options import STAGES
 from executor.data.batches import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
 from executor.embeddings.exchanges import sent_bytes

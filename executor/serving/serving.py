@@ -26,7 +26,6 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
-from planner.serving.serving_plan import ServingPlan, rows_on_host
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -46,6 +45,7 @@ from executor.embeddings.holding import fill, on_host
 from executor.embeddings.places import Slice
 from executor.emulate.alone import device_for, free_bytes, name_of, require_memory
 from executor.timing import finish
+from planner.serving import ServingPlan, rows_on_host
 
 Batch = list[Bags]
 """Ids of some samples, by table."""

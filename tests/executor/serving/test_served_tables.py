@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from planner.serving.serving_plan import ServingPlan, latencies, plan_cache, scaled
 from processes import Processes
 from recommending import model as trained_model
 from recommending import save_and_resume
@@ -25,6 +24,7 @@ from executor.embeddings.bags import pooled
 from executor.embeddings.holding import fill
 from executor.embeddings.places import Slice
 from executor.serving.serving import ServedTables, drawn, serve
+from planner.serving import ServingPlan, latencies, plan_cache, scaled
 
 CPU = torch.device("cpu")
 MODEL = RecommenderSpec(
