@@ -51,35 +51,10 @@ def calibrate_from_run(
         if isinstance(run, (str, Path)):
             name, report = str(run), problems.read(partial(read_report, Path(run)))
         else:
-<<<<<<< HEAD
             answer = run if isinstance(run, RunReport) else run.report
             assert isinstance(answer, RunReport), "profiles are moved by runs of transformers"
             name, report = f"run {number}", answer
         if report is not None and (one := problems.read(partial(observed_run, report, name))) is not None:
-=======
-            report = run if isinstance(run, RunReport) else run.report
-            assert isinstance(report, RunReport), "profiles are moved by runs of transformers"
-            named.append((f"run {number}", partial(_itself, report)))
-    return named
-
-
-def _itself(report: RunReport) -> RunReport:
-    return report
-
-
-def _calibrated(
-    named: Sequence[tuple[str, Callable[[], RunReport]]], profile: str | HardwareProfile | None
-) -> Calibrated:
-    if not named:
-        raise InputError("there is no run to calibrate from", hint="meshwright run writes run-report.json")
-    problems = Problems()
-    reports: list[RunReport] = []
-    runs: list[ObservedRun] = []
-    for name, read in named:
-        report = problems.read(read)
-        run = problems.read(partial(observed_run, report, name)) if report is not None else None
-        if report is not None and run is not None:
->>>>>>> 914dac3a (Executor: brackets that fit a line are one)
             reports.append(report)
             observed.append(one)
     start = problems.read(lambda: catalog.load_profile(profile)) if isinstance(profile, str) else profile
@@ -199,22 +174,4 @@ def _refitted(pair: Pair, cases: Sequence[Case], on_status: Callable[[str], None
     def count_rounds(round_: int, error: float) -> None:
         on_status(f"{fitting}  round {round_}  median error {percent(error)}")
 
-<<<<<<< HEAD
     return refit(pair, cases, on_round=count_rounds)
-=======
-def _unseen(selection: Selection, refits: Sequence[Refit], say: OnStatus) -> tuple[UnseenSource, ...]:
-    """Fit without each source in turn, and say which is left out."""
-    errors = {run: error for one in refits for run, error in one.fit.residuals.items()}
-    return leave_sources_out(
-        selection.cases, errors, on_source=lambda source: say(f"fitting without {printable(source, 40)}")
-    )
-
-
-def _files(refits: Sequence[Refit], out: str) -> tuple[Path, ...]:
-    """Name a file for each profile."""
-    path = Path(out)
-    if not is_folder(out):
-        assert len(refits) == 1, "a file holds one profile"
-        return (path,)
-    return tuple(path / f"{one.profile.name.replace('/', '-')}.yaml" for one in refits)
->>>>>>> 914dac3a (Executor: brackets that fit a line are one)
