@@ -32,6 +32,8 @@ from cost_models.files.reading import parse_yaml
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_bytes
 
+StatedLinks = Mapping[str, Fields]
+"""Place of a link in a cluster file → fields that a person states."""
 _WATTS = 1.0
 """Watts within which two power limits are one."""
 _INTRA, _INTER = "links.intra_node", "links.inter_node"
@@ -81,9 +83,7 @@ class Discovery(ClusterDraft):
     """Cluster file of a machine, with sources and fields left for the user: GPUs, host, number of nodes and links.
     Links that the user states replace detected ones."""
 
-    def __init__(
-        self, machine: Machine, nodes: int | None, name: str | None, stated: Mapping[str, Fields]
-    ) -> None:
+    def __init__(self, machine: Machine, nodes: int | None, name: str | None, stated: StatedLinks) -> None:
         self.machine = machine
         self.gpus = read_gpus(machine)
         self.gpu_spec, self.host = known_gpu(self.gpus[0]), read_host(machine)
@@ -106,9 +106,8 @@ class Discovery(ClusterDraft):
         gpu = f"`{self.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
         self.open = {} if self.gpu_spec else {"gpu": gpu}
         """Places of the cluster file that are unknown → why."""
-        self.open |= {
-            place: link.why_open for place, link in self.links.items() if UNKNOWN in link.fields.values()
-        }
+        unknown_links = {at: link for at, link in self.links.items() if UNKNOWN in link.fields.values()}
+        self.open |= {at: link.why_open for at, link in unknown_links.items()}
         fields = self._cluster_fields(name)
         self.facts = tuple(self._facts(fields))
         super().__init__(
@@ -231,7 +230,7 @@ def discover(
     *,
     nodes: int | None = None,
     name: str | None = None,
-    stated: Mapping[str, Fields] | None = None,
+    stated: StatedLinks | None = None,
 ) -> Discovery:
     """Detect the fields of a cluster file from the driver, kernel and scheduler of a machine, by default this
     one.

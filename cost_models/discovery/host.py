@@ -51,9 +51,8 @@ def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
     of several kinds."""
     rows = _rows(machine)
     if not rows:
-        hint = (
-            "ask on a node that has some (`srun meshwright cluster --discover`); this CPU is cluster `local`"
-        )
+        hint = "ask on a node that has some (`srun meshwright cluster --discover`)"
+        hint += "; this CPU is cluster `local`"
         problems = [Problem("", what) for what in machine.unsaid]
         raise HostError("no GPU on this machine", problems=problems, hint=hint)
     if any(row[-1] == "Enabled" for row in rows):

@@ -137,7 +137,7 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
     shown = zip(row.values(), gpus, strict=True)
     rate = min(gpu.nvlink * number / (len(gpu.nvlinks) or 1) for number, gpu in shown)
     if len(groups) == 1 < len(names):
-        return Inside(node=_over_nvlink(gpus, counts, row, rate))
+        return Inside(node=_over_nvlink(gpus, set(counts.values()), min(row.values()), rate))
     inside = Inside(node=_through_host(gpus, topology, names))
     sizes = {len(group) for group in groups}
     if len(groups) == len(names):
@@ -156,20 +156,18 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
     return inside
 
 
-def _over_nvlink(
-    gpus: Sequence[SeenGpu], counts: Mapping[tuple[str, str], int], row: Mapping[str, int], rate: float
-) -> LinkReading:
+def _over_nvlink(gpus: Sequence[SeenGpu], counts: set[int], fewest: int, rate: float) -> LinkReading:
     """Link of a node whose GPUs all reach each other over NVLinks, through switches, directly or in several hops.
-    `counts` are NVLinks of two GPUs, `row` those of a GPU to all others, of the bandwidth `rate` at least, bytes/s."""
-    different, fewest = set(counts.values()), min(row.values())
-    most = max(different)
-    if len(different) == 1 and len(gpus) > 2 and (fewest > MOST_NVLINKS or len(gpus[0].nvlinks) == most):
+    `counts` are the numbers of NVLinks between two GPUs, `fewest` those of a GPU to all others, at least, which carry
+    at least `rate` bytes/s."""
+    most = max(counts)
+    if len(counts) == 1 and len(gpus) > 2 and (fewest > MOST_NVLINKS or len(gpus[0].nvlinks) == most):
         fields = link("nvswitch", min(gpu.nvlink for gpu in gpus))
         return LinkReading(fields=fields, source=f"nvidia-smi: NV{most} between all GPUs")
     source = f"nvidia-smi: {counted(fewest, 'NVLink')} a GPU, without switches"
     reading = LinkReading(fields=link("nvlink", rate), source=source)
-    if 0 in different:
-        words = ", ".join(f"NV{count}" for count in sorted(different - {0}))
+    if 0 in counts:
+        words = ", ".join(f"NV{count}" for count in sorted(counts - {0}))
         rings = f"rings use all {fewest} NVLinks of a GPU ({words})"
         reading.assumed.append(f"{rings}; not every pair of GPUs has one")
     return reading
@@ -242,17 +240,15 @@ def read_ethernet(machine: Machine) -> list[Adapter]:
     return adapters
 
 
-def training_adapters(
-    machine: Machine, adapters: Sequence[Adapter], topology: Topology, gpus: Sequence[str]
+def _training_adapters(
+    machine: Machine, adapters: list[Adapter], near: set[str]
 ) -> tuple[list[Adapter], str]:
     """Choose the adapters that NCCL will use for training, with the reason in words. Those in `NCCL_IB_HCA`, else
-    those under the GPUs' own PCIe switches, else all."""
+    those of the devices `near` the GPUs, under their own PCIe switches, else all."""
     if selection := machine.environment.get(_CHOICE, ""):
         return [one for one in adapters if _is_selected(one.name, selection)], f"those of {_CHOICE}"
-    near_devices = {device for gpu in gpus for device in topology.near(gpu)}
-    if near := [one for one in adapters if one.name in near_devices]:
-        return near, "those beside the GPUs" if len(near) < len(adapters) else ""
-    return list(adapters), ""
+    beside = [one for one in adapters if one.name in near] or adapters
+    return beside, "those beside the GPUs" if len(beside) < len(adapters) else ""
 
 
 def _is_selected(name: str, selection: str) -> bool:
@@ -333,7 +329,8 @@ def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus
     if not rdma:
         rdma, witness = list(nccl.adapters), nccl.file
     if rdma:
-        return _over(*training_adapters(machine, rdma, topology, gpus), len(gpus), witness)
+        near = {device for gpu in gpus for device in topology.near(gpu)}
+        return _over(*_training_adapters(machine, rdma, near), len(gpus), witness)
     wired = read_ethernet(machine)
     if len(wired) == 1:
         return _over(wired, "", len(gpus), "/sys/class/net")

@@ -48,11 +48,11 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
     """
     gpus = sorted({name for link in links for name in link[:2] if device_kind(name) == "gpu"}, key=natural)
     gpus_of_node = Counter(map(node_of, gpus))
-    cluster = _Cluster(links=links, source=source, gpus=gpus, nodes=list(gpus_of_node))
-    if not gpus:
-        cluster.refuse(["no device of it is a GPU"], _NAMES)
-    if len(gpus) > MOST_DEVICES:
-        cluster.refuse([f"it has {len(gpus):,} GPUs; {MOST_DEVICES:,} are the most"], _NAMES)
+    places = {node_of(name): link.where for link in reversed(links) for name in link[:2]}
+    cluster = _Cluster(links=links, source=source, gpus=gpus, nodes=list(gpus_of_node), places=places)
+    if not 0 < len(gpus) <= MOST_DEVICES:
+        many = f"it has {len(gpus):,} GPUs; {MOST_DEVICES:,} are the most"
+        cluster.refuse([Problem(source, many if gpus else "no device of it is a GPU")], _NAMES)
     seen: dict[tuple[frozenset[str], float], Link] = {}
     firsts = [(link, seen.setdefault((frozenset(link[:2]), link.bandwidth), link)) for link in links]
     twice = [(link, f"is said twice, first at {first.where}") for link, first in firsts if first is not link]
@@ -60,14 +60,16 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
     cluster.refuse(problems, "parallel cables are one line with their number (`x2`, or a column `count`)")
     usual = most_common(gpus_of_node.values())
     odd = {node: counted(count, "GPU") for node, count in gpus_of_node.items() if count != usual}
-    unequal = [f"{node} has {count}, other nodes have {usual}" for node, count in odd.items()]
-    cluster.refuse(unequal, "every node of a cluster has as many GPUs; leave the others out")
+    unequal = {node: f"has {count}, other nodes have {usual}" for node, count in odd.items()}
+    cluster.refuse(
+        cluster.of_nodes(unequal), "every node of a cluster has as many GPUs; leave the others out"
+    )
     cables = [link for link in links if not within_node(link)]
     levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]
     adapters = {name for link in cables for name in link[:2] if device_kind(name) == "nic"}
     strangers = sum(node_of(name) not in gpus_of_node for name in adapters)
-    odd_words = tuple(odd_links(links, levels, cluster.nodes))
     notes = (f"{counted(strangers, 'adapter')} of hosts without GPUs left out",) if strangers else ()
+    odd_words = tuple(odd_links(links, levels, cluster.nodes))
     return Fabric(tuple(gpus_of_node), tuple(gpus), tuple(levels), odd=odd_words, notes=notes)
 
 
@@ -79,18 +81,19 @@ class _Cluster:
     source: str
     gpus: Sequence[str]
     nodes: Sequence[str]
+    places: Mapping[str, str]
+    """Node → line of its first link."""
 
-    def refuse(self, problems: Sequence[str | Problem], hint: str) -> None:
-        """Raise InputError where there are problems with a file of links; a message that begins with a node's name
-        gets the line of the node's first link."""
-        if not problems:
-            return
-        lines = {node_of(name): link.where for link in reversed(self.links) for name in link[:2]}
-        placed = [
-            one if isinstance(one, Problem) else Problem(lines.get(one.partition(" ")[0], self.source), one)
-            for one in problems
-        ]
-        raise InputError(f"{self.source} is no graph of a cluster", problems=first_few(placed), hint=hint)
+    def of_nodes(self, messages: Mapping[str, str]) -> list[Problem]:
+        """Problems of nodes, from node → what is wrong with it."""
+        return [Problem(self.places[node], f"{node} {what}") for node, what in messages.items()]
+
+    def refuse(self, problems: Sequence[Problem], hint: str) -> None:
+        """Raise InputError where there are problems with a file of links."""
+        if problems:
+            raise InputError(
+                f"{self.source} is no graph of a cluster", problems=first_few(problems), hint=hint
+            )
 
     @property
     def node(self) -> Ints:
@@ -115,8 +118,8 @@ class _Cluster:
             inner = levels[-1].domain if levels else inner
             if levels and levels[-1].name == "node":
                 return levels
-        incomplete = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
-        apart = [f"{one} has GPUs that are not connected inside it" for one in incomplete]
+        incomplete = [self.nodes[at] for at in self.node[inner != first_gpu].tolist()]
+        apart = self.of_nodes(dict.fromkeys(incomplete, "has GPUs that are not connected inside it"))
         self.refuse(apart, "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`")
         return levels
 
@@ -134,29 +137,29 @@ class _Cluster:
 
     def network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
         """Build the levels between nodes; their endpoints are adapters with a cable, or GPUs cabled directly."""
-        by_node: dict[str, list[str]] = {node: [] for node in self.nodes}
-        switches = set()
-        for name in sorted({name for link in cables for name in link[:2]}, key=natural):
-            if node_of(name) in by_node:
-                by_node[node_of(name)].append(name)
-            elif device_kind(name) == "switch":
-                switches.add(name)
+        by_node, others = {node: list[str]() for node in self.nodes}, list[str]()
+        devices = sorted({name for link in cables for name in link[:2]}, key=natural)
+        for name in devices:
+            by_node.get(node_of(name), others).append(name)
         lonely = [node for node, names in by_node.items() if not names]
-        apart = [f"{node} has no cable to a switch or another node" for node in lonely]
+        apart = self.of_nodes(dict.fromkeys(lonely, "has no cable to a switch or another node"))
         self.refuse(apart, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
         inside = graph_of(filter(within_node, self.links))
         end_of_gpu, arriving, replacement = nearest(inside, self.gpus, by_node)
-        end_beside = {name: name for link in cables for name in link[:2]} | replacement
+        end_beside = dict(zip(devices, devices, strict=True)) | replacement
         cables = [link._replace(one=end_beside[link.one], other=end_beside[link.other]) for link in cables]
         number = {name: at for at, name in enumerate(arriving)}
         end = np.array([number[name] for name in end_of_gpu])
         units = [[name for name in by_node[node] if name in arriving] for node in self.nodes]
+        switches = [name for name in others if device_kind(name) == "switch"]
         tiers = tiers_of(graph_of(cables).subgraph({*arriving, *switches}), units, arriving)
         parts = np.unique(tiers[-1].domain if tiers else range(len(self.nodes)))
         if len(parts) > 1:
             first = " and ".join(f"`{self.nodes[at]}`" for at in parts[:8])
-            message = f"{self.nodes[parts[-1]]} is not connected with all others: {len(parts)} parts, those of {first}"
-            self.refuse([message], "a cable or a switch between them is missing")
+            message = f"is not connected with all others: {len(parts)} parts, those of {first}"
+            self.refuse(
+                self.of_nodes({self.nodes[parts[-1]]: message}), "a cable or a switch between them is missing"
+            )
         named: dict[str, Tier] = {}
         for at, tier in enumerate(tiers, start=1):
             stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in tier.switches}
@@ -173,7 +176,6 @@ class _Cluster:
         network = any(not within_node(link) for link in links)
         unit = self.node if network else np.arange(len(self.gpus))
         levels: list[FabricLevel] = []
-        ways = np.bincount(inner, minlength=len(inner))
         sharers = most_common(np.unique(end, return_counts=True)[1].tolist()) if network else 1
         for name, tier in tiers.items():
             domain_of_gpu = tier.domain[unit]
@@ -190,17 +192,14 @@ class _Cluster:
             inside, passed = _pairs(inner, bundle[end])
             carried = np.bincount(inside, np.append(capacity, 0.0)[passed], len(inner))
             widest = levels[-1].bandwidth if levels else inf
-            rates = Counter[float]()
-            for one in np.unique(inner).tolist():
-                if rate := min(out[one], carried[one]) / ways[one]:  # else it is there already
-                    rates[_rounded(min(rate, widest))] += ways[one]
+            rates = (np.minimum(out, carried)[inner] / np.bincount(inner)[inner]).tolist()
             levels.append(
                 FabricLevel(
                     name=name,
                     kind=Counter(link.kind for link in links).most_common(1)[0][0],
                     network=network,
                     opens=not levels,
-                    bandwidth=most_common(rates),
+                    bandwidth=most_common(_rounded(min(rate, widest)) for rate in rates if rate),
                     latency=most_common(_rounded(one) for one in seconds.tolist()),
                     sharers=1 if levels else sharers,
                     inner=inner,
@@ -213,7 +212,7 @@ class _Cluster:
                     seconds=seconds,
                 )
             )
-            inner, ways = domain_of_gpu, np.bincount(domain_of_gpu, minlength=len(inner))
+            inner = domain_of_gpu
         return [replace(level, top=inner) for level in levels]
 
 

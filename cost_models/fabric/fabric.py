@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class FabricLevel:
         return bool(slow or (np.abs(self.capacity - rates) > CLOSE * self.capacity).any())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fabric:
     """Links of a cluster as levels, from inside the nodes to between them, with deviations from a regular network."""
 
@@ -94,8 +94,6 @@ class Fabric:
     """Deviations from the regular network, in words."""
     notes: tuple[str, ...]
     """Parts of the file that were left out."""
-    cache: dict[Any, Any] = field(default_factory=dict, compare=False)
-    """Results of `shares`."""
 
     @property
     def gpus_per_node(self) -> int:

@@ -54,9 +54,10 @@ def _listed_links(text: str, name: str) -> LinkFile:
     file, problems = LinkFile(), list[Problem]()
     rows = _document_rows if name.endswith((".json", ".yaml", ".yml")) else _table_rows
     for place, row in rows(text, name, file, problems):
-        missing = [Problem(place, f"it has no `{key}`") for key in ("from", "to") if not row.get(key)]
-        problems += missing
-        file.links += [] if missing else read_link(row, place, problems)
+        if missing := [Problem(place, f"it has no `{key}`") for key in ("from", "to") if not row.get(key)]:
+            problems += missing
+        else:
+            file.links += read_link(row, place, problems)
         if len(file.links) > MOST_LINKS:
             raise unreadable(name, [Problem(place, f"these are more than {MOST_LINKS:,} links")], _HINT)
     if not file.links and not problems:
@@ -66,11 +67,12 @@ def _listed_links(text: str, name: str) -> LinkFile:
     return file
 
 
-def _unknown(names: Iterable[str], place: str, noun: str) -> Iterator[Problem]:
-    for name in names:
-        if name not in COLUMNS:
-            message = f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}"
-            yield Problem(place, message)
+def _unknown(names: Iterable[str], place: str, noun: str) -> list[Problem]:
+    unknown = [name for name in names if name not in COLUMNS]
+    messages = (
+        f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}" for name in unknown
+    )
+    return [Problem(place, message) for message in messages]
 
 
 def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
@@ -156,25 +158,22 @@ def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
 def _links(fabric: Fabric) -> dict[str, Any]:
     """Cluster file fields for a fabric's levels, as `intra_node`, `inter_node` and `rails`, or as a list of more
     levels."""
-    levels = fabric.levels
+    levels, per_node, size = fabric.levels, fabric.gpus_per_node, 1
     links: list[dict[str, Any]] = []
     for level in levels:
         rate, latency = exact_rate(level.bandwidth, level.kind), f"{level.latency * 1e6:.9g} us"
         links.append({"kind": level.kind, "bandwidth": rate, "latency": latency})
     if levels[0].name == "node" and len(levels) <= 2:
-        rails = {"rails": fabric.gpus_per_node // levels[1].sharers} if levels[1:] else {}
+        rails = {"rails": per_node // levels[1].sharers} if levels[1:] else {}
         return {"links": dict(zip(("intra_node", "inter_node"), links, strict=False))} | rails
-    size = 1
     for at, level in enumerate(levels):
-        joined: dict[str, Any] = {"name": level.name}
+        joined: dict[str, Any] = {}
         if level.name == "node" and not level.network:
-            size = fabric.gpus_per_node
-            joined["nodes"] = 1
-        elif at < len(levels) - 1:
+            size, joined = per_node, {"nodes": 1}
+        elif level is not levels[-1]:
             usual_size = most_common(Counter(level.domain.tolist()).values())
             size *= max(2, round(usual_size / size))
-            joined |= {"nodes": size // fabric.gpus_per_node} if level.network else {"gpus": size}
-        links[at] = joined | links[at]
-        if level.network and level.opens and level.sharers > 1:
-            links[at]["sharers"] = level.sharers
+            joined = {"nodes": size // per_node} if level.network else {"gpus": size}
+        sharers = {"sharers": level.sharers} if level.network and level.opens and level.sharers > 1 else {}
+        links[at] = {"name": level.name} | joined | links[at] | sharers
     return {"links": links}

@@ -32,14 +32,9 @@ def graph_of(links: Iterable[Link]) -> Links:
     for link in links:
         edge = graph.get_edge_data(link.one, link.other, new)
         seconds = _usual_latency(link) if link.latency is None else link.latency
-        graph.add_edge(
-            link.one,
-            link.other,
-            capacity=edge["capacity"] + link.cables * link.bandwidth,
-            cables=edge["cables"] + link.cables,
-            rate=min(edge["rate"], link.bandwidth),
-            latency=max(edge["latency"], seconds),
-        )
+        cables, capacity = edge["cables"] + link.cables, edge["capacity"] + link.cables * link.bandwidth
+        rate, latency = min(edge["rate"], link.bandwidth), max(edge["latency"], seconds)
+        graph.add_edge(link.one, link.other, capacity=capacity, cables=cables, rate=rate, latency=latency)
     return graph
 
 

@@ -13,6 +13,7 @@ The same counts on the usual bundles give the usual rate, so that a share is exa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -60,16 +61,13 @@ class Share:
 FULL_SHARE = Share()
 
 
+@lru_cache(maxsize=2**16)
 def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
     """Bandwidth of rank groups on each link level, as shares of the level's usual bandwidth. Groups have `size`
     ranks, `step` apart in a stage's own count; of `world` ranks in runs of `piece`, a stage owns one run in every
     `stages`."""
     if size == 1 or world > len(fabric.gpus):  # a cluster that somebody made larger has the usual everywhere
         return (FULL_SHARE,) * len(fabric.levels)
-    key = size, step, piece, stages, world
-    if key in fabric.cache:
-        known: tuple[Share, ...] = fabric.cache[key]
-        return known
     flows: _Flows | None = None
     level_shares: list[Share] = []
     slowed, was_even = np.inf, True
@@ -83,7 +81,7 @@ def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world:
         share, rate = flows.share(level, _views(fabric, at), slowed)
         slowed = min(slowed, rate) if np.less(share.ring, 1) else slowed
         level_shares.append(flows.with_places(level, share) if uneven else share)
-    return fabric.cache.setdefault(key, tuple(level_shares))  # type: ignore[no-any-return]
+    return tuple(level_shares)
 
 
 def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
@@ -110,23 +108,20 @@ class _View(NamedTuple):
     """(E,) bytes/s of the end itself."""
 
 
+@lru_cache(maxsize=2**7)
 def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
-    """Actual and typical cable bundles of the level with index `at`; cached on the fabric."""
-    if at not in fabric.cache:
-        level = fabric.levels[at]
-        opening = next(fabric.levels[k] for k in range(at, -1, -1) if fabric.levels[k].opens)
-        domain, node = np.zeros((2, len(level.bundle)), dtype=np.int64)
-        domain[level.end], node[level.end] = level.inner, opening.inner
-        rate: Array = np.append(opening.capacity, np.inf)[opening.bundle]
-        end = np.arange(len(level.end)) // opening.sharers
-        bundle = end if level.opens else level.inner
-        capacity: Array = np.bincount(bundle) * np.float64(level.bandwidth)
-        first = slice(None, None, opening.sharers)  # GPU of each end
-        places = level.inner[first], opening.inner[first]
-        typical = _View(end, bundle[first], capacity, *places, np.ones(len(places[0])))
-        fabric.cache[at] = _View(level.end, level.bundle, level.capacity, domain, node, rate), typical
-    views: tuple[_View, _View] = fabric.cache[at]
-    return views
+    """Actual and typical cable bundles of the level with index `at`; cached."""
+    level, opening = fabric.levels[at], [one for one in fabric.levels[: at + 1] if one.opens][-1]
+    domain, node = np.zeros((2, len(level.bundle)), dtype=np.int64)
+    domain[level.end], node[level.end] = level.inner, opening.inner
+    rate: Array = np.append(opening.capacity, np.inf)[opening.bundle]
+    end = np.arange(len(level.end)) // opening.sharers
+    bundle = end if level.opens else level.inner
+    capacity: Array = np.bincount(bundle) * np.float64(level.bandwidth)
+    first = slice(None, None, opening.sharers)  # GPU of each end
+    places = level.inner[first], opening.inner[first]
+    typical = _View(end, bundle[first], capacity, *places, np.ones(len(places[0])))
+    return _View(level.end, level.bundle, level.capacity, domain, node, rate), typical
 
 
 class _Flows:
@@ -148,27 +143,24 @@ class _Flows:
         farther_members = (reached - inside)[passing].astype(np.float64)
         first, second = self._groups[:, :-1].reshape(-1), self._groups[:, 1:].reshape(-1)
         over = (level.inner[first] != level.inner[second]) & (level.top[first] == level.top[second])
-        rings, exchanges, pairs = list[float](), list[float](), list[float]()
-        for view in views:
-            rings.append(min(self._ring(view, group, rank), np.inf if rings else slowed))
-            exchanges.append(_fullest(view, view.end[rank], farther_members))
-            sides = (_fullest(view, view.end[ranks[over]], np.ones(over.sum())) for ranks in (first, second))
-            pairs.append(min(sides))
+        ring, usual_ring = (self._ring(view, group, rank) for view in views)
+        ring = min(ring, slowed)
+        exchange = _ratio(*(_fullest(view, view.end[rank], farther_members) for view in views))
+        ones, sides = np.ones(over.sum()), (first[over], second[over])
+        pair = _ratio(*(min(_fullest(view, view.end[ranks], ones) for ranks in sides) for view in views))
         mean = np.bincount(group, level.seconds[level.end[rank]]) / np.maximum(1, np.bincount(group))
-        delay = _ratio(mean.max(), level.latency)
-        return Share(_ratio(*rings), _ratio(*exchanges), _ratio(*pairs), delay), rings[0]
+        return Share(_ratio(ring, usual_ring), exchange, pair, _ratio(mean.max(), level.latency)), ring
 
     def with_places(self, level: FabricLevel, share: Share) -> Share:
         """Add the placement of group members to a share, for levels whose domains differ in size."""
         domains, inner = level.domain[self._groups], level.inner[self._groups]
         meet = (domains == np.roll(domains, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
         changes = np.diff(np.sort(domains, axis=1), axis=1) > 0
-        return replace(
-            share,
-            members=int(self._members_in_domain(level.domain).min()),
-            spanned=1 + int(changes.sum(axis=1).max()),
-            meets=1 + int(meet.any()),
+        members, spanned = (
+            int(self._members_in_domain(level.domain).min()),
+            1 + int(changes.sum(axis=1).max()),
         )
+        return replace(share, members=members, spanned=spanned, meets=1 + int(meet.any()))
 
     def _members_in_domain(self, domain: Ints) -> Ints:
         """For each rank of each group, the number of members of its group in the same domain."""
@@ -218,8 +210,8 @@ def _fullest(view: _View, end: Ints, load: Array) -> float:
     bundle = view.bundle[end]
     carried = bundle >= 0
     total = np.bincount(bundle[carried], load[carried], len(view.capacity))
-    unused = np.full(len(total), np.inf)
-    return float(np.divide(view.capacity, total, out=unused, where=total > 0).min(initial=np.inf))
+    used = total > 0
+    return float((view.capacity[used] / total[used]).min(initial=np.inf))
 
 
 def _ratio(actual: float, typical: float) -> float:

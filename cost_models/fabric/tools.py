@@ -17,7 +17,7 @@ from cost_models.units import counted, parse_seconds
 
 _RATES = re.compile(r"^\s*#?\s*bandwidths?\s*[:=]\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _RATE = re.compile(
-    r"\s*(NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|NIC)\s*[:= ]\s*([\d.]+\s*[A-Za-z]+/s)\s*", re.IGNORECASE | re.ASCII
+    r"\s*(NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|NIC)\s*[:= ]\s*([\d.]+\s*[A-Za-z]+/s)\s*", re.I | re.A
 )
 _GPU = re.compile(r"^\s*#?\s*gpu\s*[:=]\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 _EXAMPLE = "bandwidths: NV18 450 GB/s, PIX 64 GB/s, NODE 32 GB/s, SYS 20 GB/s, NIC 400 Gb/s"
@@ -73,8 +73,7 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
     nics = [name for name in devices if name not in gpus]
     beside_gpus = {name for gpu in gpus for name in topology.near(gpu)}
     nics = [name for name in nics if name in beside_gpus] or nics  # others serve storage
-    problems: list[Problem] = []
-    rates = _stated_rates(text, source, problems)
+    rates, problems = _stated_rates(text, source)
     nodes = f"node[0-{count - 1}]" if count > 1 else "node0"
     file = LinkFile(facts={"gpu": match[1]} if (match := _GPU.search(text)) else {})
     names = {"network": "network"} | {name: f"{nodes}.gpu{at}" for at, name in enumerate(gpus)}
@@ -97,10 +96,10 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
     return file
 
 
-def _stated_rates(text: str, source: str, problems: list[Problem]) -> dict[str, str]:
-    """Parse the line of bandwidths into a map from matrix cell (`NV18`, `PIX`) to bandwidth text, and add
-    problems with it to `problems`."""
-    rates: dict[str, str] = {}
+def _stated_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]]:
+    """Parse the line of bandwidths into a map from matrix cell (`NV18`, `PIX`) to bandwidth text, with the problems of
+    that line."""
+    rates, problems = dict[str, str](), list[Problem]()
     for match in _RATES.finditer(text):
         line = f"{source}:{text.count(chr(10), 0, match.start(1)) + 1}"
         for part in match[1].split(","):
@@ -112,7 +111,7 @@ def _stated_rates(text: str, source: str, problems: list[Problem]) -> dict[str, 
     if not rates and not problems:
         message = "the matrix says what joins devices and not how fast: a line of bandwidths is missing"
         problems.append(Problem(source, message))
-    return rates
+    return rates, problems
 
 
 def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -141,9 +140,7 @@ def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iter
 
 _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([^"]+)"\s*#\s*"([^"]*)"', re.ASCII)
 _GPU_NODE = re.compile(r"gpu|[dh]gx|[abhv][1-4]00|gb?[23]00|mi[23]\d\d")
-_SERVICE = re.compile(
-    r"^(login|control|head|master|m[gn]mt|admin|stor|nfs|oss|mds|lustre|gpfs|bastion|monitor)"
-)
+_OTHER = re.compile(r"login|control|head|master|m[gn]mt|admin|stor|nfs|oss|mds|lustre|gpfs|bastion|monitor")
 _PORT = re.compile(r'^\[(\d+)\]\S*\s+"([^"]+)"\[(\d+)\].*?\s(\d+)x([A-Z]{3}\d*)\s*(?:,.*)?$', re.ASCII)
 _LANE_GBITS: Mapping[str, float] = {
     "SDR": 2, "DDR": 4, "QDR": 8, "FDR10": 10, "FDR": 13.64, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200,
@@ -159,11 +156,10 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     are those of services, or unlike the names of GPU nodes where there are some, are left out.
     """
     devices, cables, problems = _devices_and_cables(text, source)
-    hosts: dict[str, list[str]] = defaultdict(list)
+    hosts, file = defaultdict[str, list[str]](list), LinkFile()
     for guid, (kind, name) in devices.items():
         if kind == "Ca" and "Aggregation Node" not in name:
             hosts[_safe(name.split(" ")[0])].append(guid)
-    file = LinkFile()
     if not hosts:
         problems.append(Problem(source, "it lists no adapter of a host"))
     if statement.intra_node is None:
@@ -171,27 +167,26 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     if problems or statement.intra_node is None:
         hint = "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
         raise unreadable(source, problems, hint)
-    others = _other_hosts(hosts, statement.hosts)
+    others = _other_hosts(sorted(hosts, key=natural), statement.hosts)
     if len(others) == len(hosts):
         message = f"no host is called `{statement.hosts}`, they are {', '.join(others[:5])}"
         raise unreadable(source, [Problem("--hosts", message)], "a pattern like 'gpu*'")
     if others:
-        alike: dict[str, list[str]] = defaultdict(list)
+        alike = defaultdict[str, list[str]](list)
         for host in others:
             alike[re.sub(r"\d+", "#", host)].append(host)
         words = ", ".join(fold(some) or shape for shape, some in alike.items())
         file.notes.append(f"{counted(len(others), 'host')} left out, no GPU nodes by name (--hosts): {words}")
-    hosts = {host: guids for host, guids in hosts.items() if host not in others}
-    count = most_common(map(len, hosts.values()))
-    if small := [host for host, guids in hosts.items() if 2 * len(guids) <= count and count > 1]:
+    count = most_common(len(guids) for host, guids in hosts.items() if host not in others)
+    small = [host for host, guids in hosts.items() if host not in others and 2 * len(guids) <= count > 1]
+    if small:
         hosts_left_out = f"{counted(len(small), 'host')} with half the adapters or fewer left out"
         file.notes.append(f"{hosts_left_out}: {', '.join(small[:5])}")
-    hosts = {host: guids for host, guids in hosts.items() if host not in small}
-    name_of_guid = _known_names(devices, hosts)
+    nodes = {host: guids for host, guids in hosts.items() if host not in (*others, *small)}
+    name_of_guid = _known_names(devices, nodes)
     if statement.gpus is None:
-        file.assumed.append(
-            f"{counted(count, 'GPU')} a node, as many as adapters (a network does not show them; --gpus-per-node)"
-        )
+        as_many = "as many as adapters (a network does not show them; --gpus-per-node)"
+        file.assumed.append(f"{counted(count, 'GPU')} a node, {as_many}")
     count = statement.gpus or count
     for (first, second, rate), number in cables.items():
         if first in name_of_guid and second in name_of_guid:
@@ -202,7 +197,7 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     if link.get("latency"):
         link["latency"] = f"{parse_seconds(link['latency']) / 2 * 1e6:.9g} us"
     switch = "nvswitch" if link["kind"] == "nvswitch" else "pcie"
-    for host in sorted(hosts, key=natural):
+    for host in sorted(nodes, key=natural):
         gpus = f"{host}.gpu[0-{count - 1}]" if count > 1 else f"{host}.gpu0"
         file.links += read_link(link | {"from": gpus, "to": f"{host}.{switch}"}, "--link", problems)
     if problems:
@@ -210,13 +205,12 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     return file
 
 
-def _other_hosts(hosts: Iterable[str], pattern: str | None) -> list[str]:
-    """Hosts that are not GPU nodes, in natural order, by the user's pattern or else by usual host names."""
-    hosts = sorted(hosts, key=natural)
+def _other_hosts(hosts: list[str], pattern: str | None) -> list[str]:
+    """Hosts that are not GPU nodes, by the user's pattern or else by usual host names."""
     if pattern is not None:
         return [host for host in hosts if not fnmatchcase(host, pattern)]
     gpu_nodes = [host for host in hosts if _GPU_NODE.search(host.lower())]
-    gpu_nodes = gpu_nodes or [host for host in hosts if not _SERVICE.search(host.lower())] or hosts
+    gpu_nodes = gpu_nodes or [host for host in hosts if not _OTHER.match(host.lower())] or hosts
     return [host for host in hosts if host not in gpu_nodes]
 
 
@@ -228,10 +222,8 @@ Cables = dict[tuple[str, str, float], int]
 
 def _devices_and_cables(text: str, source: str) -> tuple[Devices, Cables, list[Problem]]:
     """Parse `ibnetdiscover` output into its devices, cables, and a problem for each line that cannot be read."""
-    devices: Devices = {}
-    ends: dict[tuple[str, int], tuple[str, int, float]] = {}
-    problems: list[Problem] = []
-    guid = ""
+    devices, problems, guid = Devices(), list[Problem](), ""
+    ends: dict[tuple[str, int], tuple[tuple[str, int], float]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _BLOCK.match(line):
             guid = match[2]
@@ -243,13 +235,12 @@ def _devices_and_cables(text: str, source: str) -> tuple[Devices, Cables, list[P
                 message = f"width and speed of a port cannot be read ({', '.join(_LANE_GBITS)}), like `4xNDR`"
                 problems.append(Problem(f"{source}:{number}", message))
             else:
-                ends[guid, int(port[1])] = port[2], int(port[3]), int(port[4]) * lane
+                ends[guid, int(port[1])] = (port[2], int(port[3])), int(port[4]) * lane
     cables: Cables = defaultdict(int)
-    for near, (far_guid, far_port, rate) in ends.items():
-        far = far_guid, far_port
+    for near, (far, rate) in ends.items():
         # each cable once, also one that one end reports
-        if far_guid in devices and (near < far or far not in ends):
-            first, second = sorted((near[0], far_guid), key=lambda end: devices[end][0] == "Switch")
+        if far[0] in devices and (near < far or far not in ends):
+            first, second = sorted((near[0], far[0]), key=lambda end: devices[end][0] == "Switch")
             cables[first, second, rate] += 1
     return devices, cables, problems
 

@@ -49,6 +49,9 @@ _FLAGS = {"sequence_length": "--sequence", "target_length": "--decoder-sequence"
 Replacements = Mapping[Key, Callable[[Any], Any]]
 """Path to a field → function from the file's value to the value for validation, as a GPU's name to its fields."""
 
+FieldReaders = Callable[[Mapping[str, Any]], Replacements]
+"""Function from all fields of a training job to the replacements of some."""
+
 
 def load_spec(path: str | Path, spec_type: type[S]) -> S:
     """Read a YAML or JSON file and validate the content as `spec_type`.
@@ -59,12 +62,7 @@ def load_spec(path: str | Path, spec_type: type[S]) -> S:
     return validate(read_document(path), spec_type)
 
 
-def load_job(
-    path: str | None,
-    spec_type: type[S],
-    overrides: Mapping[str, Any],
-    readers: Callable[[Mapping[str, Any]], Replacements],
-) -> S:
+def load_job(path: str | None, spec_type: type[S], overrides: Mapping[str, Any], readers: FieldReaders) -> S:
     """Build a training job of `spec_type` from a YAML file, flags, or both. `overrides` are the flags; None was
     not given.
 

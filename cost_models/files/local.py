@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import psutil
@@ -38,16 +39,10 @@ class Machine:
     def run(self, *command: str) -> str | None:
         """Standard output of a command run without a shell, with a time limit and English messages; None if the
         command fails, with the reason added to `unsaid`."""
-        words = f"`{' '.join(command[:2])}`"
+        words, english = f"`{' '.join(command[:2])}`", {**self.environment, "LC_ALL": "C"}
         try:
             result = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                stdin=subprocess.DEVNULL,
-                env={**self.environment, "LC_ALL": "C"},
+                command, capture_output=True, errors="replace", timeout=_SECONDS, stdin=DEVNULL, env=english
             )
         except FileNotFoundError:
             reason = f"`{command[0]}` is not installed"

@@ -127,7 +127,9 @@ def parse_json(text: str, *, source: str) -> Document:
     hold, stays text. Raises InputError on NaN, repeated keys, deep nesting and invalid JSON."""
     Nesting(source).take(text.encode("utf-8", "replace"))
 
-    def number(written: str) -> float:
+    def number(written: str) -> float | str:
+        if written.endswith("Infinity"):
+            return written
         value = float(written)
         if not math.isfinite(value):
             raise InputError(f"`{source}` holds the number {printable(written, limit=20)}; it must be finite")
@@ -142,13 +144,8 @@ def parse_json(text: str, *, source: str) -> Document:
         return result
 
     try:
-        value = json.loads(
-            text,
-            parse_int=number,
-            parse_float=number,
-            parse_constant=lambda word: number(word) if word == "NaN" else word,
-            object_pairs_hook=unique,
-        )
+        hooks: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), number)
+        value = json.loads(text, object_pairs_hook=unique, **hooks)
     except json.JSONDecodeError as error:
         message = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
         problem = Problem(f"{source}:{error.lineno}", message)

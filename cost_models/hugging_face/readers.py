@@ -253,12 +253,10 @@ def multiplied(config: Config) -> Derived:
     block."""
     logits = config.get("logits_scaling", 1.0)
     inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
-    return {
-        "embedding_scale": ("embedding_multiplier", float(config.get("embedding_multiplier", 1.0))),
-        "attention_scale": ("attention_multiplier", float(config.get("attention_multiplier", 1.0))),
-        "logit_scale": ("logits_scaling", inverse),
-        "residual_scale": ("residual_multiplier", float(config.get("residual_multiplier", 1.0))),
-    }
+    fields = keyed(config, embedding_scale=("embedding_multiplier", 1.0))
+    fields |= keyed(config, attention_scale=("attention_multiplier", 1.0))
+    fields |= {"logit_scale": ("logits_scaling", inverse)}
+    return fields | keyed(config, residual_scale=("residual_multiplier", 1.0))
 
 
 def turned_windows(config: Config, *, full_every: int = 0, without: bool = True) -> Derived:

@@ -40,9 +40,8 @@ class Forecast:
     def copy(self) -> float:
         """Seconds in which GPUs wait for their share of a checkpoint to be copied to the host."""
         link = self.operations.host_copy or self.job.host_bandwidth
-        return self.operations.pause + (
-            0.0 if link is None else self.job.checkpoint_bytes / self.job.gpus / link
-        )
+        copied = 0.0 if link is None else self.job.checkpoint_bytes / self.job.gpus / link
+        return self.operations.pause + copied
 
     @property
     def flush(self) -> float:
@@ -82,9 +81,9 @@ class Forecast:
     def maintained(self) -> float:
         """Share of all time taken by planned stops."""
         stop, segment = self.operations.maintenance, self.segment
-        return (
-            0.0 if stop is None else min(0.99, (stop.takes + segment.restart + segment.saving) / stop.every)
-        )
+        if stop is None:
+            return 0.0
+        return min(0.99, (stop.takes + segment.restart + segment.saving) / stop.every)
 
     @property
     def resumes(self) -> Breakdown | None:
@@ -208,9 +207,8 @@ def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evi
         raise InputError(f"a job of {job.steps:,} steps cannot save every {interval:,} of them")
     if interval < (fewest := least_steps(step)):
         rate, hint = format_bandwidth(operations.storage_write), f"--every {fewest} or more"
-        message = (
-            f"storage takes {format_bytes(job.checkpoint_bytes)} at {rate}: longer than {interval:,} steps"
-        )
+        size = format_bytes(job.checkpoint_bytes)
+        message = f"storage takes {size} at {rate}: longer than {interval:,} steps"
         problems = [Problem("--every", message)]
         raise InputError("checkpoints come faster than storage takes them", problems=problems, hint=hint)
     return replace(every_step, interval=interval)

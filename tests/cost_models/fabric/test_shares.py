@@ -79,12 +79,12 @@ def test_a_regular_graph_costs_what_the_catalogue_says_to_the_bit(
     known = known or graph.model_copy(update={"graph": ()})  # the catalogue has no spine then
     assert not fabric_of(graph).odd
     assert not any(level.odd for level in fabric_of(graph).levels)
-    fabric_of(graph).cache.clear()
+    shares.cache_clear()
     if counted:
         monkeypatch.setattr(FabricLevel, "odd", True)
     columns = some_layouts(known.num_gpus)
     np.testing.assert_array_equal(prices(graph, columns), prices(known, columns))
-    fabric_of(graph).cache.clear()
+    shares.cache_clear()
 
 
 def test_one_cable_at_a_quarter_slows_the_groups_over_it_alone() -> None:
