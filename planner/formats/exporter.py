@@ -153,8 +153,7 @@ class JobExport:
             if f"stack.{name}" not in self.fields
             and getattr(self.job.stack, name) != getattr(trainer_stack, name)
         }
-        idle = _without_effect(self.job, trainer_facts) if trainer_facts else frozenset()
-        for name in trainer_facts.keys() - idle:
+        for name in _with_effect(self.job, trainer_facts) if trainer_facts else ():
             self.lacks(f"stack.{name}", f"`{trainer_stack.name}` has {value_text(trainer_facts[name])}")
         paths = field_paths()
         for path in set(paths) - self.fields.keys():
@@ -193,9 +192,9 @@ def field_paths() -> list[str]:
     return [path for path in paths if path.removeprefix("stack.") not in ABOUT_STACKS]
 
 
-def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str]:
-    """Names of stack facts in which plan and trainer differ, though the trainer's value gives this job the
-    same step time and memory. Empty if together they change either."""
+def _with_effect(job: Job, trainer_facts: Mapping[str, Any]) -> Iterable[str]:
+    """Names of stack facts in which plan and trainer differ, but for those with which the trainer's values give this
+    job the same step time and memory; all names if together they change either."""
 
     def cost(names: Iterable[str]) -> tuple[float, float]:
         stack = job.stack.model_copy(update={name: trainer_facts[name] for name in names})
@@ -204,10 +203,10 @@ def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str
 
     try:
         unchanged_cost = cost(())
-        idle = frozenset(name for name in trainer_facts if cost((name,)) == unchanged_cost)
-        return idle if cost(idle) == unchanged_cost else frozenset()
+        idle = {name for name in trainer_facts if cost((name,)) == unchanged_cost}
+        return trainer_facts.keys() - (idle if cost(idle) == unchanged_cost else ())
     except InputError:
-        return frozenset()
+        return trainer_facts
 
 
 def settings_of(fields: tuple[FieldExport, ...]) -> dict[str, Any]:

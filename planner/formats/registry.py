@@ -87,11 +87,15 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     from planner.formats.deepspeed import config_file as deepspeed
     from planner.formats.nemo import config_file as nemo_file
     from planner.formats.nemo import recipe as nemo
+    from planner.formats.torchrec import MOST_BYTES
 
-    text = ""
-    with suppress(InputError):  # its reader says why
+    text, document = "", dict[str, Any]()
+    with suppress(InputError, tomllib.TOMLDecodeError, RecursionError):  # its reader says why
         text = read_text(source) if suffix in (".py", ".toml") else ""
-    document = _document(source, text, suffix)
+        document = tomllib.loads(text) if suffix == ".toml" else {}
+    if suffix in (".json", ".yaml", ".yml"):
+        value = read_document(source, most_bytes=MOST_BYTES).value
+        document = value if isinstance(value, dict) else {}
     is_bridge = suffix == ".py" and nemo.MARK in text
     refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options or {})
     # each file of these trainers has at least one of their keys
@@ -103,19 +107,6 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
         hint = f"read are those of {known}; `meshwright estimate` asks about any layout"
         raise InputError(f"`{source}` is of no trainer that is known here", hint=hint)
     return rest
-
-
-def _document(source: str, text: str, suffix: str) -> dict[str, Any]:
-    """Contents of a YAML, JSON or TOML file; empty for other suffixes and unreadable TOML."""
-    if suffix == ".toml":
-        with suppress(tomllib.TOMLDecodeError, RecursionError):
-            return tomllib.loads(text)
-    if suffix not in (".json", ".yaml", ".yml"):
-        return {}
-    from planner.formats.torchrec import MOST_BYTES
-
-    document = read_document(source, most_bytes=MOST_BYTES).value
-    return document if isinstance(document, dict) else {}
 
 
 def is_command(source: str) -> bool:

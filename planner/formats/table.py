@@ -53,10 +53,8 @@ class Argument:
         value = self.trainer_value(ours)
         is_idle = "mixtures" in self.written and not export.job.model.has_experts
         is_idle |= "changed" in self.written and value == self.default
-        if self.values and ours not in self.values:
-            export.lacks(path, f"it has no {ours}")
-        else:
-            export.sets(path, {} if is_idle else {self.name: value})
+        export.sets(path, {} if is_idle else {self.name: value})
+        export.lacks(path, f"it has no {ours}", when=self.values and ours not in self.values)
 
     def trainer_value(self, value: Any) -> Any:
         """Convert a value of the plan field into the trainer's value."""

@@ -87,14 +87,13 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
     if world < 1 or local < 1 or world % local:
         raise InputError(f"`{path}` has {world} ranks in nodes of {local}")
     placements: list[TablePlacement] = []
-    for number, name in enumerate(model.table_names):
-        table = model.classes[model.class_of_table[number]]
+    for name, number in zip(model.table_names, model.class_of_table, strict=True):
         table_name = name if name in tables else _module_name(name)
         if table_name not in tables:
             problems.append(Problem(name, "is a table of the model, and not of the plan"))
             continue
         try:
-            placements.append(_placement(tables[table_name], table, world, local))
+            placements.append(_placement(tables[table_name], model.classes[number], world, local))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             reason = str(error) if type(error) is ValueError else ""
             problems.append(Problem(name, reason or "is not written as TorchRec's ParameterSharding"))

@@ -23,12 +23,10 @@ from planner.formats.table import Argument, Fate, table_of
 
 TABLE = table_of("megatron")
 _EXCLUDE = (
-    ("bf16", "fp16"),
-    ("swiglu", "squared_relu"),
+    *(("bf16", "fp16"), ("swiglu", "squared_relu")),
     ("pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage"),
     ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage"),
-    ("train_iters", "train_samples"),
-    ("fp8", "fp4"),
+    *(("train_iters", "train_samples"), ("fp8", "fp4")),
 )
 OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
 OFFLOADED_OF_EXPERTS = ("expert_fc1", "moe_act")
@@ -47,6 +45,8 @@ class Arguments:
     """Arguments that no price is made of."""
     problems: list[Problem] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    tokenizer: str = ""
+    """Kind of the tokenizer; GPT-2's if the command only has a merge file."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """Value of an argument; if the command lacks the argument, `default` or else Megatron-LM's own
@@ -91,6 +91,9 @@ def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Argument
     """
     args = Arguments()
     flags = _by_flag(words, args)
+    first_values = {flag: "".join(values[:1]) for flag, values in reversed(flags)}
+    default = "GPT2BPETokenizer" if first_values.get("--merge-file") else ""
+    args.tokenizer = first_values.get("--tokenizer-type") or default
     read_names = without({_dest(flag): None for flag, _ in flags}, [_dest(key) for key in ignore])
     for flag, values in flags:
         if _dest(flag) in read_names:

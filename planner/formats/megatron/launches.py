@@ -48,13 +48,6 @@ class Launch(NamedTuple):
     environment: Mapping[str, str]
     assumptions: tuple[str, ...]
 
-    @property
-    def tokenizer(self) -> str | None:
-        """Value of `--tokenizer-type`, or GPT-2's if the command only has a merge file; None if neither is
-        given."""
-        default = "GPT2BPETokenizer" if _value(self.arguments, ("--merge-file",)) else None
-        return _value(self.arguments, ("--tokenizer-type",)) or default
-
 
 def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingProxyType({})) -> Launch:
     """Find the single Megatron-LM training command in a bash text. `also` are variables of its environment
@@ -86,7 +79,10 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
         last = script.commands[-1].words if script.commands else ()
         if last[:1] == ("exit",):
             message = f"the script ends with `{plain(' '.join(last))}` before it starts a training"
-            raise InputError(message, hint=_missing(script))
+            sourced = [plain(" ".join(one.words)) for one in script.commands if one.words[0] in CALLS]
+            hint = f"paste the files in the place of {', '.join(f'`{one[:60]}`' for one in sourced)}"
+            branches = 'variables that it branches on go in front: --also "SIZE=7b"'
+            raise InputError(message, hint=hint if sourced else branches)
         hint = "paste the line that does, with its arguments"
         raise InputError("nothing here starts `pretrain_gpt.py`", hint=hint)
     if len(launches) > 1:
@@ -136,13 +132,6 @@ def _integer_options(options: Mapping[str, str]) -> dict[str, int]:
     if cpus := counts.get("--cpus-per-task", 0) * per_node:
         counts["--cpus-per-node"] = cpus
     return counts
-
-
-def _missing(script: Script) -> str:
-    sourced = [plain(" ".join(one.words)) for one in script.commands if one.words[0] in CALLS]
-    if sourced:
-        return f"paste the files in the place of {', '.join(f'`{one[:60]}`' for one in sourced)}"
-    return 'variables that it branches on go in front: --also "SIZE=7b"'
 
 
 def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
@@ -206,8 +195,7 @@ def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
     """Value of the first of the flags that a command has; `?` if only the shell knows the value, None without
     any."""
-    values = (_take_flag(words, flag)[0] for flag in flags)
-    value = next((one for one in values if one is not None), None)
+    value = next((one for flag in flags if (one := _take_flag(words, flag)[0]) is not None), None)
     return "?" if value is not None and not is_decided(value) else value
 
 

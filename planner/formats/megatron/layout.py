@@ -61,9 +61,7 @@ def _write_recompute(export: JobExport) -> None:
         reason = f"its modules to recompute are others than what the stack drops ({unknown})"
         export.lacks(path, reason, when=unknown)
     elif blocks is None:
-        several = len(set(layout.recompute)) > 1
-        same = "recomputes the same on every stage"
-        export.lacks(path, f"it {same if several else 'has one policy for the blocks of a stage'}")
+        export.lacks(path, "it has one policy for all blocks, or `full` for as many blocks of every stage")
     elif blocks:
         method, count = ("uniform", 1) if policies == {"full"} else ("block", blocks)
         export.sets(path, recompute_granularity="full", recompute_method=method, recompute_num_layers=count)
@@ -156,16 +154,17 @@ def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
     Raises:
         InputError: blocks that do not divide, or a layout that cannot be read.
     """
-    if (text := args.get("pipeline_model_parallel_layout")) is not None:
-        layers = _stage_blocks(text)
-        if len(layers) % pp or sum(layers) != blocks:
-            words = args.flags["pipeline_model_parallel_layout"]
-            message = f"`{words}` has {len(layers)} stages with {sum(layers)} blocks"
-            raise InputError(f"{message}: `pp{pp}` and `--num-layers {blocks}` do not go with it")
-        return len(layers) // pp, layers
-    vpp = _chunks(args, blocks, pp)
-    if (stages := pp * vpp) > MAX_STAGES:
+    text = args.get("pipeline_model_parallel_layout")
+    layers = () if text is None else _stage_blocks(text)
+    vpp = len(layers) // pp if layers else _chunks(args, blocks, pp)
+    if (stages := len(layers) or pp * vpp) > MAX_STAGES:
         raise InputError(f"{stages:,} stages are more than any model has blocks for")
+    if layers and (stages % pp or sum(layers) != blocks):
+        words = args.flags["pipeline_model_parallel_layout"]
+        message = f"`{words}` has {stages} stages with {sum(layers)} blocks"
+        raise InputError(f"{message}: `pp{pp}` and `--num-layers {blocks}` do not go with it")
+    if layers:
+        return vpp, layers
     first, last = (args.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
     if first is None and last is None:
         before, behind = (args.get(f"account_for_{end}_in_pipeline_split") for end in ("embedding", "loss"))
@@ -208,7 +207,4 @@ def _stage_blocks(text: str) -> tuple[int, ...]:
             raise InputError(f"`{text[:40]}` names more blocks than any model has")
     if not re.fullmatch(r"[EtmL|]+", bare):
         raise InputError(f"`{text}` is no pipeline layout like `Ettt|tttt|tttL`")
-    layers = tuple(stage.count("t") for stage in bare.split("|"))
-    if len(layers) > MAX_STAGES:
-        raise InputError(f"{len(layers):,} stages are more than any model has blocks for")
-    return layers
+    return tuple(stage.count("t") for stage in bare.split("|"))

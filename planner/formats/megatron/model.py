@@ -116,13 +116,13 @@ def _write_rotary(export: JobExport, rotary: Rotary) -> None:
     export.lacks("model.rotary", reason, when=reason)
 
 
-def model_of(args: Arguments, tokenizer: str | None) -> TransformerSpec:
+def model_of(args: Arguments) -> TransformerSpec:
     """The model that Megatron-LM arguments describe, with Megatron-LM's defaults for missing arguments.
 
     Raises:
         InputError: arguments are missing, or describe no model.
     """
-    vocab, multiple = _vocabulary(args, tokenizer)
+    vocab, multiple = _vocabulary(args)
     missing = [name for name in _NEEDED if not args.has(name)] + ["vocab_size"] * (vocab is None)
     if missing:
         problems = [Problem(f"`--{name.replace('_', '-')}`", "is missing") for name in missing]
@@ -147,7 +147,6 @@ def model_of(args: Arguments, tokenizer: str | None) -> TransformerSpec:
         "source": "arguments of pretrain_gpt.py",
         **_positions_of(args),
         **_attention_of(args),
-        **_windows_of(args),
     }
     if args.get("num_experts"):
         fields |= _experts_of(args, fields["ffn_hidden_size"])
@@ -182,12 +181,12 @@ def _experts_of(args: Arguments, dense: int) -> dict[str, Any]:
     return fields
 
 
-def _vocabulary(args: Arguments, tokenizer: str | None) -> tuple[int | None, int]:
+def _vocabulary(args: Arguments) -> tuple[int | None, int]:
     """Size of the vocabulary, and the multiple (besides tp) to which the model pads the vocabulary."""
     if (padded := args.get("padded_vocab_size")) is not None:
         return padded, 1
     words, multiple = args.get("vocab_size"), args.get("make_vocab_size_divisible_by")
-    if words is None and tokenizer == "GPT2BPETokenizer":
+    if words is None and args.tokenizer == "GPT2BPETokenizer":
         args.assume(f"{_GPT2_WORDS:,} words, those of GPT-2's tokenizer")
         words = _GPT2_WORDS
     default = TABLE.arguments["make_vocab_size_divisible_by"].default
@@ -216,27 +215,26 @@ def _positions_of(args: Arguments) -> dict[str, Any]:
 
 
 def _attention_of(args: Arguments) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if (window := args.get("window_size")) is not None:
+        fields["attention_window"] = (window[0] if isinstance(window, tuple) else window) + 1
+        if (pattern := args.get("window_attn_skip_freq")) is not None:
+            marks, windowed = _pattern_of(args, pattern, last=True), not isinstance(pattern, int)
+            # of a number N, every N-th block attends to all tokens
+            fields["window_pattern"] = tuple("window" if mark == windowed else "full" for mark in marks)
     if args.get("multi_latent_attention"):
-        switched = args.get("qk_layernorm")
-        args.assume("norms of latents, which `--qk-layernorm` would switch on", when=not switched)
+        unnormed = not args.get("qk_layernorm")
+        args.assume("norms of latents, which `--qk-layernorm` would switch on", when=unnormed)
         position = args.get("qk_pos_emb_head_dim")
         latent = {"kv_rank": args.get("kv_lora_rank"), "query_rank": args.get("q_lora_rank")}
         latent |= {"position_dim": position, "value_dim": args.get("v_head_dim")}
-        return {"latent_attention": latent, "head_dim": args.get("qk_head_dim") + position, "qk_norm": False}
-    fields = {"head_dim": args.get("kv_channels")} if args.has("kv_channels") else {}
+        fields |= {"latent_attention": latent, "qk_norm": False}
+        fields["head_dim"] = args.get("qk_head_dim") + position
+        return fields
+    if args.has("kv_channels"):
+        fields["head_dim"] = args.get("kv_channels")
     if args.get("group_query_attention"):
         fields["num_kv_heads"] = args.get("num_query_groups")
-    return fields
-
-
-def _windows_of(args: Arguments) -> dict[str, Any]:
-    if (window := args.get("window_size")) is None:
-        return {}
-    fields: dict[str, Any] = {"attention_window": (window[0] if isinstance(window, tuple) else window) + 1}
-    if (pattern := args.get("window_attn_skip_freq")) is not None:
-        marks, windowed = _pattern_of(args, pattern, last=True), not isinstance(pattern, int)
-        # of a number N, every N-th block attends to all tokens
-        fields["window_pattern"] = tuple("window" if mark == windowed else "full" for mark in marks)
     return fields
 
 

@@ -14,11 +14,10 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
 from planner.formats.exporter import Job, JobExport, Settings
 from planner.formats.megatron.arguments import Arguments, read_arguments, unpriced_values, written
+from planner.formats.megatron.job import FACTS, STACK, stack_of, training_of, write_facts, write_training
 from planner.formats.megatron.launches import Launch, world_size
 from planner.formats.megatron.layout import layout_of, write_layout
 from planner.formats.megatron.model import model_of, write_model
-from planner.formats.megatron.stack import FACTS, STACK, stack_of, write_facts
-from planner.formats.megatron.training import training_of, write_training
 from planner.formats.settings import Reading, unpriced
 from planner.formats.target import Target
 from planner.formats.torchrun import script, several_nodes, torchrun_words
@@ -78,14 +77,12 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-def _spelled(settings: Settings) -> str:
+def _words(settings: Settings) -> str:
     return " ".join(map(shlex.join, written(settings)))
 
 
 _FACTS = f"{FACTS} launches_block"  # the last in the environment
-TARGET = Target(
-    "megatron", "Megatron-LM (core 0.20)", "megatron", write_core, _FACTS, _text, _usage, _spelled
-)
+TARGET = Target("megatron", "Megatron-LM (core 0.20)", "megatron", write_core, _FACTS, _text, _usage, _words)
 
 
 def read_megatron(
@@ -103,12 +100,10 @@ def read_megatron(
     world, base = world_size(launch, gpus), load_stack(stack or STACK)
     if launch.environment.get("CUDA_LAUNCH_BLOCKING") == "1":
         base = base.model_copy(update={"launches_block": True})
-    return reading_of(args, world, launch.tokenizer, base, stack_named=stack is not None)
+    return reading_of(args, world, base, stack_named=stack is not None)
 
 
-def reading_of(
-    args: Arguments, world: int, tokenizer: str | None, base: StackSpec, *, stack_named: bool = True
-) -> Reading:
+def reading_of(args: Arguments, world: int, base: StackSpec, *, stack_named: bool = True) -> Reading:
     """Turn Megatron Core's arguments into model, training job, layout and stack; missing switches are off
     unless the user named the stack.
 
@@ -117,7 +112,7 @@ def reading_of(
     """
     unused = [*args.unused, *unpriced_values(args)]
     args.assumptions += unpriced(one for one in unused if args.get("num_experts") or "moe" not in one.key)
-    model = model_of(args, tokenizer)
+    model = model_of(args)
     layout = layout_of(args, model, world, base)
     training, stack = training_of(args, layout, stack_named), stack_of(args, base, stack_named)
     return Reading(model, training, layout, stack, tuple(args.assumptions))

@@ -147,13 +147,13 @@ def read_nemo(
         file.assign("fp8", "hybrid", "model.fp8: True")
     _take_optimizer(file)
     file.take("trainer.max_steps", "train_iters")
-    tokenizer = file.settings.get("model.tokenizer.type")
+    file.tokenizer = str(file.settings.get("model.tokenizer.type"))
     file.settings.read |= {"trainer.num_nodes", "trainer.devices"}
     file.finish("file", "nemo")
-    if not file.has("vocab_size") and tokenizer != "GPT2BPETokenizer":
+    if not file.has("vocab_size") and file.tokenizer != "GPT2BPETokenizer":
         hint = '--also "model.override_vocab_size=128256" says it'
         raise InputError("the file leaves the size of the vocabulary to its tokenizer", hint=hint)
-    return reading_of(file, _world(file.settings, gpus), str(tokenizer), load_stack(stack or STACK))
+    return reading_of(file, _world(file.settings, gpus), load_stack(stack or STACK))
 
 
 def _resolved(path: str, values: Mapping[str, Any]) -> Any:

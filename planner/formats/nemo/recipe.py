@@ -8,7 +8,7 @@ models/mla_provider.py, recipes/gpt/h100/vanilla_gpt.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cost_models.documents import printable
@@ -17,9 +17,8 @@ from cost_models.files.catalog import load_stack
 from planner.formats import python_text as py
 from planner.formats.exporter import Job, JobExport, Settings
 from planner.formats.megatron.arguments import TABLE
+from planner.formats.megatron.job import FACTS, PRECISIONS
 from planner.formats.megatron.script import reading_of, write_core
-from planner.formats.megatron.stack import FACTS
-from planner.formats.megatron.training import PRECISIONS
 from planner.formats.nemo.config_file import STACK, FileArguments, overrides
 from planner.formats.python_values import Call, Unknown, built_by, module_of
 from planner.formats.settings import Reading, gpus_of, without
@@ -79,18 +78,6 @@ _TRANSLATED: Mapping[str, Settings] = {
 """Argument of Megatron Core → settings in Bridge, where its value decides nothing more."""
 
 
-def _lines(job: Job, settings: Settings) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of every assignment to a Megatron Bridge configuration, in order."""
-    if settings.get("multi_latent_attention"):
-        yield "model", py.call("MLAModelProvider")
-    mix = next((mix for name, mix in _MIXES.items() if settings.get(name)), None)
-    yield "mixed_precision", mix and py.call(mix)
-    if job.layout.vpp > 1:
-        yield "model.virtual_pipeline_model_parallel_size", job.layout.vpp
-    for name, value in settings.items():
-        yield from _bridge_settings(name, value).items()
-
-
 def _bridge_settings(name: str, value: Any) -> Settings:
     """Settings of a Megatron Bridge configuration, path → value, for one argument of Megatron Core."""
     if name in _TRANSLATED:
@@ -109,8 +96,16 @@ def _bridge_settings(name: str, value: Any) -> Settings:
 
 
 def _text(job: Job, settings: Settings, name: str) -> str:
+    latent = settings.get("multi_latent_attention")
+    values: dict[str, Any] = {"model": py.call("MLAModelProvider")} if latent else {}
+    mix = next((mix for precision, mix in _MIXES.items() if settings.get(precision)), None)
+    values["mixed_precision"] = mix and py.call(mix)
+    if job.layout.vpp > 1:
+        values["model.virtual_pipeline_model_parallel_size"] = job.layout.vpp
+    for argument, value in settings.items():
+        values |= _bridge_settings(argument, value)
     body = [py.assign("config", py.call(_BASE))]
-    body += [py.assign(f"config.{path}", value) for path, value in _lines(job, settings)]
+    body += [py.assign(f"config.{path}", value) for path, value in values.items()]
     about = f"{name} for NeMo's Megatron Bridge, as `meshwright export --to nemo` wrote it."
     return py.module(about, _SOURCES, body, "if __name__ == '__main__':\n    pretrain(plan(), forward_step)")
 
@@ -158,7 +153,7 @@ def read_bridge(
     name = "accumulate_allreduce_grads_in_fp32" if in_fp32 else "grad_reduce_in_bf16"
     file.assign(name, True, "grad_reduce_in_fp32")
     file.finish("recipe", "bridge")
-    return reading_of(file, world, None, load_stack(stack or STACK))
+    return reading_of(file, world, load_stack(stack or STACK))
 
 
 def _recipe(text: str) -> Call:

@@ -1,25 +1,102 @@
-"""Facts of the software stack that Megatron Core's arguments switch, written and read.
+"""The training job and the facts of the software stack in Megatron Core's arguments, written and read.
 
-Sources: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py, core/transformer/mlp.py,
-core/distributed/distributed_data_parallel_config.py, core/fusions/fused_bias_dropout.py.
+Sources: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py,
+core/optimizer/optimizer_config.py, core/transformer/mlp.py, core/distributed/distributed_data_parallel_config.py,
+core/fusions/fused_bias_dropout.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from cost_models.axes.layout import Layout
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.specs.choices import Overlap
 from cost_models.specs.stack import USER_BUFFERS, VOCABULARY_UNIT, StackSpec
-from planner.formats.exporter import JobExport
+from cost_models.specs.training import TrainingSpec
+from planner.formats.exporter import JobExport, Settings
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.layout import zero_of
+
+PRECISIONS: Mapping[str, Settings] = {
+    "fp8": {"bf16": True, "fp8": "hybrid"},
+    "fp4": {"bf16": True, "fp4": "e2m1"},
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp32": {},
+}
+"""Precision of a plan → its arguments, those first of which others follow."""
+
+
+def write_training(export: JobExport) -> None:
+    """Set Megatron Core's arguments for the fields of the training job that its table does not write."""
+    job, training, precision = export.job, export.job.training, export.job.training.precision
+    export.choose("training.precision", precision, PRECISIONS, "its products in fp32 are without TF32")
+    TABLE.arguments["optimizer"].export(export)
+    decay = "its Adam decays weights apart from gradients, as AdamW"
+    export.sets("training.optimizer", differs=decay, optimizer="adam", when=training.optimizer == "adamw")
+    path, dtype = "training.gradient_dtype", training.gradient_dtype or job.stack.gradient_dtype
+    export.sets(path, accumulate_allreduce_grads_in_fp32=True, when=dtype == "fp32" and precision != "fp32")
+    export.sets(path, grad_reduce_in_bf16=True, when=dtype != "fp32" and precision not in ("fp16", "fp32"))
+    if (training.moment_dtype or training.state_dtype) != "fp32":
+        moments = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+        export.sets("training.moment_dtype", moments)
+        reason = "only its distributed optimizer (zero1) keeps moments in bf16"
+        export.lacks("training.moment_dtype", reason, when=job.layout.zero == 0)
+    dropout = job.question.dropout
+    export.sets("training.dropout", hidden_dropout=dropout, attention_dropout=dropout)
+    if training.tokens is not None:
+        samples = max(1, int(training.tokens // training.sequence_length))
+        export.sets("training.tokens", differs="sequences", train_samples=samples)
+
+
+def training_of(args: Arguments, layout: Layout, stack_named: bool) -> TrainingSpec:
+    """The training job (batch, sequence length, precision, optimizer) that Megatron-LM arguments describe.
+    Raises InputError for an optimizer that is not priced here."""
+    batch, length = args.get("global_batch_size", layout.mbs * layout.dp), args.get("seq_length")
+    one_each = f"a global batch of {batch}: one microbatch on every replica"
+    args.assume(one_each, when=not args.has("global_batch_size"))
+    args.assume("the batch as it is after its ramp", when=args.has("rampup_batch_size"))
+    settings = ((name, args.values.get(name)) for name in PRECISIONS)
+    precision = next((name for name, value in settings if value not in (None, False)), "fp32")
+    args.assume("fp32: neither `--bf16` nor `--fp16` is there", when=precision == "fp32")
+    hidden, attention = args.get("hidden_dropout"), args.get("attention_dropout")
+    has_dropout = args.has("hidden_dropout")
+    args.assume(f"dropout {hidden:g}, Megatron-LM's default of `--hidden-dropout`", when=not has_dropout)
+    difference = f"attention's dropout ({attention:g}) as the hidden one ({hidden:g})"
+    args.assume(difference, when=has_dropout and hidden != attention)
+    samples = args.get("train_samples", args.get("train_iters") * batch)
+    fields: dict[str, Any] = {
+        "global_batch": batch,
+        "sequence_length": length,
+        "precision": precision,
+        "optimizer": TABLE.arguments["optimizer"].plan_value(args.get("optimizer")),
+        "gradient_dtype": _gradients_of(args, stack_named),
+        "moment_dtype": "bf16" if args.get("exp_avg_dtype") in ("bf16", "fp16") else None,
+        "dropout": float(hidden),
+        "tokens": float(samples * length) if samples else None,
+    }
+    return TrainingSpec(**fields)
+
+
+def _gradients_of(args: Arguments, stack_named: bool) -> str | None:
+    """Gradient dtype by Megatron-LM arguments; fp16 gradients are summed in 16 bits by default, others in fp32
+    (`validate_args`)."""
+    if args.get("accumulate_allreduce_grads_in_fp32"):
+        return "fp32" if stack_named else None
+    if args.get("grad_reduce_in_bf16") or args.get("main_grads_dtype") == "bf16":
+        return "bf16"
+    return "bf16" if args.get("fp16") and not stack_named else None
+
 
 STACK = "megatron-core"
 """Catalogue name of the software stack of core 0.20."""
 _BACKENDS = {"cudnn": "auto", "unfused": "unfused", "flash2": "flash", "flash3": "flash"}
 _KERNELS = {"unfused": "unfused", "local": "fused-softmax", "flash": "flash2", "fused": "cudnn"}
+_SWITCHES = "deterministic_mode overlap_cpu_optimizer_d2h_h2d gradient_accumulation_fusion"
+"""Arguments of which each is a fact of the software stack."""
 
 
 FACTS = """
@@ -37,9 +114,8 @@ def write_facts(export: JobExport) -> None:
     backends = {kernel: {"attention_backend": name} for kernel, name in _BACKENDS.items()}
     reason = "its attention backends are unfused, flash and fused"
     export.choose("stack.attention", stack.attention, backends, reason)
-    multiple = model.vocab_multiple
-    if multiple == 1 and stack.pads_vocabulary:  # plans of earlier releases have it in the stack
-        multiple = VOCABULARY_UNIT
+    in_stack = model.vocab_multiple == 1 and stack.pads_vocabulary  # as in plans of earlier releases
+    multiple = VOCABULARY_UNIT if in_stack else model.vocab_multiple
     export.sets("stack.pads_vocabulary", make_vocab_size_divisible_by=multiple)
     if not stack.fused_elementwise:
         fusions = ("bias_gelu_fusion", "bias_swiglu_fusion", "bias_dropout_fusion")
@@ -99,7 +175,7 @@ def stack_of(args: Arguments, base: StackSpec, stack_named: bool) -> StackSpec:
         "tp_comm_overlap": load_stack(STACK).overlap_tensor_parallel * args.get("tp_comm_overlap"),
         "use_precision_aware_optimizer": bool(precise),
         **({"moe_token_dispatcher_type": "tokens" if dispatcher == "flex" else "copies"} if experts else {}),
-        **{name: args.get(name) for name in ("deterministic_mode", "overlap_cpu_optimizer_d2h_h2d")},
+        **{name: args.get(name) for name in _SWITCHES.split()},
     }
     facts: dict[str, Any] = {
         TABLE.arguments[name].field.removeprefix("stack."): value
@@ -114,8 +190,6 @@ def stack_of(args: Arguments, base: StackSpec, stack_named: bool) -> StackSpec:
     if args.has("make_vocab_size_divisible_by") or args.has("padded_vocab_size") or not stack_named:
         is_unit = args.get("make_vocab_size_divisible_by") == VOCABULARY_UNIT
         facts["pads_vocabulary"] = is_unit and not args.has("padded_vocab_size")
-    if args.has("gradient_accumulation_fusion"):
-        facts["fused_gradient_accumulation"] = args.get("gradient_accumulation_fusion")
     if _is_unfused(args):
         facts["fused_elementwise"] = False
     if args.get("overlap_p2p_comm") is False:
@@ -140,8 +214,7 @@ def _is_unfused(args: Arguments) -> bool:
     """Whether the arguments switch off a fusion that would apply to this model (transformer/mlp.py,
     fused_bias_dropout.py)."""
     biases, gated = args.get("add_bias_linear"), args.get("swiglu")
-    activates = gated or (biases and not args.get("squared_relu"))
-    adds = biases or args.get("hidden_dropout") > 0
     activation = "bias_swiglu_fusion" if gated else "bias_gelu_fusion"
-    off = {name: args.get(name) is False for name in (activation, "bias_dropout_fusion")}
-    return (activates and off[activation]) or (adds and off["bias_dropout_fusion"])
+    activates = (gated or (biases and not args.get("squared_relu"))) and args.get(activation) is False
+    adds = (biases or args.get("hidden_dropout") > 0) and args.get("bias_dropout_fusion") is False
+    return bool(activates or adds)
