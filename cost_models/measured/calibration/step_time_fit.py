@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from statistics import NormalDist
@@ -328,7 +328,7 @@ def fitted_profile(
             "validated_runs": len(fit.residuals),
             "unseen_error": None if unseen_error is None else round(unseen_error, 4),
             "pair_error": None if fit.pair_error is None else round(fit.pair_error, 4),
-            "scenarios": fit.scenarios if reach is None else fit.scenarios.model_copy(update=asdict(reach)),
+            "scenarios": fit.scenarios if reach is None else fit.scenarios.model_copy(update=reach._asdict()),
             "timed": fit.timed,
             "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
         }

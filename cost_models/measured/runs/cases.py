@@ -15,7 +15,7 @@ from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.measured.runs.hardware import cluster_of
 from cost_models.measured.runs.model import model_of
-from cost_models.measured.runs.rows import Notes, Row, meaning
+from cost_models.measured.runs.rows import Notes, Row, meaning, with_note
 from cost_models.measured.runs.stack import (
     keeps_experts_whole,
     month_of,
@@ -49,8 +49,8 @@ LARGEST_COUNTS = {
 MAX_ACTIONS = 10_000_000
 """Largest stages × microbatches of a step that are laid out action by action."""
 
-_NO_VALUE = re.compile(
-    r"|[-–—?.]|0+(\.0*)?|-1|n/?a|nan|none|null|nil|unknown|unspecified|default|auto|off|false|no"
+_BLANK = re.compile(
+    r"|[-–—?.]|0+(\.0*)?|-1|n/?an?|none|null|nil|unknown|unspecified|default|auto|off|false|no"
 )
 """Pattern of cells without a value; 0 and -1 switch an axis off."""
 
@@ -67,7 +67,7 @@ def check_counts(row: Row) -> None:
         words, count = row.text(column), row.count(column)
         if (count or 0) > largest:
             raise InputError(f"`{column}` is {printable(words, 20)}, beyond anything that is trained")
-        if count is not None or _NO_VALUE.fullmatch(words.lower()):
+        if count is not None or _BLANK.fullmatch(words.lower()):
             continue
         fraction = column == "global_batch" and (row.number(column) or 0) >= 1
         if not fraction and not (column == "hybrid_shard" and (row.flag(column) or names_hybrid(words))):
@@ -88,7 +88,7 @@ def degrees_of(row: Row, notes: Notes) -> Layout:
     128 GPUs.
     """
     tp, pp, vp, cp, ep = (row.count(axis) or 1 for axis in ("tp", "pp", "vp", "cp", "ep"))
-    gpus, dp = row.count("num_gpus"), row.count("dp")
+    gpus, dp, batch = row.count("num_gpus"), row.count("dp"), row.count("global_batch")
     model_gpus = tp * pp * cp
     if gpus is not None:
         if gpus % model_gpus:
@@ -98,9 +98,9 @@ def degrees_of(row: Row, notes: Notes) -> Layout:
         dp = gpus // model_gpus
     elif dp is not None:
         notes.append(f"{model_gpus * dp} GPUs: the product of the degrees")
+    elif batch is None:
+        raise InputError("neither `num_gpus` nor `dp` nor `global_batch` is given")
     else:
-        if (batch := row.count("global_batch")) is None:
-            raise InputError("neither `num_gpus` nor `dp` nor `global_batch` is given")
         samples = max(1, batch // (row.count("micro_batch") or 1))
         dp = next(n for n in range(max(1, _USUAL_GPUS // model_gpus), 0, -1) if samples % n == 0)
         notes.append(f"{model_gpus * dp} GPUs: the row names none")
@@ -124,8 +124,7 @@ def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Layou
         possible = [count for count in range(1, per_rank + 1) if per_rank % count == 0]
         idle = (pp - 1) / microbatches
         chunks = next((count for count in possible if idle / count <= _USUAL_BUBBLE), possible[-1])
-    notes.append(f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)")
-    return chunks
+    return with_note(chunks, f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)", notes)
 
 
 _ADAPTERS = re.compile(r"\bq?lora\b|\bdora\b|\bpeft\b|adapters?\b")
@@ -220,17 +219,10 @@ def _layout(row: Row, question: Question, degrees: Layout, notes: Notes) -> Layo
     splits_sequence = degrees.tp > 1 and row.flag("sequence_parallel")
     if splits_sequence is None and (splits_sequence := stack.usually_splits_sequence):
         notes.append("sequence parallelism (blank)")
-    layout = Layout(
-        **degrees.model_dump(exclude_unset=True),
-        etp=_expert_tensor(row, degrees),
-        mbs=micro or 1,
-        shard=shard,
-        sp=bool(splits_sequence),
-        recompute=(recompute_of(row, stack, notes),),
-        layers=_blocks_on_stages(question, stages, notes),
-        offload=offload,
-        ring=ring,
-    )
+    axes = degrees.model_dump(exclude_unset=True) | {"etp": _expert_tensor(row, degrees), "shard": shard}
+    axes |= {"mbs": micro or 1, "sp": bool(splits_sequence), "offload": offload, "ring": ring}
+    policy, layers = recompute_of(row, stack, notes), _blocks_on_stages(question, stages, notes)
+    layout = Layout(**axes, recompute=(policy,), layers=layers)
     if micro is None:
         layout = _with_tuned_microbatch(question, layout)
         notes.append(f"microbatch {layout.mbs} (blank)")

@@ -11,7 +11,7 @@ from typing import Any
 
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
-from cost_models.measured.runs.rows import Notes, Row, meaning
+from cost_models.measured.runs.rows import Notes, Row, meaning, with_note
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.units import GIB
 
@@ -49,14 +49,12 @@ _UNIT = r"(?P<unit>[bB](?:(?:it|yte)s?)?)"
 _RAILS = re.compile(rf"(?P<rails>\d+)\s*[x×]\s*{_RATE}\s*{_UNIT}?")
 _SPEED = re.compile(rf"{_RATE}\s*-?{_UNIT}(?:ps|/s|it/s|E\b|(?<=it)|(?<=its))(?!\s*memory)", re.IGNORECASE)
 _GENERATION = re.compile(
-    r"(?:(?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>100|200|400|800)\b(?!\s*[gt]b)", re.IGNORECASE
+    r"(?i)((?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>100|200|400|800)\b(?!\s*[gt]b)"
 )
 """Pattern of InfiniBand by generation and Gb/s, as in `8x NDR400`."""
 _OMNI_PATH = re.compile(r"(\d+\s*[x×]\s*)omni", re.IGNORECASE)
-_BUS = re.compile(
-    r"nv(?:link|switch)[^,;+]*?\d+(?:\.\d+)?\s*[GT]B/s|\d+(?:\.\d+)?\s*[GT]B/s[^,;+]*?nv(?:link|switch)",
-    re.IGNORECASE,
-)
+_NVLINK, _BYTES = r"nv(?:link|switch)", r"\d+(?:\.\d+)?\s*[GT]B/s"
+_BUS = re.compile(rf"(?i){_NVLINK}[^,;+]*?{_BYTES}|{_BYTES}[^,;+]*?{_NVLINK}")
 """Words for the links inside a node."""
 _ADAPTER = r"connectx|\bcx-?\d|infiniband|\bib\b|roce|ethernet|\bhca|\bnics?\b|[hnex]dr|efa|slingshot|omni"
 """Words for an adapter of the network, which may itself be said to sit on PCIe."""
@@ -95,15 +93,15 @@ def network_bits(words: str, per_node: int) -> float | None:
 def _bits(match: re.Match[str]) -> float:
     """Bits/s of a matched rate, with `GB` and `Gbyte` read as bytes and `Gb`, `Gbit`, `GbE` and a bare `G` as
     bits."""
-    unit = match["unit"] or "b"
-    in_bytes = unit == "B" or unit.lower().startswith("byte")
+    in_bytes = re.fullmatch(r"B|(?i:bytes?)", match["unit"] or "")
     return float(match["rate"]) * _SCALES[match["scale"].lower()] * (8 if in_bytes else 1)
 
 
 _BOX = re.compile(r"\s*([1-9]|1[0-6])\s*[x×]\s*[a-z]", re.IGNORECASE)
 """Number of a node's GPUs before their name: `8 x H100 SXM5`."""
 _USUAL_BOX = 8
-_PCIE_LATENCY = "5 us"
+_PCIE = LinkSpec.model_validate({"kind": "pcie", "bandwidth": "32 GB/s", "latency": "5 us"})
+"""Link between a GPU and its host, at the bandwidth of most."""
 _UNNAMED_NETWORK = LinkSpec.model_validate({"kind": "infiniband", "bandwidth": "100 Gb/s", "latency": "5 us"})
 """Network between boxes that the catalogue has without one: an EDR adapter a GPU."""
 _LARGEST_BOX = 16
@@ -131,13 +129,12 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     if intra.kind in ("nvlink", "nvswitch") and "pcie" in words.lower() and "nvlink" not in words.lower():
         intra = _through_host(cluster.gpu)
     match = _RAILS.search(_BUS.sub("", words))
-    rails = int(match["rails"]) if match else 0
-    changes = {"gpu": board_of_cell(cluster.gpu, row.text("gpu"), notes), "gpus_per_node": per_node}
-    changes |= {
-        "nodes": -(-num_gpus // per_node),
-        "rails": rails if rails and per_node % rails == 0 else None,
-    }
-    return cluster.model_copy(update=changes | {"links": Links(intra_node=intra, inter_node=inter)})
+    adapters = int(match["rails"]) if match else 0
+    rails = adapters if adapters and per_node % adapters == 0 else None
+    size = {"gpus_per_node": per_node, "nodes": -(-num_gpus // per_node), "rails": rails}
+    board = board_of_cell(cluster.gpu, row.text("gpu"), notes)
+    links = Links(intra_node=intra, inter_node=inter)
+    return cluster.model_copy(update=size | {"gpu": board, "links": links})
 
 
 def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
@@ -149,8 +146,7 @@ def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
     even = 1 << (rack.bit_length() - 1)
     if num_gpus <= rack or num_gpus % rack == 0 or num_gpus % even:
         return rack
-    notes.append(f"{even} of a rack's {rack} GPUs")
-    return even
+    return with_note(even, f"{even} of a rack's {rack} GPUs", notes)
 
 
 def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
@@ -170,5 +166,4 @@ def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
 def _through_host(gpu: GpuSpec) -> LinkSpec:
     """PCIe link between the GPUs of a node, for cards that have nothing faster."""
     assert gpu.host_bandwidth is not None, f"{gpu.name} of the catalogue has a link to its host"
-    bandwidth = f"{gpu.host_bandwidth!r} B/s"
-    return LinkSpec.model_validate({"kind": "pcie", "bandwidth": bandwidth, "latency": _PCIE_LATENCY})
+    return _PCIE.model_copy(update={"bandwidth": gpu.host_bandwidth})

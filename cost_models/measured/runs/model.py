@@ -7,7 +7,7 @@ from typing import Any
 
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.measured.runs.rows import Notes, Row, meaning, spellings
+from cost_models.measured.runs.rows import Notes, Row, meaning, spellings, with_note
 from cost_models.measured.runs.stack import further_tokens
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -26,17 +26,15 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     catalogued = _by_name(row.text("model_name"))
     if layers is None or hidden is None:
         if catalogued is not None:
-            notes.append(f"shape of the catalogue's {catalogued.name}")
-            return catalogued
+            return with_note(catalogued, f"shape of the catalogue's {catalogued.name}", notes)
         raise InputError("`layers` or `hidden` is blank and the catalogue has no model of that name")
     if catalogued is not None and (catalogued.num_layers, catalogued.hidden_size) == (layers, hidden):
         row = _with_missing_cells(row, catalogued, notes)
-    kind, name, inner = row.words("ffn_kind"), row.text("model_name"), row.count("ffn_hidden")
-    if kind:
-        gated = "glu" in kind
-    else:  # by the model's name, or an inner width below 3h
-        narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
-        gated = narrow or _GATED.search(name.lower()) is not None
+    kind, words, name = row.words("ffn_kind"), row.words("framework"), row.text("model_name")
+    inner = row.count("ffn_hidden")
+    # by its kind, else the model's name, or an inner width below 3h
+    narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
+    gated = "glu" in kind if kind else (narrow or _GATED.search(name.lower()) is not None)
     activation = meaning("activations", kind) or "gelu"
     heads = row.count_or("heads", max(1, hidden // (row.count("head_dim") or 128)), "{} heads", notes)
     # 4h, or for three matrices 8h/3 rounded up to a multiple of 256
@@ -52,12 +50,11 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         "vocab_size": row.count_or("vocab", _VOCABULARY, "vocabulary of {}", notes),
         "vocab_multiple": VOCABULARY_UNIT if stack.pads_vocabulary else 1,
         "gated_mlp": gated,
+        "parallel_block": re.search(r"\bptb\b|parallel (transformer )?block", words) is not None,
         "activation": activation,
         "max_positions": row.count("seq_len") or 2048,
         "tied_embeddings": row.flag("tied_embeddings") if row.text("tied_embeddings") else not gated,
     }
-    if re.search(r"\bptb\b|parallel (transformer )?block", words := row.words("framework")):
-        fields["parallel_block"] = True
     if re.search(r"\bswa\b|sliding", words):
         fields["attention_window"] = max(1, (row.count("seq_len") or 2048) // 2)
         notes.append("attention over a window of half the sequence")
@@ -70,8 +67,8 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         columns = {"moe_ffn_hidden_size": "moe_ffn_hidden", "num_moe_layers": "moe_layers"}
         fields |= {field: count for field, column in columns.items() if (count := row.count(column))}
         fields["further_tokens"] = further_tokens(row)
-    same_width = (hidden, heads)  # blocks may be fewer
-    if catalogued is not None and (catalogued.hidden_size, catalogued.num_heads) == same_width:
+    # blocks may be fewer
+    if catalogued is not None and (catalogued.hidden_size, catalogued.num_heads) == (hidden, heads):
         fields |= {field: getattr(catalogued, field) for field in _UNTABLED}
         if catalogued.latent_attention is not None:  # tables say the width of its values, or nothing
             fields |= {"head_dim": catalogued.head_dim, "num_kv_heads": catalogued.num_kv_heads}

@@ -11,11 +11,12 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cost_models.errors import InputError, Problem
 from cost_models.files import read_data
@@ -24,7 +25,6 @@ from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)
 """Largest table that is read, in bytes: a million rows."""
-_DELIMITERS = (",", ";", "\t")
 
 
 class TableRow(NamedTuple):
@@ -62,7 +62,7 @@ def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> l
     Raises:
         InputError: it is no table, or a needed column is missing.
     """
-    delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
+    delimiter = max((",", ";", "\t"), key=text.partition("\n")[0].count)
     table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         columns = table.fieldnames = [column.strip().lower() for column in table.fieldnames or ()]
@@ -76,16 +76,31 @@ def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> l
     return rows
 
 
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def grouped_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by their key, keys and items in the order in which they come."""
+    groups: dict[K, list[T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
+
+
 Notes = list[str]
 """Assumptions made while reading one row of a run table, in order."""
 
 
-NEEDED_COLUMNS = ("num_gpus", "layers", "hidden")
-"""Columns that a table of runs must have; their cells may be blank."""
-_COLUMNS_HINT = "docs/guides/validating.md lists the columns of a table of runs"
 _FLAGS = dict.fromkeys(["1", "true", "yes", "y", "on"], True)
 _FLAGS |= dict.fromkeys(["0", "false", "no", "n", "off"], False)
 """Words of cells that say yes or no, and what they mean."""
+
+
+def with_note(value: T, words: str, notes: Notes) -> T:
+    """Return `value`, an assumption of which the `words` go into the notes."""
+    notes.append(words)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +169,16 @@ def meaning(kind: str, words: str) -> Any:
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
-    """Read the published runs of a CSV file; rows without an id are numbered.
+    """Read the published runs of a CSV file; rows without an id are numbered, the file's name replaces a missing
+    source.
 
     Raises:
         InputError: the file cannot be read, or is no table of runs.
     """
-    return parse_rows(read_table(path), path.stem, place=str(path))
-
-
-def parse_rows(text: str, name: str, *, place: str) -> tuple[Row, ...]:
-    """Parse the published runs of a CSV text; `name` replaces a missing source, `place` is the file in error
-    messages.
-
-    Raises:
-        InputError: it is no table of runs.
-    """
-    rows = parse_table(text, place=place, needed=NEEDED_COLUMNS, hint=_COLUMNS_HINT)
+    hint = "docs/guides/validating.md lists the columns of a table of runs"
+    needed = ("num_gpus", "layers", "hidden")
+    rows = parse_table(read_table(path), place=str(path), needed=needed, hint=hint)
     return tuple(
-        Row({"row_id": f"{name}-{number:04}", "source_id": name} | row.cells)
+        Row({"row_id": f"{path.stem}-{number:04}", "source_id": path.stem} | row.cells)
         for number, row in enumerate(rows, start=1)
     )

@@ -12,17 +12,13 @@ from cost_models.base import Spec
 from cost_models.documents import printable
 from cost_models.files import data_files, read_data
 from cost_models.measured.runs.cases import Case, case_or_reason
-from cost_models.measured.runs.rows import Row, parse_rows
+from cost_models.measured.runs.rows import Row, read_rows
 
 
 @cache
 def shipped_rows() -> tuple[Row, ...]:
     """Rows of all shipped tables of published runs, in the order of table names and of lines."""
-    return tuple(
-        row
-        for table in data_files("published", ".csv")
-        for row in parse_rows(table.read_text("utf-8"), table.stem, place=f"published/{table.name}")
-    )
+    return tuple(row for table in data_files("published", ".csv") for row in read_rows(table))
 
 
 @cache

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, Literal
 
 from cost_models.axes.columns import LayoutColumns
@@ -20,7 +19,7 @@ from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.words import EVERY
 from cost_models.documents import printable
 from cost_models.files import catalog
-from cost_models.measured.runs.rows import Notes, Row, meaning, spellings
+from cost_models.measured.runs.rows import Notes, Row, meaning, spellings, with_note
 from cost_models.question import Question
 from cost_models.specs.choices import CORE, OUTPUTS, Recompute, SelectiveDrops
 from cost_models.specs.cluster import AttentionKernel, ClusterSpec, Precision
@@ -28,18 +27,11 @@ from cost_models.specs.stack import STORES_SCORES, StackSpec
 
 _UNIT = 1e-9
 """Seconds of a parameter at which the rate that a log implies is computed."""
-_MIXED = re.compile(r"|mixed|amp|auto|o[12]")
-"""Pattern of 16-bit training that does not name the type."""
 
 NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
 """Words of tables for something that was not used."""
 _MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:\[]+(?P<names>[a-z_, ]+)")
 """Words for what of a block was recomputed, by name."""
-_DROPS: dict[str, SelectiveDrops] = {"core_attn": "core", "core": "core", "norm": "norms"}
-_DROPS |= {"layernorm": "norms", "mla_up_proj": "latent-heads", "mlp": "dense-mlp", "moe": "experts"}
-_DROPS |= {"act": "expert-activations", "moe_act": "expert-activations", "shared_experts": "shared-experts"}
-"""Megatron Core's `--recompute-modules`, as tables write them."""
-
 _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
 """Names of frameworks that mean plain data parallelism."""
 
@@ -52,14 +44,13 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     """Precision of matrix products in a row; bf16 where blank or unknown, a replacement where the GPU lacks it."""
     words, peak = row.words("precision"), cluster.gpu.peak
     stated: Precision | None = meaning("precisions", words)
-    if stated is None and not _MIXED.fullmatch(words):
+    if stated is None:
         notes.append(f"bf16: precision `{printable(words, 30)}` is not known")
     precision = stated or "bf16"
     if precision not in peak:
         substitutes = _LACKING.get(precision) or ("bf16",)
         replacement: Precision = next((one for one in substitutes if one in peak), "fp16")
-        notes.append(f"{replacement}: {cluster.gpu.name} has no {precision}")
-        return replacement
+        return with_note(replacement, f"{replacement}: {cluster.gpu.name} has no {precision}", notes)
     if not words:
         notes.append(f"{precision} (precision blank)")
     return precision
@@ -74,8 +65,7 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
         return "selective"
     if not words:
         default = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
-        notes.append(f"recompute {default} (blank)")
-        return default
+        return with_note(default, f"recompute {default} (blank)", notes)
     if NOTHING.fullmatch(words):
         return "none"
     policy: Recompute | Literal["some blocks"] = meaning("recompute", words)
@@ -85,43 +75,40 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
     return policy
 
 
+_RECIPE = ("framework", "model_name", "gpu", "precision")
+"""Columns by which the recipe of a row is known."""
+
+
 def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
     """Modules of a block that Megatron recomputed (`--recompute-modules`), where the row names only known
     ones; else empty."""
     match = _MODULES.search(row.words("recompute", "notes"))
     names = re.findall(r"[a-z_]+", match["names"] if match else _recipe_modules(row))
-    drops = [_DROPS[name] for name in names if name in _DROPS]
+    known: Mapping[str, SelectiveDrops] = spellings()["recompute_modules"]
+    drops = [known[name] for name in names if name in known]
     return tuple(sorted({*drops})) if len(drops) == len(names) else ()
-
-
-def _ran(row: Row) -> str:
-    """Trainer, model, GPU and precision of a row, by which recipes are known, in small letters."""
-    trainer, model, gpu, precision = map(row.words, ("framework", "model_name", "gpu", "precision"))
-    return f"{trainer}: {model} on {gpu} in {precision}"
 
 
 def _recipe_modules(row: Row) -> str:
     """Names of modules that the trainer's recipe recomputes, where the table leaves recomputation blank; else
     empty."""
-    modules: str | None = None if row.text("recompute") else meaning("recipe_modules", _ran(row))
+    modules: str | None = None if row.text("recompute") else meaning("recipe_modules", row.words(*_RECIPE))
     return modules or ""
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
     """ZeRO stage of a row with `replicas` data-parallel ranks; where blank, the usual stage of the stack."""
-    stated: int | None = meaning("zero_stages", row.words("zero_stage"))
+    stated, usual = meaning("zero_stages", row.words("zero_stage")), stack.usual_zero_stage
     if replicas == 1:
         return 0
     if (row.count("pp") or 1) > 1 and stated == 3 and stack.pipelines_keep_weights:
         notes.append(f"ZeRO-2: {stack.name} does not reshard weights between a pipeline's microbatches")
         return 2
     if stated is not None:
-        return stated
+        return int(stated)
     if _REPLICATES.search(row.words("framework")):
-        notes.append("ZeRO-0: data-parallel replicas")
-        return 0
-    notes.append(f"ZeRO-{stack.usual_zero_stage}, as {stack.name} usually runs")
-    return stack.usual_zero_stage
+        return with_note(0, "ZeRO-0: data-parallel replicas", notes)
+    return with_note(usual, f"ZeRO-{usual}, as {stack.name} usually runs", notes)
 
 
 def names_hybrid(words: str) -> bool:
@@ -214,13 +201,13 @@ def expert_changes(row: Row) -> dict[str, Any]:
     """Fields of `StackSpec` → values that an MoE row's framework, kernels and notes imply; empty for dense models."""
     if (row.count("moe_experts") or 1) == 1:
         return {}
-    return _facts("expert_facts", [f"{_ran(row)} | {row.words('other_kernels', 'notes')}"])
+    return _facts("expert_facts", [f"{row.words(*_RECIPE)} | {row.words('other_kernels', 'notes')}"])
 
 
 def further_tokens(row: Row) -> int:
     """Multi-token-prediction depth (0 or 1) of the model in a table row, from its name, else from the known
     recipe."""
-    return int(meaning("further_tokens", _ran(row)))
+    return int(meaning("further_tokens", row.words(*_RECIPE)))
 
 
 _SOME_FLASH = re.compile(r"flash[- _]?(attn|attention)?")
@@ -265,16 +252,10 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
 def _release_of(family: str, row: Row) -> str:
     """Stack of the earliest release of `family` whose last month is no earlier than the row's date; else `family`."""
     year = _year(row)
-    month, releases = month_of(row) or (f"{year}-12" if year else "undated"), _last_months(family)
-    last_month = min((last for last in releases if month <= last), default="")
-    return releases.get(last_month, family)
-
-
-@cache
-def _last_months(family: str) -> dict[str, str]:
-    """Name of the software stack for each last month of release, within one family of stacks."""
-    members = map(catalog.load_stack, catalog.names("stacks"))
-    return {one.last_month: one.name for one in members if one.family == family and one.last_month}
+    month = month_of(row) or (f"{year}-12" if year else "undated")
+    stacks = [one for one in map(catalog.load_stack, catalog.names("stacks")) if one.family == family]
+    releases = [(one.last_month, one.name) for one in stacks if one.last_month and month <= one.last_month]
+    return min(releases)[1] if releases else family
 
 
 def _stack_name(row: Row, notes: Notes) -> str:
@@ -322,8 +303,7 @@ def _kernel(row: Row, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) 
     too_old = _WITHOUT_FLASH.search(row.words("gpu", "precision")) or 0 < _year(row) < _FLASH_YEAR
     if default in STORES_SCORES or not too_old:
         return default
-    notes.append("attention stores its scores: no flash kernel for this GPU or year")
-    return "unfused"
+    return with_note("unfused", "attention stores its scores: no flash kernel for this GPU or year", notes)
 
 
 def month_of(row: Row) -> str | None:

@@ -6,14 +6,13 @@ the microbatch of the first. Nothing here is fitted: a point that is missed is s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from cost_models.axes.layout import Layout
 from cost_models.base import Spec
 from cost_models.files import catalog, read_data
 from cost_models.measured.runs.cases import read_case
@@ -22,69 +21,52 @@ from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 
-Quantity = Literal["mfu", "days"]
 _DAY = 86400.0
+_UNSHOWN: Any = Field(default=None, exclude=True)
+_UNSHOWN_GROUP: Any = Field(default_factory=dict, exclude=True)
+"""Fields of the data file that say what is predicted, and are no part of the answer."""
 
 
-class PointSpec(Spec):
-    """Figure that a paper states (MFU or days), with the published run that it refers to and changes to that run."""
+class Figure(Spec):
+    """Figure that a paper states (MFU or days), its prediction, and the published run with changes it refers to."""
 
     name: str
     published: float
     """MFU in percent, or days."""
-    row: str | None = None
+    predicted: float = math.nan
+    """As `published`; NaN until it is predicted."""
+    off: float = math.nan
+    """Points of MFU; percent of days."""
+    profile: str = ""
+    layout: str = ""
+    row: str | None = _UNSHOWN
     """Row of a shipped table; default: the group's."""
-    cells: dict[str, str] = Field(default_factory=dict)
-    model: dict[str, Any] = Field(default_factory=dict)
-    training: dict[str, Any] = Field(default_factory=dict)
-    stack: str | None = None
+    cells: dict[str, str] = _UNSHOWN_GROUP
+    model: dict[str, Any] = _UNSHOWN_GROUP
+    training: dict[str, Any] = _UNSHOWN_GROUP
+    stack: str | None = _UNSHOWN
     """Stack whose `fields` replace the row's."""
-    fields: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    tokens: float | None = None
+    fields: Annotated[tuple[str, ...], Field(strict=False, exclude=True)] = ()
+    tokens: float | None = _UNSHOWN
     """Tokens of the whole training, for days."""
 
 
-class FiguresSpec(Spec):
-    """Group of figures of one quantity that one source states, as in the data file."""
+class Figures(Spec):
+    """Group of published figures of one quantity that one source states, with their predictions."""
 
+    name: str
     title: str
     source: str
-    quantity: Quantity
+    quantity: Literal["mfu", "days"]
     within: float
     """How near a prediction should come: points of MFU, percent of days."""
     ladder: bool = False
     """Whether each point also has the changes of the points before."""
-    profile: str | None = None
+    points: Annotated[tuple[Figure, ...], Field(strict=False)]
+    profile: str | None = _UNSHOWN
     """Profile of all points; default: each row's own."""
-    row: str | None = None
-    cells: dict[str, str] = Field(default_factory=dict)
-    points: Annotated[tuple[PointSpec, ...], Field(strict=False)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """Published figure with its prediction and the difference."""
-
-    name: str
-    published: float
-    predicted: float
-    off: float
-    """Points of MFU; percent of days."""
-    profile: str
-    layout: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Group of published figures with their predictions."""
-
-    name: str
-    title: str
-    source: str
-    quantity: Quantity
-    within: float
-    ladder: bool
-    points: tuple[Figure, ...] = field(default=())
+    row: str | None = _UNSHOWN
+    cells: dict[str, str] = _UNSHOWN_GROUP
 
     @property
     def within_tolerance(self) -> int:
@@ -95,48 +77,26 @@ class Figures:
 @cache
 def published_figures() -> tuple[Figures, ...]:
     """Groups of published figures in the shipped data, with predictions by the cost model."""
-    groups = {name: FiguresSpec(**group) for name, group in read_data("published/figures").items()}
-    return tuple(
-        Figures(
-            name=name,
-            points=tuple(_predicted(group)),
-            **group.model_dump(include={"title", "source", "quantity", "within", "ladder"}),
-        )
-        for name, group in groups.items()
-    )
+    groups = [Figures(name=name, **group) for name, group in read_data("published/figures").items()]
+    return tuple(group.model_copy(update={"points": tuple(_predicted(group))}) for group in groups)
 
 
-def _predicted(group: FiguresSpec) -> Iterator[Figure]:
+def _predicted(group: Figures) -> Iterator[Figure]:
     rows = {row.row_id: row for row in shipped_rows()}
-    base: tuple[Question, Layout] | None = None
+    question: Question | None = None
     for point in group.points:
-        if base is None or not group.ladder:
+        if question is None or not group.ladder:
             row = rows[point.row or group.row or ""]
             case = read_case(Row({**row.cells, **group.cells, **point.cells}), profile=group.profile)
-            base = case.question, case.layout
-        question, layout = base
+            question, layout = case.question, case.layout
         stack = catalog.load_stack(point.stack) if point.stack else question.stack
-        fields = {name: getattr(stack, name) for name in point.fields}
-        question = replace(
-            question,
-            model=question.model.model_copy(update=point.model),
-            training=question.training.model_copy(update=point.training),
-            stack=question.stack.model_copy(update=fields),
-        )
-        base = question, layout
+        question = question.updated("stack", **{name: getattr(stack, name) for name in point.fields})
+        question = question.updated("model", **point.model).updated("training", **point.training)
         estimated = estimate(question, layout)
-        if group.quantity == "mfu":
-            predicted = 100 * estimated.mfu
-            off = predicted - point.published
-        else:
-            steps = (point.tokens or 0.0) / question.training.tokens_per_step
-            predicted = steps * estimated.step_seconds / _DAY
-            off = 100 * (predicted / point.published - 1)
-        yield Figure(
-            name=point.name,
-            published=point.published,
-            predicted=predicted,
-            off=off,
-            profile=question.hardware.name,
-            layout=str(layout.model_copy(update={"layers": ()})),
-        )
+        steps = (point.tokens or 0.0) / question.training.tokens_per_step
+        of_mfu, published = group.quantity == "mfu", point.published
+        predicted = 100 * estimated.mfu if of_mfu else steps * estimated.step_seconds / _DAY
+        off = predicted - published if of_mfu else 100 * (predicted / published - 1)
+        notation = str(layout.model_copy(update={"layers": ()}))
+        answer = {"predicted": predicted, "off": off, "profile": question.hardware.name, "layout": notation}
+        yield point.model_copy(update=answer)

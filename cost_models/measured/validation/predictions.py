@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,7 +12,7 @@ from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
 from cost_models.measured.runs.cases import Case, Profile, case_or_reason
-from cost_models.measured.runs.rows import Row
+from cost_models.measured.runs.rows import Row, meaning
 from cost_models.memory.device import used_device_bytes
 from cost_models.pipeline.pricing import estimate_each
 from cost_models.pipeline.seconds import FRAGMENTATION
@@ -21,23 +20,18 @@ from cost_models.question import Question
 
 _BATCH_ROWS = 256
 """Rows that are read before any is predicted."""
-_LAST_RANK = re.compile(r"last (pipeline )?(rank|stage)|rank -1")
-_FIRST_RANK = re.compile(r"first (pipeline )?(rank|stage)|rank 0")
-_DRIVER = re.compile(r"nvidia-smi|nvml|driver|pynvml|rocm-smi|gpu memory used|device memory")
-_RESERVED = re.compile(r"reserved|cached")
 
 
 def peak_bytes(case: Case, priced: Estimate) -> float:
     """Predicted peak bytes on the rank that the row names, else on the fullest; allocated, reserved or in use
     as `memory_kind` says."""
-    words = case.row.text("memory_kind").lower()
-    rank = -1 if _LAST_RANK.search(words) else 0 if _FIRST_RANK.search(words) else priced.fullest_rank
-    memory = priced.rank_memory[rank]
-    if _DRIVER.search(words):
+    words = case.row.words("memory_kind")
+    rank: int | None = meaning("memory_ranks", words)
+    memory = priced.rank_memory[priced.fullest_rank if rank is None else rank]
+    kind = meaning("memory_kinds", words)
+    if kind == "in use":
         return float(used_device_bytes(case.question, LayoutColumns.of([priced.layout]), memory.total)[0])
-    if _RESERVED.search(words) and ("allocated" not in words or "not stated" in words):
-        return memory.total
-    return memory.total - memory[FRAGMENTATION]
+    return memory.total if kind == "reserved" else memory.total - memory[FRAGMENTATION]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,29 +64,19 @@ def predict(
     """Yield the prediction of each row in order; a row that cannot be predicted is skipped with the reason,
     never an error.
 
-    Rows that follow one another and ask the same question are priced together.
+    Of every `_BATCH_ROWS` rows those that ask the same question are priced together.
     """
     remaining = iter(rows)
     while batch := list(islice(remaining, _BATCH_ROWS)):
-        cases = [case_or_reason(row, stack=stack, profile=profile) for row in batch]
-        groups: list[tuple[Question, list[int]]] = []
-        for number, case in enumerate(cases):
-            if isinstance(case, Case):
-                candidates = (rows for question, rows in reversed(groups) if question == case.question)
-                if (group := next(candidates, None)) is None:
-                    groups.append((case.question, group := []))
-                group.append(number)
-        estimates: dict[int, Estimate | str] = {}
-        for question, numbers in groups:
-            layouts = [case.layout for number in numbers if isinstance(case := cases[number], Case)]
-            estimates |= zip(numbers, _estimates(question, layouts), strict=True)
-        for number, (row, case) in enumerate(zip(batch, cases, strict=True)):
-            if isinstance(case, str) or isinstance(priced := estimates[number], str):
-                yield Prediction(row=row, skipped=case if isinstance(case, str) else str(estimates[number]))
-            elif _cannot_be_undivided(case, priced):
-                yield Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
-            else:
-                yield _prediction(case, priced)
+        results = dict(enumerate(case_or_reason(row, stack=stack, profile=profile) for row in batch))
+        cases = {place: case for place, case in results.items() if isinstance(case, Case)}
+        priced: dict[int, Estimate | str] = {}
+        for place, case in cases.items():
+            if place not in priced:
+                alike = {at: one.layout for at, one in cases.items() if one.question == case.question}
+                priced |= zip(alike, _estimates(case.question, list(alike.values())), strict=True)
+        for place, row in enumerate(batch):
+            yield _prediction(row, results[place], priced.get(place, str(results[place])))
 
 
 def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estimate | str]:
@@ -106,19 +90,17 @@ def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estima
         return [printable(str(reason).splitlines()[0])]
 
 
-def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
-    """Whether a row states no degrees (tp, pp, cp, ep) though its undivided model's states exceed a GPU's memory."""
-    if any(case.row.text(axis) for axis in ("tp", "pp", "cp", "ep")):
-        return False
-    memory = dict(priced.rank_memory[priced.fullest_rank])
-    return sum(memory.get(part, 0.0) for part in ("weights", "gradients", "optimizer")) > priced.memory_limit
-
-
-def _prediction(case: Case, priced: Estimate) -> Prediction:
+def _prediction(row: Row, case: Case | str, priced: Estimate | str) -> Prediction:
+    if isinstance(case, str) or isinstance(priced, str):
+        return Prediction(row=row, skipped=str(priced))
+    memory = priced.rank_memory[priced.fullest_rank]
+    states = sum(memory.get(part, 0.0) for part in ("weights", "gradients", "optimizer"))
+    if states > priced.memory_limit and not any(row.text(axis) for axis in ("tp", "pp", "cp", "ep")):
+        return Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
     # a run that recomputed more than is assumed had more room
     is_certain = priced.fits or bool(case.row.text("recompute"))
     return Prediction(
-        row=case.row,
+        row=row,
         case=case,
         step_seconds=priced.step_seconds if case.sized else None,
         peak_bytes=peak_bytes(case, priced),

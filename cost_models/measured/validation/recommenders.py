@@ -14,26 +14,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from cost_models.documents import printable
 from cost_models.errors import InputError
-from cost_models.files import catalog
-from cost_models.files.reading import parse_yaml
-from cost_models.measured.runs.rows import parse_table, read_table
+from cost_models.files import catalog, data_files, read_data
+from cost_models.measured.runs.rows import grouped_by, parse_table, read_table
 from cost_models.measured.validation.scores import relative_error
 from cost_models.recommender.dense import dense_seconds
 from cost_models.recommender.options import STAGES
 from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.cluster import Links
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 
 _COLUMNS = ("row_id", "source_cite", "model", "framework", "gpu", "num_gpus", "global_batch", "step_time_s")
-FOLDER = files("cost_models") / "data" / "published_recommenders"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +38,6 @@ class RecommenderRun:
 
     row: str
     framework: str
-    gpu: str
     question: RecommenderQuestion
     sharding: Sharding
     seconds: float | None
@@ -57,8 +52,8 @@ class RecommenderRun:
 def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
     """Read recommender runs from a CSV table in the columns of the shipped table, which is the default.
     Raises InputError."""
-    text = read_table(path) if path else (FOLDER / "recommender_runs.csv").read_text("utf-8")
-    place = str(path or "recommender_runs.csv")
+    (shipped,) = data_files("published_recommenders", ".csv")
+    text, place = read_table(path) if path else shipped.read_text("utf-8"), str(path or shipped.name)
     rows = parse_table(text, place=place, needed=_COLUMNS, hint="the shipped table shows them all")
     return tuple(_run(row.cells, place) for row in rows)
 
@@ -74,15 +69,16 @@ def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
             question, sharding = _wide_and_deep(row)
         else:
             raise ValueError(f"nobody says how `{framework}` shards `{row['model']}`")
+        columns = ("step_time_s", "step_time_ex_eval_s", "peak_memory_mb")
+        seconds, training_seconds, megabytes = (float(row[it]) if row.get(it) else None for it in columns)
         return RecommenderRun(
             row=row["row_id"],
             framework=framework,
-            gpu=question.cluster.gpu.name,
             question=question,
             sharding=parse_sharding(sharding, question.model.num_tables),
-            seconds=_number(row, "step_time_s"),
-            training_seconds=_number(row, "step_time_ex_eval_s"),
-            memory_bytes=(megabytes := _number(row, "peak_memory_mb")) and megabytes * 2**20,
+            seconds=seconds,
+            training_seconds=training_seconds,
+            memory_bytes=megabytes and megabytes * 2**20,
             out_of_memory=row.get("oom") == "1",
         )
     except (KeyError, ValueError) as error:
@@ -91,11 +87,10 @@ def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
 
 
 def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
-    shardings = parse_yaml((FOLDER / "shardings.yaml").read_text("utf-8"), source="shardings.yaml").value
+    shardings = {int(key): text for key, text in read_data("published_recommenders/shardings").items()}
     nodes = max(1, int(row["num_gpus"]) // 8)
     facts = {"precision": "fp16", "optimizer": "adagrad", "dense_optimizer": "adagrad"}
-    question = _question(row, "dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, "hugectr", **facts)
-    return question, {int(key): text for key, text in shardings.items()}[nodes]
+    return _question(row, "dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, "hugectr", **facts), shardings[nodes]
 
 
 def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
@@ -104,7 +99,8 @@ def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
     if "(custom interact op)" not in row["source_cite"]:
         facts["interaction_passes"] = question.facts.interaction_passes + _PLAIN_INTERACTION
-    return _with(question, facts), "table:0-25=row"
+    question = question.updated("stack", recommender=question.facts.model_copy(update=facts))
+    return question, "table:0-25=row"
 
 
 _PLAIN_INTERACTION = 28.0
@@ -126,24 +122,18 @@ def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     if not hugectr and "README" in row["source_cite"]:
         question = _with(question, _README_MEMORY)
     links = question.cluster.links  # one 100 Gb/s adapter a node, that all its GPUs share
-    assert isinstance(links, Links)
     assert links.inter_node is not None
-    network = links.inter_node.model_copy(update={"bandwidth": 12.5e9 / question.cluster.gpus_per_node})
-    question = question.updated("cluster", rails=1, links=links.model_copy(update={"inter_node": network}))
-    sharding = "table:0-1=row" if gpus > 1 else "table:0-1=whole@0,0"
-    return question, sharding
+    network = links.inter_node.model_copy(update={"bandwidth": 12.5e9 / gpus_per_node})
+    question = question.updated("cluster", rails=1, links=links.with_inter_node(network))
+    return question, "table:0-1=row" if gpus > 1 else "table:0-1=whole@0,0"
 
 
 _README_MEMORY = {"table_element_bytes": 4.0, "communicator_bytes": 0.95e9}
 """Memory of OneFlow's README runs beyond the later report's runs: 16 B an element of a table in place of 12 while the
 vocabulary doubles, and as much on each of several GPUs. Nobody says why; fitted to them."""
 
-_GPUS = {
-    "H100-SXM-80GB": "dgx-h100",
-    "H200-SXM-141GB": "hgx-h200",
-    "A100-SXM-80GB": "dgx-a100-80gb",
-    "V100-SXM2-32GB": "dgx-v100",
-}
+_GPUS = {"H100-SXM-80GB": "dgx-h100", "H200-SXM-141GB": "hgx-h200", "A100-SXM-80GB": "dgx-a100-80gb"}
+_GPUS |= {"V100-SXM2-32GB": "dgx-v100"}
 """GPU in tables' words → cluster of the catalogue."""
 
 
@@ -151,10 +141,9 @@ def _question(
     row: Mapping[str, str], model: str, cluster: str, nodes: int, gpus: int, stack: str, **training: Any
 ) -> RecommenderQuestion:
     """Question of a row on `nodes` nodes of `gpus` GPUs, with the row's batch and further facts of `training`."""
-    node = catalog.load_cluster(cluster)
     return RecommenderQuestion(
         model=catalog.load_recommender(model),
-        cluster=node.model_copy(update={"nodes": nodes, "gpus_per_node": gpus}),
+        cluster=catalog.load_cluster(cluster).model_copy(update={"nodes": nodes, "gpus_per_node": gpus}),
         training=RecommenderTraining(global_batch=int(row["global_batch"]), **training),
         stack=catalog.load_stack(stack),
         hardware=catalog.load_profile("datasheet-gpu"),
@@ -163,10 +152,6 @@ def _question(
 
 def _with(question: RecommenderQuestion, facts: dict[str, Any]) -> RecommenderQuestion:
     return question.updated("stack", recommender=question.facts.model_copy(update=facts))
-
-
-def _number(row: Mapping[str, str], name: str) -> float | None:
-    return float(row[name]) if row.get(name) else None
 
 
 EVALUATED = 89_137_319 / (4_195_197_692 / 20)
@@ -204,7 +189,7 @@ class RecommenderPrediction:
         return (parts[STAGES.forward_exchange] + parts[STAGES.backward_exchange]) / parts.total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecommenderScore:
     """Errors of step time and memory over the recommender runs of one framework on one GPU."""
 
@@ -230,23 +215,15 @@ def predict(run: RecommenderRun) -> RecommenderPrediction:
 
 def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderScore, ...]:
     """Errors of recommender predictions, grouped by framework and GPU."""
-    groups: dict[tuple[str, str], list[RecommenderPrediction]] = {}
-    for prediction in predictions:
-        groups.setdefault((prediction.run.framework, prediction.run.gpu), []).append(prediction)
+    groups = grouped_by(predictions, lambda one: (one.run.framework, one.run.question.cluster.gpu.name))
     framework_scores = []
     for (framework, gpu), group in groups.items():
         times = [abs(one.error) for one in group if one.error is not None]
         memory = [abs(one.memory_error) for one in group if one.memory_error is not None]
         full = [one for one in group if one.run.out_of_memory]
-        framework_scores.append(
-            RecommenderScore(
-                framework=framework,
-                gpu=gpu,
-                runs=len(times),
-                median_error=statistics.median(times) if times else 0.0,
-                worst_error=max(times, default=0.0),
-                median_memory_error=statistics.median(memory) if memory else None,
-                out_of_memory=(len(full), sum(not one.estimate.fits for one in full)),
-            )
-        )
+        caught = len(full), sum(not one.estimate.fits for one in full)
+        median, worst = statistics.median(times) if times else 0.0, max(times, default=0.0)
+        memory_error = statistics.median(memory) if memory else None
+        score = RecommenderScore(framework, gpu, len(times), median, worst, memory_error, caught)
+        framework_scores.append(score)
     return tuple(framework_scores)

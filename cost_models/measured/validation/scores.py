@@ -22,16 +22,17 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass
+from itertools import combinations, product
 from statistics import fmean, mean, median
+from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.layout import Layout, axes_that_differ
 from cost_models.estimate import CLEAR, chance_of_gain, deviation, half_width, pair_error_of
-from cost_models.measured.runs.rows import Row
+from cost_models.measured.runs.rows import Row, grouped_by
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.specs.hardware import HardwareProfile
 
@@ -45,7 +46,7 @@ _GIGABYTE = 1e9
 """Bytes of the GB in which published peaks are printed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ErrorScore:
     """Statistics of absolute relative errors (median, mean, 90th percentile, bias)."""
 
@@ -58,7 +59,7 @@ class ErrorScore:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MemoryVerdicts:
     """Numbers of runs by whether they ran out of memory and whether they were predicted to (a confusion matrix)."""
 
@@ -71,15 +72,10 @@ class MemoryVerdicts:
     agreed: int
     """Runs that fitted, predicted to."""
 
-    @property
-    def recall(self) -> float | None:
-        """Share of the runs out of memory that were predicted not to fit; None where no run was."""
-        return _share(self.caught, self.caught + self.missed)
-
-    @property
-    def precision(self) -> float | None:
-        """Share of the runs predicted not to fit that ran out of memory; None where none was predicted."""
-        return _share(self.caught, self.caught + self.false_alarms)
+    recall: float | None
+    """Share of the runs out of memory that were predicted not to fit; None where no run was."""
+    precision: float | None
+    """Share of the runs predicted not to fit that ran out of memory; None where none was predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +99,8 @@ class SourceScore:
     source: str
     rows: int
     skipped: int
+    predicted: int
+    """Number of timed rows with a predicted step time."""
     step: ErrorScore | None
     """Errors of step time, predicted without any of the source's rows as anchors."""
     anchored: ErrorScore | None
@@ -112,34 +110,17 @@ class SourceScore:
     """Errors of peak memory."""
     verdicts: MemoryVerdicts
     sweeps: tuple[SweepScore, ...]
-
-    @property
-    def predicted(self) -> int:
-        """Number of timed rows with a predicted step time."""
-        return self.step.count if self.step is not None else 0
-
-    @property
-    def mean_regret(self) -> float | None:
-        """Mean regret over the source's sweeps; None where it has no sweep."""
-        return mean(sweep.regret for sweep in self.sweeps) if self.sweeps else None
-
-    @property
-    def worst_regret(self) -> float | None:
-        """Largest regret over the source's sweeps; None where it has no sweep."""
-        return max((sweep.regret for sweep in self.sweeps), default=None)
-
-    @property
-    def mean_tau(self) -> float | None:
-        """Mean of Kendall's τ over the source's sweeps that have one; None where none has."""
-        taus = [sweep.tau for sweep in self.sweeps if sweep.tau is not None]
-        return mean(taus) if taus else None
+    mean_regret: float | None
+    """Mean regret over the source's sweeps; None where it has no sweep."""
+    worst_regret: float | None
+    """Largest regret over the source's sweeps; None where it has no sweep."""
+    mean_tau: float | None
+    """Mean of Kendall's τ over the source's sweeps that have one; None where none has."""
 
 
 def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
     """Score the predictions of every source of published runs, in order of first appearance."""
-    sources: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in predictions:
-        sources[prediction.row.source].append(prediction)
+    sources = grouped_by(predictions, lambda prediction: prediction.row.source)
     return tuple(_score_source(name, some) for name, some in sources.items())
 
 
@@ -151,14 +132,13 @@ def sweep_of(row: Row) -> tuple[str, ...]:
 
 def measured_seconds(row: Row) -> float | None:
     """Published step seconds of a row; None where it has none."""
-    seconds = row.number("step_time_best_s")
-    return seconds if seconds is not None and seconds > 0 else None
+    return row.positive("step_time_best_s")
 
 
 def measured_bytes(row: Row) -> float | None:
     """Published peak memory of a row in bytes; None where it has none."""
-    gigabytes = row.number("peak_memory_gb")
-    return gigabytes * _GIGABYTE if gigabytes is not None and gigabytes > 0 else None
+    gigabytes = row.positive("peak_memory_gb")
+    return None if gigabytes is None else gigabytes * _GIGABYTE
 
 
 def step_error(prediction: Prediction) -> float | None:
@@ -173,14 +153,9 @@ def memory_error(prediction: Prediction) -> float | None:
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Kendall's τ, (concordant − discordant) / (concordant + discordant) pairs; None where every pair ties."""
-    concordant = discordant = 0
-    for late in range(len(first)):
-        for early in range(late):
-            side = (first[late] - first[early]) * (second[late] - second[early])
-            concordant += side > 0
-            discordant += side < 0
-    pairs = concordant + discordant
-    return (concordant - discordant) / pairs if pairs else None
+    orders = np.sign(np.subtract.outer(first, first)) * np.sign(np.subtract.outer(second, second))
+    pairs = np.abs(orders).sum()  # each pair twice, as in the sum of orders
+    return float(orders.sum() / pairs) if pairs else None
 
 
 def error_score(errors: Sequence[float]) -> ErrorScore | None:
@@ -188,24 +163,16 @@ def error_score(errors: Sequence[float]) -> ErrorScore | None:
     if not errors:
         return None
     sizes = sorted(abs(error) for error in errors)
-    return ErrorScore(
-        median=median(sizes),
-        mean=mean(sizes),
-        p90=sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))],
-        bias=mean(errors),
-        count=len(errors),
-    )
+    p90 = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
+    return ErrorScore(median(sizes), mean(sizes), p90, bias=mean(errors), count=len(errors))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TimedRow:
-    """Measured and predicted step seconds of one published run, with its layout and whether it is predicted to fit."""
+class _TimedRow(NamedTuple):
+    """Published run with measured and predicted step seconds, its layout, and the error of ratios of step times."""
 
-    row_id: str
+    run: Prediction
     measured: float
     predicted: float
-    fits: bool
-    roomy: bool
     layout: Layout
     pair_error: float
 
@@ -213,50 +180,48 @@ class _TimedRow:
 def _timed_sweeps(predictions: Iterable[Prediction]) -> dict[tuple[str, ...], list[_TimedRow]]:
     """Rows with measured and predicted step times, by sweep."""
     sweeps: dict[tuple[str, ...], list[_TimedRow]] = defaultdict(list)
-    for prediction in predictions:
-        measured = measured_seconds(prediction.row)
-        if measured and prediction.step_seconds:
-            sweeps[sweep_of(prediction.row)].append(
-                _TimedRow(
-                    row_id=prediction.row.row_id,
-                    measured=measured,
-                    predicted=prediction.step_seconds,
-                    fits=prediction.fits is not False,
-                    roomy=prediction.verdict == "fits",
-                    layout=prediction.case.layout if prediction.case else Layout(),
-                    pair_error=pair_error_of(prediction.case.question) if prediction.case else math.nan,
-                )
-            )
+    for run in predictions:
+        measured, predicted, case = measured_seconds(run.row), run.step_seconds, run.case
+        if measured and predicted:
+            layout, pair_error = (case.layout, pair_error_of(case.question)) if case else (Layout(), math.nan)
+            sweeps[sweep_of(run.row)].append(_TimedRow(run, measured, predicted, layout, pair_error))
     return sweeps
 
 
 def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
     predicted = [row for row in predictions if row.step_seconds is not None or row.peak_bytes is not None]
-    sweeps = _timed_sweeps(predicted)
+    timed = _timed_sweeps(predicted)
+    sweeps = tuple(_score_sweep(key, rows) for key, rows in timed.items() if len(rows) >= MIN_RANKED)
+    regrets, taus = [one.regret for one in sweeps], [one.tau for one in sweeps if one.tau is not None]
     outcomes = Counter(
         (bool(one.row.flag("oom")), not one.fits)
         for one in predicted
         if one.fits is not None and (one.row.flag("oom") or measured_seconds(one.row))
     )
-    caught, missed = (outcomes[True, alarm] for alarm in (True, False))
-    false_alarms, agreed = (outcomes[False, alarm] for alarm in (True, False))
+    caught, missed, false_alarms, agreed = (outcomes[pair] for pair in product((True, False), (True, False)))
+    totals = caught + missed, caught + false_alarms
+    recall, precision = (caught / total if total else None for total in totals)
+    step = error_score([error for one in predicted if (error := step_error(one)) is not None])
     return SourceScore(
         source=name,
         rows=len(predictions),
         skipped=len(predictions) - len(predicted),
-        step=error_score([error for one in predicted if (error := step_error(one)) is not None]),
-        anchored=error_score([error for rows in sweeps.values() for error in _anchored(rows)]),
+        predicted=step.count if step else 0,
+        step=step,
+        anchored=error_score([error for rows in timed.values() for error in _anchored(rows)]),
         memory=error_score([error for one in predicted if (error := memory_error(one)) is not None]),
-        verdicts=MemoryVerdicts(caught=caught, missed=missed, false_alarms=false_alarms, agreed=agreed),
-        sweeps=tuple(_score_sweep(key, rows) for key, rows in sweeps.items() if len(rows) >= MIN_RANKED),
+        verdicts=MemoryVerdicts(caught, missed, false_alarms, agreed, recall, precision),
+        sweeps=sweeps,
+        mean_regret=mean(regrets) if regrets else None,
+        worst_regret=max(regrets, default=None),
+        mean_tau=mean(taus) if taus else None,
     )
 
 
 def _score_sweep(key: tuple[str, ...], rows: Sequence[_TimedRow]) -> SweepScore:
-    tau, regret = None, _regret(rows, _fastest(rows))
-    if len(rows) >= MIN_ORDERED:
-        tau = kendall_tau([row.measured for row in rows], [row.predicted for row in rows])
-    return SweepScore(key=key, rows=len(rows), regret=regret, tau=tau)
+    times = [row.measured for row in rows], [row.predicted for row in rows]
+    tau = kendall_tau(*times) if len(rows) >= MIN_ORDERED else None
+    return SweepScore(key=key, rows=len(rows), regret=_regret(rows, _fastest(rows)), tau=tau)
 
 
 def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
@@ -264,7 +229,7 @@ def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
     for fewer than five."""
     if len(rows) < MIN_ORDERED:
         return []
-    ordered = sorted(rows, key=lambda row: row.row_id)
+    ordered = sorted(rows, key=lambda row: row.run.row.row_id)
     anchors = {0, len(ordered) // 2, len(ordered) - 1}
     factor = median(ordered[index].predicted / ordered[index].measured for index in anchors)
     others = (row for index, row in enumerate(ordered) if index not in anchors)
@@ -276,15 +241,11 @@ def relative_error(predicted: float | None, measured: float | None) -> float | N
     return predicted / measured - 1 if predicted and measured else None
 
 
-def _share(part: int, total: int) -> float | None:
-    return part / total if total else None
-
-
 STATED = 0.9
 """Share of the cases that an interval should hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChoiceScore:
     """Regrets of the rows chosen in one source's sweeps, and coverage of intervals for ratios of step times."""
 
@@ -300,47 +261,42 @@ class ChoiceScore:
 
 def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
     """Score the choice of the fastest row in the sweeps of every source, in order of first appearance."""
-    sources: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in predictions:
-        if prediction.case is not None:
-            sources[prediction.row.source].append(prediction)
+    cases = (prediction for prediction in predictions if prediction.case is not None)
+    sources = grouped_by(cases, lambda prediction: prediction.row.source)
     scores = (_score_choices(name, list(_timed_sweeps(some).values())) for name, some in sources.items())
     return tuple(score for score in scores if score.pairs or score.point)
 
 
 def _score_choices(source: str, sweeps: Sequence[Sequence[_TimedRow]]) -> ChoiceScore:
     ranked = [_choices(rows) for rows in sweeps if len(rows) >= MIN_RANKED]
-    covered, weights = [], []
+    covered, weights, width = [], [], half_width(STATED)
     for rows in sweeps:
         for first, second in combinations(rows, 2):
             if axes_that_differ(first.layout, second.layout):
-                covered.append(_covers(first, second))
+                error = math.log(first.predicted / second.predicted) - math.log(
+                    first.measured / second.measured
+                )
+                covered.append(abs(error) <= width * deviation(first.layout, second.layout, first.pair_error))
                 weights.append(1 / (len(rows) - 1))
-    return ChoiceScore(
-        source=source,
-        point=tuple(_regret(rows, _fastest(rows)) for rows in ranked),
-        recommended=tuple(_regret(rows, _recommended(rows)) for rows in ranked),
-        pairs=len(covered),
-        covered=fmean(covered, weights) if covered else None,
-    )
+    point = tuple(_regret(rows, _fastest(rows)) for rows in ranked)
+    recommended = tuple(_regret(rows, _recommended(rows)) for rows in ranked)
+    share = fmean(covered, weights) if covered else None
+    return ChoiceScore(source, point, recommended, pairs=len(covered), covered=share)
 
 
 def _choices(rows: Sequence[_TimedRow]) -> list[_TimedRow]:
     """Rows of a sweep, with rows of the same layout and prediction merged, at their median measured time."""
-    groups: dict[tuple[str, float], list[_TimedRow]] = defaultdict(list)
-    for row in rows:
-        groups[str(row.layout), row.predicted].append(row)
-    return [replace(alike[0], measured=median(row.measured for row in alike)) for alike in groups.values()]
+    groups = grouped_by(rows, lambda row: (str(row.layout), row.predicted)).values()
+    return [alike[0]._replace(measured=median(row.measured for row in alike)) for alike in groups]
 
 
-def _covers(first: _TimedRow, second: _TimedRow) -> bool:
-    """Whether the measured ratio of two rows' step times lies in the 90 % interval around the predicted ratio."""
-    error = math.log(first.predicted / second.predicted) - math.log(first.measured / second.measured)
-    return abs(error) <= half_width(STATED) * deviation(first.layout, second.layout, first.pair_error)
+def _usable(rows: Sequence[_TimedRow]) -> Sequence[_TimedRow]:
+    """Rows that are predicted to fit; all where none is."""
+    return [row for row in rows if row.run.fits is not False] or rows
 
 
 def _fastest(rows: Sequence[_TimedRow]) -> _TimedRow:
-    return min([row for row in rows if row.fits] or rows, key=lambda row: row.predicted)
+    return min(_usable(rows), key=lambda row: row.predicted)
 
 
 def _recommended(rows: Sequence[_TimedRow]) -> _TimedRow:
@@ -354,9 +310,9 @@ def _recommended(rows: Sequence[_TimedRow]) -> _TimedRow:
     def distance(row: _TimedRow) -> tuple[bool, bool, bool, float]:
         """Sort key: context parallelism, little spare memory, recomputation, then predicted time."""
         recomputes = any(policy != "none" for policy in row.layout.recompute)
-        return row.layout.cp > 1, not row.roomy, recomputes, row.predicted
+        return row.layout.cp > 1, row.run.verdict != "fits", recomputes, row.predicted
 
-    return min((row for row in rows if (row.fits or not fastest.fits) and not is_slower(row)), key=distance)
+    return min((row for row in _usable(rows) if not is_slower(row)), key=distance)
 
 
 def _regret(rows: Sequence[_TimedRow], choice: _TimedRow) -> float:
@@ -367,7 +323,7 @@ EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0)
 """Bounds of the ranges of P(fits), narrow where a decision is taken."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChanceRange:
     """Runs whose predicted chance of fitting lies in one range, with the share that ran."""
 
@@ -382,19 +338,12 @@ class ChanceRange:
 
 def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
     """Ranges of P(fits) with the runs in each, the least likely first; runs with unknown outcome do not count."""
-    ranges: dict[int, list[tuple[float, bool]]] = defaultdict(list)
-    for chance, ran in _outcomes(predictions):
-        ranges[min(bisect_right(EDGES, chance), len(EDGES) - 1)].append((chance, ran))
-    return tuple(
-        ChanceRange(
-            least=EDGES[place - 1],
-            most=EDGES[place],
-            runs=len(outcomes),
-            fits_probability=mean(chance for chance, _ in outcomes),
-            ran_share=mean(ran for _, ran in outcomes),
-        )
-        for place, outcomes in sorted(ranges.items())
-    )
+    ranges = grouped_by(_outcomes(predictions), lambda outcome: bisect_right(EDGES[:-1], outcome[0]))
+    scored = []
+    for place, outcomes in sorted(ranges.items()):
+        chances, ran = zip(*outcomes, strict=True)
+        scored.append(ChanceRange(EDGES[place - 1], EDGES[place], len(ran), mean(chances), mean(ran)))
+    return tuple(scored)
 
 
 def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | None:
@@ -418,8 +367,7 @@ def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutRun:
+class LeftOutRun(NamedTuple):
     """Timed run, predicted by constants that were fitted to all other sources."""
 
     source: str
@@ -430,14 +378,13 @@ class LeftOutRun:
 
     @property
     def needed(self) -> float:
-        """Log of measured / predicted step time in predicted standard deviations; negative where the run was
+        """Log of measured / predicted step time over the half width of its 90 % interval; negative where the run was
         faster."""
         assert self.deviation is not None
-        return -float(np.log1p(self.error)) / self.deviation
+        return -math.log1p(self.error) / (self.deviation * half_width(STATED))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(NamedTuple):
     """Factors by which the 90 % interval of a step time is stretched to the faster and the slower side."""
 
     faster: float
@@ -445,14 +392,13 @@ class Reach:
 
     def covers(self, run: LeftOutRun) -> bool:
         """Whether the stretched 90 % interval of a run holds the measured step time."""
-        normal_width = half_width(STATED)
-        return -self.faster * normal_width <= run.needed <= self.slower * normal_width
+        return -self.faster <= run.needed <= self.slower
 
 
 def reach_in(profile: HardwareProfile) -> Reach | None:
     """Stretch factors of step-time intervals that a profile states; None without scenarios."""
     scenarios = profile.scenarios
-    return None if scenarios is None else Reach(faster=scenarios.faster, slower=scenarios.slower)
+    return None if scenarios is None else Reach(scenarios.faster, scenarios.slower)
 
 
 def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
@@ -462,17 +408,15 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
     needed = np.array([run.needed for run in usable])
     weights = source_weights([run.source for run in usable])
     lower, upper = (weighted_quantile(needed, weights, (1 + side * STATED) / 2) for side in (-1, 1))
-    faster, slower = (round(max(0.0, side) / half_width(STATED), 2) for side in (-lower, upper))
-    return Reach(faster=faster, slower=slower)
+    return Reach(*(round(max(0.0, side), 2) for side in (-lower, upper)))
 
 
 def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
     """Source → whether each run lies in its step-time interval, stretched by the factors of all other sources."""
-    covered = {}
-    for source in dict.fromkeys(run.source for run in runs if run.deviation is not None):
-        reach = reach_of([run for run in runs if run.source != source])
-        source_runs = [run for run in runs if run.source == source and run.deviation is not None]
-        covered[source] = tuple(reach.covers(run) for run in source_runs)
+    covered, usable = {}, [run for run in runs if run.deviation is not None]
+    for source in dict.fromkeys(run.source for run in usable):
+        reach = reach_of([run for run in usable if run.source != source])
+        covered[source] = tuple(reach.covers(run) for run in usable if run.source == source)
     return covered
 
 

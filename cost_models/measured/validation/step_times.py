@@ -6,7 +6,7 @@ layouts, which formulas of numpy operations do not tell from a number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -30,19 +30,10 @@ class _Group:
     placements: tuple[PlacedLayout, ...]
     rows: tuple[int, ...]
 
-    def part(self, rows: slice) -> _Group:
-        """Group restricted to the cases at positions `rows`."""
-        return _Group(self.question, self.columns.rows(rows), self.placements[rows], self.rows[rows])
-
-    def select(self, place_of: Mapping[int, int]) -> _Group:
-        """Group of the cases whose numbers are keys of `place_of`, renumbered to its values."""
-        indices = [index for index, row in enumerate(self.rows) if row in place_of]
-        return _Group(
-            self.question,
-            self.columns.rows(np.array(indices, dtype=np.int64)),
-            tuple(self.placements[index] for index in indices),
-            tuple(place_of[self.rows[index]] for index in indices),
-        )
+    def select(self, indices: Sequence[int], rows: Sequence[int]) -> _Group:
+        """Group of the cases at `indices`, numbered by `rows`."""
+        columns = self.columns.rows(np.array(indices, dtype=np.int64))
+        return _Group(self.question, columns, tuple(self.placements[at] for at in indices), tuple(rows))
 
 
 class StepTimes:
@@ -54,16 +45,20 @@ class StepTimes:
             question = case.question
             shared = (question.model, question.cluster, question.training, question.stack)
             groups.setdefault(tuple(map(repr, shared)), []).append(index)
-        self._groups = tuple(_group([cases[i] for i in rows], rows) for rows in groups.values())
-        self._count = len(cases)
+        self._groups, self._count = list[_Group](), len(cases)
+        for rows in groups.values():
+            question = cases[rows[0]].question
+            placements = tuple(place_layout(cases[row].layout, question) for row in rows)
+            columns = LayoutColumns.of([one.layout for one in placements])
+            self._groups.append(_Group(question, columns, placements, tuple(rows)))
 
     def of(self, rows: Sequence[int]) -> StepTimes:
         """Copy restricted to the cases with indices `rows`, in that order."""
-        place_of = {row: place for place, row in enumerate(rows)}
-        subset = copy(self)
-        groups = (group.select(place_of) for group in self._groups)
-        subset._groups = tuple(group for group in groups if group.rows)
-        subset._count = len(rows)
+        place_of, subset, groups = {row: place for place, row in enumerate(rows)}, copy(self), list[_Group]()
+        for group in self._groups:
+            if indices := [index for index, row in enumerate(group.rows) if row in place_of]:
+                groups.append(group.select(indices, [place_of[group.rows[index]] for index in indices]))
+        subset._groups, subset._count = groups, len(rows)
         return subset
 
     def seconds(self, profile: HardwareProfile) -> Array:
@@ -78,7 +73,8 @@ class StepTimes:
         rows_at_once = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
         for group in self._groups:
             for start in range(0, len(group.rows), rows_at_once):
-                part = group.part(slice(start, start + rows_at_once))
+                rows = range(start, min(start + rows_at_once, len(group.rows)))
+                part = group.select(rows, group.rows[start : rows.stop])
                 seconds[:, part.rows] = _seconds(part, profile, constants, count)
         return seconds
 
@@ -95,9 +91,3 @@ def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array
         pipeline = placement.pipeline(case_costs)
         seconds[:, index] = pipeline.step_seconds_by_scenario(case_costs, placement.blocks)
     return seconds
-
-
-def _group(cases: Sequence[Case], rows: Sequence[int]) -> _Group:
-    question = cases[0].question
-    placements = tuple(place_layout(case.layout, question) for case in cases)
-    return _Group(question, LayoutColumns.of([one.layout for one in placements]), placements, tuple(rows))

@@ -77,7 +77,7 @@ def _row(one: RecommenderPrediction) -> dict[str, Any]:
     return {
         "row": run.row,
         "framework": run.framework,
-        "gpu": run.gpu,
+        "gpu": question.cluster.gpu.name,
         "gpus": question.cluster.num_gpus,
         "global_batch": question.training.global_batch,
         "sharding": str(run.sharding),

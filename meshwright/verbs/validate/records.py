@@ -67,8 +67,7 @@ def source_record(source: SourceScore) -> dict[str, Any]:
         "step_seconds": asdict(source.step) if source.step else None,
         "anchored_step_seconds": asdict(source.anchored) if source.anchored else None,
         "peak_bytes": asdict(source.memory) if source.memory else None,
-        "out_of_memory": asdict(source.verdicts)
-        | {"recall": source.verdicts.recall, "precision": source.verdicts.precision},
+        "out_of_memory": asdict(source.verdicts),
         "regret": {"mean": source.mean_regret, "worst": source.worst_regret},
         "kendall_tau": source.mean_tau,
         "sweeps": [sweep_record(sweep) for sweep in source.sweeps],

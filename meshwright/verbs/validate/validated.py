@@ -149,7 +149,7 @@ class Validated(AnswerBase):
             "rows": [records.prediction_record(one) for one in self.predictions],
             "sources": [records.source_record(one) for one in self.sources],
             "choices": [records.choice_record(one) for one in self.choices],
-            "figures": [asdict(one) for one in self.figures],
+            "figures": [one.model_dump() for one in self.figures],
             "chances": [asdict(one) for one in chance_ranges(self.predictions)],
             "brier": brier and {"predicted": brier[0], "constant": brier[1]},
         }
