@@ -39,10 +39,9 @@ from cost_models.specs.transformer import TransformerSpec
 
 LARGEST_COUNTS = {
     "layers": 10_000, "hidden": 1_000_000, "heads": 100_000, "head_dim": 100_000, "kv_heads": 100_000,
-    "ffn_hidden": 10_000_000, "vocab": 100_000_000, "seq_len": 100_000_000,
-    "moe_experts": 100_000, "moe_top_k": 100_000, "moe_ffn_hidden": 10_000_000, "moe_layers": 10_000,
-    "gpus_per_node": 10_000, "num_gpus": 10_000_000,
-    "tp": 100_000, "pp": 10_000, "vp": 10_000, "cp": 100_000, "ep": 100_000, "dp": 10_000_000,
+    "ffn_hidden": 10_000_000, "vocab": 100_000_000, "seq_len": 100_000_000, "moe_experts": 100_000,
+    "moe_top_k": 100_000, "moe_ffn_hidden": 10_000_000, "moe_layers": 10_000, "gpus_per_node": 10_000,
+    "num_gpus": 10_000_000, "tp": 100_000, "pp": 10_000, "vp": 10_000, "cp": 100_000, "ep": 100_000, "dp": 10_000_000,
     "hybrid_shard": 10_000_000, "micro_batch": 1_000_000, "global_batch": 100_000_000, "grad_accum": 10_000_000,
 }  # fmt: skip
 """Column of whole numbers → largest plausible value, far above anything that was trained."""

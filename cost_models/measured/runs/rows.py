@@ -14,9 +14,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from cost_models.errors import InputError, Problem
 from cost_models.files import read_data
@@ -25,13 +24,6 @@ from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)
 """Largest table that is read, in bytes: a million rows."""
-
-
-class TableRow(NamedTuple):
-    """Row of a CSV table, with the line where it ends (counted from 1) and the non-empty cells by column."""
-
-    line: int
-    cells: dict[str, str]
 
 
 def read_table(path: Path) -> str:
@@ -55,9 +47,11 @@ def read_table(path: Path) -> str:
     raise InputError(f"`{path}` is not a text file", problems=[problem])
 
 
-def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> list[TableRow]:
-    """Parse a table separated by commas, semicolons or tabs into rows of cells by lower-case column name.
-    `place` is the file in messages.
+def parse_table(
+    text: str, *, place: str, needed: Sequence[str], hint: str
+) -> list[tuple[int, dict[str, str]]]:
+    """Parse a table separated by commas, semicolons or tabs into rows: the line where each ends (counted from 1), and
+    its non-empty cells by lower-case column name. `place` is the file in messages.
 
     Raises:
         InputError: it is no table, or a needed column is missing.
@@ -67,7 +61,7 @@ def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> l
     try:
         columns = table.fieldnames = [column.strip().lower() for column in table.fieldnames or ()]
         filled = ({key: cell for key, cell in row.items() if isinstance(cell, str) and cell} for row in table)
-        rows = [TableRow(table.line_num, cells) for cells in filled]
+        rows = [(table.line_num, cells) for cells in filled]
     except csv.Error as error:
         problem = Problem(f"{place}:{table.line_num}", str(error))
         raise InputError(f"`{place}` is not a table", problems=[problem]) from None
@@ -156,7 +150,6 @@ class Row:
         return _FLAGS.get(self.words(column).removesuffix(".0"))
 
 
-@cache
 def spellings() -> dict[str, Any]:
     """Patterns of words in cells with their meanings, by kind (`gpus`, `precisions`, ...), from
     `data/published/spellings.yaml`."""
@@ -179,6 +172,6 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     needed = ("num_gpus", "layers", "hidden")
     rows = parse_table(read_table(path), place=str(path), needed=needed, hint=hint)
     return tuple(
-        Row({"row_id": f"{path.stem}-{number:04}", "source_id": path.stem} | row.cells)
-        for number, row in enumerate(rows, start=1)
+        Row({"row_id": f"{path.stem}-{number:04}", "source_id": path.stem} | cells)
+        for number, (_, cells) in enumerate(rows, start=1)
     )

@@ -55,7 +55,7 @@ def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
     (shipped,) = data_files("published_recommenders", ".csv")
     text, place = read_table(path) if path else shipped.read_text("utf-8"), str(path or shipped.name)
     rows = parse_table(text, place=place, needed=_COLUMNS, hint="the shipped table shows them all")
-    return tuple(_run(row.cells, place) for row in rows)
+    return tuple(_run(cells, place) for _, cells in rows)
 
 
 def _run(row: Mapping[str, str], place: str) -> RecommenderRun:

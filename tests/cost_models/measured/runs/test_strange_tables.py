@@ -147,7 +147,7 @@ def test_a_row_of_unknown_size_has_a_peak_and_no_time() -> None:
 def test_any_text_is_a_table_or_refused(text: str, headed: bool) -> None:
     try:
         text = "num_gpus,layers,hidden\n" + text if headed else text
-        rows = [Row(one.cells) for one in parse_table(text, place="x.csv", needed=["hidden"], hint="")]
+        rows = [Row(cells) for _, cells in parse_table(text, place="x.csv", needed=["hidden"], hint="")]
     except InputError:
         return
     assert len(list(predict(rows))) == len(rows)
