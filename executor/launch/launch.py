@@ -271,8 +271,8 @@ class Follower:
     timeout: float
     on_step: OnStep
     on_note: OnNote
-    lines_read: int = 0
-    """How many lines of progress were handed on."""
+    bytes_read: int = 0
+    """Size of the progress that was handed on: it is read from there, as a long run's is many megabytes."""
     failed_at: float | None = None
     """When a failure was first seen that the ranks have not got over."""
     wait_noted: bool = False
@@ -335,12 +335,13 @@ class Follower:
         progress = self.folder / PROGRESS
         if not progress.exists():
             return
-        lines = progress.read_text("utf-8").split("\n")[self.lines_read : -1]
-        self.lines_read += len(lines)
-        if not lines or (self.nodes.count > 1 and not self.launch.has_first_rank()):
+        with progress.open("rb") as file:
+            file.seek(self.bytes_read)
+            complete, newline, _ = file.read().rpartition(b"\n")
+        self.bytes_read += len(complete + newline)
+        if self.nodes.count > 1 and not self.launch.has_first_rank():
             return
-        for text in lines:
-            line = json.loads(text)
+        for line in map(json.loads, complete.splitlines()):
             if "note" in line:
                 self.on_note(line["note"])
             elif "step" in line:
