@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.measured.calibration.anchors import anchor, spread_positions
-from cost_models.measured.calibration.few_runs import fit_few_runs
+from cost_models.measured.calibration.few_runs import anchor, fit_few_runs, spread_positions
 from cost_models.measured.calibration.profile_fits import errors_of
 from cost_models.measured.calibration.step_time_fit import measured_seconds
 from cost_models.measured.runs.cases import Case

@@ -17,6 +17,7 @@ from pathlib import Path
 import left_out
 import numpy as np
 
+from cost_models.arrays import group_by
 from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.profile_fits import fit_families
@@ -56,8 +57,8 @@ def _show(name: str, fit: StepTimeFit) -> None:
     for constant, interval in fit.constants.items():
         span = f"{interval.value:10.4g}  [{interval.low:.4g}, {interval.high:.4g}]"
         print(f"  {constant:30}{span:34}{', '.join(interval.movers[:2])}")
-    for source, errors in fit.by_source().items():
-        print(f"  {source:30}{np.median(np.abs(errors)):10.1%} over {len(errors)}")
+    for source, runs in group_by(fit.residuals, fit.sources.__getitem__).items():
+        print(f"  {source:30}{np.median([abs(fit.residuals[run]) for run in runs]):10.1%} over {len(runs)}")
 
 
 if __name__ == "__main__":

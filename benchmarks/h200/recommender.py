@@ -27,7 +27,7 @@ from results import read_csv
 
 from cost_models.defaults import OWN_STACK
 from cost_models.files import catalog
-from cost_models.measured.calibration.microbenchmark_fit import table_rates
+from cost_models.measured.calibration.microbenchmarks import table_rates
 from cost_models.recommender.options import STAGES
 from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender

@@ -20,8 +20,7 @@ from cost_models.errors import HostError, Problem, RunError
 from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
 from cost_models.files.whole import temporary_folder
-from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_fit import fit_microbenchmarks
+from cost_models.measured.calibration.microbenchmarks import Measurement, fit_microbenchmarks
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from executor.launch.environment import end_with_parent, on_this_machine, worker_environment

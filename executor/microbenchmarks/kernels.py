@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_fit import (
+from cost_models.measured.calibration.microbenchmarks import (
     CHANGE,
     LOOKUP,
     REPEATED,
     SERVED_PREFIX,
     SUMS,
     SUSTAINED,
+    Measurement,
     moved_bytes,
 )
 from cost_models.recommender.accesses import POLICIES

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.calibration.measurements import Measurement
+from cost_models.measured.calibration.microbenchmarks import Measurement
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec

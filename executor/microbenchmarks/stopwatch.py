@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import yaml
 
-from cost_models.measured.calibration.measurements import Kind, Measurement
+from cost_models.measured.calibration.microbenchmarks import Kind, Measurement
 from cost_models.specs.cluster import Precision
 
 _DTYPES: dict[Precision, torch.dtype] = {

@@ -14,7 +14,7 @@ from itertools import chain
 import torch
 import torch.distributed as dist
 
-from cost_models.measured.calibration.measurements import Measurement, quietest
+from cost_models.measured.calibration.microbenchmarks import Measurement, quietest
 from executor.microbenchmarks import kernels
 from executor.microbenchmarks.calibrate import among_workers, announce, result_of, worker_arguments
 from executor.microbenchmarks.kernels import tables

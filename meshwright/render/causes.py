@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cost_models.measured.traces.exchanges import LATE
 from cost_models.measured.traces.job import Job
+from cost_models.measured.traces.kernels import LATE
 from cost_models.units import format_seconds, grouped
 from meshwright.records.runs import ComparedQuantity
 from meshwright.render.measured import quantity_label

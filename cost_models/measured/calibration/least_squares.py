@@ -36,16 +36,14 @@ _HUBER = 1.345
 """Residuals beyond this many deviations count linearly: 95 % efficient on clean data (Huber 1964)."""
 
 
-def relative_least_squares(
-    terms: Array, seconds: Array, lower_bounds: Array | float = 0.0
-) -> tuple[Array, float]:
-    """Coefficients c (T,), at least `lower_bounds`, that minimise the relative errors of `terms` (N, T) · c
+def relative_least_squares(terms: Array, seconds: Array, floor: Array | float = 0.0) -> tuple[Array, float]:
+    """Coefficients c (T,), at least `floor`, that minimise the relative errors of `terms` (N, T) · c
     against `seconds` (N,); and the median absolute relative error that remains.
 
     Iteratively reweighted with Huber's weights, so that a disturbed point does not move the rest. Coefficients that
-    come out below `lower_bounds` have no meaning and are fixed at it, the lowest first.
+    come out below `floor` have no meaning and are fixed at it, the lowest first.
     """
-    coefficients = np.broadcast_to(np.asarray(lower_bounds, dtype=np.float64), terms.shape[1:]).copy()
+    coefficients = np.broadcast_to(np.asarray(floor, dtype=np.float64), terms.shape[1:]).copy()
     free = np.ones(terms.shape[1], dtype=bool)
     values = 1.0 - terms @ coefficients / seconds
     while free.any():

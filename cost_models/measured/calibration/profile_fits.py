@@ -116,8 +116,7 @@ def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) ->
 
 def errors_of(cases: Sequence[Case]) -> Array:
     """(N,) relative error of each case's predicted step time under the profile in its question."""
-    errors: Array = seconds_of(cases) / np.array([measured_seconds(case) for case in cases]) - 1
-    return errors
+    return np.asarray(seconds_of(cases) / np.array([measured_seconds(case) for case in cases]) - 1)
 
 
 def seconds_of(cases: Sequence[Case]) -> Array:
@@ -227,10 +226,10 @@ class Selection:
     forced: bool
     """True where no row names the wanted stack: all rows are then read as if they had run on it."""
 
-    def pairs(self) -> dict[Pair, tuple[Case, ...]]:
+    def pairs(self) -> dict[Pair, list[Case]]:
         """Cases grouped by the (GPU die, stack) that they ran on, the largest group first."""
-        ordered = sorted(group_by(self.cases, _pair).items(), key=lambda group: (-len(group[1]), group[0]))
-        return {pair: tuple(members) for pair, members in ordered}
+        pairs = group_by(self.cases, _pair).items()
+        return dict(sorted(pairs, key=lambda pair: (-len(pair[1]), pair[0])))
 
 
 def select_runs(
@@ -363,8 +362,8 @@ def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = ignore) -> R
 
 def named_sources(fit: StepTimeFit) -> str:
     """Text that counts the fitted runs by source ("3 of mine, 2 of lab"), with the largest sources by name."""
-    by_size = sorted(fit.by_source().items(), key=lambda item: -len(item[1]))
-    words = [f"{len(errors)} of {printable(source, 40)}" for source, errors in by_size[:_NAMED_SOURCES]]
-    if further_runs := sum(len(errors) for _, errors in by_size[_NAMED_SOURCES:]):
+    by_size = Counter(fit.sources.values()).most_common()
+    words = [f"{count} of {printable(source, 40)}" for source, count in by_size[:_NAMED_SOURCES]]
+    if further_runs := sum(count for _, count in by_size[_NAMED_SOURCES:]):
         words.append(f"{further_runs} of others")
     return ", ".join(words)

@@ -23,7 +23,7 @@ median is 5 % on one axis, 7 % on two, 9 % on three. So one figure is enough, th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -36,7 +36,6 @@ import numpy as np
 from cost_models.arrays import MAD_TO_DEVIATION, Array, group_by
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_value
 from cost_models.measured.calibration.least_squares import Expansion, Interval, expand, intervals, shrink
-from cost_models.measured.calibration.scaled_profile import ceiling_of
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.validation.scores import Reach, source_weights, sweep_of, weighted_quantile
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
@@ -127,10 +126,9 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
 
 def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[TimedRuns, ...]:
     """Summary of the runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
-    groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
-    for case in cases:
-        question = case.question
-        groups[(case.row.source, question.cluster.gpu.name, question.stack.name)].append(case)
+    groups = group_by(
+        cases, lambda one: (one.row.source, one.question.cluster.gpu.name, one.question.stack.name)
+    )
     plainest, runs = Layout(), []
     for (source, gpu, stack), members in groups.items():
         gpus = [one.layout.num_gpus for one in members]
@@ -140,17 +138,14 @@ def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[Time
         axes = {
             name: " ".join(sorted(used, key=lambda text: (len(text), text))) for name, used in varied.items()
         }
-        group = TimedRuns(
-            source=source,
-            gpu=gpu,
-            stack=stack,
-            runs=len(members),
-            median_error=median_error,
-            fewest_gpus=min(gpus),
-            most_gpus=max(gpus),
-            axes=axes,
-        )
-        runs.append(group)
+        fields: dict[str, object] = {"source": source, "gpu": gpu, "stack": stack, "runs": len(members)}
+        fields |= {
+            "fewest_gpus": min(gpus),
+            "most_gpus": max(gpus),
+            "median_error": median_error,
+            "axes": axes,
+        }
+        runs.append(TimedRuns.model_validate(fields))
     return tuple(runs)
 
 
@@ -160,6 +155,10 @@ _CLUSTER = ("link_efficiency", "network_efficiency", "step_seconds", "jitter_per
 CONSTANTS = (*_PRODUCTS, "memory_efficiency", *_HOST, *_CLUSTER)
 """The twelve constants of a profile that may be fitted; all others stay documented defaults."""
 
+_CEILING = 1.1
+"""Largest value of a fitted share: a little above the best that was measured, never much."""
+_OF_A_BENCHMARK = ("attention_forward_efficiency", "attention_backward_efficiency")
+"""Shares of what a kernel reached alone, which none in a step exceeds."""
 _HUBER = 0.05
 """Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
 _PULL = {"kernel_seconds": 0.5, "jitter_per_doubling": 0.7, "step_seconds": 0.7}
@@ -208,13 +207,6 @@ class StepTimeFit:
         """Step-time errors of `cases`, a subset of the fitted runs, with derivatives at the fitted constants."""
         place_of = {run: place for place, run in enumerate(self.residuals)}
         return self.around.of([place_of[case.row.row_id] for case in cases])
-
-    def by_source(self) -> dict[str, Array]:
-        """Source → (n,) relative step-time errors of its runs."""
-        runs_by_source = group_by(self.residuals, self.sources.__getitem__)
-        return {
-            source: np.array([self.residuals[run] for run in runs]) for source, runs in runs_by_source.items()
-        }
 
 
 class TimedCases:
@@ -321,7 +313,7 @@ def fitted_profile(
 ) -> HardwareProfile:
     """Profile of a fit with its accuracy claims filled in (runs, median error, error on unseen sources,
     interval reach)."""
-    runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
+    runs = ", ".join(f"{count} of {source}" for source, count in Counter(fit.sources.values()).items())
     return fit.profile.model_copy(
         update={
             "median_error": round(fit.median_error, 4),
@@ -346,3 +338,20 @@ def pulls_of(constants: Sequence[str]) -> Array:
     """(C,) prior width of each constant's logarithm, the distance that costs a fit as much as one run being 5
     % off."""
     return np.array([_PULL.get(name, _HOST_PULL if "host" in name else _SHARE_PULL) for name in constants])
+
+
+def scale_constants(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
+    """Copy of the profile with constants multiplied by `factors`, each at most at the fit's ceiling or its
+    former value."""
+    values = {}
+    for name, factor in factors.items():
+        value = getattr(profile, name)
+        values[name] = min(float(f"{value * factor:.4g}"), max(value, ceiling_of(name)))
+    return profile.model_copy(update=values)
+
+
+def ceiling_of(name: str) -> float:
+    """Largest value that a fit may give the constant `name`, within the limits of the profile's file."""
+    limit = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
+    ceiling = 1.0 if name in _OF_A_BENCHMARK else _CEILING
+    return min(float(limit), ceiling) if name.endswith("efficiency") else float(limit)

@@ -29,9 +29,7 @@ _RANK = re.compile(rb'"rank": *(\d{1,9})')
 _WORLD = re.compile(rb'"world_size": *(\d{1,9})')
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 _MICROSECOND = 1e-6
-_OLDER = {
-    "memcpy": "gpu_memcpy", "memset": "gpu_memset", "operator": "cpu_op", "runtime": "cuda_runtime",
-}  # fmt: skip
+_OLDER = {"memcpy": "gpu_memcpy", "memset": "gpu_memset", "operator": "cpu_op", "runtime": "cuda_runtime"}
 """Category of PyTorch 1.8 to 1.13 in small letters → today's (libkineto/src/output_json.cpp of 2021 and 2022)."""
 _STEP = "ProfilerStep#"
 """Begin of the annotation that PyTorch 1.8 wrote among the operators."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from cost_models.measured.logs import search
 from cost_models.measured.traces.events import Columns, Event
-from cost_models.measured.traces.exchanges import TimesByExchange
+from cost_models.measured.traces.kernels import TimesByExchange
 from cost_models.measured.traces.step_parts import COMPUTE, Interval, Spans, Step, patterns
 from cost_models.schedules.actions import Action, ActionTable
 

@@ -11,8 +11,15 @@ from typing import Any
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.measured.logs import Log, TypicalSteps, Work, read_logs, typical_steps
-from cost_models.measured.traces.job import Achieved, Job, collectives_of, job_of, products
-from cost_models.measured.traces.rank_trace import RankTrace, read_traces
+from cost_models.measured.traces.job import (
+    Achieved,
+    Job,
+    RankTrace,
+    collectives_of,
+    job_of,
+    products,
+    read_traces,
+)
 from cost_models.question import Question
 from cost_models.units import counted, format_seconds, grouped
 from executor.measure.any_report import save_report

@@ -117,7 +117,7 @@ _MOVED = 0.02
 _FAR = 0.15
 """Relative error after the fit beyond which a run deserves a look."""
 _MAX_FAR = 5
-_MAX_REASONS = 8
+MAX_REASONS = 8
 _ID = 24
 
 
@@ -142,7 +142,7 @@ def fits_text(fitted: Fitted) -> Iterator[str | Table]:
         yield ""
     used, left_out = len(selection.cases), len(selection.left_out)
     yield f"{counted(used, 'row')} fitted to, {left_out} left out"
-    reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
+    reasons = Counter(reason for _, reason in selection.left_out).most_common(MAX_REASONS)
     for reason, rows in reasons:
         yield wrapped(f"  {rows} left out: {printable(reason)}", indent="    ")
 

@@ -24,10 +24,8 @@ from meshwright.inputs.problems import Problems
 from meshwright.records.runs import read_report
 from meshwright.render.words import percent
 from meshwright.verbs.calibrate.calibrated import Calibrated
-from meshwright.verbs.calibrate.fitted import Fitted
+from meshwright.verbs.calibrate.fitted import MAX_REASONS, Fitted
 from meshwright.verbs.contract.answers import RunAnswer
-
-_MAX_REASONS = 8
 
 
 def calibrate_from_run(
@@ -139,7 +137,7 @@ def fit_tables(
     pairs, has_folder = selection.pairs(), out is None or out.endswith("/") or Path(out).is_dir()
     subject = ", ".join(f"`{Path(path)}`" for path in tables) + (" has" if len(tables) == 1 else " have")
     if not pairs:
-        reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
+        reasons = Counter(reason for _, reason in selection.left_out).most_common(MAX_REASONS)
         raise InputError(
             f"{subject} no row to fit to",
             problems=[Problem(counted(count, "row"), printable(reason)) for reason, count in reasons],

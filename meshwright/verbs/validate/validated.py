@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cost_models.errors import UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.whole import write_whole
-from cost_models.measured.calibration.anchors import anchor
+from cost_models.measured.calibration.few_runs import anchor
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.figures import Figures, published_figures

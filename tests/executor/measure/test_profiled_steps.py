@@ -10,8 +10,7 @@ from effort import few
 from processes import Processes
 from training import plan_for
 
-from cost_models.measured.traces.job import job_of
-from cost_models.measured.traces.rank_trace import read_traces
+from cost_models.measured.traces.job import job_of, read_traces
 from executor.measure.parts import StepSpans, profile_step, step_parts
 from planner.plan import Plan
 

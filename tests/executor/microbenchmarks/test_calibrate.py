@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from cost_models.errors import HostError
 from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
-from cost_models.measured.calibration.measurements import Measurement
+from cost_models.measured.calibration.microbenchmarks import Measurement
 from executor.launch.environment import worker_environment
 from executor.measure.memory import StorageTracker
 from executor.microbenchmarks import kernels, worker

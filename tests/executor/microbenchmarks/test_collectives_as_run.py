@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from processes import Processes
 
-from cost_models.measured.calibration.microbenchmark_fit import collective_curves
+from cost_models.measured.calibration.microbenchmarks import collective_curves
 from executor.microbenchmarks.links import collectives
 from executor.microbenchmarks.stopwatch import Stopwatch, scale_of
 

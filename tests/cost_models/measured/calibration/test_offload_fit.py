@@ -14,8 +14,7 @@ from cost_models.axes.offload.channels import channel_seconds, exposed_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_fit import host_constants
+from cost_models.measured.calibration.microbenchmarks import Measurement, host_constants
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile

@@ -11,7 +11,7 @@ from test_fit import EFFICIENCY, OPERANDS, PEAK, START_UP, fitted, machine, quie
 from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
-from cost_models.measured.calibration.measurements import Measurement
+from cost_models.measured.calibration.microbenchmarks import Measurement
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.training import TrainingSpec
 

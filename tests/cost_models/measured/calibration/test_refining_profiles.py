@@ -16,11 +16,12 @@ from cost_models.measured.calibration.refinement import (
     MeasuredQuantity,
     ObservedRun,
     Refinement,
+    before_runs,
     priced,
     quantities,
     refine,
+    scale_seconds,
 )
-from cost_models.measured.calibration.scaled_profile import before_runs, scale_seconds
 from cost_models.specs.hardware import CurvePoint, FittedFactors, HardwareProfile, OperatorCurve
 from cost_models.specs.training import TrainingSpec
 

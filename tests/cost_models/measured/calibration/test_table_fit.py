@@ -11,8 +11,7 @@ import torch
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_profile, load_recommender
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_fit import moved_bytes, table_rates
+from cost_models.measured.calibration.microbenchmarks import Measurement, moved_bytes, table_rates
 from cost_models.recommender.options import option_columns
 from cost_models.recommender.prices import efficiency, lookup_seconds, update_seconds
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender

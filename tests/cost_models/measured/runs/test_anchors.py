@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cost_models.measured.calibration.anchors import anchor, spread_positions
+from cost_models.measured.calibration.few_runs import anchor, spread_positions
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
