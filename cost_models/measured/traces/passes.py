@@ -103,21 +103,21 @@ class HostSpans(Columns):
         start, seconds, name = (column[thread == training] for column in columns)
         counts = np.isin(name, [number for word, number in self._names.items() if word.startswith(_OPERATOR)])
         begins, ends = start.tolist(), (start + seconds).tolist()
-        running: list[int] = []
+        open_events: list[int] = []
         changes: list[tuple[float, int]] = []  # moment, and the innermost event from then on (-1: none)
 
         def close(until: float) -> None:
-            while running and ends[running[-1]] <= until:
-                end = ends[running.pop()]
-                changes.append((end, running[-1] if running else -1))
+            while open_events and ends[open_events[-1]] <= until:
+                end = ends[open_events.pop()]
+                changes.append((end, open_events[-1] if open_events else -1))
 
         for index in np.lexsort((-seconds, start)).tolist():
             close(begins[index])
-            if running:
-                outer = running[-1]
+            if open_events:
+                outer = open_events[-1]
                 counts[outer] &= name[outer] != name[index]
                 ends[index] = min(ends[index], ends[outer])
-            running.append(index)
+            open_events.append(index)
             changes.append((begins[index], index))
         close(math.inf)
         spans = ((low, high) for (low, event), (high, _) in pairwise(changes) if event >= 0 and counts[event])
@@ -139,8 +139,8 @@ class Pipeline:
         """Whether the `output` of a pass, or else its input, passes between stages on different ranks."""
         neighbour = action.stage + (1 if (action.kind == "F") == output else -1)
         ranks = self.table.rank_of_stage
-        known = action.kind != "W" and 0 <= neighbour < len(ranks)
-        return known and bool(ranks[neighbour] != ranks[action.stage])
+        has_neighbour = action.kind != "W" and 0 <= neighbour < len(ranks)
+        return has_neighbour and bool(ranks[neighbour] != ranks[action.stage])
 
 
 def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place: int) -> tuple[Pass, ...]:

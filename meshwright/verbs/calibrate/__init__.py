@@ -46,24 +46,24 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
     choosing = {"--stack": options.stack, "--gpu": options.gpu, "--cross-validate": options.cross_validate}
     if options.from_run:
         flags = {"--from-runs": bool(options.from_runs), **measuring, **choosing}
-        beside = _given(flags, "means nothing beside `--from-run`")
+        beside = _flag_problems(flags, "means nothing beside `--from-run`")
         _refuse("`--from-run` reads run reports and measures nothing", beside)
         _from_run(options, output)
         return
-    unread = [Problem(str(path), "is not asked for") for path in options.more]
-    unread += _given({"--profile": options.profile}, "is where `--from-run` starts")
+    stray = [Problem(str(path), "is not asked for") for path in options.more]
+    stray += _flag_problems({"--profile": options.profile}, "is where `--from-run` starts")
     example = "meshwright calibrate --from-run run-report.json -o profile.yaml"
-    _refuse("without `--from-run` no run report is read", unread, example)
+    _refuse("without `--from-run` no run report is read", stray, example)
     if options.from_runs:
-        _from_runs(options, output, _given(measuring, "is of a measurement"))
+        _from_runs(options, output, _flag_problems(measuring, "is of a measurement"))
         return
-    unchosen = _given(choosing, "chooses among runs")
+    stray = _flag_problems(choosing, "chooses among runs")
     example = "name the tables: --from-runs FILE.csv"
-    _refuse("without `--from-runs` this machine is measured", unchosen, example)
+    _refuse("without `--from-runs` this machine is measured", stray, example)
     _measure(options, output)
 
 
-def _given(flags: Mapping[str, object], what: str) -> list[Problem]:
+def _flag_problems(flags: Mapping[str, object], what: str) -> list[Problem]:
     """A problem for each of the flags that was given."""
     return [Problem(flag_name, what) for flag_name, value in flags.items() if value not in (None, False)]
 
@@ -117,14 +117,14 @@ def _from_runs(options: CalibrateFlags, output: Output, measuring: Sequence[Prob
     from meshwright.verbs.calibrate.reading import fit_tables, read_tables
 
     problems, tables, out = Problems(), options.from_runs, options.out
-    chosen = {"stack": options.stack, "gpu": options.gpu}
+    choices = {"stack": options.stack, "gpu": options.gpu}
     problems.read(lambda: _refuse("`--from-runs` measures nothing", measuring))
-    rows = problems.read(lambda: read_tables(tables, **chosen))
+    rows = problems.read(lambda: read_tables(tables, **choices))
     problems.read(lambda: _check_profile_places(out, output))
     problems.require()
     with progress(output) as reporter:
         validate, say = options.cross_validate, reporter.say
-        answer = fit_tables(rows or (), tables, **chosen, cross_validate=validate, out=out, on_status=say)
+        answer = fit_tables(rows or (), tables, **choices, cross_validate=validate, out=out, on_status=say)
     filed = zip(answer.profiles, answer.files, strict=True)
     output.show(answer, files=[partial(save_one, profile, file) for profile, file in filed])
     for file in answer.files:

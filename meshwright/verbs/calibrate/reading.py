@@ -44,7 +44,7 @@ def calibrate_from_run(
     """
     if not runs:
         raise InputError("there is no run to calibrate from", hint="meshwright run writes run-report.json")
-    problems, reports, observed = Problems(), list[RunReport](), list[ObservedRun]()
+    problems, reports, observations = Problems(), list[RunReport](), list[ObservedRun]()
     for number, run in enumerate(runs, start=1):
         if isinstance(run, (str, Path)):
             name, report = str(run), problems.read(partial(read_report, Path(run)))
@@ -52,20 +52,21 @@ def calibrate_from_run(
             answer = run if isinstance(run, RunReport) else run.report
             assert isinstance(answer, RunReport), "profiles are moved by runs of transformers"
             name, report = f"run {number}", answer
-        if report is not None and (one := problems.read(partial(observed_run, report, name))) is not None:
+        observation = problems.read(partial(observed_run, report, name)) if report is not None else None
+        if report is not None and observation is not None:
             reports.append(report)
-            observed.append(one)
+            observations.append(observation)
     start = problems.read(lambda: catalog.load_profile(profile)) if isinstance(profile, str) else profile
     problems.require()
-    machines = {one.name: machine_of(report) for one, report in zip(observed, reports, strict=True)}
+    machines = {one.name: machine_of(report) for one, report in zip(observations, reports, strict=True)}
     machine, *others = set(machines.values())
     if others:
         raise InputError(
-            f"{len(observed)} runs are of {1 + len(others)} kinds, and one profile is of one",
+            f"{len(reports)} runs are of {1 + len(others)} kinds, and one profile is of one",
             problems=[Problem(name, str(machine)) for name, machine in machines.items()],
             hint="calibrate from those that are alike",
         )
-    refinement = refine(start or observed[0].question.hardware, observed)
+    refinement = refine(start or observations[0].question.hardware, observations)
     calibrated = Calibrated(machine=machine, refinement=refinement, reports=tuple(reports))
     if out is None:
         return calibrated
