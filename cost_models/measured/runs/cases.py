@@ -48,9 +48,7 @@ LARGEST_COUNTS = {
 MAX_ACTIONS = 10_000_000
 """Largest stages × microbatches of a step that are laid out action by action."""
 
-_BLANK = re.compile(
-    r"|[-–—?.]|0+(\.0*)?|-1|n/?an?|none|null|nil|unknown|unspecified|default|auto|off|false|no"
-)
+_BLANK = re.compile(r"|[-–—?.]|0+\.?0*|-1|n/?an?|none|null|nil|unknown|unspecified|default|auto|off|false|no")
 """Pattern of cells without a value; 0 and -1 switch an axis off."""
 
 
@@ -126,10 +124,6 @@ def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Layou
     return with_note(chunks, f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)", notes)
 
 
-_ADAPTERS = re.compile(r"\bq?lora\b|\bdora\b|\bpeft\b|adapters?\b")
-"""Words for training that leaves most weights frozen."""
-_USUAL_MICROBATCHES = (1, 2, 4, 8)
-"""Sequences a microbatch that authors try."""
 _HARDLY_SLOWER = 1.05
 """Ratio of step times that the model does not tell apart."""
 
@@ -168,7 +162,8 @@ def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) ->
     """
     notes = Notes()
     check_counts(row)
-    if _ADAPTERS.search(row.words("task", "framework", "model_name")):
+    # most weights are frozen
+    if re.search(r"\bq?lora\b|\bdora\b|\bpeft\b|adapters?\b", row.words("task", "framework", "model_name")):
         raise InputError("fine-tunes adapters (LoRA), whose frozen weights need no gradients: not modelled")
     gpu: str | None = meaning("gpus", row.words("gpu"))
     if gpu is None:
@@ -207,8 +202,7 @@ def _global_batch(row: Row, degrees: Layout, notes: Notes) -> int:
 def _layout(row: Row, question: Question, degrees: Layout, notes: Notes) -> Layout:
     """Layout of the row, with blocks placed as the stack does and a blank microbatch tuned."""
     micro, stack = _micro_batch(row, question, degrees, notes), question.stack
-    stages, blocks = degrees.pp * degrees.vpp, question.model.num_layers
-    batch = question.training.global_batch
+    stages, blocks, batch = degrees.num_stages, question.model.num_layers, question.training.global_batch
     if stages > blocks + 2 * stack.ends_count_as_blocks:
         raise InputError(f"{blocks} blocks on {stages} stages")
     if stages * (batch // ((micro or 1) * degrees.dp)) > MAX_ACTIONS:
@@ -247,8 +241,8 @@ def _blocks_on_stages(question: Question, stages: int, notes: Notes) -> tuple[in
 def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
     """Layout with the smallest microbatch that fits and is at most 5 % slower than the fastest, as an author
     would tune it; with one sequence where none fits."""
-    samples = question.training.global_batch // layout.dp
-    counts = {size: samples // size for size in _USUAL_MICROBATCHES if samples % size == 0}
+    samples = question.training.global_batch // layout.dp  # sequences a microbatch that authors try: 1 to 8
+    counts = {size: samples // size for size in (1, 2, 4, 8) if samples % size == 0}
     whole = [size for size, count in counts.items() if layout.vpp == 1 or count % layout.pp == 0]
     possible = [layout.model_copy(update={"mbs": size}) for size in whole if counts[size] >= layout.pp]
     fitting = [one for one in estimate_each(question, possible) if one.fits]
@@ -260,10 +254,9 @@ def _expert_tensor(row: Row, degrees: Layout) -> int | None:
     """Expert tensor-parallel degree by the row's notes or recipes, or 1 where ep does not divide dp · cp;
     None means as tp."""
     match = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b", row.text("notes"))
-    stated = int(match[1]) if match else None
-    if stated is None and degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row):
-        stated = 1
-    if stated is not None and degrees.tp * degrees.data_ranks % (degrees.ep * stated) == 0:
+    by_recipe = degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row)
+    stated = int(match[1]) if match else int(by_recipe)
+    if stated and degrees.tp * degrees.data_ranks % (degrees.ep * stated) == 0:
         return stated
     if degrees.ep == 1 or degrees.data_ranks % degrees.ep == 0:
         return None
@@ -297,7 +290,7 @@ def _micro_batch(row: Row, question: Question, degrees: Layout, notes: Notes) ->
         accumulated = row.count("grad_accum") or (degrees.pp if a_stage else None)
         if accumulated is None and batch >= degrees.dp:
             return None
-        micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1
+        micro = max(1, batch // (degrees.dp * (accumulated or 1)))
         notes.append(f"microbatch {micro}")
     if micro * degrees.dp > batch:
         raise InputError(f"microbatch {micro} × dp {degrees.dp} exceeds the global batch {batch}")

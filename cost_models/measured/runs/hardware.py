@@ -32,12 +32,10 @@ def board_of_cell(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
     label, limit, rate = (pattern.search(words) for pattern in (_MEMORY, _WATTS, _BANDWIDTH))
     memory = int(label[1]) * _REPORTED * GIB if label else gpu.memory
     ratio, printed = memory / gpu.memory, dict[str, Any]()
-    if abs(ratio - 1) > _SAME_LABEL and _BOARDS[0] < ratio < _BOARDS[1]:
-        printed["memory"] = memory
-    if limit:
-        printed["tdp_watts"] = int(limit[1])
-    if rate:
-        printed["memory_bandwidth"] = float(rate[1]) * _SCALES[rate[2].lower()]
+    other_board = abs(ratio - 1) > _SAME_LABEL and _BOARDS[0] < ratio < _BOARDS[1]
+    printed |= {"memory": memory} if other_board else {}
+    printed |= {"tdp_watts": int(limit[1])} if limit else {}
+    printed |= {"memory_bandwidth": float(rate[1]) * _SCALES[rate[2].lower()]} if rate else {}
     changed = {name: value for name, value in printed.items() if value != getattr(gpu, name)}
     if changed:
         notes.append(f"{', '.join(name.replace('_', ' ') for name in changed)} as the GPU's cell says")
@@ -48,9 +46,7 @@ _RATE = r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<scale>[gGtT])"
 _UNIT = r"(?P<unit>[bB](?:(?:it|yte)s?)?)"
 _RAILS = re.compile(rf"(?P<rails>\d+)\s*[x×]\s*{_RATE}\s*{_UNIT}?")
 _SPEED = re.compile(rf"{_RATE}\s*-?{_UNIT}(?:ps|/s|it/s|E\b|(?<=it)|(?<=its))(?!\s*memory)", re.IGNORECASE)
-_GENERATION = re.compile(
-    r"(?i)((?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>100|200|400|800)\b(?!\s*[gt]b)"
-)
+_GENERATION = re.compile(r"(?i)((?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>[1248]00)\b(?!\s*[gt]b)")
 """Pattern of InfiniBand by generation and Gb/s, as in `8x NDR400`."""
 _OMNI_PATH = re.compile(r"(\d+\s*[x×]\s*)omni", re.IGNORECASE)
 _NVLINK, _BYTES = r"nv(?:link|switch)", r"\d+(?:\.\d+)?\s*[GT]B/s"

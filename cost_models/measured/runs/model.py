@@ -31,9 +31,8 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     if catalogued is not None and (catalogued.num_layers, catalogued.hidden_size) == (layers, hidden):
         row = _with_missing_cells(row, catalogued, notes)
     kind, words, name = row.words("ffn_kind"), row.words("framework"), row.text("model_name")
-    inner = row.count("ffn_hidden")
     # by its kind, else the model's name, or an inner width below 3h
-    narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
+    narrow = not row.count("moe_experts") and (row.count("ffn_hidden") or 3 * hidden) < 3 * hidden
     gated = "glu" in kind if kind else (narrow or _GATED.search(name.lower()) is not None)
     activation = meaning("activations", kind) or "gelu"
     heads = row.count_or("heads", max(1, hidden // (row.count("head_dim") or 128)), "{} heads", notes)

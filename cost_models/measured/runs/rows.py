@@ -14,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -169,9 +170,6 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         InputError: the file cannot be read, or is no table of runs.
     """
     hint = "docs/guides/validating.md lists the columns of a table of runs"
-    needed = ("num_gpus", "layers", "hidden")
-    rows = parse_table(read_table(path), place=str(path), needed=needed, hint=hint)
-    return tuple(
-        Row({"row_id": f"{path.stem}-{number:04}", "source_id": path.stem} | cells)
-        for number, (_, cells) in enumerate(rows, start=1)
-    )
+    rows = parse_table(read_table(path), place=str(path), needed=("num_gpus", "layers", "hidden"), hint=hint)
+    names = ({"row_id": f"{path.stem}-{number:04}", "source_id": path.stem} for number in count(1))
+    return tuple(Row(name | cells) for name, (_, cells) in zip(names, rows, strict=False))

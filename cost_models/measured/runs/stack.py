@@ -30,12 +30,6 @@ _UNIT = 1e-9
 
 NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
 """Words of tables for something that was not used."""
-_MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:\[]+(?P<names>[a-z_, ]+)")
-"""Words for what of a block was recomputed, by name."""
-_REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
-"""Names of frameworks that mean plain data parallelism."""
-
-
 _LACKING: dict[Precision, tuple[Precision, ...]] = {"tf32": ("fp32",), "fp4": ("fp8", "bf16")}
 """Precision that a GPU may lack → those that stand for it, the first that it has; of others bf16, else fp16."""
 
@@ -48,8 +42,8 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
         notes.append(f"bf16: precision `{printable(words, 30)}` is not known")
     precision = stated or "bf16"
     if precision not in peak:
-        substitutes = _LACKING.get(precision) or ("bf16",)
-        replacement: Precision = next((one for one in substitutes if one in peak), "fp16")
+        lesser = _LACKING.get(precision) or ("bf16",)
+        replacement: Precision = next((one for one in lesser if one in peak), "fp16")
         return with_note(replacement, f"{replacement}: {cluster.gpu.name} has no {precision}", notes)
     if not words:
         notes.append(f"{precision} (precision blank)")
@@ -82,8 +76,8 @@ _RECIPE = ("framework", "model_name", "gpu", "precision")
 def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
     """Modules of a block that Megatron recomputed (`--recompute-modules`), where the row names only known
     ones; else empty."""
-    match = _MODULES.search(row.words("recompute", "notes"))
-    names = re.findall(r"[a-z_]+", match["names"] if match else _recipe_modules(row))
+    match = re.search(r"recompute(?:[- _]modules)?[ =:\[]+([a-z_, ]+)", row.words("recompute", "notes"))
+    names = re.findall(r"[a-z_]+", match[1] if match else _recipe_modules(row))
     known: Mapping[str, SelectiveDrops] = spellings()["recompute_modules"]
     drops = [known[name] for name in names if name in known]
     return tuple(sorted({*drops})) if len(drops) == len(names) else ()
@@ -92,8 +86,7 @@ def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
 def _recipe_modules(row: Row) -> str:
     """Names of modules that the trainer's recipe recomputes, where the table leaves recomputation blank; else
     empty."""
-    modules: str | None = None if row.text("recompute") else meaning("recipe_modules", row.words(*_RECIPE))
-    return modules or ""
+    return "" if row.text("recompute") else str(meaning("recipe_modules", row.words(*_RECIPE)) or "")
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
@@ -106,7 +99,7 @@ def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
         return 2
     if stated is not None:
         return int(stated)
-    if _REPLICATES.search(row.words("framework")):
+    if re.search(r"\bddp\b|distributed ?data ?parallel|nanogpt", row.words("framework")):
         return with_note(0, "ZeRO-0: data-parallel replicas", notes)
     return with_note(usual, f"ZeRO-{usual}, as {stack.name} usually runs", notes)
 
@@ -154,13 +147,10 @@ def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes)
     return question.updated("hardware", host_update_seconds=stated / by_unit)
 
 
-_SUSPECT = re.compile(r"noisy|suspect|inconsistent|regression|_bound\b")
-
-
 def is_suspect(row: Row) -> bool:
     """Whether the transcriber flagged the row's time as noisy, suspect, or bound by something the row does
     not say."""
-    return _SUSPECT.search(row.words("flags")) is not None
+    return re.search(r"noisy|suspect|inconsistent|regression|_bound\b", row.words("flags")) is not None
 
 
 def _remarks(row: Row) -> list[str]:
@@ -210,9 +200,6 @@ def further_tokens(row: Row) -> int:
     return int(meaning("further_tokens", row.words(*_RECIPE)))
 
 
-_SOME_FLASH = re.compile(r"flash[- _]?(attn|attention)?")
-"""A flash kernel that does not say which: that of the trainer's release."""
-_FLASH: frozenset[AttentionKernel] = frozenset({"flash1", "flash2", "flash3"})
 _NATIVE = re.compile(r"torch|native")
 """Words of tables for attention that a trainer writes in PyTorch's own operators."""
 
@@ -223,10 +210,8 @@ _LLAMA_LIKE = re.compile(r"glu|silu|llama|mistral|mixtral|qwen|deepseek")
 _WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
 """GPUs older than FlashAttention 2 supports."""
 _FLASH_YEAR = 2022
-_ASSUMED = re.compile(r"attention[ _]kernel")
-"""Among what a transcriber took for granted: the row does not say the kernel."""
-_UNFUSED_IF_DETERMINISTIC = (re.compile(r"\blts container\b"), "2025-10")
-"""Container, and the last month in which no attention kernel of its Transformer Engine added up in a fixed order."""
+_UNFUSED_UNTIL = "2025-10"
+"""Last month in which no attention kernel of the `lts` container's Transformer Engine added up in a fixed order."""
 _MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 
 
@@ -278,7 +263,7 @@ def _stack_name(row: Row, notes: Notes) -> str:
 
 def kernel_is_assumed(row: Row) -> bool:
     """Whether the table's author filled in the row's attention kernel as an assumption."""
-    return _ASSUMED.search(row.words("assumed_fields")) is not None
+    return re.search(r"attention[ _]kernel", row.words("assumed_fields")) is not None
 
 
 def _kernel(row: Row, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) -> AttentionKernel:
@@ -287,15 +272,18 @@ def _kernel(row: Row, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) 
 
     GPUs before Ampere and years before 2022 have no flash kernel.
     """
-    container, until = _UNFUSED_IF_DETERMINISTIC
-    in_time = container.search(row.words("framework")) and (month_of(row) or "undated") <= until
-    if in_time and facts.get("deterministic"):
+    lts_container = re.search(r"\blts container\b", row.words("framework"))
+    if lts_container and (month_of(row) or "undated") <= _UNFUSED_UNTIL and facts.get("deterministic"):
         notes.append("attention stores its scores: its container had no deterministic kernel")
         return "unfused"
     words = row.words("attention_kernel")
     stated: AttentionKernel | None = meaning("attention", words)
     if stated is not None and not kernel_is_assumed(row):
-        return stack.attention if _SOME_FLASH.fullmatch(words) and stack.attention in _FLASH else stated
+        # a flash kernel that does not say which is that of the trainer's release
+        any_flash = re.fullmatch(r"flash[- _]?(attn|attention)?", words) and stack.attention.startswith(
+            "flash"
+        )
+        return stack.attention if any_flash else stated
     native = _NATIVE.search(words)
     if words and not native:
         notes.append(f"{stack.attention} attention: the kernel named is not known")

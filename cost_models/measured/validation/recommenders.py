@@ -99,8 +99,7 @@ def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
     if "(custom interact op)" not in row["source_cite"]:
         facts["interaction_passes"] = question.facts.interaction_passes + _PLAIN_INTERACTION
-    question = question.updated("stack", recommender=question.facts.model_copy(update=facts))
-    return question, "table:0-25=row"
+    return question.updated("stack", recommender=question.facts.model_copy(update=facts)), "table:0-25=row"
 
 
 _PLAIN_INTERACTION = 28.0
@@ -120,7 +119,7 @@ def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     tables = tuple(table.model_copy(update=changed) for table in question.model.tables)
     question = question.updated("model", tables=tables, wide=wide, top_mlp=(1024,) * layers + (1,))
     if not hugectr and "README" in row["source_cite"]:
-        question = _with(question, _README_MEMORY)
+        question = question.updated("stack", recommender=question.facts.model_copy(update=_README_MEMORY))
     links = question.cluster.links  # one 100 Gb/s adapter a node, that all its GPUs share
     assert links.inter_node is not None
     network = links.inter_node.model_copy(update={"bandwidth": 12.5e9 / gpus_per_node})
@@ -148,10 +147,6 @@ def _question(
         stack=catalog.load_stack(stack),
         hardware=catalog.load_profile("datasheet-gpu"),
     )
-
-
-def _with(question: RecommenderQuestion, facts: dict[str, Any]) -> RecommenderQuestion:
-    return question.updated("stack", recommender=question.facts.model_copy(update=facts))
 
 
 EVALUATED = 89_137_319 / (4_195_197_692 / 20)
@@ -216,7 +211,7 @@ def predict(run: RecommenderRun) -> RecommenderPrediction:
 def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderScore, ...]:
     """Errors of recommender predictions, grouped by framework and GPU."""
     groups = grouped_by(predictions, lambda one: (one.run.framework, one.run.question.cluster.gpu.name))
-    framework_scores = []
+    scored = []
     for (framework, gpu), group in groups.items():
         times = [abs(one.error) for one in group if one.error is not None]
         memory = [abs(one.memory_error) for one in group if one.memory_error is not None]
@@ -224,6 +219,5 @@ def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderSco
         caught = len(full), sum(not one.estimate.fits for one in full)
         median, worst = statistics.median(times) if times else 0.0, max(times, default=0.0)
         memory_error = statistics.median(memory) if memory else None
-        score = RecommenderScore(framework, gpu, len(times), median, worst, memory_error, caught)
-        framework_scores.append(score)
-    return tuple(framework_scores)
+        scored.append(RecommenderScore(framework, gpu, len(times), median, worst, memory_error, caught))
+    return tuple(scored)

@@ -32,6 +32,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.layout import Layout, axes_that_differ
 from cost_models.estimate import CLEAR, chance_of_gain, deviation, half_width, pair_error_of
+from cost_models.expected import INTERVAL_PROBABILITY
 from cost_models.measured.runs.rows import Row, grouped_by
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.specs.hardware import HardwareProfile
@@ -42,8 +43,6 @@ MIN_RANKED = 3
 """Fewest timed rows of a sweep for a regret."""
 MIN_ORDERED = 5
 """Fewest timed rows of a sweep for a τ, and for three anchors."""
-_GIGABYTE = 1e9
-"""Bytes of the GB in which published peaks are printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +135,9 @@ def measured_seconds(row: Row) -> float | None:
 
 
 def measured_bytes(row: Row) -> float | None:
-    """Published peak memory of a row in bytes; None where it has none."""
+    """Published peak memory of a row in bytes, which tables print in GB of 1e9; None where it has none."""
     gigabytes = row.positive("peak_memory_gb")
-    return None if gigabytes is None else gigabytes * _GIGABYTE
+    return None if gigabytes is None else gigabytes * 1e9
 
 
 def step_error(prediction: Prediction) -> float | None:
@@ -241,10 +240,6 @@ def relative_error(predicted: float | None, measured: float | None) -> float | N
     return predicted / measured - 1 if predicted and measured else None
 
 
-STATED = 0.9
-"""Share of the cases that an interval should hold."""
-
-
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
     """Regrets of the rows chosen in one source's sweeps, and coverage of intervals for ratios of step times."""
@@ -269,19 +264,17 @@ def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
 
 def _score_choices(source: str, sweeps: Sequence[Sequence[_TimedRow]]) -> ChoiceScore:
     ranked = [_choices(rows) for rows in sweeps if len(rows) >= MIN_RANKED]
-    covered, weights, width = [], [], half_width(STATED)
+    covered, weights, width = [], [], half_width(INTERVAL_PROBABILITY)
     for rows in sweeps:
         for first, second in combinations(rows, 2):
             if axes_that_differ(first.layout, second.layout):
-                error = math.log(first.predicted / second.predicted) - math.log(
-                    first.measured / second.measured
-                )
+                predicted = math.log(first.predicted / second.predicted)
+                error = predicted - math.log(first.measured / second.measured)
                 covered.append(abs(error) <= width * deviation(first.layout, second.layout, first.pair_error))
                 weights.append(1 / (len(rows) - 1))
     point = tuple(_regret(rows, _fastest(rows)) for rows in ranked)
     recommended = tuple(_regret(rows, _recommended(rows)) for rows in ranked)
-    share = fmean(covered, weights) if covered else None
-    return ChoiceScore(source, point, recommended, pairs=len(covered), covered=share)
+    return ChoiceScore(source, point, recommended, len(covered), fmean(covered, weights) if covered else None)
 
 
 def _choices(rows: Sequence[_TimedRow]) -> list[_TimedRow]:
@@ -381,7 +374,7 @@ class LeftOutRun(NamedTuple):
         """Log of measured / predicted step time over the half width of its 90 % interval; negative where the run was
         faster."""
         assert self.deviation is not None
-        return -math.log1p(self.error) / (self.deviation * half_width(STATED))
+        return -math.log1p(self.error) / (self.deviation * half_width(INTERVAL_PROBABILITY))
 
 
 class Reach(NamedTuple):
@@ -407,7 +400,8 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
     usable = [run for run in runs if run.deviation is not None]
     needed = np.array([run.needed for run in usable])
     weights = source_weights([run.source for run in usable])
-    lower, upper = (weighted_quantile(needed, weights, (1 + side * STATED) / 2) for side in (-1, 1))
+    tail = (1 - INTERVAL_PROBABILITY) / 2
+    lower, upper = (weighted_quantile(needed, weights, share) for share in (tail, 1 - tail))
     return Reach(*(round(max(0.0, side), 2) for side in (-lower, upper)))
 
 

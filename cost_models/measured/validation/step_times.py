@@ -63,8 +63,7 @@ class StepTimes:
 
     def seconds(self, profile: HardwareProfile) -> Array:
         """(N,) predicted step seconds of all cases under `profile`."""
-        seconds: Array = self.under(profile, {}, 1)[0]
-        return seconds
+        return np.asarray(self.under(profile, {}, 1)[0])
 
     def under(self, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
         """(K, N) predicted step seconds under K = `count` variants of `profile`, whose `constants` (K,) by
