@@ -25,12 +25,17 @@ OPEN, CLOSE = "\ue000", "\ue001"
 TEST = ("[[", "]]")
 COUNT = "(("
 """First piece of the word that `((..))` is."""
-_PAIRS = {"(": ")", "{": "}"}
+_PAIRS = {"(": "()", "{": "{}"}
 _PARAMETER_NAME = re.compile(r"\w+|[@*#?$!-]", re.ASCII)
 _SKIPPED = re.compile(r"[ \t]+|\\\r?\n|#[^\n]*")
 _MARK = re.compile(r"&&|\|\||;;|[<>;&|()\n\r]")
 _REDIRECTION = re.compile(r"[<>][<>&]*|&>[<>&]*")
 _DOCUMENT = re.compile(r"<<(?!<)(-?)[ \t]*((?:[^\s\\'\"<>;&|()]|\\.|'[^'\n]*'|\"[^\"\n]*\")+)")
+_SINGLE_QUOTES = re.compile(r"'[^']*'")
+_QUOTED_TEXT = re.compile(r'(?:[^"\\$`]|\\(?![$`"\\\n]))+')
+_ESCAPE = re.compile(r"\\.?", re.DOTALL)
+_BACKTICKS = re.compile("`[^`]*`")
+_UNKNOWN_TEXT = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}")
 _PLAIN_TEXT = re.compile(rf"[^ \t\r\n;&|()<>'\"\\$`{OPEN}]+")
 _BEFORE_COUNT = {"if", "elif", "while", "until", "!", "{", "then", "do", "else"}
 
@@ -64,8 +69,12 @@ class Word:
     def start(self) -> str:
         """Unquoted text of a word before the first quote or expansion; empty if the word starts with a quote or
         expansion."""
-        first = self.pieces[0] if self.pieces else Piece("", False)
-        return "" if first.expands or first.quoted else first.text
+        return "".join(piece.text for piece in self.pieces[:1] if not (piece.quoted or piece.expands))
+
+    @property
+    def literal(self) -> str:
+        """Text of a word without any quote or expansion; empty of other words."""
+        return self.start if len(self.pieces) == 1 else ""
 
 
 def _missing(closing: str) -> InputError:
@@ -78,35 +87,28 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 
-    def peek(self, ahead: int = 0) -> str:
-        """The character `ahead` places after the current position; empty at the end of the text."""
-        return self.text[self.at + ahead : self.at + ahead + 1]
+    def peek(self) -> str:
+        """The character at the current position; empty at the end of the text."""
+        return self.text[self.at : self.at + 1]
 
-    def take(self, pattern: re.Pattern[str]) -> str:
-        """Match a pattern at the current position, move behind the match and return it; empty without a
-        match."""
-        if (match := pattern.match(self.text, self.at)) is None:
-            return ""
-        self.at = match.end()
-        return match[0]
+    def take(self, pattern: re.Pattern[str], missing: str = "") -> str:
+        """Match a pattern at the current position, move behind the match and return it. Without a match return an
+        empty text, or raise an InputError that `missing` is missing."""
+        match = pattern.match(self.text, self.at)
+        if match is None and missing:
+            raise _missing(missing)
+        self.at = match.end() if match else self.at
+        return match[0] if match else ""
 
-    def until(self, end: str) -> str:
-        """Return the text up to the next mark `end`, and move behind the mark. Raises InputError where it never
-        comes."""
-        if (stop := self.text.find(end, self.at)) < 0:
-            raise _missing(end)
-        text, self.at = self.text[self.at : stop], stop + len(end)
-        return text
-
-    def enclosed(self, opening: str, closing: str, missing: str) -> None:
-        """Move behind the bracket that closes the one at the current position. Raises InputError where it never
-        closes."""
-        depth = 0
-        while char := self.peek():
-            depth += (char == opening) - (char == closing)
-            self.at += 1
+    def enclosed(self, pair: str, missing: str) -> str:
+        """Return the text from the bracket at the current position to the one that closes it, and move behind it.
+        Raises InputError where it never closes."""
+        start, depth = self.at, 0
+        for bracket in re.compile(f"[{pair}]").finditer(self.text, start):
+            depth += 1 if bracket[0] == pair[0] else -1
             if not depth:
-                return
+                self.at = bracket.end()
+                return self.text[start : self.at]
         raise _missing(missing)
 
     def lines(self, *, array: bool = False) -> list[Line]:
@@ -114,7 +116,7 @@ class _Reader:
         lines: list[Line] = []
         words: list[Word] = []
         dropped = testing = False  # the word behind `>` is a file; inside `[[ .. ]]` marks are words
-        ends: list[tuple[str, bool]] = []  # of documents behind `<<`
+        ends: list[re.Pattern[str]] = []  # of documents behind `<<`
         while char := self.peek():
             if self.take(_SKIPPED):
                 continue
@@ -127,15 +129,14 @@ class _Reader:
                 words.append(Word([Piece(self.take(_MARK), False)]))
             elif document := _DOCUMENT.match(self.text, self.at):
                 self.at = document.end()
-                ends.append((re.sub(r"[\\'\"]", "", document[2]), bool(document[1])))
+                tabs, end = r"\t*" * bool(document[1]), re.escape(re.sub(r"[\\'\"]", "", document[2]))
+                ends.append(re.compile(rf"^{tabs}{end}\r?(?:\n|\Z)", re.MULTILINE))
             elif self.take(_REDIRECTION):
                 dropped = True
             elif self.text.startswith(COUNT, self.at) and {one.start for one in words} <= _BEFORE_COUNT:
-                start = self.at
-                self.enclosed("(", ")", "))")
-                words.append(Word([Piece(COUNT, False), Piece(self.text[start + 2 : self.at - 2], True)]))
+                words.append(Word([Piece(COUNT, False), Piece(self.enclosed("()", "))")[2:-2], True)]))
             elif mark := self.take(_MARK):
-                documents = tuple(self._document(*one) for one in ends) if mark == "\n" else ()
+                documents = tuple(map(self._document, ends)) if mark == "\n" else ()
                 ends = [] if mark == "\n" else ends
                 lines.append(Line(words, mark, documents))
                 words = []
@@ -148,31 +149,25 @@ class _Reader:
             raise _missing(")")
         return [*lines, Line(words, "")]
 
-    def _document(self, end: str, tabs: bool) -> str:
-        """Text of a here-document; moves behind the line that equals `end`."""
-        lines: list[str] = []
-        while self.at < len(self.text):
-            stop = self.text.find("\n", self.at)
-            stop = len(self.text) if stop < 0 else stop
-            line, self.at = self.text[self.at : stop].removesuffix("\r"), stop + 1
-            if (line.lstrip("\t") if tabs else line) == end:
-                break
-            lines.append(line)
-        return "\n".join(lines)
+    def _document(self, end: re.Pattern[str]) -> str:
+        """Text of a here-document; moves behind the line that ends it."""
+        last = end.search(self.text, self.at)
+        start, end_of_text = self.at, len(self.text)
+        stop, self.at = last.span() if last else (end_of_text, end_of_text)
+        return self.text[start:stop]
 
     def word(self, *, arrays: bool) -> Word:
         """Read one bash word; if `arrays`, an assignment `NAME=(..)` counts as one word."""
         word = Word()
         while (char := self.peek()) and char not in " \t\r\n;&|()<>":
-            if char in "'" + OPEN:
-                self.at += char == "'"
-                word.pieces.append(Piece(self.until("'") if char == "'" else self.until(CLOSE) + CLOSE, True))
+            if char == "'":
+                word.pieces.append(Piece(self.take(_SINGLE_QUOTES, "'")[1:-1], True))
+            elif char == OPEN:
+                word.pieces.append(Piece(self.take(_UNKNOWN_TEXT, CLOSE), True))
             elif char == '"':
-                self.at += 1
                 self._double(word)
             elif char == "\\":
-                self.at += 2
-                if (escaped := self.text[self.at - 1 : self.at]) not in ("\n", ""):
+                if (escaped := self.take(_ESCAPE)[1:]) not in ("\n", ""):
                     word.pieces.append(Piece(escaped, True))
             elif char in "$`":
                 word.pieces.append(self._expansion(quoted=False))
@@ -185,44 +180,36 @@ class _Reader:
                     break
         return word
 
-    def as_one_word(self) -> Word:
-        """The remaining text as a single word, with blanks and marks as quoted pieces."""
-        word = Word()
-        while self.at < len(self.text):
-            word.pieces += self.word(arrays=False).pieces
-            if char := self.peek():
-                word.pieces.append(Piece(char, True))
-                self.at += 1
-        return word
+    def pieces(self) -> list[Piece]:
+        """The remaining text as pieces of a single word, in which blanks and marks are quoted."""
+        pieces: list[Piece] = []
+        while self.peek():
+            pieces += self.word(arrays=False).pieces
+            pieces.append(Piece(self.peek(), True))
+            self.at += 1
+        return pieces
 
     def _double(self, word: Word) -> None:
-        text, first = "", len(word.pieces)
-        while (char := self.peek()) != '"':
-            if not char:
-                raise _missing('"')
-            if char in "$`":
-                word.pieces += [*([Piece(text, True)] if text else []), self._expansion(quoted=True)]
-                text = ""
-                continue
-            if char == "\\" and self.peek(1) in ("$", "`", '"', "\\", "\n"):
-                self.at += 1
-                char = self.peek().replace("\n", "")
-            text += char
-            self.at += 1
         self.at += 1
-        if text or len(word.pieces) == first:  # `"$@"` may be no word at all
-            word.pieces.append(Piece(text, True))
+        count = len(word.pieces)
+        while (char := self.peek()) != '"':
+            if char in ("$", "`"):
+                word.pieces.append(self._expansion(quoted=True))
+            elif text := self.take(_QUOTED_TEXT):
+                word.pieces.append(Piece(text, True))
+            elif (escaped := self.take(_ESCAPE, '"')[1:]) != "\n":
+                word.pieces.append(Piece(escaped, True))
+        self.at += 1
+        if len(word.pieces) == count:  # `"$@"` may be no word at all
+            word.pieces.append(Piece("", True))
 
     def _expansion(self, *, quoted: bool) -> Piece:
-        start = self.at
+        if self.peek() == "`":
+            return Piece(self.take(_BACKTICKS, "`"), quoted, True)
         self.at += 1
-        if self.text[start] == "`":
-            self.until("`")
-        elif (closing := _PAIRS.get(opening := self.peek())) is not None:
-            self.enclosed(opening, closing, closing)
-        elif not self.take(_PARAMETER_NAME):
-            return Piece("$", quoted)
-        return Piece(self.text[start : self.at], quoted, True)
+        pair = _PAIRS.get(self.peek())
+        text = self.enclosed(pair, pair[1]) if pair else self.take(_PARAMETER_NAME)
+        return Piece(f"${text}", quoted, bool(text))
 
 
 def may_hold_arguments(word: str) -> bool:
@@ -247,6 +234,8 @@ _PARAMETER = re.compile(
     r"(?:(?P<how>,,|\^\^|:?[-=?+]|:|%%?|##?)(?P<rest>.*))?",
     re.ASCII | re.DOTALL,
 )
+_LISTED = re.compile(r"\$(?:[@*]|\{[@*]\}|\{#?\w+\[[@*]\].*\})", re.ASCII | re.DOTALL)
+"""Expansions whose values stay separate words in quotes: `$@`, `${A[@]}`."""
 _PIECES = re.compile(rf"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^\s{OPEN}])+")
 _PLAIN_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9])\}?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -261,8 +250,7 @@ _DEEPEST_EXPANSION = 8
 
 def _quotient(left: int, right: int) -> int:
     """Integer quotient rounded towards zero, as a shell divides."""
-    quotient = abs(left) // abs(right)
-    return quotient if (left < 0) == (right < 0) else -quotient
+    return left // right if (left < 0) == (right < 0) else -(-left // right)
 
 
 _OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
@@ -282,31 +270,25 @@ class Values:
     """Associative array → elements by key."""
     assumptions: dict[str, None] = field(default_factory=dict)
 
-    def assign(self, name: str, values: list[str], *, appends: bool = False) -> None:
-        """Set a shell variable, or append to it. Raises InputError where it grows beyond reason."""
-        prefix = self.variables.get(name, []) if appends else []
-        self.variables[name] = UNKNOWN if prefix == UNKNOWN else values
-        if sum(map(len, self.variables[name])) > _MOST_TEXT:
+    def assign(self, name: str, values: list[str]) -> None:
+        """Set a shell variable. Raises InputError where it grows beyond reason."""
+        self.variables[name] = values
+        if sum(map(len, values)) > _MOST_TEXT:
             raise InputError(f"`{name}` grows beyond {_MOST_TEXT:,} characters")
 
     def expand(self, word: Word) -> list[str]:
         """Expand a bash word into the arguments that the command gets (none, one or several)."""
         words: list[str] = []
-        open_: str | None = None
         for piece in word.pieces:
-            if not piece.expands:
-                open_ = (open_ or "") + piece.text
-                continue
-            values, listed = self._value(piece.text)
-            if not piece.quoted:
-                values = [one for each in values for one in _PIECES.findall(each)]
-            elif not listed:
+            values = self._values(piece)
+            if piece.expands and not piece.quoted:
+                values = [part for value in values for part in _PIECES.findall(value)]
+            elif not _LISTED.fullmatch(piece.text):
                 values = [" ".join(values)]
-            if values:
-                *first, last = [(open_ or "") + values[0], *values[1:]]
-                words += first
-                open_ = last
-        return words if open_ is None else [*words, open_]
+            if words and values:
+                values = [words.pop() + values[0], *values[1:]]
+            words += values
+        return words
 
     def text(self, word: Word) -> str:
         """Expand a word into one string, as if it were quoted."""
@@ -316,32 +298,31 @@ class Values:
         """Replace the expansions in a text by their values."""
         if depth > _DEEPEST_EXPANSION:
             return f"{OPEN}{text[:40]}{CLOSE}"
-        parts: list[str] = []
-        for piece in _Reader(text).as_one_word().pieces:
-            parts += self._value(piece.text, depth + 1)[0] if piece.expands else [piece.text]
-        return "".join(parts)
+        pieces = _Reader(text).pieces()
+        return "".join(chain.from_iterable(self._values(piece, depth + 1) for piece in pieces))
 
-    def _value(self, text: str, depth: int = 0) -> tuple[list[str], bool]:
-        """Values of one expansion, and whether it is a list (`$@`, `${A[@]}`) whose values stay separate words
-        in quotes."""
+    def _values(self, piece: Piece, depth: int = 0) -> list[str]:
+        """Values of a piece; of an expansion that only the shell knows, its text between marks."""
+        values = self._known_values(piece.text, depth) if piece.expands else [piece.text]
+        return [f"{OPEN}{piece.text}{CLOSE}"] if values is None else values
+
+    def _known_values(self, text: str, depth: int) -> list[str] | None:
+        """Values of one expansion; None if only the shell knows them."""
         if text in ("$@", "$*", "${@}", "${*}"):
             self.assumptions[_NO_ARGUMENTS] = None
-            return [], True
-        unknown = [f"{OPEN}{text}{CLOSE}"], False
+            return []
         if text.startswith("$((") and text.endswith("))"):
             number = self.number(text[3:-2], depth)
-            return unknown if number is None else ([str(number)], False)
+            return None if number is None else [str(number)]
         inner = text[2:-1] if text.startswith("${") and text.endswith("}") else text.removeprefix("$")
         if (parameter := _PARAMETER.fullmatch(inner)) is None:
-            return unknown
-        listed = parameter["at"] in ("@", "*")
+            return None
         values = self._elements(parameter["name"], parameter["at"], depth)
         if not parameter["count"]:
-            changed = self._changed(parameter, values, depth)
-            return unknown if changed is None else (changed, listed)
+            return self._changed(parameter, values, depth)
         if values is None or any(may_hold_arguments(one) for one in values):
-            return unknown
-        return [str(len(values) if listed else len("".join(values)))], False
+            return None
+        return [str(len(values) if _LISTED.fullmatch(text) else len("".join(values)))]
 
     def _elements(self, name: str, at: str | None, depth: int) -> list[str] | None:
         """The value of a variable or elements of an array; None if the script never assigns the variable."""
@@ -372,28 +353,24 @@ class Values:
         is_set = values is not None and (bool("".join(values)) or not (how or "").startswith(":"))
         if how is None or (is_set and how[-1] in "-=?"):
             return values
+        if how[-1] in "-=+":
+            filled = self._fill(operand, depth) if is_set or how[-1] != "+" else ""
+            if OPEN in filled:
+                return None
+            if values is None:
+                self._assume_unset(parameter["name"], filled)
+            if how[-1] == "=":
+                self.assign(parameter["name"], [filled])
+            return [filled] if filled else []
         match how:
-            case ":-" | "-" | ":=" | "=":
-                default = self._fill(operand, depth)
-                if OPEN in default:
-                    return None
-                if values is None:
-                    self._assume_unset(parameter["name"], default)
-                if how.endswith("="):
-                    self.assign(parameter["name"], [default])
-                return [default] if default else []
-            case ":+" | "+":
-                if values is None:
-                    self._assume_unset(parameter["name"], "")
-                filled = self._fill(operand, depth) if is_set else ""
-                return None if OPEN in filled else [filled] if filled else []
             case ",," | "^^" if values is not None and not operand:
                 return [one.lower() if how == ",," else one.upper() for one in values]
             case ":" if values is not None:
                 places = [self.number(one, depth) for one in operand.split(":")]
-                if None in places or len(places) > 2 or any(one < 0 for one in places if one is not None):
+                if len(places) > 2 or any(place is None or place < 0 for place in places):
                     return None
-                return [one[places[0] :][: places[1] if len(places) > 1 else None] for one in values]
+                first, count = [*places, None][:2]
+                return [one[first:][:count] for one in values]
             case "%" | "%%" | "#" | "##" if values is not None:
                 return _trimmed(values, how, operand.strip("\"'"))
         return None
@@ -511,58 +488,54 @@ def exit_status(words: Sequence[Word], values: Values) -> Truth:
 
 
 class _Test:
-    """Recursive-descent evaluation of a bash test, `[ .. ]` or `[[ .. ]]`."""
+    """Recursive-descent evaluation of a bash test, `[ .. ]` or `[[ .. ]]`, which takes words from the front."""
 
     def __init__(self, words: list[Word], values: Values, *, patterns: bool) -> None:
-        self.words, self.values, self.patterns, self.at = words, values, patterns, 0
+        self.words, self.values, self.patterns = words, values, patterns
 
     def all(self) -> Truth:
         """Truth of the complete test; None if unknown or not understood."""
         truth = self._or()
-        return truth if self.at == len(self.words) else None
+        return None if self.words else truth
 
-    def _mark(self, *marks: str) -> bool:
-        word = self.words[self.at] if self.at < len(self.words) else Word()
-        is_mark = word.start in marks and len(word.pieces) == 1
-        self.at += is_mark
+    def _take(self, *marks: str) -> bool:
+        is_mark = bool(self.words) and self.words[0].literal in marks
+        del self.words[:is_mark]
         return is_mark
 
     def _or(self) -> Truth:
         truth = self._and()
-        while self._mark("||", "-o"):
+        while self._take("||", "-o"):
             truth = any_of(truth, self._and())
         return truth
 
     def _and(self) -> Truth:
         truth = self._term()
-        while self._mark("&&", "-a"):
+        while self._take("&&", "-a"):
             truth = all_of(truth, self._term())
         return truth
 
     def _term(self) -> Truth:
-        if self._mark("!"):
+        if self._take("!"):
             return negation(self._term())
-        if self._mark("("):
+        if self._take("("):
             truth = self._or()
-            return truth if self._mark(")") else None
-        words = self.words[self.at : self.at + 3]
-        if not words:
-            return None
-        if len(words) > 1 and words[0].start in ("-z", "-n") and len(words[0].pieces) == 1:
-            self.at += 2
+            return truth if self._take(")") else None
+        words, flag = self.words[:3], self.words[0].literal if len(self.words) > 1 else ""
+        if flag in ("-z", "-n"):
+            del self.words[:2]
             self.values.assume_unset(words[1])
             text = self.values.text(words[1])
-            bare = re.sub(f"{OPEN}[^\ue001]*\ue001", "", text)
-            is_set = None if OPEN in text and not bare else bool(bare)
-            return negation(is_set) if words[0].start == "-z" else is_set
-        if len(words) > 1 and re.fullmatch(r"-[a-zA-Z]", words[0].start) and len(words[0].pieces) == 1:
-            self.at += 2  # of files
+            bare = _UNKNOWN_TEXT.sub("", text)
+            is_set = None if text and not bare else bool(bare)
+            return negation(is_set) if flag == "-z" else is_set
+        if re.fullmatch(r"-[a-zA-Z]", flag):
+            del self.words[:2]  # of files
             return None
         if len(words) == 3 and words[1].start in ("=", "==", "!=", "=~", "<", ">", *_COMPARISONS):
-            self.at += 3
+            del self.words[:3]
             return self._comparison(words[0], words[1].start, words[2])
-        self.at += 1
-        text = self.values.text(words[0])
+        text = self.values.text(self.words.pop(0)) if words else OPEN
         return None if OPEN in text else bool(text)
 
     def _comparison(self, left: Word, how: str, right: Word) -> Truth:
@@ -579,25 +552,25 @@ class _Test:
 
 def take_effect(words: list[str], runs: Truth, values: Values) -> None:
     """Change variables as a shell builtin does (`read`, `eval`, `unset`, ...); `runs` is None if it may run."""
-    forgotten: list[str] = []
+    names: list[str] = []
     if words[0] in CALLS:
-        text = plain(" ".join(words))[:60]
-        values.assumptions[f"nothing that the command needs from `{text}`"] = None
-        if words[0] == "eval":
-            forgotten = re.findall(r"([A-Za-z_]\w*)\+?=", " ".join(words), re.ASCII)
+        text = " ".join(words)
+        values.assumptions[f"nothing that the command needs from `{plain(text)[:60]}`"] = None
+        names = re.findall(r"([A-Za-z_]\w*)\+?=", text, re.ASCII) if words[0] == "eval" else []
     elif words[0] in _SETS_VARIABLES or words[:2] == ["printf", "-v"]:
-        forgotten = [name for word in words[1:] if word[:1] != "-" for name in _NAME.findall(word)]
+        names = [name for word in words[1:] if word[:1] != "-" for name in _NAME.findall(word)]
     elif words[0] == "unset":
-        for name in words[1:]:
-            values.assign(name, [] if runs else UNKNOWN)
-    for name in forgotten:
-        values.assign(name, UNKNOWN)
+        names = words[1:]
+    for name in names:
+        values.assign(name, [] if words[0] == "unset" and runs else UNKNOWN)
 
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
 _ELEMENT = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
 _LOOPS = ("for", "while", "until", "select")
 _DECLARE = ("export", "declare", "typeset", "local", "readonly")
+_OPTION = re.compile(r"(?!--$)[-+].{0,2}", re.DOTALL)
+"""Options of `declare`."""
 _DEEPEST_SCRIPT = 4
 
 
@@ -622,10 +595,10 @@ class _Frame:
     """Whether its current branch runs."""
     ran_before: Truth = False
     """Whether any earlier branch ran."""
-    subject: str | None = None
-    """Subject of a `case` while its patterns are read, else None."""
-    patterns: list[Word] = field(default_factory=list)
-    value: str = ""
+    subject: str = ""
+    """Subject of a `case`."""
+    patterns: list[Word] | None = None
+    """Patterns of a branch of a `case` while they are read, else None."""
     outside: dict[str, list[str]] = field(default_factory=dict)
     """Variables before a subshell, which restores them."""
 
@@ -652,7 +625,11 @@ class Script:
     """Whether the next braces are the body of a function."""
     declares: bool = False
     """Whether the line starts with `export`, `declare` or the like."""
+    negates: bool = False
+    """Whether an odd number of `!` is in front of the command."""
     starter: tuple[str, ...] = ()
+    depth: int = 0
+    """Number of scripts that this one lies within."""
     ended: bool = False
 
     @property
@@ -665,62 +642,51 @@ class Script:
         """Whether the next command runs; None if unknown."""
         return all_of(self.frames[-1].runs, self.gate)
 
-    def read(self, text: str, nested: int = 0) -> None:
+    def read(self, text: str) -> None:
         """Interpret a bash text and collect the commands that it runs."""
         for line in _Reader(text).lines():
             if self.ended:
                 return
-            self.declares = False
-            self._line(line, nested)
+            self.declares = self.negates = False
+            self._line(line)
             for document in line.documents:
-                self._document(document, nested)
+                self._document(document)
 
-    def _inner(self, text: str, nested: int, values: Values, runs: Truth, starter: tuple[str, ...]) -> None:
+    def _inner(self, text: str, values: Values, runs: Truth, starter: tuple[str, ...]) -> None:
         """Interpret a script within the script, at most `_DEEPEST_SCRIPT` levels deep."""
-        if nested < _DEEPEST_SCRIPT:
+        if self.depth < _DEEPEST_SCRIPT:
             frames = [_Frame("whole", runs, runs)]
-            inner = Script(values=values, commands=self.commands, frames=frames, starter=starter)
-            inner.read(text, nested + 1)
+            Script(values, self.commands, frames, starter=starter, depth=self.depth + 1).read(text)
 
-    def _document(self, text: str, nested: int) -> None:
+    def _document(self, text: str) -> None:
         """Interpret a here-document as a script, if it parses as one; its assignments are dropped
         afterwards."""
         values = replace(self.values, variables=dict(self.values.variables), tables=dict(self.values.tables))
         command_count = len(self.commands)
         try:
-            self._inner(text, nested, values, self.frames[-1].runs, self.starter)
+            self._inner(text, values, self.frames[-1].runs, self.starter)
         except InputError:  # plain text
             del self.commands[command_count:]
 
-    def _line(self, line: Line, nested: int) -> None:
-        words = list(line.words)
-        frame = self.frames[-1]
-        if frame.kind == "case" and frame.subject is not None and self._pattern(frame, words, line.end):
+    def _line(self, line: Line) -> None:
+        words, frame = list(line.words), self.frames[-1]
+        if frame.patterns is not None and self._pattern(frame, words, line.end):
             return
-        negated = False
-        while words and len(words[0].pieces) == 1 and not words[0].pieces[0].quoted:
-            if words[0].start == "!":
-                negated = not negated
-                words.pop(0)
-            elif not self._keyword(words):
-                break
-        if self.frames[-1].subject is not None and line.end == ")":  # `case x in a)`
-            self._pattern(self.frames[-1], words, line.end)
-            return
+        self._take_reserved(words, line.end)
         if line.end == "(":
             self.defines = bool(words)
             if not words:
                 self._open("(", self.runs).outside = dict(self.values.variables)
             return
         if words:
-            runs, status_before = self.runs, self.status
-            status = self._command(words, nested)
-            result = None if runs is None else negation(status) if negated else status
-            self.status = status_before if runs is False else result
+            runs, status = self.runs, self._command(words)
+            if runs is not False:
+                status = negation(status) if self.negates else status
+                self.status = status if runs else None
         if line.end == ")" and self.frames[-1].kind == "(" and not self.defines:
             self.values.variables = self.frames.pop().outside
         if line.end == ";;" and self.frames[-1].kind == "case":
-            self.frames[-1].subject = self.frames[-1].value
+            self.frames[-1].patterns = []
         self.gate = {"&&": self.status, "||": negation(self.status)}.get(line.end, True)
         if line.end in ("|", "&"):
             self.status = None
@@ -732,65 +698,60 @@ class Script:
             raise InputError("the script nests too deep to be read")
         return self.frames[-1]
 
-    def _keyword(self, words: list[Word]) -> bool:
-        """Handle a reserved word at the front of a line. Returns whether further words are left to look at."""
-        word = words[0].start
-        frame = self.frames[-1]
-        if word == "if":
-            self._open("if", self.runs)
-        elif word in ("then", "elif", "else") and frame.kind == "if":
-            self.gate = True
-            frame.enter(self.status, tested=word == "then")
-        elif word in ("fi", "done", "esac") and len(self.frames) > 1:
-            self.frames.pop()
-            self.status = None
-        elif word in _LOOPS:
-            name = words[1].start if len(words) > 1 else ""
-            self._open("loop", all_of(self.runs, None))
-            if word in ("for", "select") and _NAME.fullmatch(name):
-                self.values.assign(name, UNKNOWN)
-            del words[1:]
-        elif word == "case" and len(words) > 2:
-            frame = self._open("case", False)
-            frame.subject = frame.value = self.values.text(words[1])
-            frame.patterns = words[3:]
-            del words[1:]
-        elif word == "{":
-            self._open("{", None if self.defines else self.runs)
-            self.defines = False
-        elif word == "}" and len(self.frames) > 1:
-            self.frames.pop()
-        elif word == "function":
-            self.defines = True
-            del words[1:2]
-        elif word in ("do", "then", "time", "exec", *_DECLARE):
-            self.declares = self.declares or word in _DECLARE
-        elif word.startswith(("-", "+")) and words[0].start != "--" and len(word) < 4:
-            pass  # of `declare -x`
-        else:
-            return False
-        words.pop(0)
-        return bool(words)
+    def _take_reserved(self, words: list[Word], end: str) -> None:
+        """Follow the reserved words at the front of a line, and remove them."""
+        while words and (word := words[0].literal):
+            frame = self.frames[-1]
+            if word == "!":
+                self.negates = not self.negates
+            elif word == "if":
+                self._open("if", self.runs)
+            elif word in ("then", "elif", "else") and frame.kind == "if":
+                self.gate = True
+                frame.enter(self.status, tested=word == "then")
+            elif word in ("fi", "done", "esac") and len(self.frames) > 1:
+                self.frames.pop()
+                self.status = None
+            elif word in _LOOPS:
+                self._open("loop", all_of(self.runs, None))
+                if word in ("for", "select") and words[1:] and _NAME.fullmatch(words[1].start):
+                    self.values.assign(words[1].start, UNKNOWN)
+                del words[1:]
+            elif word == "case" and len(words) > 2:
+                frame = self._open("case", False)
+                frame.subject, frame.patterns = self.values.text(words[1]), []
+                self._pattern(frame, words[3:], end)
+                del words[1:]
+            elif word == "{":
+                self._open("{", None if self.defines else self.runs)
+                self.defines = False
+            elif word == "}" and len(self.frames) > 1:
+                self.frames.pop()
+            elif word == "function":
+                self.defines = True
+                del words[1:2]
+            elif word in ("do", "then", "time", "exec", *_DECLARE):
+                self.declares |= word in _DECLARE
+            elif not _OPTION.fullmatch(word):
+                return
+            del words[:1]
 
     def _pattern(self, frame: _Frame, words: list[Word], end: str) -> bool:
         """Read the patterns of one branch of `case`, and set whether the branch runs. Returns whether the line
         held nothing else."""
         if words and words[0].start == "esac":
             return False
-        frame.patterns += words
-        if end != ")":
-            return True
-        fits: Truth = False
-        for pattern in frame.patterns:
-            text = self.values.text(pattern)
-            unknown = text != "*" and (OPEN in frame.value or OPEN in text)
-            fits = any_of(fits, None if unknown else fnmatchcase(frame.value, text))
-        frame.enter(fits)
-        frame.subject, frame.patterns = None, []
-        self.gate = True
+        frame.patterns = [*(frame.patterns or ()), *words]
+        if end == ")":
+            fits: Truth = False
+            for text in map(self.values.text, frame.patterns):
+                unknown = text != "*" and OPEN in frame.subject + text
+                fits = any_of(fits, None if unknown else fnmatchcase(frame.subject, text))
+            frame.enter(fits)
+            frame.patterns, self.gate = None, True
         return True
 
-    def _command(self, words: list[Word], nested: int) -> Truth:
+    def _command(self, words: list[Word]) -> Truth:
         """Apply the assignments of one simple command and record the command. Returns whether the command
         succeeds."""
         runs = self.runs
@@ -819,29 +780,28 @@ class Script:
         self.commands.append(Command(tuple(command_words), environment, self.starter))
         for at, argument in enumerate(command_words) if command_words[0] not in BUILTINS else ():
             if re.search(r"\s", argument) and ".py" in argument:  # `sh -c "python .."`
-                self._inner(argument, nested, values, runs, (*self.starter, *command_words[:at]))
+                self._inner(argument, values, runs, (*self.starter, *command_words[:at]))
         return exit_status(words, self.values)
 
     def _assign(self, word: Word) -> None:
         target, _, start = word.start.partition("=")
         name, appends = target.removesuffix("+"), target.endswith("+")
+        before = self.values.variables.get(name, []) if appends else []
         if self.runs is False:
             return
         if self.runs is None:
-            self.values.assign(name, UNKNOWN)
-        elif word.array is not None:
+            values = UNKNOWN
+        elif word.array is None:
+            text = self.values.text(Word([Piece(start, True), *word.pieces[1:]]))
+            values = ["".join(before[:1]) + text]
+        else:
             table = [_ELEMENT.fullmatch(self.values.text(each)) for each in word.array]
             if word.array and all(table):
                 new = {one[1].strip("\"'"): one[2] for one in table if one is not None}
                 self.values.tables[name] = self.values.tables.get(name, {}) | new if appends else new
                 return
-            values = [one for each in word.array for one in self.values.expand(each)]
-            before = self.values.variables.get(name, []) if appends else []
-            self.values.assign(name, before + values, appends=appends)
-        else:
-            text = self.values.text(Word([Piece(start, True), *word.pieces[1:]]))
-            prefix = "".join(self.values.variables.get(name, [])[:1]) if appends else ""
-            self.values.assign(name, [prefix + text], appends=appends)
+            values = [*before, *chain.from_iterable(map(self.values.expand, word.array))]
+        self.values.assign(name, UNKNOWN if before == UNKNOWN else values)
 
 
 def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
