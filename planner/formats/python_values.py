@@ -40,7 +40,7 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Is: operator.eq,
     ast.IsNot: operator.ne,
-    ast.In: lambda one, many: one in many if isinstance(many, list | tuple | dict) else _NOTHING,
+    ast.In: lambda one, many: one in (many if isinstance(many, list | dict) else _NOTHING),
 }
 
 
@@ -71,7 +71,7 @@ class Module:
 
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
-    """Imported name → the module that it comes from; empty where that is the file's own package."""
+    """Imported name → the module that it comes from, unless that is of the file's own package."""
     constants: dict[str, Any] = field(default_factory=dict)
     steps: int = 0
 
@@ -80,37 +80,33 @@ class Module:
         if depth > _DEEPEST:
             raise InputError(f"`{function}` calls itself, or functions too deep to follow")
         given, node = dict(arguments or {}), self.functions[function]
-        positional = [*node.args.posonlyargs, *node.args.args]
-        without_default = [None] * (len(positional) - len(node.args.defaults))
-        defaults = [*without_default, *node.args.defaults, *node.args.kw_defaults]
-        names: dict[str, Any] = {}
-        for parameter, default in zip([*positional, *node.args.kwonlyargs], defaults, strict=True):
-            value = Unknown(parameter.arg) if default is None else self.value(default, given, depth)
-            names[parameter.arg] = value
-        if node.args.kwarg is not None:
-            names[node.args.kwarg.arg] = {key: value for key, value in given.items() if key not in names}
+        formal, positional = node.args, [*node.args.posonlyargs, *node.args.args]
+        defaults = [*zip(positional[::-1], formal.defaults[::-1], strict=False)]
+        defaults += zip(formal.kwonlyargs, formal.kw_defaults, strict=True)
+        names: dict[str, Any] = {one.arg: Unknown(one.arg) for one in (*positional, *formal.kwonlyargs)}
+        names |= {one.arg: self.value(default, given, depth) for one, default in defaults if default}
+        if formal.kwarg is not None:
+            names[formal.kwarg.arg] = {key: value for key, value in given.items() if key not in names}
         returned = self.run(node.body, names | given, depth)
         return None if returned is _NOTHING else returned
 
     def run(self, body: Iterable[ast.stmt], names: dict[str, Any], depth: int) -> Any:
         """Interpret the statements of a function body. Returns what they return, or `_NOTHING`."""
         for line in body:
-            if isinstance(line, ast.Return):
-                return None if line.value is None else self.value(line.value, names, depth)
-            if isinstance(line, ast.If):
-                test = self.value(line.test, names, depth)
-                if not isinstance(test, Unknown | Call):
-                    value = self.run(line.body if test else line.orelse, names, depth)
-                    if value is not _NOTHING:
-                        return value
-                    continue
-                if any(isinstance(one, ast.Return) for one in ast.walk(line)):
-                    return Unknown(f"what is returned if {ast.unparse(line.test)[:60]}")
-            self._line(line, names, depth)
+            if (returned := self._line(line, names, depth)) is not _NOTHING:
+                return returned
         return _NOTHING
 
-    def _line(self, line: ast.stmt, names: dict[str, Any], depth: int) -> None:
+    def _line(self, line: ast.stmt, names: dict[str, Any], depth: int) -> Any:
+        if isinstance(line, ast.If):
+            test = self.value(line.test, names, depth)
+            if not isinstance(test, Unknown | Call):
+                return self.run(line.body if test else line.orelse, names, depth)
+            if any(isinstance(one, ast.Return) for one in ast.walk(line)):
+                return Unknown(f"what is returned if {ast.unparse(line.test)[:60]}")
         match line:
+            case ast.Return(value=value):
+                return None if value is None else self.value(value, names, depth)
             case ast.Assign(targets=targets, value=value):
                 new_value = self.value(value, names, depth)
                 for target in targets:
@@ -118,36 +114,29 @@ class Module:
             case ast.AnnAssign(target=target, value=value) if value is not None:
                 self._set(target, self.value(value, names, depth), names, depth)
             case ast.AugAssign(target=target, op=op, value=value):
-                read = ast.parse(ast.unparse(target), mode="eval").body
-                result = _operation(op, self.value(read, names, depth), self.value(value, names, depth))
-                new_value = Unknown(ast.unparse(line)[:60]) if result is _NOTHING else result
-                self._set(target, new_value, names, depth)
+                total = self.value(ast.BinOp(target, op, value), names, depth)
+                unknown = Unknown(ast.unparse(line)[:60])
+                self._set(target, unknown if isinstance(total, Unknown) else total, names, depth)
             case ast.FunctionDef(name=name):
                 self.functions.setdefault(name, line)
-            case ast.ImportFrom() | ast.Import():
-                self.imports(line)
+            case ast.ImportFrom(module=str(source), names=imported, level=0):
+                self.sources |= {one.asname or one.name: source for one in imported}
             case _:  # loops, branches, calls that change something: what they set is not known
                 for part in ast.walk(line):
-                    if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Store):
-                        self._set(part, Unknown(f"set inside `{ast.unparse(line)[:60]}`"), names, depth)
-                    elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
-                        owner = part.func.value  # `config.things.append(..)`
-                        if isinstance(owner, ast.Attribute):
+                    match part:
+                        case ast.Name(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
+                            self._set(part, Unknown(f"set inside `{ast.unparse(line)[:60]}`"), names, depth)
+                        case ast.Call(func=ast.Attribute(value=ast.Attribute() as owner)):  # `a.b.append(..)`
                             self._set(owner, Unknown(ast.unparse(part)[:60]), names, depth)
-
-    def imports(self, line: ast.ImportFrom | ast.Import) -> None:
-        """Record which module each imported name comes from."""
-        for name in line.names:
-            source = "" if isinstance(line, ast.ImportFrom) and line.level else getattr(line, "module", "")
-            self.sources[name.asname or name.name] = source or ""
+        return _NOTHING
 
     def _set(self, target: ast.expr, value: Any, names: dict[str, Any], depth: int) -> None:
         if isinstance(target, ast.Name):
             names[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
-            values = value if isinstance(value, list | tuple) and len(value) == len(target.elts) else None
-            for at, part in enumerate(target.elts):
-                element = values[at] if values is not None else Unknown(ast.unparse(target)[:60])
+            fits = isinstance(value, list) and len(value) == len(target.elts)
+            values = value if fits else [Unknown(ast.unparse(target)[:60])] * len(target.elts)
+            for part, element in zip(target.elts, values, strict=True):
                 self._set(part, element, names, depth)
         elif isinstance(target, ast.Attribute):
             holder = self.value(target.value, names, depth)
@@ -161,41 +150,40 @@ class Module:
         self.steps += 1
         if self.steps > _MOST_STEPS:
             raise InputError("the file computes too much to be a recipe")
-        value = self._value(node, names, depth)
-        return Unknown(ast.unparse(node)[:60]) if value is _NOTHING else value
+        try:
+            return self._value(node, names, depth)
+        except (ArithmeticError, AttributeError, LookupError, TypeError):
+            return Unknown(ast.unparse(node)[:60])
 
     def _value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
         match node:
-            case ast.Constant(value=value):
-                return value if isinstance(value, bool | int | float | str | None) else _NOTHING
+            case ast.Constant(value=bool() | int() | float() | str() | None as value):
+                return value
             case ast.List(elts=elts) | ast.Tuple(elts=elts) | ast.Set(elts=elts):
                 return [self.value(item, names, depth) for item in elts]
             case ast.Dict(keys=keys, values=values):
                 items = zip(keys, [self.value(item, names, depth) for item in values], strict=True)
                 return {key.value: item for key, item in items if isinstance(key, ast.Constant)}
             case ast.Name(id=name):
-                return names.get(name, self.constants.get(name, _NOTHING))
+                return names[name] if name in names else self.constants[name]
             case ast.Attribute(value=owner, attr=attr):
-                holder = self.value(owner, names, depth)
-                return holder.fields.get(attr, _NOTHING) if isinstance(holder, Call) else _NOTHING
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                item = self.value(operand, names, depth)
-                return -item if _is_number(item) else _NOTHING
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                item = self.value(operand, names, depth)
-                return _NOTHING if isinstance(item, Unknown | Call) else not item
+                return self.value(owner, names, depth).fields[attr]
+            case ast.UnaryOp(op=ast.USub(), operand=item):
+                return _operation(ast.Mult(), -1, self.value(item, names, depth))
+            case ast.UnaryOp(op=ast.Not(), operand=item):
+                return not _known(self.value(item, names, depth))
             case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
                 return _operation(op, self.value(left, names, depth), self.value(right, names, depth))
             case ast.BoolOp(op=op, values=values):
-                return _boolean_operand(op, [self.value(item, names, depth) for item in values])
+                for operand in map(_known, [self.value(item, names, depth) for item in values]):
+                    if bool(operand) == isinstance(op, ast.Or):
+                        break
+                return operand
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                condition = self.value(test, names, depth)
-                if isinstance(condition, Unknown | Call):
-                    return _NOTHING
-                return self.value(body if condition else orelse, names, depth)
+                return self.value(body if _known(self.value(test, names, depth)) else orelse, names, depth)
             case ast.Call():
                 return self._call(node, names, depth)
-        return _NOTHING
+        raise LookupError
 
     def _call(self, node: ast.Call, names: Mapping[str, Any], depth: int) -> Any:
         arguments = [self.value(keyword, names, depth) for keyword in node.args]
@@ -215,32 +203,28 @@ class Module:
         return Call(ast.unparse(node.func)[:200], arguments, keywords)
 
 
+def _known(value: Any) -> Any:
+    """A value that decides another. Raises LookupError if it is unknown."""
+    if isinstance(value, Unknown | Call):
+        raise LookupError
+    return value
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) <= LARGEST
 
 
 def _operation(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
-    """Value of arithmetic or a comparison of two evaluated operands; `_NOTHING` if that is unknown."""
+    """Value of arithmetic or a comparison of two evaluated operands. Raises an error if that is unknown."""
     if isinstance(op, ast.cmpop):
         is_known = not isinstance(left, Unknown | Call) and not isinstance(right, Unknown)
+    elif isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+        is_known = len(left) + len(right) <= _MOST_STEPS
     else:
         is_known = _is_number(left) and _is_number(right)
-        if isinstance(left, list) and isinstance(right, list) and isinstance(op, ast.Add):
-            return [*left, *right] if len(left) + len(right) <= _MOST_STEPS else _NOTHING
-    try:
-        return _OPERATIONS[type(op)](left, right) if is_known else _NOTHING
-    except (KeyError, TypeError, ZeroDivisionError, OverflowError):
-        return _NOTHING
-
-
-def _boolean_operand(op: ast.boolop, values: list[Any]) -> Any:
-    """Value of `and` or `or` over evaluated operands, which is the first operand that decides it."""
-    for value in values:
-        if isinstance(value, Unknown | Call):
-            return _NOTHING
-        if bool(value) == isinstance(op, ast.Or):
-            return value
-    return values[-1]
+    if not is_known:
+        raise LookupError
+    return _OPERATIONS[type(op)](left, right)
 
 
 def module_of(text: str) -> Module:
@@ -253,13 +237,9 @@ def module_of(text: str) -> Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-        for line in tree.body:
-            if isinstance(line, ast.FunctionDef):
-                module.functions[line.name] = line
-            elif isinstance(line, ast.Import | ast.ImportFrom):
-                module.imports(line)
-            elif isinstance(line, ast.Assign | ast.AnnAssign):
-                module.run([line], module.constants, 0)
+        module.functions |= {line.name: line for line in tree.body if isinstance(line, ast.FunctionDef)}
+        of_module = (ast.ImportFrom, ast.Assign, ast.AnnAssign)
+        module.run((line for line in tree.body if isinstance(line, of_module)), module.constants, 0)
     except SyntaxError as error:
         raise InputError(f"line {error.lineno} is no Python: {error.msg}") from None
     except (RecursionError, MemoryError, ValueError):
