@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePath
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY, MAX_STAGES
-from cost_models.documents import printable, spec_error
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.schedules.registry import REGISTRY, schedule_named
@@ -33,20 +32,17 @@ from planner.formats.settings import Reading, Settings, also_settings, by_path, 
 from planner.formats.table import table_of
 from planner.formats.torchtitan.writer import Flavour, flavours, model_of
 
-Kind = TypeVar("Kind", Layout, TrainingSpec)
 _FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
 _FLAT = ("Config", "default_adamw")
 """Ends of the names of calls whose arguments are settings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """Settings and model of a torchtitan recipe."""
 
     settings: Mapping[str, Any]
-    family: str
-    """Module of `torchtitan.models`."""
-    flavour: str
+    flavour: Flavour
     attention: Any
     """Attention kernel of the model, if the file says it by a name."""
     converters: tuple[str, ...] = ()
@@ -76,20 +72,16 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
     table = table_of("torchtitan")
     settings = renamed(by_path(document), table) | renamed(arguments.items(), table)
     converters = settings.pop("model.converters", ())
-    names = converters.split(",") if isinstance(converters, str) else converters
+    names = converters.split(",") if isinstance(converters, str) else [*converters]
     if settings.get("float8.enable_float8_linear") or settings.get("training.enable_fp8_linear"):
-        names = [*names, "float8"]
-    family, flavour = settings.pop("model.name", None), settings.pop("model.flavor", None)
+        names.append("float8")
+    family, flavour, attention = (
+        settings.pop(f"model.{key}", None) for key in ("name", "flavor", "attn_type")
+    )
     if not isinstance(family, str) or not isinstance(flavour, str):
         raise InputError("no recipe of torchtitan: it lacks `[model]` with `name` and `flavor`")
-    return Recipe(
-        settings=settings,
-        family=family,
-        flavour=flavour,
-        attention=settings.pop("model.attn_type", None),
-        converters=tuple(str(one).strip() for one in names if str(one).strip()),
-        by_operator=False,
-    )
+    converters = tuple(filter(None, (str(one).strip() for one in names)))
+    return Recipe(settings, Flavour(family, flavour), attention, converters, by_operator=False)
 
 
 def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
@@ -104,13 +96,10 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
     if not isinstance(flavour, str):
         raise InputError(f"`{function}` does not say the flavor of its model: `{printable(str(flavour))}`")
     containers = (spec.fields.get("converters"), config.fields.pop("model_converters", ()))
-    return Recipe(
-        settings=renamed(dict(_flat(config)).items(), table) | renamed(arguments.items(), table),
-        family=_family(module.sources.get(spec.name.split(".")[0], ""), name, function),
-        flavour=flavour,
-        attention=spec.fields.get("attn_backend"),
-        converters=tuple(chain.from_iterable(map(_converters, containers))),
-    )
+    converters = tuple(chain.from_iterable(map(_converters, containers)))
+    settings = renamed(_flat(config), table) | renamed(arguments.items(), table)
+    family = _family(module.sources.get(spec.name.split(".")[0], ""), name, function)
+    return Recipe(settings, Flavour(family, flavour), spec.fields.get("attn_backend"), converters)
 
 
 def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
@@ -142,41 +131,38 @@ def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
 
 
 def _flat(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of all settings of a `Config`; of recompute the name of its policy, too."""
     for name, value in built.fields.items():
         path = f"{prefix}{name}"
-        if path == "activation_checkpoint":
-            yield path, value.name.rpartition(".")[0] or value.name if isinstance(value, Call) else value
-        if isinstance(value, Call) and value.name and not value.name.endswith(_FLAT):
-            yield path, Unknown(f"{value.name}(..)")
-        elif isinstance(value, Call):
+        if isinstance(value, Call) and (not value.name or value.name.endswith(_FLAT)):
+            if path == _RECOMPUTE:
+                yield path, value.name.rpartition(".")[0] or value.name
             yield from _flat(value, f"{path}.")
-        elif path != "activation_checkpoint":
-            yield path, value
+        else:
+            yield path, Unknown(f"{value.name}(..)") if isinstance(value, Call) else value
 
 
-def _converters(value: Any) -> Iterator[str]:
-    """Yield the names of model converters in a list, or in a container of a list."""
+def _converters(value: Any) -> list[str]:
+    """Names of model converters in a list, or in a container of a list."""
     if isinstance(value, Call):
-        yield from _converters(value.fields.get("converters", ()))
-    elif isinstance(value, list | tuple):
-        for converter in value:
-            yield converter.name.removesuffix(".Config") if isinstance(converter, Call) else str(converter)
-    elif isinstance(value, Unknown):
-        yield str(value)
+        return _converters(value.fields.get("converters"))
+    values = [value] if isinstance(value, Unknown) else value
+    names = (one.name.removesuffix(".Config") if isinstance(one, Call) else str(one) for one in values or ())
+    return [*names] if isinstance(values, list) else []
 
 
 def _family(source: str, name: str, function: str) -> str:
     """Model family of a recipe, by the module that `model_registry` comes from, else the file's folder or the
     function's name."""
-    places = [source.rpartition(".")[2], PurePath(name).parent.name]
-    for place in places:
-        if place in _FAMILIES:
-            return place
-    return next((one for one in _FAMILIES if function.startswith(one)), places[0])
+    module = source.rpartition(".")[2]
+    of_function = (family for family in _FAMILIES if function.startswith(family))
+    places = (module, PurePath(name).parent.name, *of_function)
+    return next((place for place in places if place in _FAMILIES), module)
 
 
 _MESH = "parallelism"
 _RECOMPUTE = "activation_checkpoint"
+_AXES = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 _POLICIES = {"FullAC": "full", "SelectiveAC": "selective"}
 _POLICIES |= {policy: policy for policy in ("none", "full", "selective")}
 
@@ -185,46 +171,33 @@ def layout_of(
     settings: Settings, recipe: Recipe, model: TransformerSpec, world: int, assumed: list[str]
 ) -> tuple[Layout, int]:
     """The parallel layout of a torchtitan recipe, and the sequences per rank in one accumulation step."""
-    degrees = {
-        axis: settings.integer(f"{_MESH}.{word}_parallel_degree")
-        for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"), ("ep", "expert"))
-    }
+    degrees = {axis: settings.integer(f"{_MESH}.{word}_parallel_degree") for axis, word in _AXES.items()}
     tp, pp, cp, ep = degrees.values()
     replicas, shard = _mesh(settings, world, tp * pp * cp)
     etp = settings.integer(f"{_MESH}.expert_tensor_parallel_degree")
     policy = settings.get(f"{_MESH}.fsdp_reshard_after_forward")
     if policy not in ("default", "always", "never"):
         raise InputError(f"`{_MESH}.fsdp_reshard_after_forward: {policy}` is not known here")
+    stage = 2 if policy == "never" else 3
     is_sharded = shard * cp > 1 or policy != "default"
     mbs, local = _microbatch(settings, pp, assumed)
     schedule, layers = _stages(settings, model.num_layers, pp)
-    fields: dict[str, Any] = {
-        **degrees,
+    passes_keys = settings.get(f"{_MESH}.context_parallel_rotate_method") == "alltoall"
+    fields = {
         "vpp": len(layers) // pp,
         "dp": replicas * shard,
+        "etp": etp if model.has_experts and ep > 1 else None,
         "mbs": mbs,
-        "zero": (2 if policy == "never" else 3) if is_sharded else 0,
+        "zero": stage if is_sharded else 0,
+        "shard": shard * cp if is_sharded else None,
         "sp": bool(settings.get(f"{_MESH}.enable_sequence_parallel")) and tp > 1,
         "schedule": schedule,
         "layers": layers,
+        "context": "ring" if passes_keys else None,
         "recompute": (_recompute(settings, recipe, max(layers), assumed),),
         "offload": Offload(streamed=EVERY if settings.get("training.enable_cpu_offload") else 0),
     }
-    if is_sharded and replicas > 1:
-        fields["shard"] = shard * cp
-    if model.has_experts and ep > 1:
-        fields["etp"] = etp
-    if settings.get(f"{_MESH}.context_parallel_rotate_method") == "alltoall" and cp > 1:
-        fields["context"] = "ring"
-    return _validated(Layout, fields), local
-
-
-def _validated(kind: type[Kind], fields: Mapping[str, Any]) -> Kind:
-    """Build a model or training specification from field values. Raises InputError with all problems."""
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        raise spec_error(error, kind) from None
+    return Layout(**degrees, **fields), local
 
 
 def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
@@ -253,13 +226,12 @@ def _microbatch(settings: Settings, pp: int, assumed: list[str]) -> tuple[int, i
     if (local := settings.integer("training.local_batch_size", None)) is None:
         local = settings.default_of("training.local_batch_size")
         assumed.append(f"{local} sequences on a rank, torchtitan's default")
+    size = f"{_MESH}.pipeline_parallel_microbatch_size"
     if pp == 1:
-        settings.get(f"{_MESH}.pipeline_parallel_microbatch_size")
+        settings.get(size)
         return local, local
-    if (count := settings.integer(f"{_MESH}.pipeline_parallel_microbatches")) is not None:
-        sequences = max(1, local // count)
-    else:
-        sequences = settings.integer(f"{_MESH}.pipeline_parallel_microbatch_size")
+    count = settings.integer(f"{_MESH}.pipeline_parallel_microbatches")
+    sequences = max(1, local // count) if count else settings.integer(size)
     if local % sequences:
         words = f"`training.local_batch_size: {local}`"
         raise InputError(f"{words} does not divide into microbatches of {sequences}")
@@ -375,13 +347,14 @@ def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
 
 
 def _model(recipe: Recipe, named_model: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
+    family, flavour = recipe.flavour
     if named_model is not None:
-        assumed.append(f"the model that is named, for `{recipe.flavour}` of {recipe.family}")
+        assumed.append(f"the model that is named, for `{flavour}` of {family}")
         return named_model
-    if (model := model_of(Flavour(recipe.family, recipe.flavour))) is not None:
+    if (model := model_of(recipe.flavour)) is not None:
         return model
-    known = ", ".join(f"{flavour.family} {flavour.name}" for flavour in flavours())
-    message = f"`{recipe.flavour}` of {recipe.family or 'an unknown family'} is not known here"
+    known = ", ".join(map(" ".join, flavours()))
+    message = f"`{flavour}` of {family or 'an unknown family'} is not known here"
     raise InputError(message, hint=f"name its model before the cluster; known are {known}")
 
 
@@ -400,36 +373,30 @@ def _training(
     if batch != smallest_batch and layout.pp > 1:
         times = batch // smallest_batch
         assumed.append(f"one pipeline a step, where the recipe fills and drains it {times} times")
-    steps = settings.integer("training.steps")
     fields: dict[str, Any] = {
         "global_batch": batch,
         "sequence_length": length,
         "precision": _precision(settings, recipe, assumed),
         "dropout": 0.0,
-        **({"tokens": float(steps * batch * length)} if steps else {}),
+        "tokens": float(steps * batch * length) if (steps := settings.integer("training.steps")) else None,
         "state_dtype": settings.plan_value("training.dtype"),
         "optimizer_in_backward": settings.get("optimizer.early_step_in_backward"),
     }
-    groups = [
-        one.fields.get("optimizer_name", "?") if isinstance(one, Call) else "?"
-        for one in settings.listed("optimizer.param_groups") or ()
-    ]
-    for name in groups or [settings.get("optimizer", settings.get("optimizer.name"))]:
+    groups = settings.listed("optimizer.param_groups") or ()
+    names = [one.fields.get("optimizer_name", "?") if isinstance(one, Call) else "?" for one in groups]
+    for name in names or [settings.get("optimizer", settings.get("optimizer.name"))]:
         if name not in ("Adam", "AdamW"):
             raise InputError(f"`optimizer: {name}` is not priced here", hint="Adam and AdamW are")
-    return _validated(TrainingSpec, fields)
+    return TrainingSpec(**fields)
 
 
 def _precision(settings: Settings, recipe: Recipe, assumed: list[str]) -> str:
     precision = str(settings.plan_value("training.mixed_precision_param"))
     for name in recipe.converters:
-        low = name.lower()
-        if "float8" in low or "mxfp8" in low or low == "mx":
-            precision = "fp8"
-        elif "nvfp4" in low:
-            precision = "fp4"
-        else:
+        kind = re.search("(?P<fp8>float8|mxfp8|^mx$)|(?P<fp4>nvfp4)", name.lower())
+        if kind is None:
             raise InputError(f"`{name}` changes the model in a way that is not priced here")
+        precision = str(kind.lastgroup)
         assumed.append(f"products of all blocks in {precision} (`{name}`)")
     return precision
 
@@ -437,14 +404,10 @@ def _precision(settings: Settings, recipe: Recipe, assumed: list[str]) -> str:
 def _stack_of(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> StackSpec:
     """The software stack with what a torchtitan recipe changes of it."""
     parts = settings.listed("compile.components") or ["model", "loss"]
-    enabled = bool(settings.get("compile.enable"))
-    facts: dict[str, Any] = {
-        "compiled": enabled and "model" in parts,
-        "compiles_loss": "loss" in parts,
-        "deterministic": bool(settings.get("debug.deterministic")),
-    }
-    if facts["compiled"]:
-        facts |= base.when_compiled(loss="loss" in parts)
+    compiled, loss = bool(settings.get("compile.enable")) and "model" in parts, "loss" in parts
+    facts: dict[str, Any] = base.when_compiled(loss=loss) if compiled else {}
+    facts |= {"compiled": compiled, "compiles_loss": loss}
+    facts["deterministic"] = bool(settings.get("debug.deterministic"))
     if settings.get("compile.enable_async_tensor_parallel"):
         facts["overlap_tensor_parallel"] = load_stack(_HIDES_INSIDE).overlap_tensor_parallel
         assumed.append("as much of tensor-parallel communication hidden inside products as in Megatron Core")
