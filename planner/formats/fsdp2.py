@@ -1,92 +1,29 @@
-"""Rules, sharding and batch that trainers over PyTorch's `fully_shard` (FSDP2) share, written and read.
+"""Sharding and batch that trainers over PyTorch's `fully_shard` (FSDP2) share, written and read.
 
 Sources: accelerate 1.15.0: utils/dataclasses.py (FullyShardedDataParallelPlugin), parallelism_config.py,
-utils/fsdp_utils.py (fsdp2_prepare_model); axolotl-ai-cloud/axolotl 0.18.0: src/axolotl/utils/schemas/config.py,
-fsdp.py, validation.py.
+utils/fsdp_utils.py (fsdp2_prepare_model).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from cost_models.arrays import Bools
-from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
-from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import Row, Rule, rules
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
-from cost_models.specs.choices import Context, Recompute
+from cost_models.specs.choices import Context
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.exporter import Job, JobExport
+from planner.formats.rules import FSDP2, FUSED_LOSS
 from planner.formats.settings import Reading, ReadOptions, Settings
 from planner.formats.table import table_of
-from planner.formats.trainer import Trainer
 
-STACK, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
-"""The software stack, and the same with a loss that never has all logits."""
-POLICIES: tuple[Recompute, ...] = ("none", "full")
-"""Blocks are recomputed whole: all, or none."""
 PRECISIONS = ("bf16", "fp16", "fp32")
 OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
-
-
-def _copies(x: LayoutColumns) -> Bools:
-    """(N,) whether several replicas of a layout hold all weights each."""
-    copies: Bools = (x.zero == 0) & (x.replicas > 1)
-    return copies
-
-
-def streams_all_blocks(name: str) -> Rule:
-    """Rule that a trainer named `name` streams weights and states of all blocks from the host, or of none, and
-    only if they are sharded."""
-    return Rule(
-        "all blocks stream, with their states, or none",
-        lambda q, x: offloads(x) & ((x.offload_streamed < EVERY) | (x.offload_activations > 0) | _copies(x)),
-        f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else",
-        "write `offload=streamed` with zero2 or zero3",
-    )
-
-
-def fsdp2_rules(name: str) -> tuple[Rule, ...]:
-    """Rules that a layout must obey on a trainer over FSDP2 that is named `name`."""
-    table: Mapping[str, Row] = {
-        "there are no pipelines": (
-            lambda q, x: x.pp > 1,
-            f"{name} has no pipelines (`pp{{layout.pp}}`)",
-            "use pp1",
-        ),
-        "weights and gradients are sharded with optimizer states, or nothing is": (
-            lambda q, x: x.zero == 1,
-            f"{name} shards gradients with optimizer states, not as `zero1`",
-            "write zero3 (reshard after forward) or zero2 (do not)",
-        ),
-        "replicas of split weights are sharded": (
-            lambda q, x: _copies(x) & ((x.tp > 1) | (x.cp > 1)),
-            f"{name} shards weights over the replicas of `tp{{layout.tp}} cp{{layout.cp}}`",
-            "write zero3 or zero2",
-        ),
-        "shard groups hold whole context groups": (
-            lambda q, x: (x.zero > 0) & ((x.shard % x.cp > 0) | ((x.shard == x.cp) & (x.shard < x.replicas))),
-            f"{name} shards over several whole context groups, not over `shard{{layout.shard}}` of cp{{layout.cp}}",
-        ),
-        "experts are split as the rest": (
-            lambda q, x: q.model.has_experts & ((x.ep > 1) | (x.etp != x.tp)),
-            f"{name} holds experts as the rest, without `ep` or `etp`",
-            "use ep1 and leave out `etp`",
-        ),
-        "tensor ranks have whole sequences": (
-            lambda q, x: x.sp == 1,
-            f"{name} keeps the sequences of tensor ranks whole",
-            "leave out `sp`; `cp` splits them",
-        ),
-    }
-    return (*rules(table), streams_all_blocks(name))
 
 
 def is_sharded(job: Job) -> bool:
@@ -198,7 +135,7 @@ def read_sharded(
     if ep > 1 and shard > 1:
         copies = f"there over {shard}, in {ep} copies"
         assumed.append(f"what is no expert is sharded over all {ep * shard} ranks; {copies}")
-    stack = load_stack(options.stack or STACK)
+    stack = load_stack(options.stack or FSDP2)
     layout = Layout(
         tp=tp,
         cp=cp,
@@ -219,16 +156,3 @@ def read_sharded(
 def with_fused_loss(stack: StackSpec) -> StackSpec:
     """Copy of the stack with a loss that never holds all logits, as Liger's and cut cross-entropy."""
     return stack.model_copy(update={"loss_chunk": load_stack(FUSED_LOSS).loss_chunk})
-
-
-ACCELERATE = Trainer(
-    name="accelerate",
-    stack=STACK,
-    other_stacks=(FUSED_LOSS,),
-    rules=fsdp2_rules("accelerate"),
-    policies=POLICIES,
-    counts_full=False,
-)
-
-
-AXOLOTL = replace(ACCELERATE, name="axolotl", rules=fsdp2_rules("axolotl"))

@@ -80,13 +80,13 @@ class Module:
         if depth > _DEEPEST:
             raise InputError(f"`{function}` calls itself, or functions too deep to follow")
         given, node = dict(arguments or {}), self.functions[function]
-        formal, positional = node.args, [*node.args.posonlyargs, *node.args.args]
-        defaults = [*zip(positional[::-1], formal.defaults[::-1], strict=False)]
-        defaults += zip(formal.kwonlyargs, formal.kw_defaults, strict=True)
-        names: dict[str, Any] = {one.arg: Unknown(one.arg) for one in (*positional, *formal.kwonlyargs)}
-        names |= {one.arg: self.value(default, given, depth) for one, default in defaults if default}
-        if formal.kwarg is not None:
-            names[formal.kwarg.arg] = {key: value for key, value in given.items() if key not in names}
+        args, positional = node.args, [*node.args.posonlyargs, *node.args.args]
+        pairs: list[tuple[ast.arg, ast.expr | None]] = [*zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+        pairs += zip(positional[::-1], args.defaults[::-1], strict=False)
+        names: dict[str, Any] = {one.arg: Unknown(one.arg) for one in (*positional, *args.kwonlyargs)}
+        names |= {one.arg: self.value(default, given, depth) for one, default in pairs if default}
+        if args.kwarg is not None:
+            names[args.kwarg.arg] = {key: value for key, value in given.items() if key not in names}
         returned = self.run(node.body, names | given, depth)
         return None if returned is _NOTHING else returned
 

@@ -22,5 +22,5 @@ class Trainer:
     """Rules of the trainer, beyond the rules of all trainers (`planner.rules.legality`)."""
     policies: tuple[Recompute, ...] = RECOMPUTE_POLICIES
     """Recompute policies of the trainer."""
-    counts_full: bool
+    counts_full: bool = False
     """Whether it can recompute a number of blocks of every stage in full (`full:N`)."""

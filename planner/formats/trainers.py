@@ -11,10 +11,8 @@ from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import catalog
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
-from planner.formats.deepspeed.rules import DEEPSPEED
-from planner.formats.fsdp2 import ACCELERATE, AXOLOTL
 from planner.formats.megatron.rules import MEGATRON, NEMO
-from planner.formats.torchtitan.rules import TORCHTITAN
+from planner.formats.rules import ACCELERATE, AXOLOTL, DEEPSPEED, TORCHTITAN
 from planner.formats.trainer import Trainer as Trainer
 
 TRAINERS: dict[str, Trainer] = {

@@ -1,0 +1,189 @@
+"""Rules of trainers over PyTorch: what the mesh, the sharding and the engines of each refuse.
+
+Sources: torchtitan, August 2026: torchtitan/distributed/parallel_dims.py, fsdp.py, pipeline_parallel.py,
+activation_checkpoint.py, torchtitan/models/common/decoder.py; DeepSpeed 0.19.8: deepspeed/runtime/engine.py,
+runtime/pipe/engine.py, runtime/pipe/module.py, runtime/pipe/schedule.py, runtime/zero/config.py; accelerate 1.15.0:
+parallelism_config.py, utils/dataclasses.py, utils/fsdp_utils.py; axolotl 0.18.0: src/axolotl/utils/schemas/config.py,
+fsdp.py, validation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from cost_models.arrays import Bools
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload.residency import offloads
+from cost_models.axes.rule import Row, Rule, Words, rules
+from cost_models.axes.words import EVERY
+from cost_models.question import Question
+from cost_models.specs.choices import SCHEDULES
+from planner.formats.trainer import Trainer
+
+FSDP2, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
+"""The software stack of accelerate and axolotl, and the same with a loss that never has all logits."""
+
+
+def _copies(x: LayoutColumns) -> Bools:
+    """(N,) whether several replicas of a layout hold all weights each."""
+    copies: Bools = (x.zero == 0) & (x.replicas > 1)
+    return copies
+
+
+def _streaming(name: str) -> Rule:
+    """Rule that a trainer named `name` streams weights and states of all blocks from the host, or of none, and
+    only if they are sharded."""
+    return Rule(
+        "all blocks stream, with their states, or none",
+        lambda q, x: offloads(x) & ((x.offload_streamed < EVERY) | (x.offload_activations > 0) | _copies(x)),
+        f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else",
+        "write `offload=streamed` with zero2 or zero3",
+    )
+
+
+def _fsdp2_rules(name: str) -> tuple[Rule, ...]:
+    """Rules that a layout must obey on a trainer over FSDP2 that is named `name`."""
+    table: Mapping[str, Row] = {
+        "there are no pipelines": (
+            lambda q, x: x.pp > 1,
+            f"{name} has no pipelines (`pp{{layout.pp}}`)",
+            "use pp1",
+        ),
+        "weights and gradients are sharded with optimizer states, or nothing is": (
+            lambda q, x: x.zero == 1,
+            f"{name} shards gradients with optimizer states, not as `zero1`",
+            "write zero3 (reshard after forward) or zero2 (do not)",
+        ),
+        "replicas of split weights are sharded": (
+            lambda q, x: _copies(x) & ((x.tp > 1) | (x.cp > 1)),
+            f"{name} shards weights over the replicas of `tp{{layout.tp}} cp{{layout.cp}}`",
+            "write zero3 or zero2",
+        ),
+        "shard groups hold whole context groups": (
+            lambda q, x: (x.zero > 0) & ((x.shard % x.cp > 0) | ((x.shard == x.cp) & (x.shard < x.replicas))),
+            f"{name} shards over several whole context groups, not over `shard{{layout.shard}}` of cp{{layout.cp}}",
+        ),
+        "experts are split as the rest": (
+            lambda q, x: q.model.has_experts & ((x.ep > 1) | (x.etp != x.tp)),
+            f"{name} holds experts as the rest, without `ep` or `etp`",
+            "use ep1 and leave out `etp`",
+        ),
+        "tensor ranks have whole sequences": (
+            lambda q, x: x.sp == 1,
+            f"{name} keeps the sequences of tensor ranks whole",
+            "leave out `sp`; `cp` splits them",
+        ),
+    }
+    return (*rules(table), _streaming(name))
+
+
+ACCELERATE = Trainer(
+    name="accelerate",
+    stack=FSDP2,
+    other_stacks=(FUSED_LOSS,),
+    rules=_fsdp2_rules("accelerate"),
+    policies=("none", "full"),
+)
+AXOLOTL = replace(ACCELERATE, name="axolotl", rules=_fsdp2_rules("axolotl"))
+
+
+def _experts_in_shard(question: Question, layout: Layout) -> Words:
+    ranks = layout.shard_group * layout.tp
+    message = f"`ep{layout.ep}` takes ranks from one shard group: shard x tp has {ranks:,}"
+    return Words(message, "ep must divide it")
+
+
+_TORCHTITAN: Mapping[str, Row] = {
+    "all states are sharded, or none": (
+        lambda q, x: x.zero == 1,
+        "torchtitan shards weights, gradients and optimizer states together, not as `zero{layout.zero}`",
+        "write zero3 (reshard after forward) or zero2 (do not)",
+    ),
+    "context ranks shard weights": (
+        lambda q, x: (x.cp > 1) & (x.zero == 0),
+        "torchtitan shards weights over the ranks of `cp{layout.cp}`",
+        "write zero3 or zero2",
+    ),
+    "shard groups hold whole context groups": (
+        lambda q, x: x.shard % x.cp != 0,
+        "torchtitan shards over whole context groups: `shard{layout.shard}` is no multiple of cp{layout.cp}",
+    ),
+    "tied embeddings lie on one stage": (
+        lambda q, x: q.model.tied_embeddings & (x.pp > 1),
+        "torchtitan cannot tie the embeddings of `{model.name}` across a pipeline (`pp{layout.pp}`)",
+        "use pp1",
+    ),
+    "shared experts are whole": (
+        lambda q, x: q.model.has_experts & (x.ep > 1) & (x.etp != 1),
+        "torchtitan keeps experts whole where it shares them: etp1, not etp{layout.expert_tp}",
+        "write `etp1`",
+    ),
+    "experts are split as the rest where they are not shared": (
+        lambda q, x: q.model.has_experts & (x.ep == 1) & (x.etp != x.tp),
+        "without `ep` torchtitan splits experts over tp{layout.tp}",
+        "leave out `etp`",
+    ),
+    "expert groups lie in one shard group": (
+        lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0),
+        _experts_in_shard,
+    ),
+}
+TORCHTITAN = Trainer(
+    name="torchtitan", stack="torchtitan", rules=(*rules(_TORCHTITAN), _streaming("torchtitan"))
+)
+
+
+def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:
+    """(N,) whether DeepSpeed can run the offload of each layout; a single replica, which shards nothing, may
+    use any stage."""
+    any_share = (x.zero == 3) | (x.replicas == 1)
+    states = any_share | ((x.zero >= 1) & (x.offload_states >= EVERY))
+    weights = any_share & (x.offload_states == 0)
+    allowed: Bools = np.where(x.offload_streamed >= EVERY, weights, states & (x.offload_streamed == 0))
+    return allowed
+
+
+_DEEPSPEED: Mapping[str, Row] = {
+    "pipelines run 1F1B": (
+        lambda q, x: (x.pp > 1) & ((x.vpp > 1) | (x.schedule != SCHEDULES.index("1f1b"))),
+        "DeepSpeed's pipelines run 1f1b with one chunk a rank, not `schedule={layout.schedule}`",
+        "leave out `vpp` and `schedule`",
+    ),
+    "pipelines shard optimizer states at most": (
+        lambda q, x: (x.pp > 1) & (x.zero > 1),
+        "DeepSpeed's pipelines go with zero0 and zero1, not with `zero{layout.zero}`",
+        "write zero1, or use pp1",
+    ),
+    "tensor ranks have whole sequences": (
+        lambda q, x: x.sp == 1,
+        "DeepSpeed's tensor parallelism keeps sequences whole",
+        "leave out `sp`; `cp` splits them",
+    ),
+    "ZeRO shards over all ranks with the same weights": (
+        # shard groups were MiCS's (`mics_shard_size`) until 0.19; they are no more in 0.19.8
+        lambda q, x: (x.zero > 0) & (x.shard != x.replicas),
+        "DeepSpeed shards over all {layout.data_ranks} ranks with the same weights, not over {layout.shard_group}",
+        "leave out `shard`",
+    ),
+    "experts under ZeRO-3 have whole sequences": (
+        lambda q, x: q.model.has_experts & (x.zero == 3) & (x.cp > 1),
+        "DeepSpeed's experts go under zero3 only without context parallelism, not with `cp{layout.cp}`",
+        "use cp1, or zero2",
+    ),
+    "hosts keep weights of all blocks and states of a share of them under ZeRO-3 alone": (
+        lambda q, x: (x.offload_activations > 0) | (offloads(x) & ~_offloads_of_deepspeed(x)),
+        "DeepSpeed keeps on hosts all states (from zero1 on), a share of them (zero3) or all weights too (zero3)",
+        "write `offload=states` or `offload=streamed`",
+    ),
+}
+DEEPSPEED = Trainer(
+    name="DeepSpeed",
+    stack="deepspeed",
+    other_stacks=("deepspeed-fused-loss", "deepspeed-v0.5", "xtuner", "megatron-deepspeed", "bigscience"),
+    rules=rules(_DEEPSPEED),
+    policies=("none", "full"),
+)
