@@ -26,17 +26,20 @@ TEST = ("[[", "]]")
 COUNT = "(("
 """First piece of the word that `((..))` is."""
 _PAIRS = {"(": "()", "{": "{}"}
-_PARAMETER_NAME = re.compile(r"\w+|[@*#?$!-]", re.ASCII)
 _SKIPPED = re.compile(r"[ \t]+|\\\r?\n|#[^\n]*")
 _MARK = re.compile(r"&&|\|\||;;|[<>;&|()\n\r]")
 _REDIRECTION = re.compile(r"[<>][<>&]*|&>[<>&]*")
 _DOCUMENT = re.compile(r"<<(?!<)(-?)[ \t]*((?:[^\s\\'\"<>;&|()]|\\.|'[^'\n]*'|\"[^\"\n]*\")+)")
-_SINGLE_QUOTES = re.compile(r"'[^']*'")
-_QUOTED_TEXT = re.compile(r'(?:[^"\\$`]|\\(?![$`"\\\n]))+')
-_ESCAPE = re.compile(r"\\.?", re.DOTALL)
-_BACKTICKS = re.compile("`[^`]*`")
-_UNKNOWN_TEXT = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}")
-_PLAIN_TEXT = re.compile(rf"[^ \t\r\n;&|()<>'\"\\$`{OPEN}]+")
+_EXPANSION = r"(?P<expansion>`[^`]*`|\$(?:\w+|[@*#?$!-])?)"
+_UNKNOWN = f"{OPEN}[^{CLOSE}]*{CLOSE}"
+_PIECE = re.compile(
+    rf"{_EXPANSION}|'(?P<single>[^']*)'|(?P<unknown>{_UNKNOWN})|\\(?:\n|\Z|(?P<escaped>.))"
+    rf"|(?P<plain>[^ \t\r\n;&|()<>'\"\\$`{OPEN}]+)",
+    re.ASCII | re.DOTALL,
+)
+_QUOTED_PIECE = re.compile(
+    rf'{_EXPANSION}|(?P<text>(?:[^"\\$`]|\\(?![$`"\\\n]))+)|\\(?:\n|(?P<escaped>.))', re.ASCII
+)
 _BEFORE_COUNT = {"if", "elif", "while", "until", "!", "{", "then", "do", "else"}
 
 
@@ -91,14 +94,11 @@ class _Reader:
         """The character at the current position; empty at the end of the text."""
         return self.text[self.at : self.at + 1]
 
-    def take(self, pattern: re.Pattern[str], missing: str = "") -> str:
-        """Match a pattern at the current position, move behind the match and return it. Without a match return an
-        empty text, or raise an InputError that `missing` is missing."""
-        match = pattern.match(self.text, self.at)
-        if match is None and missing:
-            raise _missing(missing)
-        self.at = match.end() if match else self.at
-        return match[0] if match else ""
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Match a pattern at the current position, and move behind the match."""
+        if (match := pattern.match(self.text, self.at)) is not None:
+            self.at = match.end()
+        return match
 
     def enclosed(self, pair: str, missing: str) -> str:
         """Return the text from the bracket at the current position to the one that closes it, and move behind it.
@@ -118,27 +118,26 @@ class _Reader:
         dropped = testing = False  # the word behind `>` is a file; inside `[[ .. ]]` marks are words
         ends: list[re.Pattern[str]] = []  # of documents behind `<<`
         while char := self.peek():
-            if self.take(_SKIPPED):
+            if self.match(_SKIPPED):
                 continue
             if array and char == ")":
                 self.at += 1
                 return [*lines, Line(words, "")]
             if testing and char in "\r\n":
                 self.at += 1
-            elif testing and char in "<>&|()":
-                words.append(Word([Piece(self.take(_MARK), False)]))
-            elif document := _DOCUMENT.match(self.text, self.at):
-                self.at = document.end()
+            elif testing and char in "<>&|()" and (mark := self.match(_MARK)):
+                words.append(Word([Piece(mark[0], False)]))
+            elif document := self.match(_DOCUMENT):
                 tabs, end = r"\t*" * bool(document[1]), re.escape(re.sub(r"[\\'\"]", "", document[2]))
                 ends.append(re.compile(rf"^{tabs}{end}\r?(?:\n|\Z)", re.MULTILINE))
-            elif self.take(_REDIRECTION):
+            elif self.match(_REDIRECTION):
                 dropped = True
             elif self.text.startswith(COUNT, self.at) and {one.start for one in words} <= _BEFORE_COUNT:
                 words.append(Word([Piece(COUNT, False), Piece(self.enclosed("()", "))")[2:-2], True)]))
-            elif mark := self.take(_MARK):
-                documents = tuple(map(self._document, ends)) if mark == "\n" else ()
-                ends = [] if mark == "\n" else ends
-                lines.append(Line(words, mark, documents))
+            elif mark := self.match(_MARK):
+                documents = tuple(map(self._document, ends)) if mark[0] == "\n" else ()
+                ends = [] if mark[0] == "\n" else ends
+                lines.append(Line(words, mark[0], documents))
                 words = []
             else:
                 word = self.word(arrays=not array)
@@ -160,24 +159,14 @@ class _Reader:
         """Read one bash word; if `arrays`, an assignment `NAME=(..)` counts as one word."""
         word = Word()
         while (char := self.peek()) and char not in " \t\r\n;&|()<>":
-            if char == "'":
-                word.pieces.append(Piece(self.take(_SINGLE_QUOTES, "'")[1:-1], True))
-            elif char == OPEN:
-                word.pieces.append(Piece(self.take(_UNKNOWN_TEXT, CLOSE), True))
-            elif char == '"':
-                self._double(word)
-            elif char == "\\":
-                if (escaped := self.take(_ESCAPE)[1:]) not in ("\n", ""):
-                    word.pieces.append(Piece(escaped, True))
-            elif char in "$`":
-                word.pieces.append(self._expansion(quoted=False))
-            else:
-                word.pieces.append(Piece(self.take(_PLAIN_TEXT), False))
-                opens = self.peek() == "(" and word.pieces[-1].text.endswith("=")
-                if arrays and opens and len(word.pieces) == 1:
-                    self.at += 1
-                    word.array = [each for line in self.lines(array=True) for each in line.words]
-                    break
+            if char == '"':
+                word.pieces += self._double_quoted()
+                continue
+            word.pieces += self._piece(_PIECE, quoted=False)
+            if arrays and self.peek() == "(" and word.literal.endswith("="):
+                self.at += 1
+                word.array = [each for line in self.lines(array=True) for each in line.words]
+                break
         return word
 
     def pieces(self) -> list[Piece]:
@@ -189,27 +178,24 @@ class _Reader:
             self.at += 1
         return pieces
 
-    def _double(self, word: Word) -> None:
+    def _double_quoted(self) -> list[Piece]:
         self.at += 1
-        count = len(word.pieces)
-        while (char := self.peek()) != '"':
-            if char in ("$", "`"):
-                word.pieces.append(self._expansion(quoted=True))
-            elif text := self.take(_QUOTED_TEXT):
-                word.pieces.append(Piece(text, True))
-            elif (escaped := self.take(_ESCAPE, '"')[1:]) != "\n":
-                word.pieces.append(Piece(escaped, True))
+        pieces: list[Piece] = []
+        while self.peek() != '"':
+            pieces += self._piece(_QUOTED_PIECE, quoted=True)
         self.at += 1
-        if len(word.pieces) == count:  # `"$@"` may be no word at all
-            word.pieces.append(Piece("", True))
+        return pieces or [Piece("", True)]  # beside `"$@"`, which may be no word at all
 
-    def _expansion(self, *, quoted: bool) -> Piece:
-        if self.peek() == "`":
-            return Piece(self.take(_BACKTICKS, "`"), quoted, True)
-        self.at += 1
-        pair = _PAIRS.get(self.peek())
-        text = self.enclosed(pair, pair[1]) if pair else self.take(_PARAMETER_NAME)
-        return Piece(f"${text}", quoted, bool(text))
+    def _piece(self, pattern: re.Pattern[str], *, quoted: bool) -> list[Piece]:
+        """The piece at the current position as a list, which is empty for an escaped line end."""
+        if (match := self.match(pattern)) is None:
+            raise _missing(self.peek() or '"')
+        kind, text = match.lastgroup, match[match.lastgroup or 0]
+        if kind == "expansion":
+            pair = _PAIRS.get(self.peek()) if text == "$" else None
+            text += self.enclosed(pair, pair[1]) if pair else ""
+            return [Piece(text, quoted, text != "$")]
+        return [Piece(text, quoted or kind != "plain")] if kind else []
 
 
 def may_hold_arguments(word: str) -> bool:
@@ -526,7 +512,7 @@ class _Test:
             del self.words[:2]
             self.values.assume_unset(words[1])
             text = self.values.text(words[1])
-            bare = _UNKNOWN_TEXT.sub("", text)
+            bare = re.sub(_UNKNOWN, "", text)
             is_set = None if text and not bare else bool(bare)
             return negation(is_set) if flag == "-z" else is_set
         if re.fullmatch(r"-[a-zA-Z]", flag):
@@ -589,12 +575,10 @@ class _Frame:
     """An open `if`, loop, `case`, subshell or group, or the entire script."""
 
     kind: str
-    outer: Truth
-    """Whether the enclosing frame runs."""
     runs: Truth
     """Whether its current branch runs."""
-    ran_before: Truth = False
-    """Whether any earlier branch ran."""
+    remains: Truth = False
+    """Whether a further branch may run: the enclosing frame runs, and no branch before did."""
     subject: str = ""
     """Subject of a `case`."""
     patterns: list[Word] | None = None
@@ -602,12 +586,9 @@ class _Frame:
     outside: dict[str, list[str]] = field(default_factory=dict)
     """Variables before a subshell, which restores them."""
 
-    def enter(self, holds: Truth, *, tested: bool = True) -> None:
-        """Enter the next branch, which runs where its test `holds` and no earlier branch ran; without a test yet, what
-        decides about it runs wherever no earlier branch did."""
-        self.runs = all_of(self.outer, negation(self.ran_before))
-        if tested:
-            self.runs, self.ran_before = all_of(self.runs, holds), any_of(self.ran_before, holds)
+    def enter(self, holds: Truth) -> None:
+        """Enter the next branch, which runs where its test `holds` and no earlier branch ran."""
+        self.runs, self.remains = all_of(self.remains, holds), all_of(self.remains, negation(holds))
 
 
 @dataclass(slots=True)
@@ -616,7 +597,7 @@ class Script:
 
     values: Values = field(default_factory=Values)
     commands: list[Command] = field(default_factory=list)
-    frames: list[_Frame] = field(default_factory=lambda: [_Frame("whole", True, True)])
+    frames: list[_Frame] = field(default_factory=lambda: [_Frame("whole", True)])
     status: Truth = True
     """Whether the last command succeeded."""
     gate: Truth = True
@@ -655,8 +636,10 @@ class Script:
     def _inner(self, text: str, values: Values, runs: Truth, starter: tuple[str, ...]) -> None:
         """Interpret a script within the script, at most `_DEEPEST_SCRIPT` levels deep."""
         if self.depth < _DEEPEST_SCRIPT:
-            frames = [_Frame("whole", runs, runs)]
-            Script(values, self.commands, frames, starter=starter, depth=self.depth + 1).read(text)
+            inner = Script(
+                values, self.commands, [_Frame("whole", runs)], starter=starter, depth=self.depth + 1
+            )
+            inner.read(text)
 
     def _document(self, text: str) -> None:
         """Interpret a here-document as a script, if it parses as one; its assignments are dropped
@@ -692,7 +675,7 @@ class Script:
             self.status = None
 
     def _open(self, kind: str, runs: Truth) -> _Frame:
-        self.frames.append(_Frame(kind, self.runs, runs))
+        self.frames.append(_Frame(kind, runs, self.runs))
         self.gate = True
         if len(self.frames) > _MOST_TEXT // 1000:
             raise InputError("the script nests too deep to be read")
@@ -706,9 +689,11 @@ class Script:
                 self.negates = not self.negates
             elif word == "if":
                 self._open("if", self.runs)
-            elif word in ("then", "elif", "else") and frame.kind == "if":
+            elif word == "then" and frame.kind == "if":
                 self.gate = True
-                frame.enter(self.status, tested=word == "then")
+                frame.enter(self.status)
+            elif word in ("elif", "else") and frame.kind == "if":
+                self.gate, frame.runs = True, frame.remains
             elif word in ("fi", "done", "esac") and len(self.frames) > 1:
                 self.frames.pop()
                 self.status = None

@@ -13,7 +13,6 @@ from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
-from cost_models.specs.choices import Context
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -49,11 +48,10 @@ def sharding(job: Job, table: str) -> dict[str, Any]:
 
 def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: str = "") -> None:
     """Recompute every block in full by these settings, or none; any other policy is reported as lacking."""
-    policies = {*export.job.layout.policies}
-    if policies == {"full"}:
-        export.sets("layout.recompute", settings, differs=differs)
-    elif policies != {"none"}:
-        export.lacks("layout.recompute", "it recomputes whole blocks, of all or of none")
+    policies = export.job.layout.policies
+    export.sets("layout.recompute", settings, differs=differs, when=policies == ("full",))
+    reason = "it recomputes whole blocks, of all or of none"
+    export.lacks("layout.recompute", reason, when=policies not in (("full",), ("none",)))
 
 
 def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], source: str) -> None:
@@ -84,30 +82,22 @@ def export_job(export: JobExport, table: str) -> None:
     export_program(export, _LIMITS, "model's config")
     export.sets("layout.zero", sharding(export.job, table))
     export_recompute(export, {paths["recompute"]: True})
-    if any(export.job.layout.offload):
-        export.sets("layout.offload", {paths["offload"]: True})
+    export.sets("layout.offload", {paths["offload"]: True}, when=any(export.job.layout.offload))
 
 
 def read_sharded(
-    settings: Settings,
-    model: TransformerSpec,
-    options: ReadOptions,
-    job: Mapping[str, Any],
-    mbs: int,
-    steps: int,
-    context: Context,
-    *,
-    fsdp: bool,
+    settings: Settings, model: TransformerSpec, options: ReadOptions, job: dict[str, Any], fsdp: bool
 ) -> Reading:
     """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh sizes.
 
-    `job` are fields of the training job besides its batch of `steps` microbatches of `mbs` sequences, `context` is the
-    kind of context parallelism; without `fsdp` every rank holds all weights.
+    `job` are fields of the training job besides its batch, of the layout `mbs` and `context`, and the number of `steps`
+    that accumulate a batch; without `fsdp` every rank holds all weights.
 
     Raises:
         InputError: sizes that contradict one another, or are not said.
     """
     assumed, paths = list[str](), settings.table.spelled("role")
+    mbs, steps, context = (job.pop(name) for name in ("mbs", "steps", "context"))
     tp, cp, replicas = (settings.integer(paths[role]) for role in ("tp", "cp", "replicate"))
     ep = settings.integer(paths["ep"]) if "ep" in paths else 1
     settings.read |= {paths[role] for role in ("wrap", "version", "strategy", "reshard", "offload")}
@@ -143,13 +133,13 @@ def read_sharded(
         ep=ep,
         mbs=mbs,
         zero=zero,
-        shard=shard * ep * cp if zero and replicas > 1 else None,
-        context=None if cp == 1 or context == stack.context_parallel else context,
+        shard=shard * ep * cp if zero else None,
+        context=None if context == stack.context_parallel else context,
         recompute=(settings.plan_value(paths["recompute"]),),
         offload=Offload(streamed=EVERY) if settings.get(paths["offload"]) and fsdp else Offload(),
         layers=(model.num_layers,),
     )
-    training = TrainingSpec.model_validate({"global_batch": mbs * steps * layout.dp, **job})
+    training = TrainingSpec(global_batch=mbs * steps * layout.dp, **job)
     return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=tuple(assumed))
 
 

@@ -21,7 +21,7 @@ from planner.formats.settings import Reading, ReadOptions, settings_of
 from planner.formats.table import table_of
 from planner.formats.target import Target
 
-VERSION, _TABLE = "1.15.0", "accelerate"
+_TABLE = "accelerate"
 STRATEGY = "parallelism_config.parallelism_config_cp_comm_strategy"
 MBS, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 CHECKPOINTING = "gradient_checkpointing"
@@ -35,24 +35,16 @@ def _export(export: JobExport) -> None:
     kind = "FSDP" if is_sharded else "MULTI_GPU" if gpus > 1 else "NO"
     started = {"distributed_type": kind, "num_processes": gpus, "num_machines": nodes}
     export.sets("layout.zero", started | fsdp2.sharding(job, _TABLE))
-    export.choose(
-        "layout.context",
-        job.context,
-        {"": {}, "all-gather": {STRATEGY: "allgather"}, "ring": {STRATEGY: "alltoall"}},
-        "its context ranks pass keys or gather them",
-    )
+    ways = {"": {}, "all-gather": {STRATEGY: "allgather"}, "ring": {STRATEGY: "alltoall"}}
+    export.choose("layout.context", job.context, ways, "its context ranks pass keys or gather them")
     if not is_sharded:
         difference = f"without FSDP `--{CHECKPOINTING} true` of the program turns it on"
         fsdp2.export_recompute(export, {}, difference)
     steps = layout.microbatches(job.training.global_batch)
-    program = {
-        "layout.mbs": f"`--{MBS} {layout.mbs}` of the program",
-        "training.global_batch": f"`--{STEPS} {steps}` of the program",
-        "training.sequence_length": "what the program feeds it",
-        "training.optimizer": "the program's",
-    }
-    for path, difference in program.items():
-        export.sets(path, differs=difference)
+    export.sets("layout.mbs", differs=f"`--{MBS} {layout.mbs}` of the program")
+    export.sets("training.global_batch", differs=f"`--{STEPS} {steps}` of the program")
+    export.sets("training.sequence_length", differs="what the program feeds it")
+    export.sets("training.optimizer", differs="the program's")
     precisions = {name: {"mixed_precision": "no" if name == "fp32" else name} for name in fsdp2.PRECISIONS}
     export.choose("training.precision", job.training.precision, precisions, fsdp2.OTHER_PRECISION)
 
@@ -79,7 +71,9 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target("accelerate", f"accelerate {VERSION}", _TABLE, _export, fsdp2.FACTS, _text, _usage)
+TARGET = Target(
+    name=_TABLE, full_name="accelerate 1.15.0", export=_export, facts=fsdp2.FACTS, text=_text, usage=_usage
+)
 
 
 MARKS = frozenset({"distributed_type", "fsdp_config"})
@@ -123,8 +117,8 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options
         run = read_deepspeed(inner, model, replace(options, also=program))
     else:
         job = {"sequence_length": options.sequence, "precision": precision, "optimizer": optimizer}
-        context = settings.plan_value(STRATEGY)
-        run = fsdp2.read_sharded(settings, model, options, job, mbs, steps, context, fsdp=kind == "FSDP")
+        job |= {"mbs": mbs, "steps": steps, "context": settings.plan_value(STRATEGY)}
+        run = fsdp2.read_sharded(settings, model, options, job, kind == "FSDP")
     stack = fsdp2.with_fused_loss(run.stack) if fused else run.stack
     unnamed = kind != "DEEPSPEED" and OPTIMIZER not in settings.values
     assumed += [*run.assumptions, *["AdamW: the file names no optimizer"] * unnamed]

@@ -15,7 +15,6 @@ import yaml
 
 from cost_models.errors import InputError
 from cost_models.operators.parameters import target_names
-from cost_models.specs.choices import Context
 from cost_models.specs.training import TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
@@ -26,19 +25,14 @@ from planner.formats.table import table_of
 from planner.formats.target import Target
 from planner.formats.torchrun import torchrun_by_hand
 
-VERSION = "0.18.0"
 _RATE = 2e-5
 
 
 def _export(export: JobExport) -> None:
     job, training = export.job, export.job.training
     fsdp2.export_job(export, "axolotl")
-    export.choose(
-        "layout.context",
-        job.context,
-        {"": {}, "ring": {"ring_attn_func": "batch_ring"}},
-        "its context ranks pass keys in a ring",
-    )
+    rings = {"": {}, "ring": {"ring_attn_func": "batch_ring"}}
+    export.choose("layout.context", job.context, rings, "its context ranks pass keys in a ring")
     steps = job.layout.microbatches(training.global_batch)
     export.sets("training.global_batch", gradient_accumulation_steps=steps)
     precisions = {"bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp32": {"bf16": False}}
@@ -91,7 +85,9 @@ def _command(job: Job) -> str:
     return f"axolotl train axolotl.yaml --launcher torchrun -- {arguments}"
 
 
-TARGET = Target("axolotl", f"axolotl {VERSION}", "axolotl", _export, fsdp2.FACTS, _text, _usage)
+TARGET = Target(
+    name="axolotl", full_name="axolotl 0.18.0", export=_export, facts=fsdp2.FACTS, text=_text, usage=_usage
+)
 
 
 MARKS = frozenset({"base_model", "micro_batch_size"})
@@ -114,36 +110,28 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
     steps = settings.integer("gradient_accumulation_steps", None) or max(1, (total or mbs) // mbs)
     fp16, bf16, cuts = settings.get("fp16") is True, settings.get("bf16"), settings.get(_CUTS) is not False
     precision = "fp16" if fp16 else "bf16" if bf16 else "fp32"
-    job = {
-        "sequence_length": settings.integer("sequence_len"),
-        "tuning": _tuning_of(settings),
-        "optimizer": settings.plan_value("optimizer"),
-    }
+    sequence, tuning = settings.integer("sequence_len"), _tuning_of(settings)
+    job = {"sequence_length": sequence, "tuning": tuning, "optimizer": settings.plan_value("optimizer")}
     packed, attention = settings.get("sample_packing"), settings.get("attn_implementation")
     plugins = settings.plan_value("plugins")
-    context: Context = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
+    context = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
     fsdp_values = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
     fsdp = any(one not in (None, []) for one in fsdp_values)
     fused = settings.get("liger_fused_linear_cross_entropy") or (cuts and _CUTS in plugins)
     if config := document.get("deepspeed"):
-        program = {
-            "train_micro_batch_size_per_gpu": mbs,
-            "gradient_accumulation_steps": steps,
-            "bf16.enabled": precision == "bf16",
-            "fp16.enabled": precision == "fp16",
-            "gradient_checkpointing": settings.plan_value("gradient_checkpointing") == "full",
-            "tensor_parallel.autotp_size": settings.integer("tensor_parallel_size"),
-            "optim": settings.get("optimizer"),
-        }
+        program = {"train_micro_batch_size_per_gpu": mbs, "gradient_accumulation_steps": steps}
+        program |= {f"{one}.enabled": precision == one for one in ("bf16", "fp16")}
+        program["gradient_checkpointing"] = settings.plan_value("gradient_checkpointing") == "full"
+        program["tensor_parallel.autotp_size"] = settings.integer("tensor_parallel_size")
+        program["optim"] = settings.get("optimizer")
         if settings.integer("context_parallel_size") > 1:
             message = "`context_parallel_size` under DeepSpeed is not priced here"
             raise InputError(message, hint="under FSDP it is")
-        with_program = replace(options, also=program, sequence=settings.integer("sequence_len"))
-        run = read_deepspeed(config, model, with_program)
-        run = replace(run, training=run.training.model_copy(update={"tuning": job["tuning"]}))
+        run = read_deepspeed(config, model, replace(options, also=program, sequence=sequence))
+        run = replace(run, training=run.training.model_copy(update={"tuning": tuning}))
     else:
-        job["precision"] = precision
-        run = fsdp2.read_sharded(settings, model, options, job, mbs, steps, context, fsdp=fsdp)
+        job |= {"precision": precision, "mbs": mbs, "steps": steps, "context": context}
+        run = fsdp2.read_sharded(settings, model, options, job, fsdp)
     stack = run.stack
     if settings.get("eager_attention") or attention == "eager":
         stack = stack.model_copy(update={"attention": "unfused"})
@@ -165,15 +153,11 @@ def _tuning_of(settings: Settings) -> TuningSpec | None:
     if not linear and not modules:
         hint = "lora_target_linear or lora_target_modules does"
         raise InputError(f"`adapter: {adapter}` says no modules", hint=hint)
-    targets = "all-linear" if linear else modules
-    fields = {
-        "rank": rank,
-        "targets": (targets,) if isinstance(targets, str) else tuple(targets),
-        "base": next((base for base, is_set in bases.items() if is_set), None),
-        "dropout": dropout,
-        "alpha": None if alpha == rank else alpha,
-    }
-    return TuningSpec.model_validate(fields)
+    names = "all-linear" if linear else modules
+    targets = (names,) if isinstance(names, str) else tuple(names)
+    base = next((base for base, is_set in bases.items() if is_set), None)
+    fields = {"rank": rank, "targets": targets, "base": base, "dropout": dropout}
+    return TuningSpec.model_validate(fields | {"alpha": None if alpha == rank else alpha})
 
 
 def _with_current_names(document: Mapping[str, Any]) -> dict[str, Any]:

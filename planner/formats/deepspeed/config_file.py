@@ -25,9 +25,11 @@ from planner.formats.settings import Reading, ReadOptions, Settings, by_path, se
 from planner.formats.table import table_of
 from planner.formats.target import Target
 
-VERSION = "0.19.8"
 _RATE = 3e-4
 _ZERO = "zero_optimization"
+_OPTIMIZER = f"{_ZERO}.offload_optimizer"
+_BUCKETS = (f"{_ZERO}.reduce_bucket_size", f"{_ZERO}.allgather_bucket_size")
+_PIPELINES = (f"{_OPTIMIZER}.pipeline_read", f"{_OPTIMIZER}.pipeline_write")
 _DRIVE = "/local/nvme"
 """Mount point of drives, for the user to change."""
 
@@ -54,73 +56,71 @@ def _export(export: JobExport) -> None:
     export.choose("training.precision", training.precision, precisions | {"fp32": {}}, fsdp2.OTHER_PRECISION)
     reason = f"it has no {training.optimizer}"
     export.choose("training.optimizer", training.optimizer, _OPTIMIZERS, reason)
-    if training.precision in precisions:
-        in_fp32 = (training.gradient_dtype or job.stack.gradient_dtype) == "fp32"
-        dtype = "fp32" if in_fp32 else training.precision
-        export.sets("training.gradient_dtype", {"data_types.grad_accum_dtype": dtype})
-    if training.state_dtype != "fp32" and (layout.zero == 0 or training.precision != "bf16"):
-        reason = "it keeps all states in bf16 from zero1 on, beside bf16 weights"
-        export.lacks("training.state_dtype", reason)
-    elif training.state_dtype != "fp32":
-        export.sets("training.state_dtype", {f"bf16.bf16_{one}": True for one in _IN_BF16})
-    if training.moment_dtype not in (None, training.state_dtype):
-        export.lacks("training.moment_dtype", "its moments have the type of its master weights")
-    size, group = job.stack.collective_buffers, job.stack.update_group
-    if size is not None and layout.zero:
-        elements = int(size / 4)  # one bucket to reduce and one to gather, of two bytes each
-        buckets = [f"{_ZERO}.{kind}_bucket_size" for kind in ("reduce", "allgather")]
-        export.sets("stack.collective_buffers", dict.fromkeys(buckets, elements))
-    if group is not None and layout.zero == 3:
-        export.sets("stack.update_group", {f"{_ZERO}.sub_group_size": group})
-    if layout.offload.drive:
-        drive, place = job.stack.drive, f"{_ZERO}.offload_optimizer"
-        pipelines = dict.fromkeys((f"{place}.pipeline_read", f"{place}.pipeline_write"), drive.overlaps)
-        export.sets("stack.drive", {f"{place}.buffer_count": drive.buffers} | pipelines)
+    in_fp32 = (training.gradient_dtype or job.stack.gradient_dtype) == "fp32"
+    sums = {"data_types.grad_accum_dtype": "fp32" if in_fp32 else training.precision}
+    export.sets("training.gradient_dtype", sums, when=training.precision in precisions)
+    narrow, path = training.state_dtype != "fp32", "training.state_dtype"
+    export.sets(path, {f"bf16.bf16_{one}": True for one in _IN_BF16}, when=narrow)
+    lacks_states = narrow and (layout.zero == 0 or training.precision != "bf16")
+    export.lacks(path, "it keeps all states in bf16 from zero1 on, beside bf16 weights", when=lacks_states)
+    of_states = training.moment_dtype in (None, training.state_dtype)
+    export.lacks(
+        "training.moment_dtype", "its moments have the type of its master weights", when=not of_states
+    )
+    size, group, drive = job.stack.collective_buffers, job.stack.update_group, job.stack.drive
+    elements = int((size or 0) / 4)  # one bucket to reduce and one to gather, of two bytes each
+    export.sets(
+        "stack.collective_buffers", dict.fromkeys(_BUCKETS, elements), when=size is not None and layout.zero
+    )
+    groups = {f"{_ZERO}.sub_group_size": group}
+    export.sets("stack.update_group", groups, when=group is not None and layout.zero == 3)
+    pipelines = dict.fromkeys(_PIPELINES, drive.overlaps)
+    buffers = {f"{_OPTIMIZER}.buffer_count": drive.buffers}
+    export.sets("stack.drive", buffers | pipelines, when=layout.offload.drive)
 
 
 def _export_layout(export: JobExport) -> None:
     job, layout = export.job, export.job.layout
     steps = layout.microbatches(job.training.global_batch)
     export.sets("layout.mbs", train_micro_batch_size_per_gpu=layout.mbs, gradient_accumulation_steps=steps)
-    interval, program = "pipeline.activation_checkpoint_interval", "activation_checkpointing"
     if layout.pp > 1:
         difference = f"the program's model is a `PipelineModule` with `num_stages={layout.pp}`"
         export.sets("layout.pp", {"pipeline.stages": layout.pp}, differs=difference)
-        fsdp2.export_recompute(export, {interval: 1})
+        fsdp2.export_recompute(export, {"pipeline.activation_checkpoint_interval": 1})
         export.sets("layout.layers", {"pipeline.partition": "uniform"})
-        if len(set(layout.layers)) > 1:
-            export.lacks("layout.layers", "it divides blocks evenly, by parameters or by type")
+        uneven = len(set(layout.layers)) > 1
+        export.lacks("layout.layers", "it divides blocks evenly, by parameters or by type", when=uneven)
     else:
         difference = "the program turns it on, as `model.gradient_checkpointing_enable()`"
-        fsdp2.export_recompute(export, {f"{program}.partition_activations": False}, difference)
-    if layout.cp > 1:
-        export.sets("layout.cp", sequence_parallel_size=layout.cp, data_parallel_size=layout.dp)
-    if job.model.has_experts and layout.ep > 1:
-        experts = {"enabled": True, "autoep_size": layout.ep, "expert_tensor_parallel_size": layout.expert_tp}
-        export.sets("layout.ep", {f"expert_parallel.{name}": value for name, value in experts.items()})
+        fsdp2.export_recompute(export, {"activation_checkpointing.partition_activations": False}, difference)
+    context = {"sequence_parallel_size": layout.cp, "data_parallel_size": layout.dp}
+    export.sets("layout.cp", context, when=layout.cp > 1)
+    experts = {"enabled": True, "autoep_size": layout.ep, "expert_tensor_parallel_size": layout.expert_tp}
+    parallel = {f"expert_parallel.{name}": value for name, value in experts.items()}
+    export.sets("layout.ep", parallel, when=job.model.has_experts and layout.ep > 1)
     # a single replica that offloads gets ZeRO-3, which then shards nothing
     stage = 3 if layout.data_ranks == 1 and any(layout.offload) else layout.zero
     export.sets("layout.zero", {f"{_ZERO}.stage": stage})
     choices: dict[str, Written] = {"": {}, "all-to-all": {}}
     export.choose("layout.context", job.context, choices, "its context ranks trade heads")
-    if layout.overlap is not None and layout.pp > 1 and "pp" not in layout.overlap:
-        export.lacks("layout.overlap", "its stages always send behind compute")
-    elif layout.zero:
-        overlaps = job.stack.overlap_gradient_reduce if layout.overlap is None else "dp" in layout.overlap
-        export.sets("layout.overlap", {f"{_ZERO}.overlap_comm": overlaps})
+    overlap = layout.overlap
+    overlaps = job.stack.overlap_gradient_reduce if overlap is None else "dp" in overlap
+    export.sets("layout.overlap", {f"{_ZERO}.overlap_comm": overlaps}, when=layout.zero)
+    waits = overlap is not None and layout.pp > 1 and "pp" not in overlap
+    export.lacks("layout.overlap", "its stages always send behind compute", when=waits)
     if any(layout.offload):
         _export_offload(export, layout)
 
 
 def _export_offload(export: JobExport, layout: Layout) -> None:
-    offload, place = layout.offload, f"{_ZERO}.offload_optimizer"
-    drive = {f"{place}.device": "nvme", f"{place}.nvme_path": _DRIVE}
-    settings: dict[str, Any] = drive if offload.drive else {f"{place}.device": "cpu"}
-    difference = ""
+    offload, difference = layout.offload, ""
+    settings: dict[str, Any] = {f"{_OPTIMIZER}.device": "nvme" if offload.drive else "cpu"}
+    if offload.drive:
+        settings[f"{_OPTIMIZER}.nvme_path"] = _DRIVE
     if offload.streamed:
         settings[f"{_ZERO}.offload_param.device"] = "cpu"
     elif offload.states < EVERY:
-        settings[f"{place}.ratio"] = round(offload.states / min(layout.layers), 6)
+        settings[f"{_OPTIMIZER}.ratio"] = round(offload.states / min(layout.layers), 6)
         difference = "a share of a rank's parameters"
     export.sets("layout.offload", settings, differs=difference)
 
@@ -142,12 +142,13 @@ def _text(job: Job, settings: Written, name: str) -> str:
     return json.dumps(nested(settings), indent=2) + "\n"
 
 
-TARGET = Target("deepspeed", f"DeepSpeed {VERSION}", "deepspeed", _export, FACTS, _text, _usage)
+TARGET = Target(
+    name="deepspeed", full_name="DeepSpeed 0.19.8", export=_export, facts=FACTS, text=_text, usage=_usage
+)
 
 
 MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
 """Keys that identify its JSON: every file has at least one."""
-_REDUCES = f"{_ZERO}.reduce_bucket_size"
 _NARROW = ("bf16.enabled", "fp16.enabled")
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -183,7 +184,7 @@ def _with_program_settings(
     settings = settings_of(filled, program, table=table)
     auto = {spelled.get(path, path) for path, value in by_path(document) if value == "auto"}
     for path in sorted(auto - settings.values.keys()):
-        if path == _REDUCES:
+        if path == _BUCKETS[0]:
             settings.values[path] = model.hidden_size**2
         elif path in _NARROW and not any(settings.values.get(other) for other in _NARROW):
             settings.values[path] = True
@@ -210,17 +211,16 @@ def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None, ass
         raise InputError(f"{gpus} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the file")
     dp = gpus // (tp * pp * cp)
     mbs = _batches(settings, dp)[1]
-    fields: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "mbs": mbs}
-    fields |= {
-        "zero": settings.get(f"{_ZERO}.stage"),
-        "recompute": ("full" if _recomputes_blocks(settings, pp, assumed) else "none",),
-        "offload": _offload_of(settings, model.num_layers // pp),
-    }
-    if ep > 1 and (etp := settings.integer("expert_parallel.expert_tensor_parallel_size")) != tp:
-        fields["etp"] = etp
-    if not model.num_layers % pp:
-        fields["layers"] = (model.num_layers // pp,) * pp
-    return Layout(**fields)
+    degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "mbs": mbs}
+    blocks, rest = divmod(model.num_layers, pp)
+    return Layout(
+        **degrees,
+        zero=settings.get(f"{_ZERO}.stage"),
+        recompute=("full" if _recomputes_blocks(settings, pp, assumed) else "none",),
+        offload=_offload_of(settings, blocks),
+        etp=settings.integer("expert_parallel.expert_tensor_parallel_size") if ep > 1 else None,
+        layers=() if rest else (blocks,) * pp,
+    )
 
 
 def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
@@ -269,7 +269,7 @@ def _offload_of(settings: Settings, blocks: int) -> Offload:
     drive = EVERY if optimizer == "nvme" else 0
     if weights or not optimizer:
         return Offload(streamed=EVERY if weights else 0, drive=drive)
-    share = settings.get(f"{_ZERO}.offload_optimizer.ratio")
+    share = settings.get(f"{_OPTIMIZER}.ratio")
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise InputError(f"`ratio: {share}` is no share")
     return Offload(states=EVERY if share >= 1 else round(share * blocks), drive=drive)
@@ -288,9 +288,8 @@ def _training_of(
         assumed.append("fp32: neither `bf16` nor `fp16` is enabled")
     dtype = settings.get("data_types.grad_accum_dtype")
     gradients = None if dtype is None else "fp32" if dtype == "fp32" else "bf16"
-    in_bf16 = all(
-        settings.get(f"bf16.bf16_{one}") for one in _IN_BF16
-    )  # the second has no effect without the first
+    # the second has no effect without the first
+    in_bf16 = all(settings.get(f"bf16.bf16_{one}") for one in _IN_BF16)
     fields: dict[str, Any] = {
         "global_batch": _batches(settings, layout.dp)[0],
         "sequence_length": sequence,
@@ -309,15 +308,13 @@ def _facts_of(settings: Settings, layout: Layout, stack: StackSpec) -> dict[str,
         return {}
     overlaps = settings.get(f"{_ZERO}.overlap_comm", layout.zero == 3)
     facts: dict[str, Any] = {"overlap_gradient_reduce": overlaps}
-    buckets = [f"{_ZERO}.{kind}_bucket_size" for kind in ("reduce", "allgather")]
-    sizes = [settings.integer(bucket, None) or settings.default_of(bucket) for bucket in buckets]
-    if any(settings.get(bucket, None) for bucket in buckets):
+    sizes = [settings.integer(bucket, None) or settings.default_of(bucket) for bucket in _BUCKETS]
+    if any(settings.get(bucket, None) for bucket in _BUCKETS):
         facts["collective_buffers"] = 2.0 * sum(sizes)  # of two bytes an element
     if layout.zero == 3 and (group := settings.integer(f"{_ZERO}.sub_group_size", None)):
         facts["update_group"] = group
     if layout.offload.drive:
-        place = f"{_ZERO}.offload_optimizer"
-        reads, writes = (settings.get(f"{place}.pipeline_{one}") for one in ("read", "write"))
-        drive = {"buffers": settings.integer(f"{place}.buffer_count"), "overlaps": bool(reads and writes)}
+        overlaps = [settings.get(path) for path in _PIPELINES]
+        drive = {"buffers": settings.integer(f"{_OPTIMIZER}.buffer_count"), "overlaps": all(overlaps)}
         facts["drive"] = stack.drive.model_copy(update=drive)
     return facts

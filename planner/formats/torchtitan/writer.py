@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.stages import policies_in
 from cost_models.files.catalog import load_model
 from cost_models.schedules.registry import schedule_named
 from cost_models.specs.transformer import TransformerSpec
@@ -33,25 +33,14 @@ class Flavour(NamedTuple):
     """Key in its `model_registry`."""
 
 
-_CATALOGUE_FLAVOURS = {
-    "llama3.2-1b": Flavour("llama3", "1B"),
-    "llama3.2-3b": Flavour("llama3", "3B"),
-    "llama3.1-8b": Flavour("llama3", "8B"),
-    "llama3.1-70b": Flavour("llama3", "70B"),
-    "llama3.1-405b": Flavour("llama3", "405B"),
-    "qwen3-0.6b": Flavour("qwen3", "0.6B"),
-    "qwen3-1.7b": Flavour("qwen3", "1.7B"),
-    "qwen3-4b": Flavour("qwen3", "4B"),
-    "qwen3-8b": Flavour("qwen3", "8B"),
-    "qwen3-14b": Flavour("qwen3", "14B"),
-    "qwen3-32b": Flavour("qwen3", "32B"),
-    "qwen3-30b-a3b": Flavour("qwen3", "30B-A3B"),
-    "qwen3-235b-a22b": Flavour("qwen3", "235B-A22B"),
-    "deepseek-v2-lite": Flavour("deepseek_v3", "16B"),
-    "deepseek-v2": Flavour("deepseek_v3", "236B"),
-    "deepseek-v3": Flavour("deepseek_v3", "671B"),
+_SIZES = {
+    "llama3.2": ("llama3", "1B 3B"),
+    "llama3.1": ("llama3", "8B 70B 405B"),
+    "qwen3": ("qwen3", "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B"),
 }
-"""Name in our catalogue → torchtitan's model of the same shape."""
+"""Start of a name in our catalogue → torchtitan's family with the same shapes, and its sizes."""
+_DEEPSEEK = {"deepseek-v2-lite": "16B", "deepseek-v2": "236B", "deepseek-v3": "671B"}
+"""Name in our catalogue → torchtitan's model of the same shape in `deepseek_v3`."""
 _KERNEL = re.compile(r"_(?:flex|varlen|fused_qkv|non_fused_qkv)(?:_attn)?$")
 """Ends of names that choose a kernel, not a shape."""
 _SHAPE = """
@@ -67,7 +56,10 @@ _ELSEWHERE = frozenset(
 
 @cache
 def _models() -> dict[Flavour, TransformerSpec]:
-    models = {flavour: load_model(name) for name, flavour in _CATALOGUE_FLAVOURS.items()}
+    names = {Flavour("deepseek_v3", size): name for name, size in _DEEPSEEK.items()}
+    for start, (family, flavours) in _SIZES.items():
+        names |= {Flavour(family, size): f"{start}-{size.lower()}" for size in flavours.split()}
+    models = {flavour: load_model(name) for flavour, name in names.items()}
     sizes = {"num_layers": 6, "hidden_size": 256, "num_heads": 16, "num_kv_heads": 16, "head_dim": 16}
     sizes |= {"ffn_hidden_size": 768, "vocab_size": 2048}
     debug = models[Flavour("llama3", "8B")].model_copy(update={"name": "llama3-debugmodel", **sizes})
@@ -77,8 +69,7 @@ def _models() -> dict[Flavour, TransformerSpec]:
 def model_of(flavour: Flavour) -> TransformerSpec | None:
     """The catalogue's model for a torchtitan flavor, ignoring suffixes of the name that choose a kernel; None
     if unknown."""
-    plain = _KERNEL.sub("", flavour.name)
-    return next((known for one, known in _models().items() if one == (flavour.family, plain)), None)
+    return _models().get(Flavour(flavour.family, _KERNEL.sub("", flavour.name)))
 
 
 def flavours() -> tuple[Flavour, ...]:
@@ -89,13 +80,11 @@ def flavours() -> tuple[Flavour, ...]:
 def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None:
     """The torchtitan flavor with the model's shape, and the catalogue's model of that flavor; None if there is
     none."""
-    for flavour, spec in _models().items():
-        if all(getattr(model, name) == getattr(spec, name) for name in _SHAPE.split()):
-            return flavour, spec
-    return None
+    shape = attrgetter(*_SHAPE.split())
+    return next((match for match in _models().items() if shape(match[1]) == shape(model)), None)
 
 
-VERSION = "0.3.0"
+_FULL_NAME = "torchtitan 0.3.0"
 _RATE = 3e-4
 _POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
 _SOURCES = {
@@ -137,96 +126,75 @@ def _export(export: JobExport) -> None:
     _export_model(export)
     _export_layout(export)
     job, training = export.job, export.job.training
-    dtypes = {"bf16": "bfloat16", "fp32": "float32"}
-    precisions = {
-        name: {"training.dtype": "float32", "training.mixed_precision_param": dtype}
-        for name, dtype in dtypes.items()
-    }
+    dtypes, path = {"bf16": "bfloat16", "fp32": "float32"}, "training.mixed_precision_param"
+    precisions = {name: {"training.dtype": "float32", path: dtype} for name, dtype in dtypes.items()}
     reason = "it trains in bfloat16 or float32 unless its model is converted"
     export.choose("training.precision", training.precision, precisions, reason)
-    if job.question.dropout:
-        export.lacks("training.dropout", "its models drop nothing")
-    if training.tokens is not None:
-        steps = {"training.steps": max(1, round(training.tokens / training.tokens_per_step))}
-        export.sets("training.tokens", steps, differs="steps")
-    if job.stack.attention.startswith("flash"):
-        # varlen calls FlashAttention; context ranks and CPUs have FlexAttention only
-        flex = job.layout.cp > 1 or job.question.cluster.gpu.kind == "cpu"
-        difference = "FlexAttention" if flex else "FlashAttention over documents"
-        export.sets("stack.attention", differs=difference, attention="flex" if flex else "varlen")
-    else:
-        export.lacks("stack.attention", "its attention is FlexAttention or FlashAttention")
+    export.lacks("training.dropout", "its models drop nothing", when=job.question.dropout)
+    steps = {"training.steps": max(1, round((training.tokens or 0) / training.tokens_per_step))}
+    export.sets("training.tokens", steps, differs="steps", when=training.tokens is not None)
+    # varlen calls FlashAttention; context ranks and CPUs have FlexAttention only
+    flex = job.layout.cp > 1 or job.question.cluster.gpu.kind == "cpu"
+    difference = "FlexAttention" if flex else "FlashAttention over documents"
+    export.sets("stack.attention", differs=difference, attention="flex" if flex else "varlen")
+    is_flash = job.stack.attention.startswith("flash")
+    export.lacks("stack.attention", "its attention is FlexAttention or FlashAttention", when=not is_flash)
     compiled = ["model", "loss"] if job.stack.compiles_loss else ["model"]
     export.sets("stack.compiles_loss", {"compile.components": compiled})
-    if job.stack.experts_in_one_kernel:
-        export.lacks("stack.experts_in_one_kernel", "it captures no part of a step")
-    else:
-        export.sets("stack.experts_in_one_kernel", {"training.disable_cuda_graphs": True})
+    kernel = "stack.experts_in_one_kernel"
+    export.sets(kernel, {"training.disable_cuda_graphs": True})
+    export.lacks(kernel, "it captures no part of a step", when=job.stack.experts_in_one_kernel)
 
 
 def _export_model(export: JobExport) -> None:
     """Name the flavor with the model's shape, and what else differs between the two."""
     model = export.job.model
+    flavour, spec = flavour_of(model) or (None, model)
+    shipped = " ".join(flavour or ())
     for name in TransformerSpec.model_fields.keys() - _ELSEWHERE:
         export.sets(f"model.{name}")
-    if (match := flavour_of(model)) is None:
-        reason = "it has no model of this shape; its module `llama3` can be given one by hand"
-        export.lacks("model.num_layers", reason)
-    else:
-        flavour, spec = match
-        export.sets("model.name", model=tuple(flavour))
-        for name in TransformerSpec.model_fields.keys() - _ELSEWHERE:
-            if getattr(model, name) != getattr(spec, name):
-                theirs = f"its {flavour.family} {flavour.name} has `{getattr(spec, name)}`"
-                export.lacks(f"model.{name}", theirs)
-        both = [one.rotary and one.rotary.model_copy(update={"scaling": None}) for one in (model, spec)]
-        if flavour.family == "llama3" and model.rotary != spec.rotary and both[0] and both[0] == both[1]:
-            export.sets("model.rotary", differs="its llama3 scales positions as Llama 3.1 does")
-    if model.left_out and (match is None or match[1].left_out != model.left_out):
-        export.lacks("model.left_out", f"nobody read how: {', '.join(model.left_out)}")
-    if model.has_experts and model.load_balance:
-        difference = "its routers have a bias for each expert, moved towards even loads"
-        export.sets("model.load_balance", differs=difference)
+        theirs = f"its {shipped} has `{getattr(spec, name)}`"
+        export.lacks(f"model.{name}", theirs, when=getattr(model, name) != getattr(spec, name))
+    reason = "it has no model of this shape; its module `llama3` can be given one by hand"
+    export.lacks("model.num_layers", reason, when=flavour is None)
+    export.sets("model.name", model=tuple(flavour or ()), when=flavour)
+    plain = [one.rotary and one.rotary.model_copy(update={"scaling": None}) for one in (model, spec)]
+    scales = shipped.startswith("llama3") and plain[0] == plain[1] and model.rotary not in (None, spec.rotary)
+    export.sets("model.rotary", differs="its llama3 scales positions as Llama 3.1 does", when=scales)
+    unread = model.left_out and (flavour is None or spec.left_out != model.left_out)
+    export.lacks("model.left_out", f"nobody read how: {', '.join(model.left_out)}", when=unread)
+    difference = "its routers have a bias for each expert, moved towards even loads"
+    export.sets("model.load_balance", differs=difference, when=model.has_experts and model.load_balance)
 
 
 def _export_layout(export: JobExport) -> None:
-    job, layout, stack = export.job, export.job.layout, export.job.stack
+    job, layout = export.job, export.job.layout
     mesh = "parallelism"
     export.sets("layout.mbs", {"training.local_batch_size": layout.mbs})
     if layout.pp > 1:
         engine = schedule_named(layout.schedule).engine.removeprefix("Schedule")
         export.sets("layout.schedule", {f"{mesh}.pipeline_parallel_schedule": engine})
         export.sets("layout.layers", {f"{mesh}.module_fqns_per_model_part": stages(layout.layers)})
-        batch = {
-            "training.local_batch_size": job.training.global_batch // layout.dp,
-            f"{mesh}.pipeline_parallel_microbatch_size": layout.mbs,
-        }
+        batch = {"training.local_batch_size": job.training.global_batch // layout.dp}
+        batch[f"{mesh}.pipeline_parallel_microbatch_size"] = layout.mbs
         difference = "a rank's whole share of the batch, which the pipeline cuts"
         export.sets("layout.mbs", batch, differs=difference)
     export.choose("layout.context", job.context, {"": {}, "all-gather": {}}, "its context ranks gather")
-    policies = policies_in(layout.recompute[0])
-    if len(set(layout.recompute)) > 1 or len(policies) > 1:
-        export.lacks("layout.recompute", "it has one policy for all blocks")
-    else:
-        export.sets("layout.recompute", activation_checkpoint=_POLICIES[policies[0]])
-    if any(layout.offload):
-        export.sets("layout.offload", {"training.enable_cpu_offload": True})
-    shard, replicas = 1, layout.dp
+    export.sets("layout.recompute", activation_checkpoint=_POLICIES[layout.policies[0]])
+    export.lacks("layout.recompute", "it has one policy for all blocks", when=len(layout.policies) > 1)
+    export.sets("layout.offload", {"training.enable_cpu_offload": True}, when=any(layout.offload))
+    shard = layout.shard_group // layout.cp if layout.zero else 1
+    settings: dict[str, Any] = {f"{mesh}.data_parallel_shard_degree": shard}
+    replicas = layout.data_ranks // layout.shard_group if layout.zero else layout.dp
+    settings[f"{mesh}.data_parallel_replicate_degree"] = replicas
+    keeps_weights = layout.pp > 1 and job.stack.pipelines_keep_weights
     if layout.zero:
-        shard, replicas = layout.shard_group // layout.cp, layout.data_ranks // layout.shard_group
-    settings: dict[str, Any] = {
-        f"{mesh}.data_parallel_replicate_degree": replicas,
-        f"{mesh}.data_parallel_shard_degree": shard,
-    }
-    keeps_weights, difference = layout.pp > 1 and stack.pipelines_keep_weights, ""
-    if layout.zero == 3 and keeps_weights:
-        difference = "in a pipeline it keeps weights that it gathered until the step ends"
-    if layout.zero:
-        policy = "never" if layout.zero == 2 else "default" if keeps_weights else "always"
-        settings[f"{mesh}.fsdp_reshard_after_forward"] = policy
-    export.sets("layout.zero", settings, differs=difference)
-    if layout.zero == 1:
-        export.lacks("layout.zero", "it shards weights, gradients and optimizer states together")
+        reshards = "default" if keeps_weights else "always"
+        settings[f"{mesh}.fsdp_reshard_after_forward"] = "never" if layout.zero == 2 else reshards
+    difference = "in a pipeline it keeps weights that it gathered until the step ends"
+    export.sets("layout.zero", settings, differs=difference * (layout.zero == 3 and keeps_weights))
+    reason = "it shards weights, gradients and optimizer states together"
+    export.lacks("layout.zero", reason, when=layout.zero == 1)
     _export_overlap(export)
 
 
@@ -237,12 +205,10 @@ def _export_overlap(export: JobExport) -> None:
     ranks = {"pp": layout.pp, "dp": layout.data_ranks}
     always = [axis for axis in ranks if overlap is not None and ranks[axis] > 1 and axis not in overlap]
     tensor = stack.overlap_tensor_parallel > 0 if overlap is None else "tp" in overlap
-    if always:
-        export.lacks(path, f"its {' and '.join(always)} communication always runs behind compute")
-    elif tensor and not stack.compiled:
-        export.lacks(path, "it overlaps tensor-parallel communication in compiled blocks only")
-    elif tensor:
-        export.sets(path, {"compile.enable_async_tensor_parallel": True})
+    export.sets(path, {"compile.enable_async_tensor_parallel": True}, when=tensor)
+    reason = "it overlaps tensor-parallel communication in compiled blocks only"
+    export.lacks(path, reason, when=tensor and not stack.compiled)
+    export.lacks(path, f"its {' and '.join(always)} communication always runs behind compute", when=always)
 
 
 def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
@@ -263,7 +229,7 @@ def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
         py.assign("config", py.call("Trainer.Config", model_spec=py.Code("model_spec"))),
         *(py.assign(f"config.{path}", value) for path, value in values.items()),
     ]
-    about = f"{name} for torchtitan {VERSION}, as `meshwright export --to torchtitan` wrote it."
+    about = f"{name} for {_FULL_NAME}, as `meshwright export --to torchtitan` wrote it."
     return py.module(about, {**_SOURCES, "model_registry": f"torchtitan.models.{family}"}, body)
 
 
@@ -274,4 +240,6 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target("torchtitan", f"torchtitan {VERSION}", "torchtitan", _export, FACTS, _text, _usage)
+TARGET = Target(
+    name="torchtitan", full_name=_FULL_NAME, export=_export, facts=FACTS, text=_text, usage=_usage
+)
