@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain, takewhile
@@ -239,11 +239,8 @@ def _quotient(left: int, right: int) -> int:
     return left // right if (left < 0) == (right < 0) else -(-left // right)
 
 
-_OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
-    **OPERATIONS,
-    ast.Div: _quotient,
-    ast.Mod: lambda left, right: left - right * _quotient(left, right),
-}
+_OPERATIONS = {**OPERATIONS, ast.Div: _quotient}
+_OPERATIONS[ast.Mod] = lambda left, right: left - right * _quotient(left, right)
 
 
 @dataclass(slots=True)
@@ -312,23 +309,17 @@ class Values:
 
     def _elements(self, name: str, at: str | None, depth: int) -> list[str] | None:
         """The value of a variable or elements of an array; None if the script never assigns the variable."""
-        table = self.tables.get(name)
-        if name not in self.variables and table is None:
-            return None
-        if self.variables.get(name) == UNKNOWN:
-            return UNKNOWN
-        values = list(table.values()) if table is not None else self.variables[name]
-        if at in ("@", "*"):
+        table, values = self.tables.get(name), self.variables.get(name)
+        if values == UNKNOWN or (values is None and table is None):
             return values
-        if at is None:
-            return values[:1]
+        elements = values or [] if table is None else [*table.values()]
+        if at is None or at in ("@", "*"):
+            return elements[:1] if at is None else elements
         key = self._fill(at, depth)
-        if OPEN in key:
-            return UNKNOWN
-        if table is not None:
+        if table is not None and OPEN not in key:
             return [table[key]] if key in table else []
         index = self.number(key, depth)
-        return UNKNOWN if index is None else values[index:][:1]
+        return UNKNOWN if index is None else elements[index:][:1]
 
     def _changed(self, parameter: re.Match[str], values: list[str] | None, depth: int) -> list[str] | None:
         """Values of a parameter after an operator such as `:-`, `,,` or `:0:2`; None if only the shell

@@ -8,10 +8,10 @@ needs it.
 from __future__ import annotations
 
 import ast
-import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub, truediv
 from typing import Any
 
 from cost_models.errors import InputError
@@ -21,27 +21,18 @@ _NOTHING: Any = object()
 _MOST_TEXT = 1_000_000
 _MOST_STEPS = 100_000
 _DEEPEST = 20
-OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {ast.Add: add, ast.Sub: sub, ast.Mult: mul}
+OPERATIONS |= {ast.Eq: eq, ast.NotEq: ne, ast.Lt: lt, ast.LtE: le, ast.Gt: gt, ast.GtE: ge}
 """Operations of two numbers that Python and a shell do alike."""
-_OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+_OPERATIONS = {
     **OPERATIONS,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.Is: operator.eq,
-    ast.IsNot: operator.ne,
-    ast.In: lambda one, many: one in (many if isinstance(many, list | dict) else _NOTHING),
+    ast.FloorDiv: floordiv,
+    ast.Div: truediv,
+    ast.Mod: mod,
+    ast.Is: eq,
+    ast.IsNot: ne,
 }
+_OPERATIONS[ast.In] = lambda one, many: one in (many if isinstance(many, list | dict) else _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

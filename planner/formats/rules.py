@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import Row, Rule, Words, rules
+from cost_models.axes.rule import Broken, Rule, Words
 from cost_models.axes.words import EVERY
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
@@ -34,51 +35,58 @@ def _copies(x: LayoutColumns) -> Bools:
     return copies
 
 
-def _streaming(name: str) -> Rule:
+class Breach(NamedTuple):
+    """What breaks a rule, and a hint."""
+
+    broken: Broken
+    hint: str = ""
+
+
+def _rules(table: Mapping[str, Breach]) -> tuple[Rule, ...]:
+    """Rules by the sentences that refuse a layout."""
+    return tuple(Rule(sentence, broken, sentence, hint) for sentence, (broken, hint) in table.items())
+
+
+def _streaming(name: str) -> dict[str, Breach]:
     """Rule that a trainer named `name` streams weights and states of all blocks from the host, or of none, and
     only if they are sharded."""
-    return Rule(
-        "all blocks stream, with their states, or none",
+    sentence = (
+        f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else"
+    )
+    breach = Breach(
         lambda q, x: offloads(x) & ((x.offload_streamed < EVERY) | (x.offload_activations > 0) | _copies(x)),
-        f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else",
         "write `offload=streamed` with zero2 or zero3",
     )
+    return {sentence: breach}
 
 
 def _fsdp2_rules(name: str) -> tuple[Rule, ...]:
     """Rules that a layout must obey on a trainer over FSDP2 that is named `name`."""
-    table: Mapping[str, Row] = {
-        "there are no pipelines": (
-            lambda q, x: x.pp > 1,
-            f"{name} has no pipelines (`pp{{layout.pp}}`)",
-            "use pp1",
+    table = {
+        # there are no pipelines
+        f"{name} has no pipelines (`pp{{layout.pp}}`)": Breach(lambda q, x: x.pp > 1, "use pp1"),
+        # weights and gradients are sharded with optimizer states, or nothing is
+        f"{name} shards gradients with optimizer states, not as `zero1`": Breach(
+            lambda q, x: x.zero == 1, "write zero3 (reshard after forward) or zero2 (do not)"
         ),
-        "weights and gradients are sharded with optimizer states, or nothing is": (
-            lambda q, x: x.zero == 1,
-            f"{name} shards gradients with optimizer states, not as `zero1`",
-            "write zero3 (reshard after forward) or zero2 (do not)",
+        # replicas of split weights are sharded
+        f"{name} shards weights over the replicas of `tp{{layout.tp}} cp{{layout.cp}}`": Breach(
+            lambda q, x: _copies(x) & ((x.tp > 1) | (x.cp > 1)), "write zero3 or zero2"
         ),
-        "replicas of split weights are sharded": (
-            lambda q, x: _copies(x) & ((x.tp > 1) | (x.cp > 1)),
-            f"{name} shards weights over the replicas of `tp{{layout.tp}} cp{{layout.cp}}`",
-            "write zero3 or zero2",
+        # shard groups hold whole context groups
+        f"{name} shards over several whole context groups, not over `shard{{layout.shard}}` of cp{{layout.cp}}": Breach(
+            lambda q, x: (x.zero > 0) & ((x.shard % x.cp > 0) | ((x.shard == x.cp) & (x.shard < x.replicas)))
         ),
-        "shard groups hold whole context groups": (
-            lambda q, x: (x.zero > 0) & ((x.shard % x.cp > 0) | ((x.shard == x.cp) & (x.shard < x.replicas))),
-            f"{name} shards over several whole context groups, not over `shard{{layout.shard}}` of cp{{layout.cp}}",
+        # experts are split as the rest
+        f"{name} holds experts as the rest, without `ep` or `etp`": Breach(
+            lambda q, x: q.model.has_experts & ((x.ep > 1) | (x.etp != x.tp)), "use ep1 and leave out `etp`"
         ),
-        "experts are split as the rest": (
-            lambda q, x: q.model.has_experts & ((x.ep > 1) | (x.etp != x.tp)),
-            f"{name} holds experts as the rest, without `ep` or `etp`",
-            "use ep1 and leave out `etp`",
-        ),
-        "tensor ranks have whole sequences": (
-            lambda q, x: x.sp == 1,
-            f"{name} keeps the sequences of tensor ranks whole",
-            "leave out `sp`; `cp` splits them",
+        # tensor ranks have whole sequences
+        f"{name} keeps the sequences of tensor ranks whole": Breach(
+            lambda q, x: x.sp == 1, "leave out `sp`; `cp` splits them"
         ),
     }
-    return (*rules(table), _streaming(name))
+    return _rules(table | _streaming(name))
 
 
 ACCELERATE = Trainer(
@@ -97,43 +105,40 @@ def _experts_in_shard(question: Question, layout: Layout) -> Words:
     return Words(message, "ep must divide it")
 
 
-_TORCHTITAN: Mapping[str, Row] = {
-    "all states are sharded, or none": (
-        lambda q, x: x.zero == 1,
-        "torchtitan shards weights, gradients and optimizer states together, not as `zero{layout.zero}`",
-        "write zero3 (reshard after forward) or zero2 (do not)",
+_TORCHTITAN = {
+    # all states are sharded, or none
+    "torchtitan shards weights, gradients and optimizer states together, not as `zero{layout.zero}`": Breach(
+        lambda q, x: x.zero == 1, "write zero3 (reshard after forward) or zero2 (do not)"
     ),
-    "context ranks shard weights": (
-        lambda q, x: (x.cp > 1) & (x.zero == 0),
-        "torchtitan shards weights over the ranks of `cp{layout.cp}`",
-        "write zero3 or zero2",
+    # context ranks shard weights
+    "torchtitan shards weights over the ranks of `cp{layout.cp}`": Breach(
+        lambda q, x: (x.cp > 1) & (x.zero == 0), "write zero3 or zero2"
     ),
-    "shard groups hold whole context groups": (
-        lambda q, x: x.shard % x.cp != 0,
-        "torchtitan shards over whole context groups: `shard{layout.shard}` is no multiple of cp{layout.cp}",
+    # shard groups hold whole context groups
+    "torchtitan shards over whole context groups: `shard{layout.shard}` is no multiple of cp{layout.cp}": Breach(
+        lambda q, x: x.shard % x.cp != 0
     ),
-    "tied embeddings lie on one stage": (
-        lambda q, x: q.model.tied_embeddings & (x.pp > 1),
-        "torchtitan cannot tie the embeddings of `{model.name}` across a pipeline (`pp{layout.pp}`)",
-        "use pp1",
+    # tied embeddings lie on one stage
+    "torchtitan cannot tie the embeddings of `{model.name}` across a pipeline (`pp{layout.pp}`)": Breach(
+        lambda q, x: q.model.tied_embeddings & (x.pp > 1), "use pp1"
     ),
-    "shared experts are whole": (
-        lambda q, x: q.model.has_experts & (x.ep > 1) & (x.etp != 1),
-        "torchtitan keeps experts whole where it shares them: etp1, not etp{layout.expert_tp}",
-        "write `etp1`",
+    # shared experts are whole
+    "torchtitan keeps experts whole where it shares them: etp1, not etp{layout.expert_tp}": Breach(
+        lambda q, x: q.model.has_experts & (x.ep > 1) & (x.etp != 1), "write `etp1`"
     ),
-    "experts are split as the rest where they are not shared": (
-        lambda q, x: q.model.has_experts & (x.ep == 1) & (x.etp != x.tp),
-        "without `ep` torchtitan splits experts over tp{layout.tp}",
-        "leave out `etp`",
-    ),
-    "expert groups lie in one shard group": (
-        lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0),
-        _experts_in_shard,
+    # experts are split as the rest where they are not shared
+    "without `ep` torchtitan splits experts over tp{layout.tp}": Breach(
+        lambda q, x: q.model.has_experts & (x.ep == 1) & (x.etp != x.tp), "leave out `etp`"
     ),
 }
+_EXPERT_GROUPS = Rule(
+    "expert groups lie in one shard group",
+    lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0),
+    _experts_in_shard,
+)
+_ALL_BLOCKS = _rules(_streaming("torchtitan"))
 TORCHTITAN = Trainer(
-    name="torchtitan", stack="torchtitan", rules=(*rules(_TORCHTITAN), _streaming("torchtitan"))
+    name="torchtitan", stack="torchtitan", rules=(*_rules(_TORCHTITAN), _EXPERT_GROUPS, *_ALL_BLOCKS)
 )
 
 
@@ -147,36 +152,33 @@ def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:
     return allowed
 
 
-_DEEPSPEED: Mapping[str, Row] = {
-    "pipelines run 1F1B": (
+_DEEPSPEED = {
+    # pipelines run 1F1B
+    "DeepSpeed's pipelines run 1f1b with one chunk a rank, not `schedule={layout.schedule}`": Breach(
         lambda q, x: (x.pp > 1) & ((x.vpp > 1) | (x.schedule != SCHEDULES.index("1f1b"))),
-        "DeepSpeed's pipelines run 1f1b with one chunk a rank, not `schedule={layout.schedule}`",
         "leave out `vpp` and `schedule`",
     ),
-    "pipelines shard optimizer states at most": (
-        lambda q, x: (x.pp > 1) & (x.zero > 1),
-        "DeepSpeed's pipelines go with zero0 and zero1, not with `zero{layout.zero}`",
-        "write zero1, or use pp1",
+    # pipelines shard optimizer states at most
+    "DeepSpeed's pipelines go with zero0 and zero1, not with `zero{layout.zero}`": Breach(
+        lambda q, x: (x.pp > 1) & (x.zero > 1), "write zero1, or use pp1"
     ),
-    "tensor ranks have whole sequences": (
-        lambda q, x: x.sp == 1,
-        "DeepSpeed's tensor parallelism keeps sequences whole",
-        "leave out `sp`; `cp` splits them",
+    # tensor ranks have whole sequences
+    "DeepSpeed's tensor parallelism keeps sequences whole": Breach(
+        lambda q, x: x.sp == 1, "leave out `sp`; `cp` splits them"
     ),
-    "ZeRO shards over all ranks with the same weights": (
+    # ZeRO shards over all ranks with the same weights
+    "DeepSpeed shards over all {layout.data_ranks} ranks with the same weights, not over {layout.shard_group}": Breach(
         # shard groups were MiCS's (`mics_shard_size`) until 0.19; they are no more in 0.19.8
         lambda q, x: (x.zero > 0) & (x.shard != x.replicas),
-        "DeepSpeed shards over all {layout.data_ranks} ranks with the same weights, not over {layout.shard_group}",
         "leave out `shard`",
     ),
-    "experts under ZeRO-3 have whole sequences": (
-        lambda q, x: q.model.has_experts & (x.zero == 3) & (x.cp > 1),
-        "DeepSpeed's experts go under zero3 only without context parallelism, not with `cp{layout.cp}`",
-        "use cp1, or zero2",
+    # experts under ZeRO-3 have whole sequences
+    "DeepSpeed's experts go under zero3 only without context parallelism, not with `cp{layout.cp}`": Breach(
+        lambda q, x: q.model.has_experts & (x.zero == 3) & (x.cp > 1), "use cp1, or zero2"
     ),
-    "hosts keep weights of all blocks and states of a share of them under ZeRO-3 alone": (
+    # hosts keep weights of all blocks and states of a share of them under ZeRO-3 alone
+    "DeepSpeed keeps on hosts all states (from zero1 on), a share of them (zero3) or all weights too (zero3)": Breach(
         lambda q, x: (x.offload_activations > 0) | (offloads(x) & ~_offloads_of_deepspeed(x)),
-        "DeepSpeed keeps on hosts all states (from zero1 on), a share of them (zero3) or all weights too (zero3)",
         "write `offload=states` or `offload=streamed`",
     ),
 }
@@ -184,6 +186,6 @@ DEEPSPEED = Trainer(
     name="DeepSpeed",
     stack="deepspeed",
     other_stacks=("deepspeed-fused-loss", "deepspeed-v0.5", "xtuner", "megatron-deepspeed", "bigscience"),
-    rules=rules(_DEEPSPEED),
+    rules=_rules(_DEEPSPEED),
     policies=("none", "full"),
 )

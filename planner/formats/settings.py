@@ -70,6 +70,8 @@ class Settings:
     values: dict[str, Any]
     table: Table
     read: set[str] = field(default_factory=set)
+    assumed: list[str] = field(default_factory=list)
+    """Values that the reader takes for missing settings, and differences that no price has."""
 
     def default_of(self, path: str) -> Any:
         """The trainer's default of a setting; None if the table has none."""

@@ -27,8 +27,8 @@ class Target:
     """Name of the exporter, and of the trainer in `planner.formats.trainers` whose rules apply."""
     full_name: str
     """Trainer and version, as people write them."""
-    table: str = ""
-    """Folder of the trainer's `arguments.csv`; empty: that of its name."""
+    table: str
+    """Folder of the trainer's `arguments.csv`."""
     export: Callable[[e.JobExport], None]
     """Function that names the settings of fields that the table does not write."""
     facts: str
@@ -81,7 +81,7 @@ class Target:
     def field_exports(self, job: e.Job) -> tuple[e.FieldExport, ...]:
         """Export every plan field of a job as this trainer's settings."""
         export = e.JobExport(job)
-        for argument in table_of(self.table or self.name).arguments.values():
+        for argument in table_of(self.table).arguments.values():
             if argument.written:
                 argument.export(export)
         self.export(export)

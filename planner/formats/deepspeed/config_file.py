@@ -159,18 +159,16 @@ def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options:
     Raises:
         InputError: settings contradict one another, or are the program's to fill in (`auto`).
     """
-    assumed: list[str] = []
-    settings = _with_program_settings(document, options.also, model, assumed)
+    settings = _with_program_settings(document, options.also, model)
     base = load_stack(options.stack or "deepspeed")
-    layout = _layout_of(settings, model, options.gpus, assumed)
-    training = _training_of(settings, layout, options.sequence, base, assumed)
+    layout = _layout_of(settings, model, options.gpus)
+    training = _training_of(settings, layout, options.sequence, base)
     stack = base.model_copy(update=_facts_of(settings, layout, base))
-    assumptions = (*settings.unread(), *assumed)
-    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=assumptions)
+    return Reading(model, training, layout, stack, (*settings.unread(), *settings.assumed))
 
 
 def _with_program_settings(
-    document: Mapping[str, Any], program: Mapping[str, Any], model: TransformerSpec, assumed: list[str]
+    document: Mapping[str, Any], program: Mapping[str, Any], model: TransformerSpec
 ) -> Settings:
     """Settings of a DeepSpeed file, completed by those that the training program sets; `auto` is dropped where
     it changes no step.
@@ -188,7 +186,9 @@ def _with_program_settings(
             settings.values[path] = model.hidden_size**2
         elif path in _NARROW and not any(settings.values.get(other) for other in _NARROW):
             settings.values[path] = True
-            assumed.append(f"`{path}: true`, which the file leaves to the program: --also {path}=false")
+            settings.assumed.append(
+                f"`{path}: true`, which the file leaves to the program: --also {path}=false"
+            )
         elif path in table.arguments and path not in (*_BATCHES, *_NARROW, "pipeline.stages"):
             unfilled.append(Problem(path, "`auto` is filled in when the program starts"))
         elif table.fate(path) is None and path not in table.arguments:
@@ -199,7 +199,7 @@ def _with_program_settings(
     return settings
 
 
-def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None, assumed: list[str]) -> Layout:
+def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None) -> Layout:
     tp, cp = (settings.integer("tensor_parallel.autotp_size"), settings.integer("sequence_parallel_size"))
     pp, ep = (settings.integer("pipeline.stages"), settings.integer("expert_parallel.autoep_size"))
     if gpus is None:
@@ -216,7 +216,7 @@ def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None, ass
     return Layout(
         **degrees,
         zero=settings.get(f"{_ZERO}.stage"),
-        recompute=("full" if _recomputes_blocks(settings, pp, assumed) else "none",),
+        recompute=("full" if _recomputes_blocks(settings, pp) else "none",),
         offload=_offload_of(settings, blocks),
         etp=settings.integer("expert_parallel.expert_tensor_parallel_size") if ep > 1 else None,
         layers=() if rest else (blocks,) * pp,
@@ -241,14 +241,14 @@ def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
     return batch, mbs, steps
 
 
-def _recomputes_blocks(settings: Settings, pp: int, assumed: list[str]) -> bool:
+def _recomputes_blocks(settings: Settings, pp: int) -> bool:
     program = settings.get("gradient_checkpointing", None)
     interval = settings.get("pipeline.activation_checkpoint_interval")
     if pp > 1 or program is not None:
         return bool(interval if pp > 1 else program)
     mentioned = any(path.startswith("activation_checkpointing") for path in settings.values)
     policy, some = ("every block is recomputed", "an") if mentioned else ("nothing is recomputed", "no")
-    assumed.append(f"{policy}: the program decides, the file has {some} `activation_checkpointing`")
+    settings.assumed.append(f"{policy}: the program decides, the file has {some} `activation_checkpointing`")
     return mentioned
 
 
@@ -275,17 +275,15 @@ def _offload_of(settings: Settings, blocks: int) -> Offload:
     return Offload(states=EVERY if share >= 1 else round(share * blocks), drive=drive)
 
 
-def _training_of(
-    settings: Settings, layout: Layout, sequence: int, stack: StackSpec, assumed: list[str]
-) -> TrainingSpec:
+def _training_of(settings: Settings, layout: Layout, sequence: int, stack: StackSpec) -> TrainingSpec:
     path = "optim" if settings.get("optim") and "optimizer.type" not in settings.values else "optimizer.type"
     if path not in settings.values:
-        assumed.append("AdamW: the file names no optimizer")
+        settings.assumed.append("AdamW: the file names no optimizer")
     narrow = [one for one in ("bf16", "fp16") if settings.get(f"{one}.enabled")]
     if len(narrow) > 1:
         raise InputError("`bf16.enabled` contradicts `fp16.enabled`")
     if not narrow:
-        assumed.append("fp32: neither `bf16` nor `fp16` is enabled")
+        settings.assumed.append("fp32: neither `bf16` nor `fp16` is enabled")
     dtype = settings.get("data_types.grad_accum_dtype")
     gradients = None if dtype is None else "fp32" if dtype == "fp32" else "bf16"
     # the second has no effect without the first

@@ -167,9 +167,7 @@ _POLICIES = {"FullAC": "full", "SelectiveAC": "selective"}
 _POLICIES |= {policy: policy for policy in ("none", "full", "selective")}
 
 
-def layout_of(
-    settings: Settings, recipe: Recipe, model: TransformerSpec, world: int, assumed: list[str]
-) -> tuple[Layout, int]:
+def layout_of(settings: Settings, recipe: Recipe, model: TransformerSpec, world: int) -> tuple[Layout, int]:
     """The parallel layout of a torchtitan recipe, and the sequences per rank in one accumulation step."""
     degrees = {axis: settings.integer(f"{_MESH}.{word}_parallel_degree") for axis, word in _AXES.items()}
     tp, pp, cp, ep = degrees.values()
@@ -180,7 +178,7 @@ def layout_of(
         raise InputError(f"`{_MESH}.fsdp_reshard_after_forward: {policy}` is not known here")
     stage = 2 if policy == "never" else 3
     is_sharded = shard * cp > 1 or policy != "default"
-    mbs, local = _microbatch(settings, pp, assumed)
+    mbs, local = _microbatch(settings, pp)
     schedule, layers = _stages(settings, model.num_layers, pp)
     passes_keys = settings.get(f"{_MESH}.context_parallel_rotate_method") == "alltoall"
     fields = {
@@ -194,7 +192,7 @@ def layout_of(
         "schedule": schedule,
         "layers": layers,
         "context": "ring" if passes_keys else None,
-        "recompute": (_recompute(settings, recipe, max(layers), assumed),),
+        "recompute": (_recompute(settings, recipe, max(layers)),),
         "offload": Offload(streamed=EVERY if settings.get("training.enable_cpu_offload") else 0),
     }
     return Layout(**degrees, **fields), local
@@ -215,7 +213,7 @@ def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
     return replicas, shard
 
 
-def _microbatch(settings: Settings, pp: int, assumed: list[str]) -> tuple[int, int]:
+def _microbatch(settings: Settings, pp: int) -> tuple[int, int]:
     """Sequences of one microbatch, and sequences per rank in one accumulation step."""
     path = "training.num_tokens_per_microbatch_per_dp_rank"
     if (tokens := settings.integer(path)) is not None:
@@ -225,7 +223,7 @@ def _microbatch(settings: Settings, pp: int, assumed: list[str]) -> tuple[int, i
         return sequences, sequences * settings.integer(f"{_MESH}.num_pp_microbatches")
     if (local := settings.integer("training.local_batch_size", None)) is None:
         local = settings.default_of("training.local_batch_size")
-        assumed.append(f"{local} sequences on a rank, torchtitan's default")
+        settings.assumed.append(f"{local} sequences on a rank, torchtitan's default")
     size = f"{_MESH}.pipeline_parallel_microbatch_size"
     if pp == 1:
         settings.get(size)
@@ -286,10 +284,10 @@ def _even_stages(settings: Settings, blocks: int, pp: int, *, single: bool) -> t
     return tuple(layers)
 
 
-def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int, assumed: list[str]) -> str:
+def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int) -> str:
     if settings.get(_RECOMPUTE, "") == "" and f"{_RECOMPUTE}.mode" not in settings.values:
-        assumed.append("selective recompute, torchtitan's default")
-    kind = settings.get(f"{_RECOMPUTE}.mode", recipe.settings.get(_RECOMPUTE, "selective"))
+        settings.assumed.append("selective recompute, torchtitan's default")
+    kind = settings.get(f"{_RECOMPUTE}.mode", settings.values.get(_RECOMPUTE, "selective"))
     name = "none" if kind is None else str(kind)
     if name not in _POLICIES:
         raise InputError(f"`{_RECOMPUTE}: {name}` is not priced here", hint="none, selective and full are")
@@ -299,7 +297,7 @@ def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int, assumed: l
     if not option.isdecimal() or not 1 <= int(option[:9]) <= stage_blocks:
         raise InputError(f"`{_RECOMPUTE}.selective_ac_option: {option}` is not known here")
     period, words = int(option), f"`selective_ac_option: {option}`"
-    assumed.append(f"of every {period} blocks one is recomputed ({words}), the first of a stage")
+    settings.assumed.append(f"of every {period} blocks one is recomputed ({words}), the first of a stage")
     return "full" if period == 1 else f"full:{math.ceil(stage_blocks / period)}"
 
 
@@ -317,33 +315,31 @@ def read_torchtitan(
     Raises:
         InputError: the recipe contradicts itself or the number of GPUs, or says what only Python knows.
     """
-    world, assumed = gpus_of("recipe", gpus), list[str]()
-    shape = _model(recipe, model, assumed)
-    settings, base = _settings(recipe, assumed), load_stack(stack or STACK)
-    layout, local = layout_of(settings, recipe, shape, world, assumed)
-    training = _training(settings, recipe, layout, local, assumed)
-    switched = _stack_of(settings, recipe, base, assumed)
-    assumptions = (*settings.unread(), *assumed)
-    return Reading(model=shape, training=training, layout=layout, stack=switched, assumptions=assumptions)
+    world, settings = gpus_of("recipe", gpus), Settings(dict(recipe.settings), table_of("torchtitan"))
+    shape = _model(recipe, model, settings.assumed)
+    _require_known(settings)
+    base = load_stack(stack or STACK)
+    layout, local = layout_of(settings, recipe, shape, world)
+    training = _training(settings, recipe, layout, local)
+    switched = _stack_of(settings, recipe, base)
+    return Reading(shape, training, layout, switched, (*settings.unread(), *settings.assumed))
 
 
-def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
-    """Settings of a torchtitan recipe, checked for values that depend on running Python code. Raises InputError
-    where a price depends on a setting, or table, that only Python knows."""
-    table, values, hidden = table_of("torchtitan"), dict(recipe.settings), []
-    for path, value in recipe.settings.items():
+def _require_known(settings: Settings) -> None:
+    """Raise InputError where a price depends on a setting, or table, that only Python knows."""
+    table, hidden = settings.table, []
+    for path, value in [*settings.values.items()]:
         priced = path != "optimizer" and any(f"{name}.".startswith(f"{path}.") for name in table.arguments)
         if isinstance(value, Unknown) and priced and table.fate(path) is None:
             message = f"only Python knows what `{value}` is"
             if path in table.arguments and (reason := table.arguments[path].why):
-                assumed.append(f"no effect of `{path}`: {message}, and {reason}")
-                del values[path]
+                settings.assumed.append(f"no effect of `{path}`: {message}, and {reason}")
+                del settings.values[path]
             else:
                 hidden.append(Problem(f"`{path}`", message))
     if hidden:
         hint = f'--also "--{hidden[0].where.strip("`")} VALUE" says it'
         raise InputError("the recipe computes settings", problems=hidden, hint=hint)
-    return Settings(values, table)
 
 
 def _model(recipe: Recipe, named_model: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
@@ -358,9 +354,7 @@ def _model(recipe: Recipe, named_model: TransformerSpec | None, assumed: list[st
     raise InputError(message, hint=f"name its model before the cluster; known are {known}")
 
 
-def _training(
-    settings: Settings, recipe: Recipe, layout: Layout, local: int, assumed: list[str]
-) -> TrainingSpec:
+def _training(settings: Settings, recipe: Recipe, layout: Layout, local: int) -> TrainingSpec:
     length, smallest_batch = sequence_length(settings), local * layout.dp
     if (tokens := settings.get("training.num_tokens_per_train_step")) != -1:
         batch = tokens // length if isinstance(tokens, int) else 0
@@ -372,11 +366,11 @@ def _training(
         raise InputError(message, hint="it is a multiple of their product")
     if batch != smallest_batch and layout.pp > 1:
         times = batch // smallest_batch
-        assumed.append(f"one pipeline a step, where the recipe fills and drains it {times} times")
+        settings.assumed.append(f"one pipeline a step, where the recipe fills and drains it {times} times")
     fields: dict[str, Any] = {
         "global_batch": batch,
         "sequence_length": length,
-        "precision": _precision(settings, recipe, assumed),
+        "precision": _precision(settings, recipe),
         "dropout": 0.0,
         "tokens": float(steps * batch * length) if (steps := settings.integer("training.steps")) else None,
         "state_dtype": settings.plan_value("training.dtype"),
@@ -390,18 +384,18 @@ def _training(
     return TrainingSpec(**fields)
 
 
-def _precision(settings: Settings, recipe: Recipe, assumed: list[str]) -> str:
+def _precision(settings: Settings, recipe: Recipe) -> str:
     precision = str(settings.plan_value("training.mixed_precision_param"))
     for name in recipe.converters:
         kind = re.search("(?P<fp8>float8|mxfp8|^mx$)|(?P<fp4>nvfp4)", name.lower())
         if kind is None:
             raise InputError(f"`{name}` changes the model in a way that is not priced here")
         precision = str(kind.lastgroup)
-        assumed.append(f"products of all blocks in {precision} (`{name}`)")
+        settings.assumed.append(f"products of all blocks in {precision} (`{name}`)")
     return precision
 
 
-def _stack_of(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> StackSpec:
+def _stack_of(settings: Settings, recipe: Recipe, base: StackSpec) -> StackSpec:
     """The software stack with what a torchtitan recipe changes of it."""
     parts = settings.listed("compile.components") or ["model", "loss"]
     compiled, loss = bool(settings.get("compile.enable")) and "model" in parts, "loss" in parts
@@ -410,9 +404,11 @@ def _stack_of(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list
     facts["deterministic"] = bool(settings.get("debug.deterministic"))
     if settings.get("compile.enable_async_tensor_parallel"):
         facts["overlap_tensor_parallel"] = load_stack(_HIDES_INSIDE).overlap_tensor_parallel
-        assumed.append("as much of tensor-parallel communication hidden inside products as in Megatron Core")
+        settings.assumed.append(
+            "as much of tensor-parallel communication hidden inside products as in Megatron Core"
+        )
     if settings.get("parallelism.disable_loss_parallel"):
         facts["loss_parallel"] = False
     if recipe.attention == "flex":
-        assumed.append("FlexAttention is priced as FlashAttention")
+        settings.assumed.append("FlexAttention is priced as FlashAttention")
     return base.model_copy(update=facts)

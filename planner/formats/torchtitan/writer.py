@@ -43,22 +43,19 @@ _DEEPSEEK = {"deepseek-v2-lite": "16B", "deepseek-v2": "236B", "deepseek-v3": "6
 """Name in our catalogue → torchtitan's model of the same shape in `deepseek_v3`."""
 _KERNEL = re.compile(r"_(?:flex|varlen|fused_qkv|non_fused_qkv)(?:_attn)?$")
 """Ends of names that choose a kernel, not a shape."""
-_SHAPE = """
-    num_layers hidden_size num_heads num_kv_heads ffn_hidden_size vocab_size num_experts moe_ffn_hidden_size
-    tied_embeddings
-"""
+_SHAPE = "num_layers hidden_size num_heads num_kv_heads ffn_hidden_size vocab_size"
+_SHAPE += " num_experts moe_ffn_hidden_size tied_embeddings"
 """Fields that identify a model."""
-_ELSEWHERE = frozenset(
-    {"kind", "name", "source", "changed", "max_positions", "left_out", "load_balance", "vocab_multiple"}
-)
+_ELSEWHERE = "kind name source changed max_positions left_out load_balance vocab_multiple"
 """Fields of models that are no part of a flavor."""
 
 
 @cache
 def _models() -> dict[Flavour, TransformerSpec]:
-    names = {Flavour("deepseek_v3", size): name for name, size in _DEEPSEEK.items()}
-    for start, (family, flavours) in _SIZES.items():
-        names |= {Flavour(family, size): f"{start}-{size.lower()}" for size in flavours.split()}
+    names: dict[Flavour, str] = {}
+    for start, (family, known) in _SIZES.items():
+        names |= {Flavour(family, size): f"{start}-{size.lower()}" for size in known.split()}
+    names |= {Flavour("deepseek_v3", size): name for name, size in _DEEPSEEK.items()}
     models = {flavour: load_model(name) for flavour, name in names.items()}
     sizes = {"num_layers": 6, "hidden_size": 256, "num_heads": 16, "num_kv_heads": 16, "head_dim": 16}
     sizes |= {"ffn_hidden_size": 768, "vocab_size": 2048}
@@ -151,7 +148,7 @@ def _export_model(export: JobExport) -> None:
     model = export.job.model
     flavour, spec = flavour_of(model) or (None, model)
     shipped = " ".join(flavour or ())
-    for name in TransformerSpec.model_fields.keys() - _ELSEWHERE:
+    for name in TransformerSpec.model_fields.keys() - _ELSEWHERE.split():
         export.sets(f"model.{name}")
         theirs = f"its {shipped} has `{getattr(spec, name)}`"
         export.lacks(f"model.{name}", theirs, when=getattr(model, name) != getattr(spec, name))
@@ -183,10 +180,10 @@ def _export_layout(export: JobExport) -> None:
     export.sets("layout.recompute", activation_checkpoint=_POLICIES[layout.policies[0]])
     export.lacks("layout.recompute", "it has one policy for all blocks", when=len(layout.policies) > 1)
     export.sets("layout.offload", {"training.enable_cpu_offload": True}, when=any(layout.offload))
-    shard = layout.shard_group // layout.cp if layout.zero else 1
-    settings: dict[str, Any] = {f"{mesh}.data_parallel_shard_degree": shard}
     replicas = layout.data_ranks // layout.shard_group if layout.zero else layout.dp
-    settings[f"{mesh}.data_parallel_replicate_degree"] = replicas
+    settings: dict[str, Any] = {f"{mesh}.data_parallel_replicate_degree": replicas}
+    shard = layout.shard_group // layout.cp if layout.zero else 1
+    settings[f"{mesh}.data_parallel_shard_degree"] = shard
     keeps_weights = layout.pp > 1 and job.stack.pipelines_keep_weights
     if layout.zero:
         reshards = "default" if keeps_weights else "always"
