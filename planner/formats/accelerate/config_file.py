@@ -71,9 +71,7 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target(
-    name=_TABLE, full_name="accelerate 1.15.0", export=_export, facts=fsdp2.FACTS, text=_text, usage=_usage
-)
+TARGET = Target("accelerate", "accelerate 1.15.0", _TABLE, _export, fsdp2.FACTS, _text, _usage)
 
 
 MARKS = frozenset({"distributed_type", "fsdp_config"})

@@ -85,9 +85,7 @@ def _command(job: Job) -> str:
     return f"axolotl train axolotl.yaml --launcher torchrun -- {arguments}"
 
 
-TARGET = Target(
-    name="axolotl", full_name="axolotl 0.18.0", export=_export, facts=fsdp2.FACTS, text=_text, usage=_usage
-)
+TARGET = Target("axolotl", "axolotl 0.18.0", "axolotl", _export, fsdp2.FACTS, _text, _usage)
 
 
 MARKS = frozenset({"base_model", "micro_batch_size"})

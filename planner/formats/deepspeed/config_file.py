@@ -142,9 +142,7 @@ def _text(job: Job, settings: Written, name: str) -> str:
     return json.dumps(nested(settings), indent=2) + "\n"
 
 
-TARGET = Target(
-    name="deepspeed", full_name="DeepSpeed 0.19.8", export=_export, facts=FACTS, text=_text, usage=_usage
-)
+TARGET = Target("deepspeed", "DeepSpeed 0.19.8", "deepspeed", _export, FACTS, _text, _usage)
 
 
 MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})

@@ -237,6 +237,4 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target(
-    name="torchtitan", full_name=_FULL_NAME, export=_export, facts=FACTS, text=_text, usage=_usage
-)
+TARGET = Target("torchtitan", _FULL_NAME, "torchtitan", _export, FACTS, _text, _usage)
