@@ -30,16 +30,14 @@ _SKIPPED = re.compile(r"[ \t]+|\\\r?\n|#[^\n]*")
 _MARK = re.compile(r"&&|\|\||;;|[<>;&|()\n\r]")
 _REDIRECTION = re.compile(r"[<>][<>&]*|&>[<>&]*")
 _DOCUMENT = re.compile(r"<<(?!<)(-?)[ \t]*((?:[^\s\\'\"<>;&|()]|\\.|'[^'\n]*'|\"[^\"\n]*\")+)")
-_EXPANSION = r"(?P<expansion>`[^`]*`|\$(?:\w+|[@*#?$!-])?)"
+_EXPANSION = r"(?P<expansion>`[^`]*`|\$(?:(?a:\w+)|[@*#?$!-])?)"
 _UNKNOWN = f"{OPEN}[^{CLOSE}]*{CLOSE}"
 _PIECE = re.compile(
     rf"{_EXPANSION}|'(?P<single>[^']*)'|(?P<unknown>{_UNKNOWN})|\\(?:\n|\Z|(?P<escaped>.))"
     rf"|(?P<plain>[^ \t\r\n;&|()<>'\"\\$`{OPEN}]+)",
-    re.ASCII | re.DOTALL,
+    re.DOTALL,
 )
-_QUOTED_PIECE = re.compile(
-    rf'{_EXPANSION}|(?P<text>(?:[^"\\$`]|\\(?![$`"\\\n]))+)|\\(?:\n|(?P<escaped>.))', re.ASCII
-)
+_QUOTED_PIECE = re.compile(rf'{_EXPANSION}|(?P<text>(?:[^"\\$`]|\\(?![$`"\\\n]))+)|\\(?:\n|(?P<escaped>.))')
 _BEFORE_COUNT = {"if", "elif", "while", "until", "!", "{", "then", "do", "else"}
 
 
@@ -627,10 +625,8 @@ class Script:
     def _inner(self, text: str, values: Values, runs: Truth, starter: tuple[str, ...]) -> None:
         """Interpret a script within the script, at most `_DEEPEST_SCRIPT` levels deep."""
         if self.depth < _DEEPEST_SCRIPT:
-            inner = Script(
-                values, self.commands, [_Frame("whole", runs)], starter=starter, depth=self.depth + 1
-            )
-            inner.read(text)
+            frames = [_Frame("whole", runs)]
+            Script(values, self.commands, frames, starter=starter, depth=self.depth + 1).read(text)
 
     def _document(self, text: str) -> None:
         """Interpret a here-document as a script, if it parses as one; its assignments are dropped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from cost_models.documents import printable
@@ -51,11 +52,9 @@ def _agrees(printed: str, expected: Any) -> bool:
         return text.lower() not in ("true", "false") or (text.lower() == "true") == expected
     if isinstance(expected, str):
         return text == expected
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return True
-    return value == float(expected or 0)
+    with suppress(ValueError):
+        return float(text.replace(",", "")) == float(expected or 0)
+    return True
 
 
 def _words(expected: Any) -> str:

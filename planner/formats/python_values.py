@@ -24,14 +24,7 @@ _DEEPEST = 20
 OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {ast.Add: add, ast.Sub: sub, ast.Mult: mul}
 OPERATIONS |= {ast.Eq: eq, ast.NotEq: ne, ast.Lt: lt, ast.LtE: le, ast.Gt: gt, ast.GtE: ge}
 """Operations of two numbers that Python and a shell do alike."""
-_OPERATIONS = {
-    **OPERATIONS,
-    ast.FloorDiv: floordiv,
-    ast.Div: truediv,
-    ast.Mod: mod,
-    ast.Is: eq,
-    ast.IsNot: ne,
-}
+_OPERATIONS = OPERATIONS | {ast.FloorDiv: floordiv, ast.Div: truediv, ast.Mod: mod, ast.Is: eq, ast.IsNot: ne}
 _OPERATIONS[ast.In] = lambda one, many: one in (many if isinstance(many, list | dict) else _NOTHING)
 
 

@@ -10,7 +10,6 @@ fsdp.py, validation.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +59,8 @@ def _streaming(name: str) -> dict[str, Breach]:
     return {sentence: breach}
 
 
-def _fsdp2_rules(name: str) -> tuple[Rule, ...]:
-    """Rules that a layout must obey on a trainer over FSDP2 that is named `name`."""
+def _fsdp2_trainer(name: str) -> Trainer:
+    """A trainer over FSDP2, with the rules that its layouts must obey."""
     table = {
         # there are no pipelines
         f"{name} has no pipelines (`pp{{layout.pp}}`)": Breach(lambda q, x: x.pp > 1, "use pp1"),
@@ -86,17 +85,13 @@ def _fsdp2_rules(name: str) -> tuple[Rule, ...]:
             lambda q, x: x.sp == 1, "leave out `sp`; `cp` splits them"
         ),
     }
-    return _rules(table | _streaming(name))
+    table |= _streaming(name)
+    return Trainer(
+        name=name, stack=FSDP2, other_stacks=(FUSED_LOSS,), rules=_rules(table), policies=("none", "full")
+    )
 
 
-ACCELERATE = Trainer(
-    name="accelerate",
-    stack=FSDP2,
-    other_stacks=(FUSED_LOSS,),
-    rules=_fsdp2_rules("accelerate"),
-    policies=("none", "full"),
-)
-AXOLOTL = replace(ACCELERATE, name="axolotl", rules=_fsdp2_rules("axolotl"))
+ACCELERATE, AXOLOTL = map(_fsdp2_trainer, ("accelerate", "axolotl"))
 
 
 def _experts_in_shard(question: Question, layout: Layout) -> Words:
@@ -136,10 +131,8 @@ _EXPERT_GROUPS = Rule(
     lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0),
     _experts_in_shard,
 )
-_ALL_BLOCKS = _rules(_streaming("torchtitan"))
-TORCHTITAN = Trainer(
-    name="torchtitan", stack="torchtitan", rules=(*_rules(_TORCHTITAN), _EXPERT_GROUPS, *_ALL_BLOCKS)
-)
+_OF_TORCHTITAN = (*_rules(_TORCHTITAN), _EXPERT_GROUPS, *_rules(_streaming("torchtitan")))
+TORCHTITAN = Trainer(name="torchtitan", stack="torchtitan", rules=_OF_TORCHTITAN)
 
 
 def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:

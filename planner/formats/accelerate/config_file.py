@@ -49,26 +49,25 @@ def _export(export: JobExport) -> None:
     export.choose("training.precision", job.training.precision, precisions, fsdp2.OTHER_PRECISION)
 
 
-def program_words(job: Job) -> str:
-    """Arguments of a program over the Hugging Face Trainer that set microbatch and accumulation, and recompute
-    without FSDP."""
+def _command(job: Job) -> str:
+    """Command that starts a program over the Hugging Face Trainer by the YAML, with arguments that set microbatch and
+    accumulation, and recompute without FSDP."""
     steps = job.layout.microbatches(job.training.global_batch)
     recomputes = not fsdp2.is_sharded(job) and job.layout.recompute != ("none",)
-    return f"--{MBS} {job.layout.mbs} --{STEPS} {steps}" + f" --{CHECKPOINTING} true" * recomputes
+    words = f"--{MBS} {job.layout.mbs} --{STEPS} {steps}" + f" --{CHECKPOINTING} true" * recomputes
+    return f"accelerate launch --config_file accelerate.yaml train.py {words}"
 
 
 def _text(job: Job, settings: Settings, name: str) -> str:
     written = {"compute_environment": "LOCAL_MACHINE", **nested(settings)}
-    head = f"accelerate launch --config_file accelerate.yaml train.py {program_words(job)}"
-    return f"# {head}\n{yaml.safe_dump(written, sort_keys=False)}"
+    return f"# {_command(job)}\n{yaml.safe_dump(written, sort_keys=False)}"
 
 
 def _usage(job: Job, name: str) -> tuple[str, ...]:
     several = ", --machine_rank and --main_process_ip on every node" if job.question.cluster.nodes > 1 else ""
-    return (
-        f"use it as accelerate launch --config_file accelerate.yaml train.py {program_words(job)}{several}",
-        f"the model (`{job.model.name}`) and sequences of {job.training.sequence_length:,} are your program's",
-    )
+    length = job.training.sequence_length
+    yours = f"the model (`{job.model.name}`) and sequences of {length:,} are your program's"
+    return (f"use it as {_command(job)}{several}", yours)
 
 
 TARGET = Target("accelerate", "accelerate 1.15.0", _TABLE, _export, fsdp2.FACTS, _text, _usage)

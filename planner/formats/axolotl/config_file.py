@@ -43,12 +43,9 @@ def _export(export: JobExport) -> None:
 
 def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
     path, alpha = "training.tuning", tuning.scale * tuning.rank
-    settings: dict[str, Any] = {
-        "adapter": "qlora" if tuning.base == "nf4" else "lora",
-        "lora_r": tuning.rank,
-        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
-        "lora_dropout": tuning.dropout,
-    }
+    settings: dict[str, Any] = {"adapter": "qlora" if tuning.base == "nf4" else "lora", "lora_r": tuning.rank}
+    settings["lora_alpha"] = int(alpha) if alpha == int(alpha) else alpha
+    settings["lora_dropout"] = tuning.dropout
     if tuning.base:
         settings["load_in_4bit" if tuning.base == "nf4" else "load_in_8bit"] = True
     if "all-linear" in tuning.targets:
@@ -63,14 +60,9 @@ def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
 
 
 def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
-    defaults: dict[str, Any] = {
-        "base_model": f"./{job.model.name}",
-        "datasets": [{"path": "data.jsonl", "type": "completion"}],
-        "output_dir": "./out",
-        "attn_implementation": "flash_attention_2",
-        "learning_rate": _RATE,
-        "num_epochs": 1,
-    }
+    data = [{"path": "data.jsonl", "type": "completion"}]
+    defaults: dict[str, Any] = {"base_model": f"./{job.model.name}", "datasets": data, "output_dir": "./out"}
+    defaults |= {"attn_implementation": "flash_attention_2", "learning_rate": _RATE, "num_epochs": 1}
     return f"# {_command(job)}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
 
 

@@ -63,15 +63,12 @@ def _export(export: JobExport) -> None:
     export.sets(path, {f"bf16.bf16_{one}": True for one in _IN_BF16}, when=narrow)
     lacks_states = narrow and (layout.zero == 0 or training.precision != "bf16")
     export.lacks(path, "it keeps all states in bf16 from zero1 on, beside bf16 weights", when=lacks_states)
-    of_states = training.moment_dtype in (None, training.state_dtype)
-    export.lacks(
-        "training.moment_dtype", "its moments have the type of its master weights", when=not of_states
-    )
+    differs = training.moment_dtype not in (None, training.state_dtype)
+    export.lacks("training.moment_dtype", "its moments have the type of its master weights", when=differs)
     size, group, drive = job.stack.collective_buffers, job.stack.update_group, job.stack.drive
-    elements = int((size or 0) / 4)  # one bucket to reduce and one to gather, of two bytes each
-    export.sets(
-        "stack.collective_buffers", dict.fromkeys(_BUCKETS, elements), when=size is not None and layout.zero
-    )
+    # one bucket to reduce and one to gather, of two bytes each
+    buckets = dict.fromkeys(_BUCKETS, int((size or 0) / 4))
+    export.sets("stack.collective_buffers", buckets, when=size is not None and layout.zero)
     groups = {f"{_ZERO}.sub_group_size": group}
     export.sets("stack.update_group", groups, when=group is not None and layout.zero == 3)
     pipelines = dict.fromkeys(_PIPELINES, drive.overlaps)
@@ -157,7 +154,7 @@ def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options:
     Raises:
         InputError: settings contradict one another, or are the program's to fill in (`auto`).
     """
-    settings = _with_program_settings(document, options.also, model)
+    settings = _fill_in(document, options.also, model)
     base = load_stack(options.stack or "deepspeed")
     layout = _layout_of(settings, model, options.gpus)
     training = _training_of(settings, layout, options.sequence, base)
@@ -165,9 +162,7 @@ def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options:
     return Reading(model, training, layout, stack, (*settings.unread(), *settings.assumed))
 
 
-def _with_program_settings(
-    document: Mapping[str, Any], program: Mapping[str, Any], model: TransformerSpec
-) -> Settings:
+def _fill_in(document: Mapping[str, Any], program: Mapping[str, Any], model: TransformerSpec) -> Settings:
     """Settings of a DeepSpeed file, completed by those that the training program sets; `auto` is dropped where
     it changes no step.
 

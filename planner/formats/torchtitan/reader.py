@@ -75,13 +75,11 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
     names = converters.split(",") if isinstance(converters, str) else [*converters]
     if settings.get("float8.enable_float8_linear") or settings.get("training.enable_fp8_linear"):
         names.append("float8")
-    family, flavour, attention = (
-        settings.pop(f"model.{key}", None) for key in ("name", "flavor", "attn_type")
-    )
-    if not isinstance(family, str) or not isinstance(flavour, str):
+    family, name, attention = (settings.pop(f"model.{key}", None) for key in ("name", "flavor", "attn_type"))
+    if not isinstance(family, str) or not isinstance(name, str):
         raise InputError("no recipe of torchtitan: it lacks `[model]` with `name` and `flavor`")
     converters = tuple(filter(None, (str(one).strip() for one in names)))
-    return Recipe(settings, Flavour(family, flavour), attention, converters, by_operator=False)
+    return Recipe(settings, Flavour(family, name), attention, converters, by_operator=False)
 
 
 def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
@@ -105,29 +103,30 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
 def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
     """Name and result of the function that `--config` names, or of the only one that builds a
     `Trainer.Config`."""
-    functions = [
-        name
-        for name, node in module.functions.items()
-        if not node.args.args and any(isinstance(one, ast.Return) for one in ast.walk(node))
-    ]
+    functions = [name for name, node in module.functions.items() if not node.args.args and _returns(node)]
     if config_name is not None:
         if config_name not in module.functions:
             words, hint = printable(str(config_name)), f"it has {', '.join(functions)}"
             raise InputError(f"`{words}` is no function of the file", hint=hint)
         functions = [config_name]
-    recipes = {
-        name: built
-        for name in functions
-        if isinstance(built := built_by(module, name), Call)
-        and ("model_spec" in built.fields or built.name.endswith("Trainer.Config"))
-    }
+    calls = {name: built_by(module, name) for name in functions}
+    recipes = [(name, call) for name, call in calls.items() if _is_recipe(call)]
     if not recipes:
         hint = "a recipe is a function that returns a `Trainer.Config`"
         raise InputError("the file has no recipe of torchtitan", hint=hint)
     if len(recipes) > 1:
-        hint = f'--also "--config NAME" takes one: {", ".join(f"`{name}`" for name in recipes)}'
+        hint = f'--also "--config NAME" takes one: {", ".join(f"`{name}`" for name, _ in recipes)}'
         raise InputError(f"the file has {len(recipes)} recipes", hint=hint)
-    return next(iter(recipes.items()))
+    return recipes[0]
+
+
+def _returns(node: ast.FunctionDef) -> bool:
+    return any(isinstance(one, ast.Return) for one in ast.walk(node))
+
+
+def _is_recipe(built: Any) -> bool:
+    has_model = isinstance(built, Call) and "model_spec" in built.fields
+    return has_model or (isinstance(built, Call) and built.name.endswith("Trainer.Config"))
 
 
 def _flat(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
