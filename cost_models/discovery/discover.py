@@ -141,13 +141,12 @@ class Discovery(ClusterDraft):
                 levels += [{"name": "network"} | links[_INTER] | shared]
             fields["links"] = levels
         watts, board = min(gpu.watts for gpu in self.gpus), self.gpu_spec and self.gpu_spec.tdp_watts
-        shows_rails = links == {_INTRA: self.inside.node.fields, _INTER: self.network.fields}
         optional: Fields = {
             "host_memory": f"{self.host.memory / 2**30:.0f} GiB" if self.host.memory else "",
             "host_cores": self.host.cores,
             "gpus_per_host_link": self.sharing if self.sharing != 1 else 0,
             "gpu_watts": round(watts) if watts and board and abs(watts - board) > _WATTS else 0,
-            "rails": rails if shows_rails else 0,
+            "rails": rails if links == {_INTRA: self.inside.node.fields, _INTER: self.network.fields} else 0,
         }
         fields |= {field: value for field, value in optional.items() if value}
         return fields | {"source": "this machine, as its driver and kernel report it"}

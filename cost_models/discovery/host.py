@@ -76,8 +76,7 @@ def known_gpu(seen: SeenGpu) -> GpuSpec | None:
 def _rows(machine: Machine) -> list[list[str]]:
     """Query `nvidia-smi` for a list of text cells per GPU; columns unknown to older drivers are empty."""
     for fields in ((*_FIELDS, _MIG), _FIELDS[:3]):
-        query = f"--query-gpu={','.join(fields)}"
-        output = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+        output = machine.run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
         rows = [[cell.strip() for cell in line.split(",")] for line in (output or "").splitlines()]
         if rows := [row for row in rows if len(row) == len(fields) and row[0].isdecimal()]:
             return [row + [""] * (len(_FIELDS) + 1 - len(row)) for row in rows]

@@ -256,8 +256,7 @@ def _is_selected(name: str, selection: str) -> bool:
     prefixes; ports follow a colon."""
     excludes, exact = selection[:1] == "^", "=" in selection[:2]
     listed = [one.partition(":")[0] for one in selection.lstrip("^=").split(",")]
-    matches = any(name == one if exact else name.startswith(one) for one in listed if one)
-    return matches != excludes
+    return any(name == one if exact else name.startswith(one) for one in listed if one) != excludes
 
 
 _FILE = "NCCL_TOPO_FILE"

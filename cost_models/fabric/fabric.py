@@ -116,8 +116,7 @@ def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Seque
             sizes = ", ".join(f"{counted(n, 'domain')} of {size // per}" for size, n in largest_first)
             yield f"the {level.name} level joins unequal numbers of nodes: {sizes}"
     if network := next((level for level in levels if level.network), None):
-        ends = network.end.reshape(len(nodes), -1)
-        adapters = [len(set(row)) for row in ends.tolist()]
+        adapters = [len(set(row)) for row in network.end.reshape(len(nodes), -1).tolist()]
         for name, count in zip(nodes, adapters, strict=True):
             if count != most_common(adapters):
                 yield f"{name} has {counted(count, 'adapter')} where others have {most_common(adapters)}"

@@ -171,8 +171,7 @@ def _links(fabric: Fabric) -> dict[str, Any]:
         if level.name == "node" and not level.network:
             size, joined = per_node, {"nodes": 1}
         elif level is not levels[-1]:
-            usual_size = most_common(Counter(level.domain.tolist()).values())
-            size *= max(2, round(usual_size / size))
+            size *= max(2, round(most_common(Counter(level.domain.tolist()).values()) / size))
             joined = {"nodes": size // per_node} if level.network else {"gpus": size}
         sharers = {"sharers": level.sharers} if level.network and level.opens and level.sharers > 1 else {}
         links[at] = {"name": level.name} | joined | links[at] | sharers

@@ -49,8 +49,7 @@ class Share:
         """Fewest members of a rank group in one domain, and most domains that a group spans; `equal` are the
         values for domains of equal size, used as a fallback."""
         members = np.where(self.members, self.members, equal[0])
-        spanned = np.where(self.spanned, self.spanned, equal[1])
-        return members.astype(np.int64), spanned.astype(np.int64)
+        return members.astype(np.int64), np.where(self.spanned, self.spanned, equal[1]).astype(np.int64)
 
     def neighbours_meet(self, equal: Bools) -> Bools:
         """Whether consecutive ranks of a group communicate over a link level; `equal` is the value for domains of

@@ -128,9 +128,8 @@ def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iter
     devices = [*gpus, *nics]
     hub = dict(zip(devices, devices, strict=True))
     for at, (cell, name) in enumerate(_HUBS.items()):
-        joined = list(_HUBS)[: at + 1]
         pairs = combinations(devices, 2)
-        linked = [pair for pair in pairs if cell == "SYS" or topology.path(*pair) in joined]
+        linked = [pair for pair in pairs if cell == "SYS" or topology.path(*pair) in list(_HUBS)[: at + 1]]
         for number, group in enumerate(groups_of(devices, linked)):
             lower_hubs = dict.fromkeys(hub[device] for device in group)
             if len(lower_hubs) > 1:

@@ -169,8 +169,7 @@ def json_schema(kind: str) -> dict[str, Any]:
     if kind in ("cluster", "pools"):
         cluster = schema if kind == "cluster" else schema["$defs"]["ClusterSpec"]
         gpu = cluster["properties"]["gpu"]
-        inline = {"$ref": gpu.pop("$ref")}
-        gpu["anyOf"] = [{"type": "string"}, inline]
+        gpu["anyOf"] = [{"type": "string"}, {"$ref": gpu.pop("$ref")}]
     return schema
 
 

@@ -187,9 +187,8 @@ def known_name(text: str, kind: catalog.Kind) -> str | None:
 
 
 def _spelling(name: str) -> str:
-    lower = re.sub(r"[ _-]+", "-", name.strip().lower())
-    plain = _OF_NO_SHAPE.sub("", lower).replace("-", "")
-    return re.sub("-", "", read_data("names")["names"].get(plain, plain))
+    plain = _OF_NO_SHAPE.sub("", re.sub(r"[ _-]+", "-", name.strip().lower())).replace("-", "")
+    return str(read_data("names")["names"].get(plain, plain)).replace("-", "")
 
 
 def unknown_model(text: str) -> InputError:

@@ -176,12 +176,11 @@ def _of_config(document: Document, at: int, config: Any) -> dict[str, Any]:
     pooling = str(config.get("pooling", "SUM")).rpartition(".")[2].upper()
     if pooling not in _POOLINGS:
         raise InputError(f"{document.where((at, 'pooling'))}: `{pooling}` is none of {', '.join(_POOLINGS)}")
-    features = len(config.get("feature_names") or [None])
     return {
         "name": config["name"],
         "rows": config["num_embeddings"],
         "width": config["embedding_dim"],
-        "pooling": float(config.get("pooling_factor", 1.0)) * features,
+        "pooling": float(config.get("pooling_factor", 1.0)) * len(config.get("feature_names") or [None]),
         "combiner": _POOLINGS[pooling],
     }
 

@@ -113,8 +113,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             shutil.copymode(target, partial)
         os.replace(partial, target)
     except OSError as error:
-        ours = error.filename in (None, str(partial), str(target)) and error.errno is not None
-        if not ours:
+        if error.filename not in (None, str(partial), str(target)) or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:

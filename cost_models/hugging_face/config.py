@@ -87,14 +87,11 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     if prefix:
         assumed.insert(0, f"{_TEXT_ALONE} ({prefix.rstrip('.')})")
     for spec_field, (key, default) in family.optional.items():
-        keys[spec_field] = key
-        if config.get(key) is not None:
-            fields[spec_field] = config[key]
-        elif default is not None:
-            fields[spec_field] = default
+        keys[spec_field], value = key, config.get(key)
+        if value is None and (default is not None or None in _PHRASES.get(spec_field, {})):
             assumed.append(f"{_phrase(spec_field, default)} (no {key})")
-        elif phrase := _DERIVED.get(spec_field):
-            assumed.append(f"{phrase} (no {key})")
+        if (value := default if value is None else value) is not None:
+            fields[spec_field] = value
     for spec_field, (key, value) in family.derive(config).items():
         fields[spec_field], keys[spec_field] = value, key
         if key not in config:
@@ -139,17 +136,15 @@ def _text_part(config: Config) -> tuple[Config, str]:
 
 _TEXT = "text_config"
 _TEXT_ALONE = "the part for text alone"
-_DERIVED = {
-    "num_kv_heads": "as many key/value heads as heads",
-    "head_dim": "head_dim = hidden size / heads",
-    "ffn_hidden_size": "MLP four times as wide as the model",
-    "max_positions": "sequences of up to 2048 tokens",
-}
 _PARTS = {"attention_bias": "attention biases", "attention_output_bias": "bias on the attention's output"}
 _PARTS |= {"mlp_bias": "MLP biases", "qk_norm": "norms over queries and keys"}
 """Spec field → what a model has where the field is true."""
 _PHRASES: dict[str, dict[Any, str]] = {
     **{name: {True: part, False: f"no {part}"} for name, part in _PARTS.items()},
+    "num_kv_heads": {None: "as many key/value heads as heads"},
+    "head_dim": {None: "head_dim = hidden size / heads"},
+    "ffn_hidden_size": {None: "MLP four times as wide as the model"},
+    "max_positions": {None: "sequences of up to 2048 tokens"},
     "gated_mlp": {True: "gated MLP", False: "plain MLP"},
     "tied_embeddings": {True: "tied embeddings", False: "untied embeddings"},
     "qk_norm_over": {"all": "over all heads at once"},
@@ -170,13 +165,14 @@ _PHRASES: dict[str, dict[Any, str]] = {
     "attention_sinks": {True: "attention sinks"},
     "attention_gate": {True: "gates on attention"},
     "separate_halves": {True: "blocks of one half each"},
-    "positions": {"none": "no positions"},
+    "positions": {"none": "no positions"}
+    | {kind: f"{kind} positions" for kind in ("rotary", "learned", "alibi")},
     "normalized_routing": {
         True: "weights of chosen experts scaled to one",
         False: "weights of chosen experts as they are",
     },
 }
-"""Spec field → value → words."""
+"""Spec field → value → words; None is a value that is taken from other fields."""
 
 
 def _phrase(name: str, value: Any) -> str:
@@ -194,10 +190,8 @@ def _phrase(name: str, value: Any) -> str:
         return f"blocks of {in_turns(value)}"
     if isinstance(value, dict | list):
         return name.replace("_", " ")
-    if words := _PHRASES.get(name, {}).get(value):
-        return words
-    if name == "positions":
-        return f"{value} positions"
+    if value in _PHRASES.get(name, {}):
+        return _PHRASES[name][value]
     return f"{name.replace('_', ' ')} {value}" if isinstance(value, int | float) else str(value)
 
 

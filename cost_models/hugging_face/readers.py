@@ -226,8 +226,7 @@ def gemma3(config: Config) -> Derived:
 def olmo3(config: Config) -> Derived:
     """Derive OLMo 3's windows and rotary positions. Blocks with a window have unscaled rotary positions, whatever
     the scaling in the others."""
-    base = config.get("rope_theta", 10_000.0)
-    scaled = ("", base) if config.get("rope_scaling") else None
+    scaled = ("", config.get("rope_theta", 10_000.0)) if config.get("rope_scaling") else None
     return windows(config, default=4096, full_every=4) | rotary(config, windowed_base=scaled)
 
 
@@ -267,8 +266,7 @@ def turned_windows(config: Config, *, full_every: int = 0, without: bool = True)
         full_every = min(interval, 1000) if interval > 1 else 4
     fields = windows(config, default=4096, full_every=full_every)
     _, kinds = fields.get("window_pattern", ("", ("window",)))
-    turned = [kind == "window" for kind in kinds] if fields else [without]
-    return fields | rotary(config, pattern=turned)
+    return fields | rotary(config, pattern=[kind == "window" for kind in kinds] if fields else [without])
 
 
 def neox_halves(config: Config) -> Derived:

@@ -38,10 +38,9 @@ def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, 
     if tower["activation"] is None or not isinstance(behind, int) or not 0 <= behind < layers:
         return None
     tower["layers"] = layers - behind
-    merged = width * tower.get("merge", 1) ** 2
     if joined["matrices"] == 2:
-        inner = merged if tower.get("merge") else decoder["hidden_size"]
-        tower["projector_hidden_size"] = inner
+        merge = tower.get("merge")
+        tower["projector_hidden_size"] = width * merge**2 if merge else decoder["hidden_size"]
         tower["projector_activation"] = ACTIVATIONS.get(config.get("projector_hidden_act", "gelu"), "gelu")
     tower["projector_bias"] = bool(config.get("multimodal_projector_bias", True))
     assumption = f"a vision tower of {tower['layers']} blocks before its decoder"

@@ -224,10 +224,9 @@ def best_steps(step: Segment) -> int:
     """Number of steps between checkpoints with the least expected time; `step` is a segment of one step."""
     fewest = least_steps(step)
     work = best_work(step.saving, step.mtbf) / step.work
-    near = {max(fewest, math.floor(work)), max(fewest, math.ceil(work)), fewest}
 
     def cost(steps: int) -> float:
         candidate = replace(step, work=steps * step.work)
         return candidate.expected / candidate.work
 
-    return min(sorted(near), key=cost)
+    return min(sorted({max(fewest, math.floor(work)), max(fewest, math.ceil(work)), fewest}), key=cost)

@@ -215,8 +215,7 @@ def checkpoint_bytes(question: Question) -> float:
     """Size of a checkpoint in bytes, with weights, master weights and optimizer moments. It is 14 a parameter
     with Adam in 16 bits over fp32; of adapters alone where all else is frozen."""
     training = question.training
-    state = STATE_BYTES[training.state_dtype]
-    master = state if training.element_bytes < 4 else 0.0
+    master = STATE_BYTES[training.state_dtype] if training.element_bytes < 4 else 0.0
     state_per_parameter = training.element_bytes + master + moment_bytes(question)
     if training.tuning is not None:
         return trained_parameters(question.model, training.tuning) * state_per_parameter

@@ -113,8 +113,7 @@ def truncated(mean: float, threshold: float) -> tuple[float, float]:
     survival = math.exp(-x)
     share = -math.expm1(-x)
     first = mean - threshold * survival / share
-    square = 2 * mean * first - threshold**2 * survival / share
-    return first, square
+    return first, 2 * mean * first - threshold**2 * survival / share
 
 
 def young(saving: float, mtbf: float) -> float:

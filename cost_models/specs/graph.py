@@ -204,8 +204,7 @@ def write_lines(links: Iterable[Link]) -> list[str]:
         cable += "" if link.latency is None else f" {link.latency * 1e6:.12g} us"
         cable += f" x{link.cables}" if link.cables > 1 else ""
         cable += f" {link.kind}" if link.kind != _usual_kind(link.one, link.other) else ""
-        key = _DIGITS.sub("#", link.one), _DIGITS.sub("#", link.other), cable
-        alike[key].append((link.one, link.other))
+        alike[_DIGITS.sub("#", link.one), _DIGITS.sub("#", link.other), cable].append((link.one, link.other))
     return [line for (_, _, cable), pairs in alike.items() for line in _folded_pairs(pairs, cable)]
 
 
@@ -214,8 +213,7 @@ _NETWORKS = ("infiniband", "roce", "ethernet")
 
 def exact_rate(bandwidth: float, kind: str) -> str:
     """Format a bandwidth in bytes/s as text that parses to exactly the same number; in bits for networks."""
-    network = kind in _NETWORKS
-    text = f"{bandwidth * 8 / 1e9:.12g} Gb/s" if network else f"{bandwidth / 1e9:.12g} GB/s"
+    text = f"{bandwidth * 8 / 1e9:.12g} Gb/s" if kind in _NETWORKS else f"{bandwidth / 1e9:.12g} GB/s"
     return text if parse_bandwidth(text) == bandwidth else f"{bandwidth!r} B/s"
 
 
