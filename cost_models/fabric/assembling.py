@@ -1,9 +1,11 @@
-"""From links to a fabric: the levels inside the nodes, of one medium after another, and those between the nodes."""
+"""From links to a fabric: the levels inside the nodes, of one medium after another, and those between the nodes.
+
+Links are a graph. The data of a GPU leaves its node by the nearest adapter, of several the least used."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -15,7 +17,6 @@ from cost_models.arrays import Ints
 from cost_models.discovery.links import USUAL_LATENCY
 from cost_models.errors import InputError, Problem, first_few
 from cost_models.fabric.fabric import Fabric, FabricLevel, most_common, odd_links
-from cost_models.fabric.graph import graph_of, nearest, within_node
 from cost_models.fabric.tiers import Bundle, Tier, tiers_of
 from cost_models.specs.graph import MOST_DEVICES, Link, device_kind, natural, node_of, read_lines
 from cost_models.units import counted, parse_seconds
@@ -24,6 +25,90 @@ if TYPE_CHECKING:
     import networkx
 
     Links = networkx.Graph[str]
+
+
+def within_node(link: Link) -> bool:
+    """Whether both devices of a link are in the same node."""
+    return node_of(link.one) == node_of(link.other) != ""
+
+
+def graph_of(links: Iterable[Link]) -> Links:
+    """Build a networkx graph of links, with parallel cables merged into one edge. An edge has the total
+    `capacity`, the number of `cables`, the `rate` of the slowest, and the highest `latency`."""
+    import networkx
+
+    graph: Links = networkx.Graph()
+    new = {"capacity": 0.0, "cables": 0, "rate": inf, "latency": 0.0}
+    for link in links:
+        edge = graph.get_edge_data(link.one, link.other, new)
+        seconds = _usual_latency(link) if link.latency is None else link.latency
+        cables, capacity = edge["cables"] + link.cables, edge["capacity"] + link.cables * link.bandwidth
+        rate, latency = min(edge["rate"], link.bandwidth), max(edge["latency"], seconds)
+        graph.add_edge(link.one, link.other, capacity=capacity, cables=cables, rate=rate, latency=latency)
+    return graph
+
+
+def nearest(
+    inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]
+) -> tuple[list[str], dict[str, float], dict[str, str]]:
+    """Assign each GPU the network adapter that the fewest links separate from the GPU. Returns for each GPU the
+    end (adapter) that is the fewest links away, of several one with the fewest GPUs; bytes/s that come to each
+    end in use; and idle adapter → the end in use that it stands beside, where a GPU has several adapters.
+
+    Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
+    """
+    end_of_gpu: list[str] = []
+    gpus_of_end, width = Counter[str](), dict[str, float]()
+    nearest: dict[str, dict[str, float]] = {}
+    per_node = len(gpus) // len(ends)
+    for at, gpu in enumerate(gpus):
+        node_ends = ends[node_of(gpu)]
+        first, last = (turn * len(node_ends) // per_node for turn in (at % per_node, at % per_node + 1))
+        dealt = node_ends[first : max(last, first + 1)]
+        nearest[gpu] = _reached(inside, gpu, set(node_ends)) or dict.fromkeys(dealt, inf)
+        end = min(nearest[gpu], key=lambda candidate: (gpus_of_end[candidate], natural(candidate)))
+        gpus_of_end[end] += 1
+        width[end] = width.get(end, 0.0) + nearest[gpu][end]
+        end_of_gpu.append(end)
+    idle: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for gpu, end in zip(gpus, end_of_gpu, strict=True):
+        for idle_end, rate in nearest[gpu].items():
+            if idle_end not in gpus_of_end:
+                idle[idle_end].append((end, rate))
+    replacement, helped = dict[str, str](), Counter[str]()
+    for idle_end, near in idle.items():
+        end, rate = min(near, key=lambda candidate: helped[candidate[0]])
+        helped[end] += 1
+        width[end] += rate
+        replacement[idle_end] = end
+    return end_of_gpu, width, replacement
+
+
+def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
+    """Map the endpoints nearest to a GPU to the bandwidth of the widest shortest path to each, bytes/s."""
+    border, seen = {gpu: inf}, {gpu}
+    while border:
+        if reached := {end: rate for end, rate in border.items() if end in ends}:
+            return reached
+        farther: dict[str, float] = {}
+        for vertex, rate in border.items():
+            through = vertex in graph and device_kind(vertex) != "nic"
+            for neighbour, edge in graph[vertex].items() if through else ():
+                if neighbour not in seen:
+                    farther[neighbour] = max(farther.get(neighbour, 0.0), min(rate, edge["capacity"]))
+        seen |= farther.keys()
+        border = farther
+    return {}
+
+
+def _usual_latency(link: Link) -> float:
+    """Default latency of a link in seconds for the kind of link. Between two ends that from GPU to GPU, half of
+    it from an end to a switch, else 0."""
+    kinds = [device_kind(name) for name in link[:2]]
+    if kinds.count("switch") == 2 or (within_node(link) and "nic" in kinds):
+        return 0.0
+    return parse_seconds(USUAL_LATENCY[link.kind]) / (2 if "switch" in kinds else 1)
+
 
 _INSIDE = (("nvlink", "nvswitch", "xgmi"), ("pcie", "shared-memory"))
 """Media inside a node, from the GPUs outwards."""
@@ -60,10 +145,10 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
     cluster.refuse(problems, "parallel cables are one line with their number (`x2`, or a column `count`)")
     usual = most_common(gpus_of_node.values())
     odd = {node: counted(count, "GPU") for node, count in gpus_of_node.items() if count != usual}
-    unequal = {node: f"has {count}, other nodes have {usual}" for node, count in odd.items()}
-    cluster.refuse(
-        cluster.of_nodes(unequal), "every node of a cluster has as many GPUs; leave the others out"
-    )
+    wrong = [
+        Problem(places[node], f"{node} has {count}, other nodes have {usual}") for node, count in odd.items()
+    ]
+    cluster.refuse(wrong, "every node of a cluster has as many GPUs; leave the others out")
     cables = [link for link in links if not within_node(link)]
     levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]
     adapters = {name for link in cables for name in link[:2] if device_kind(name) == "nic"}
@@ -84,16 +169,10 @@ class _Cluster:
     places: Mapping[str, str]
     """Node → line of its first link."""
 
-    def of_nodes(self, messages: Mapping[str, str]) -> list[Problem]:
-        """Problems of nodes, from node → what is wrong with it."""
-        return [Problem(self.places[node], f"{node} {what}") for node, what in messages.items()]
-
     def refuse(self, problems: Sequence[Problem], hint: str) -> None:
         """Raise InputError where there are problems with a file of links."""
-        if problems:
-            raise InputError(
-                f"{self.source} is no graph of a cluster", problems=first_few(problems), hint=hint
-            )
+        if listed := first_few(problems):
+            raise InputError(f"{self.source} is no graph of a cluster", problems=listed, hint=hint)
 
     @property
     def node(self) -> Ints:
@@ -102,8 +181,7 @@ class _Cluster:
 
     def node_levels(self) -> list[FabricLevel]:
         """Build the levels inside the nodes, one medium after another until all GPUs of each node are joined."""
-        themselves = np.arange(len(self.gpus))
-        first_gpu = np.searchsorted(self.node, self.node)
+        themselves, first_gpu = np.arange(len(self.gpus)), np.searchsorted(self.node, self.node)
         if len(self.gpus) == len(self.nodes):
             return [self._single_gpu_level(themselves)]
         inner = themselves
@@ -118,8 +196,10 @@ class _Cluster:
             inner = levels[-1].domain if levels else inner
             if levels and levels[-1].name == "node":
                 return levels
-        incomplete = [self.nodes[at] for at in self.node[inner != first_gpu].tolist()]
-        apart = self.of_nodes(dict.fromkeys(incomplete, "has GPUs that are not connected inside it"))
+        parted = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
+        apart = [
+            Problem(self.places[node], f"{node} has GPUs that are not connected inside it") for node in parted
+        ]
         self.refuse(apart, "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`")
         return levels
 
@@ -142,7 +222,9 @@ class _Cluster:
         for name in devices:
             by_node.get(node_of(name), others).append(name)
         lonely = [node for node, names in by_node.items() if not names]
-        apart = self.of_nodes(dict.fromkeys(lonely, "has no cable to a switch or another node"))
+        apart = [
+            Problem(self.places[node], f"{node} has no cable to a switch or another node") for node in lonely
+        ]
         self.refuse(apart, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
         inside = graph_of(filter(within_node, self.links))
         end_of_gpu, arriving, replacement = nearest(inside, self.gpus, by_node)
@@ -156,10 +238,9 @@ class _Cluster:
         parts = np.unique(tiers[-1].domain if tiers else range(len(self.nodes)))
         if len(parts) > 1:
             first = " and ".join(f"`{self.nodes[at]}`" for at in parts[:8])
-            message = f"is not connected with all others: {len(parts)} parts, those of {first}"
-            self.refuse(
-                self.of_nodes({self.nodes[parts[-1]]: message}), "a cable or a switch between them is missing"
-            )
+            last = self.nodes[parts[-1]]
+            message = f"{last} is not connected with all others: {len(parts)} parts, those of {first}"
+            self.refuse([Problem(self.places[last], message)], "a cable or a switch between them is missing")
         named: dict[str, Tier] = {}
         for at, tier in enumerate(tiers, start=1):
             stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in tier.switches}

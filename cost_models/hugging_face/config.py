@@ -2,6 +2,8 @@
 
 A config says sizes but leaves to code what the architecture is; each fact that comes from its family instead of the
 config is reported. Dropout is no part of the shape: it has one key in each family, and none in those of Llama's kind.
+
+Vision towers are read as `data/hugging_face/towers.yaml` says; any other is left aside.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from cost_models.hugging_face.families import (
     without_price,
 )
 from cost_models.hugging_face.readers import ACTIVATIONS, Config, in_turns, old_rotary_keys, unscaled
-from cost_models.hugging_face.towers import tower_fields
 from cost_models.specs.transformer import Rotary
 
 _DROPOUT_KEYS: tuple[str, ...] = ("resid_pdrop", "hidden_dropout_prob", "hidden_dropout")
@@ -238,9 +239,50 @@ def _model_name(document: Document, fields: Mapping[str, Any]) -> str:
     """Name for a model, from `_name_or_path` without the owner, the folder's name, or the model type with number
     and width of blocks. The folder's name counts where that says a size, as in `Llama-3-8B`; else
     `llama-32x4096`."""
-    written = document.value.get("_name_or_path")
-    path = Path(document.source)
+    written, path = document.value.get("_name_or_path"), Path(document.source)
     name = Path(written).name if isinstance(written, str) and written else path.absolute().parent.name
     if not (written or _SIZED_NAME.search(name)):
         name = f"{document.value.get('model_type')}-{fields.get('num_layers')}x{fields.get('hidden_size')}"
     return _NAME_CHARACTERS.sub("-", name)[:100].lstrip("._ +/-") or "custom"
+
+
+def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """Spec fields of a model with its vision tower, added to the decoder's fields, and the assumption made; None
+    where the tower is not known.
+
+    Blocks behind the one that the decoder reads (`vision_feature_layer`) are left out.
+    """
+    table, model_type = data_of("towers.yaml"), config.get("model_type")
+    vision, joined = config.get("vision_config"), table["models"].get(str(model_type))
+    if joined is None or not isinstance(vision, dict):
+        return None
+    kind = vision.get("model_type", joined["tower"])
+    entry = table["towers"].get(joined["tower"] if kind == model_type else kind)
+    if entry is None:
+        return None
+    tower = dict(entry["facts"])
+    for field, (key, default) in entry["optional"].items():
+        tower[field] = default if vision.get(key) is None else vision[key]
+    layers, width = tower["layers"], tower["hidden_size"]
+    sized = all(isinstance(one, int | float | str) for one in tower.values())
+    if not sized or not isinstance(decoder.get("num_layers"), int):
+        return None
+    if "ffn_hidden_size" not in tower:
+        tower["ffn_hidden_size"] = int(width * vision.get("mlp_ratio", 4))
+    tower["activation"] = ACTIVATIONS.get(vision.get("hidden_act", entry["activation"]))
+    tower["norm_after"] = joined["normed"]
+    behind = 0 if joined["normed"] else -1 - config.get("vision_feature_layer", -2)
+    if tower["activation"] is None or not isinstance(behind, int) or not 0 <= behind < layers:
+        return None
+    tower["layers"] = layers - behind
+    if joined["matrices"] == 2:
+        merge = tower.get("merge")
+        tower["projector_hidden_size"] = width * merge**2 if merge else decoder["hidden_size"]
+        tower["projector_activation"] = ACTIVATIONS.get(config.get("projector_hidden_act", "gelu"), "gelu")
+    tower["projector_bias"] = bool(config.get("multimodal_projector_bias", True))
+    assumption = f"a vision tower of {tower['layers']} blocks before its decoder"
+    if not joined["normed"]:
+        assumption += f", without the {behind} behind it and their norm, which the decoder does not read"
+    left_out = (*decoder.get("left_out", ()), *((joined["left_out"],) if "left_out" in joined else ()))
+    num_layers = decoder["num_layers"] + tower["layers"]
+    return {"num_layers": num_layers, "tower": tower, "left_out": left_out}, assumption

@@ -101,8 +101,7 @@ def window_refusal(config: Config) -> Iterator[str]:
 
 def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
     """Shortest prefix of a sequence that gives all entries when repeated (Knuth, Morris and Pratt 1977)."""
-    borders = [0] * (len(kinds) + 1)
-    border = 0
+    borders, border = [0] * (len(kinds) + 1), 0
     for index in range(1, len(kinds)):
         while border and kinds[index] != kinds[border]:
             border = borders[border]

@@ -110,8 +110,7 @@ def truncated(mean: float, threshold: float) -> tuple[float, float]:
     x = threshold / mean
     if x < 1e-4:  # uniform: what follows loses all its digits
         return threshold / 2, threshold**2 / 3
-    survival = math.exp(-x)
-    share = -math.expm1(-x)
+    survival, share = math.exp(-x), -math.expm1(-x)
     first = mean - threshold * survival / share
     return first, 2 * mean * first - threshold**2 * survival / share
 

@@ -121,10 +121,8 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
     """Parse one line of a file of links, by the names of `COLUMNS`, into links. A line with problems, which are added
     to `problems`, has no links."""
     one, other, bandwidth, latency, count, kind = (values.get(name) or "" for name in COLUMNS)
-    num_problems = len(problems)
-
-    def refuse(message: str) -> None:
-        problems.append(Problem(place, message))
+    messages: list[str] = []
+    refuse = messages.append
 
     def parsed(parse: Callable[[str], T], text: str) -> T | None:
         try:
@@ -158,13 +156,14 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
     if ones and len(ones) * (len(others) if star else 1) > MOST_LINKS:
         refuse(f"these are more than {MOST_LINKS:,} links")
     pairs: list[tuple[str, str]] = []
-    if len(problems) == num_problems:
+    if not messages:
         pairs = list(product(ones, others)) if star else _pairs(ones, others)
         if not pairs:
             refuse(f"{len(ones):,} devices cannot be shared out evenly among {len(others):,}")
     if itself := next((a for a, b in pairs if a == b), ""):
         refuse(f"`{itself}` is linked with itself")
-    if len(problems) > num_problems or rate is None:
+    problems += [Problem(place, message) for message in messages]
+    if messages or rate is None:
         return []
     return [Link(a, b, rate, seconds, int(count or 1), kind or _usual_kind(a, b), place) for a, b in pairs]  # type: ignore[arg-type]
 

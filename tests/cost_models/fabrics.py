@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cost_models.communication.topology import Groups, group_of
-from cost_models.fabric.files import linked
-from cost_models.fabric.tools import LinkFile
+from cost_models.fabric.files import LinkFile, linked
 from cost_models.files.catalog import load_cluster
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.graph import read_lines

@@ -12,8 +12,7 @@ from typing import Any
 from cost_models.communication.topology import group_of
 from cost_models.discovery.discover import ClusterDraft
 from cost_models.errors import InputError
-from cost_models.fabric.files import Linked, linked, read_links
-from cost_models.fabric.tools import UserStatement
+from cost_models.fabric.files import Linked, UserStatement, linked, read_links
 from cost_models.files import catalog
 from cost_models.units import counted, format_bandwidth, format_seconds, grouped
 from meshwright.render.tables import Table, table

@@ -13,8 +13,7 @@ import numpy as np
 from cost_models.estimate import Breakdown
 from cost_models.expected import ExpectedStep
 from cost_models.question import Question
-from cost_models.reliability.forecast import Forecast
-from cost_models.reliability.outlook import Change, changes_of, draw_ends, draw_ends_of
+from cost_models.reliability.forecast import Change, Forecast, changes_of, draw_ends, draw_ends_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.render.expected import expected_record

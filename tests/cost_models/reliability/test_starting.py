@@ -15,7 +15,7 @@ from cost_models.estimate import Breakdown
 from cost_models.files.catalog import load_operations
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.question import Question
-from cost_models.reliability.forecast import forecast
+from cost_models.reliability.forecast import draw_ends, forecast
 from cost_models.reliability.job import (
     checkpoint_bytes,
     copies,
@@ -26,7 +26,6 @@ from cost_models.reliability.job import (
     start_up,
     store_seconds,
 )
-from cost_models.reliability.outlook import draw_ends
 from cost_models.specs.training import TrainingSpec
 
 COUNTED = Path(__file__).parents[3] / "benchmarks" / "start_up" / "counted.csv"
