@@ -110,14 +110,10 @@ class Discovery(ClusterDraft):
         self.open |= {at: link.why_open for at, link in unknown_links.items()}
         fields = self._cluster_fields(name)
         self.facts = tuple(self._facts(fields))
-        super().__init__(
-            source="the machine",
-            flag="--discover",
-            fields=fields,
-            assumed=tuple(self._assumed()),
-            notes=tuple(self._notes()),
-            remarks=tuple(f"OPEN {place}: {reason}" for place, reason in self.open.items()),
-        )
+        assumed, notes = tuple(self._assumed()), tuple(self._notes())
+        remarks = tuple(f"OPEN {place}: {reason}" for place, reason in self.open.items())
+        origin = {"source": "the machine", "flag": "--discover"}
+        super().__init__(**origin, fields=fields, assumed=assumed, notes=notes, remarks=remarks)
 
     def _cluster_fields(self, name: str | None) -> Fields:
         """Fields of the cluster file, in order."""
@@ -163,12 +159,10 @@ class Discovery(ClusterDraft):
         for place, link in self.links.items():
             if link.fields["kind"] != UNKNOWN:
                 yield Fact(place, f"{link.fields['kind']} {link.fields['bandwidth']}", link.source)
-        sources = {
-            "host_memory": self.host.memory_source,
-            "host_cores": f"lscpu: {self.host.processor}".rstrip(": "),
-            "gpus_per_host_link": self.nccl.file if self.nccl.switches else "nvidia-smi topo -m",
-            "gpu_watts": "nvidia-smi",
-        }
+        cores = f"lscpu: {self.host.processor}".rstrip(": ")
+        shared = self.nccl.file if self.nccl.switches else "nvidia-smi topo -m"
+        sources = {"host_memory": self.host.memory_source, "host_cores": cores, "gpus_per_host_link": shared}
+        sources["gpu_watts"] = "nvidia-smi"
         yield from (Fact(name, str(fields[name]), sources[name]) for name in sources if name in fields)
 
     def _assumed(self) -> Iterator[str]:

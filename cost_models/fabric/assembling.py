@@ -189,10 +189,9 @@ class _Cluster:
         for kinds in _INSIDE:
             links = [link for link in self.links if link.kind in kinds and within_node(link)]
             tiers = tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
-            whole = [bool((tier.domain == first_gpu).all()) for tier in tiers]
-            names = ["node" if joined else f"group{at or ''}" for at, joined in enumerate(whole)]
-            named = dict(zip(names, tiers, strict=True))
-            levels += self._levels(named, links, self.gpus, themselves, inner)
+            is_node = [bool((tier.domain == first_gpu).all()) for tier in tiers]
+            names = ["node" if joined else f"group{at or ''}" for at, joined in enumerate(is_node)]
+            levels += self._levels(dict(zip(names, tiers, strict=True)), links, self.gpus, themselves, inner)
             inner = levels[-1].domain if levels else inner
             if levels and levels[-1].name == "node":
                 return levels

@@ -110,9 +110,8 @@ def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Seque
     for level in levels:
         yield from _odd_cables(level, wires)
         if level.network and len(level.sizes) > 1:
-            counts = Counter(Counter(level.domain.tolist()).values())
             per = len(level.domain) // len(nodes)
-            largest_first = sorted(counts.items(), reverse=True)
+            largest_first = sorted(Counter(Counter(level.domain.tolist()).values()).items(), reverse=True)
             sizes = ", ".join(f"{counted(n, 'domain')} of {size // per}" for size, n in largest_first)
             yield f"the {level.name} level joins unequal numbers of nodes: {sizes}"
     if network := next((level for level in levels if level.network), None):

@@ -397,22 +397,22 @@ class Linked(ClusterDraft):
     """A cluster built from a file of links, whose remarks are deviations from a regular network."""
 
     fabric: Fabric
+    flag: str = "--from-links"
 
 
 def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
     """Build a cluster from the links of a file. Raises InputError where its links are no cluster."""
     fabric = fabric_of_links(file.links, source)
-    head = {"kind": "cluster", "name": name, "gpu": gpu, "gpus_per_node": fabric.gpus_per_node}
-    head |= {"nodes": len(fabric.nodes), **_links(fabric)}
-    return Linked(
-        source=source,
-        flag="--from-links",
-        fabric=fabric,
-        fields=head | {"source": f"links of {printable(source, limit=60)}", "graph": write_lines(file.links)},
-        assumed=tuple(file.assumed),
-        notes=(*file.notes, *fabric.notes),
-        remarks=tuple(f"odd: {one}" for one in fabric.odd),
-    )
+    fields = {"kind": "cluster", "name": name, "gpu": gpu, "gpus_per_node": fabric.gpus_per_node}
+    fields |= {
+        "nodes": len(fabric.nodes),
+        **_links(fabric),
+        "source": f"links of {printable(source, limit=60)}",
+    }
+    fields |= {"graph": write_lines(file.links)}
+    assumed, notes = tuple(file.assumed), (*file.notes, *fabric.notes)
+    remarks = tuple(f"odd: {one}" for one in fabric.odd)
+    return Linked(source=source, fabric=fabric, fields=fields, assumed=assumed, notes=notes, remarks=remarks)
 
 
 def _links(fabric: Fabric) -> dict[str, Any]:

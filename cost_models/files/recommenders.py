@@ -158,13 +158,10 @@ def read_recommender(document: Document) -> RecommenderSpec:
             raise InputError(f"`{document.source}` lists no tables", hint=hint)
         tables = [_of_config(document, at, one) for at, one in enumerate(listed)]
     widths = {one["width"] for one in tables}
-    fields: dict[str, Any] = {
-        "kind": "recommender",
-        "tables": tables,
-        "bottom_mlp": [*_BOTTOM, *widths] if len(widths) == 1 else [*_BOTTOM],
-        "interaction": {"kind": "dot" if len(widths) == 1 else "none"},
-        "source": document.source,
-    }
+    alike = len(widths) == 1
+    fields: dict[str, Any] = {"kind": "recommender", "tables": tables, "source": document.source}
+    fields["bottom_mlp"] = [*_BOTTOM, *widths] if alike else [*_BOTTOM]
+    fields["interaction"] = {"kind": "dot" if alike else "none"}
     return validate(Document(source=document.source, value=fields, lines=document.lines), RecommenderSpec)
 
 
@@ -176,13 +173,9 @@ def _of_config(document: Document, at: int, config: Any) -> dict[str, Any]:
     pooling = str(config.get("pooling", "SUM")).rpartition(".")[2].upper()
     if pooling not in _POOLINGS:
         raise InputError(f"{document.where((at, 'pooling'))}: `{pooling}` is none of {', '.join(_POOLINGS)}")
-    return {
-        "name": config["name"],
-        "rows": config["num_embeddings"],
-        "width": config["embedding_dim"],
-        "pooling": float(config.get("pooling_factor", 1.0)) * len(config.get("feature_names") or [None]),
-        "combiner": _POOLINGS[pooling],
-    }
+    name, rows, width = (config[key] for key in _NEEDED)
+    ids = float(config.get("pooling_factor", 1.0)) * len(config.get("feature_names") or [None])
+    return {"name": name, "rows": rows, "width": width, "pooling": ids, "combiner": _POOLINGS[pooling]}
 
 
 def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]:

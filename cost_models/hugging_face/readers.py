@@ -213,13 +213,9 @@ def score_scale(config: Config) -> Derived:
 
 
 def gemma3(config: Config) -> Derived:
-    rounds = max(2, whole_number(config, "sliding_window_pattern", 6))
-    return {
-        **gemma_scale(config),
-        **score_scale(config),
-        **windows(config, default=4096, full_every=min(rounds, 1000)),
-        **rotary(config, base=1e6, windowed_base=("rope_local_base_freq", 10_000.0)),
-    }
+    rounds = min(max(2, whole_number(config, "sliding_window_pattern", 6)), 1000)
+    fields = gemma_scale(config) | score_scale(config) | windows(config, default=4096, full_every=rounds)
+    return fields | rotary(config, base=1e6, windowed_base=("rope_local_base_freq", 10_000.0))
 
 
 def olmo3(config: Config) -> Derived:
@@ -328,10 +324,11 @@ def stacks(config: Config, *, scales: bool = True) -> Derived:
     tied, width = config.get("tie_word_embeddings", True), whole_number(config, "d_model", 0)
     scaled = width**-0.5 if scales and width and config.get("scale_decoder_outputs", tied) else 1.0
     blocks = {"encoder_layers": first, "position_buckets": buckets, "farthest": farthest}
-    return {
-        "num_layers": ("num_layers", first + decoder if first else config.get("num_layers")),
-        "stacks": ("num_decoder_layers", blocks),
-        "gated_mlp": ("feed_forward_proj", str(config.get("feed_forward_proj", "relu")).startswith("gated")),
+    both = first + decoder if first else config.get("num_layers")
+    gated = str(config.get("feed_forward_proj", "relu")).startswith("gated")
+    fields: Derived = {"num_layers": ("num_layers", both), "stacks": ("num_decoder_layers", blocks)}
+    return fields | {
+        "gated_mlp": ("feed_forward_proj", gated),
         "logit_scale": ("tie_word_embeddings", scaled),
     }
 
@@ -395,10 +392,9 @@ def after_the_first(config: Config) -> Derived:
     if isinstance(listed, list):
         expert_layers = [index for index, kind in enumerate(listed[:layers]) if kind == "sparse"]
     shared = whole_number(config, "n_shared_experts", 0)
-    return mixtures("first_k_dense_replace", layers, expert_layers) | {
-        "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),
-        "routing_scale": ("routed_scaling_factor", config.get("routed_scaling_factor", 1.0)),
-    }
+    fields = mixtures("first_k_dense_replace", layers, expert_layers)
+    fields |= {"shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width)}
+    return fields | keyed(config, routing_scale=("routed_scaling_factor", 1.0))
 
 
 def groups(config: Config, *, scored_by: str) -> Derived:
@@ -412,23 +408,18 @@ def groups(config: Config, *, scored_by: str) -> Derived:
 def deepseek(config: Config) -> Derived:
     """Derive DeepSeek's multi-head latent attention, router scores and expert groups. A head has two parts, and
     everything comes out of latents."""
-    position = whole_number(config, "qk_rope_head_dim", 0)
+    width = whole_number(config, "qk_nope_head_dim", 0) + whole_number(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") != "deepseek_v2"
     names = ("kv_rank", "query_rank", "position_dim", "value_dim")
     keys = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")
     latent: dict[str, Any] = dict(zip(names, map(config.get, keys), strict=True))
-    picked: Derived = {}
+    fields: Derived = {"head_dim": ("qk_nope_head_dim", width), "latent_attention": ("kv_lora_rank", latent)}
+    fields |= keyed(config, router_scores=("scoring_func", "sigmoid" if third else "softmax"))
     if (kept_tokens := config.get("index_topk")) is not None:
         latent["indexer"] = {"heads": config.get("index_n_heads"), "head_dim": config.get("index_head_dim")}
-        picked = {"attention_window": ("index_topk", kept_tokens), "window_kind": ("index_topk", "picked")}
-    return {
-        "head_dim": ("qk_nope_head_dim", whole_number(config, "qk_nope_head_dim", 0) + position),
-        "latent_attention": ("kv_lora_rank", latent),
-        "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
-        **picked,
-        **groups(config, scored_by="two best" if third else "best"),
-        **routing(config, normalized=third),
-    }
+        fields |= {"attention_window": ("index_topk", kept_tokens), "window_kind": ("index_topk", "picked")}
+    fields |= groups(config, scored_by="two best" if third else "best")
+    return fields | routing(config, normalized=third)
 
 
 def indexer_refusal(config: Config) -> Iterator[str]:
@@ -464,13 +455,11 @@ def llama4(config: Config) -> Derived:
     listed = [one for one in written if isinstance(one, int)] if isinstance(written, list) else None
     expert_layers = range(step - 1, layers, step) if listed is None else listed
     pattern = ["window" if one else "full" for one in turned]
-    return {
-        **mixtures("interleave_moe_layer_step", layers, expert_layers),
-        **windows(config, key="attention_chunk_size", default=8192, pattern=pattern),
-        **rotary(config, base=500_000.0, pattern=turned),
-        **keyed(config, load_balance=("router_aux_loss_coef", 0.001)),
-        **keyed(config, shared_expert_ffn_hidden_size=("intermediate_size", None)),
-    }
+    fields = mixtures("interleave_moe_layer_step", layers, expert_layers)
+    fields |= windows(config, key="attention_chunk_size", default=8192, pattern=pattern)
+    fields |= rotary(config, base=500_000.0, pattern=turned)
+    fields |= keyed(config, load_balance=("router_aux_loss_coef", 0.001))
+    return fields | keyed(config, shared_expert_ffn_hidden_size=("intermediate_size", None))
 
 
 def mellum(config: Config) -> Derived:
@@ -493,22 +482,18 @@ def ernie(config: Config) -> Derived:
     expert_layers = [index for index in range(first, min(end, layers - 1) + 1) if (index + 1) % step == 0]
     width = whole_number(config, "moe_intermediate_size", 0)
     shared = whole_number(config, "moe_num_shared_experts", 0)
-    return {
-        **mixtures("moe_layer_start_index", layers, expert_layers),
-        "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
-        "shared_expert_ffn_hidden_size": ("moe_num_shared_experts", shared * width),
-        "head_bias": ("use_bias", config.get("use_bias", False)),
-    }
+    fields = mixtures("moe_layer_start_index", layers, expert_layers)
+    fields |= keyed(config, load_balance=("router_aux_loss_coef", 0.001))
+    fields |= {"shared_expert_ffn_hidden_size": ("moe_num_shared_experts", shared * width)}
+    return fields | keyed(config, head_bias=("use_bias", False))
 
 
 def hunyuan(config: Config) -> Derived:
     """Derive the experts of Hunyuan, with one shared expert as wide as the routed ones. Counts may be listed
     block by block."""
-    return {
-        "num_experts": ("num_experts", _common_count(config, "num_experts")),
-        "experts_per_token": ("moe_topk", _common_count(config, "moe_topk")),
-        "shared_expert_ffn_hidden_size": ("intermediate_size", config.get("intermediate_size")),
-    }
+    fields: Derived = {"num_experts": ("num_experts", _common_count(config, "num_experts"))}
+    fields |= {"experts_per_token": ("moe_topk", _common_count(config, "moe_topk"))}
+    return fields | keyed(config, shared_expert_ffn_hidden_size=("intermediate_size", None))
 
 
 def _common_count(config: Config, key: str) -> Any:
@@ -653,13 +638,9 @@ def granite_hybrid(config: Config) -> Derived:
     fields: Derived = {"positions": ("position_embedding_type", "rotary" if turns else "none")}
     if not experts:
         return fields | {"ffn_hidden_size": (width, shared)}
-    return {
-        **fields,
-        **routing(config, normalized=True),
-        "num_experts": ("num_local_experts", experts),
-        "experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2)),
-        "shared_expert_ffn_hidden_size": (width, shared),
-    }
+    fields |= routing(config, normalized=True) | {"num_experts": ("num_local_experts", experts)}
+    fields |= keyed(config, experts_per_token=("num_experts_per_tok", 2))
+    return fields | {"shared_expert_ffn_hidden_size": (width, shared)}
 
 
 def mamba(config: Config) -> Derived:

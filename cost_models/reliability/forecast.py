@@ -72,13 +72,10 @@ class Forecast:
         """The steps between two checkpoints, at the pace of the slowest host."""
         operations, behind = self.operations, self.operations.asynchronous
         started = self.job.restart.total if self.job.restart else 0.0
-        return Segment(
-            work=self.interval * (self.job.step_seconds * self.slowdown),
-            saving=self.copy if behind else self.copy + self.flush,
-            restart=operations.detection + max(operations.restart, started) + self.read,
-            mtbf=operations.mtbf / self.job.gpus,
-            lag=self.flush if behind else 0.0,
-        )
+        restart = operations.detection + max(operations.restart, started) + self.read
+        saving, lag = (self.copy, self.flush) if behind else (self.copy + self.flush, 0.0)
+        work, mtbf = self.interval * (self.job.step_seconds * self.slowdown), operations.mtbf / self.job.gpus
+        return Segment(work=work, saving=saving, restart=restart, mtbf=mtbf, lag=lag)
 
     @cached_property
     def waiting(self) -> Waiting:

@@ -90,12 +90,12 @@ def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Break
         elements = total_parameters(question.model) * copies(question, layout) / layout.num_gpus
         on_gpu = float(seconds["draw_bytes"]) / question.cluster.gpu.memory_bandwidth
         weights += elements * (float(seconds["draw"]) if is_own_host(question.cluster) else on_gpu)
-    return Breakdown(
-        processes=float(seconds["processes"]),
-        groups=store_seconds(layout.num_gpus, requests(group_sizes(layout))),
-        weights=weights,
-        first_step=blocks * float(seconds["first_split_block"]) if split else 0.0,
+    groups = store_seconds(layout.num_gpus, requests(group_sizes(layout)))
+    first, processes = (
+        blocks * float(seconds["first_split_block"]) if split else 0.0,
+        float(seconds["processes"]),
     )
+    return Breakdown(processes=processes, groups=groups, weights=weights, first_step=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
