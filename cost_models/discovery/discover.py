@@ -32,7 +32,7 @@ from cost_models.files.reading import parse_yaml
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_bytes
 
-StatedLinks = Mapping[str, Fields]
+PlaceLinks = Mapping[str, Fields]
 """Place of a link in a cluster file → fields that a person states."""
 _WATTS = 1.0
 """Watts within which two power limits are one."""
@@ -83,7 +83,23 @@ class Discovery(ClusterDraft):
     """Cluster file of a machine, with sources and fields left for the user: GPUs, host, number of nodes and links.
     Links that the user states replace detected ones."""
 
-    def __init__(self, machine: Machine, nodes: int | None, name: str | None, stated: StatedLinks) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        nodes: int | None = None,
+        name: str | None = None,
+        links: PlaceLinks | None = None,
+    ) -> None:
+        """Detect the fields of a cluster file from the driver, kernel and scheduler of a machine.
+
+        Args:
+            nodes: nodes of the cluster; None: those of the SLURM job, else one.
+            name: of the cluster; None: SLURM's, else `here`.
+            links: links that a person says, by `intra_node` and `inter_node`: they count, whatever adapters say.
+
+        Raises:
+            HostError: there is no GPU, they are sliced, or of several kinds.
+        """
         self.machine = machine
         self.gpus = read_gpus(machine)
         self.gpu_spec, self.host = known_gpu(self.gpus[0]), read_host(machine)
@@ -94,12 +110,12 @@ class Discovery(ClusterDraft):
         self.nodes = nodes or job_nodes(machine) or 1
         self.sharing = max(self.nccl.switches) if self.nccl.switches else sharing_host_link(topology, names)
         """Number of GPUs that share a link to host memory; None if unknown."""
-        stated_links = {name: LinkReading(fields=fields, source="you") for name, fields in stated.items()}
-        self.links = {_INTRA: stated_links.get("intra_node", self.inside.node)}
+        stated = {place: LinkReading(fields=fields, source="you") for place, fields in (links or {}).items()}
+        self.links = {_INTRA: stated.get("intra_node", self.inside.node)}
         """Link at each place of the cluster file, those between GPUs first."""
         if self.inside.group and "intra_node" not in stated:
             self.links = {"links[0]": self.inside.group} | self.links
-        outer = stated_links.get("inter_node", self.network)
+        outer = stated.get("inter_node", self.network)
         if outer.fields or self.nodes > 1:
             unknown = dict.fromkeys(("kind", "bandwidth", "latency"), UNKNOWN)
             self.links[_INTER] = replace(outer, fields=outer.fields or unknown)
@@ -118,14 +134,13 @@ class Discovery(ClusterDraft):
     def _cluster_fields(self, name: str | None) -> Fields:
         """Fields of the cluster file, in order."""
         slurm_name = self.machine.environment.get("SLURM_CLUSTER_NAME", "")
+        name = name or (slurm_name if re.fullmatch(POOL_NAME, slurm_name) else "here")
         links, rails = {place: link.fields for place, link in self.links.items()}, self.network.rails
-        fields: Fields = {
-            "kind": "cluster",
-            "name": name or (slurm_name if re.fullmatch(POOL_NAME, slurm_name) else "here"),
-            "gpu": self.gpu_spec.name if self.gpu_spec else _unknown_gpu(self.gpus[0]),
-            "gpus_per_node": len(self.gpus),
+        gpu = self.gpu_spec.name if self.gpu_spec else _unknown_gpu(self.gpus[0])
+        fields: Fields = {"kind": "cluster", "name": name, "gpu": gpu, "gpus_per_node": len(self.gpus)}
+        fields |= {
             "nodes": self.nodes,
-            "links": {place.removeprefix("links."): link for place, link in links.items()},
+            "links": {at.removeprefix("links."): link for at, link in links.items()},
         }
         if "links[0]" in links:  # bridges join only parts of a node
             levels: list[Fields] = [{"name": "bridge", "gpus": self.inside.group_size} | links["links[0]"]]
@@ -216,24 +231,3 @@ def _unknown_gpu(gpu: SeenGpu) -> Fields:
     if gpu.watts:
         fields["tdp_watts"] = round(gpu.watts)
     return fields
-
-
-def discover(
-    machine: Machine | None = None,
-    *,
-    nodes: int | None = None,
-    name: str | None = None,
-    stated: StatedLinks | None = None,
-) -> Discovery:
-    """Detect the fields of a cluster file from the driver, kernel and scheduler of a machine, by default this
-    one.
-
-    Args:
-        nodes: nodes of the cluster; None: those of the SLURM job, else one.
-        name: of the cluster; None: SLURM's, else `here`.
-        stated: links that a person says, by `intra_node` and `inter_node`: they count, whatever adapters say.
-
-    Raises:
-        HostError: there is no GPU, they are sliced, or of several kinds.
-    """
-    return Discovery(machine or Machine(), nodes, name, stated or {})

@@ -190,11 +190,11 @@ def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
     """Model and size in bytes of each NVMe drive."""
     try:
         listed = json.loads(machine.run(*_LISTING) or "{}").get("blockdevices", [])
-        return tuple(
-            (str(one["model"] or one["name"]).strip(), float(one["size"]))
-            for one in listed
-            if one["type"] == "disk" and str(one["rota"]).lower() in ("false", "0") and one["tran"] == "nvme"
-        )
+        solid = [
+            one for one in listed if one["type"] == "disk" and str(one["rota"]).lower() in ("false", "0")
+        ]
+        drives = [one for one in solid if one["tran"] == "nvme"]
+        return tuple((str(one["model"] or one["name"]).strip(), float(one["size"])) for one in drives)
     except (ValueError, KeyError, TypeError, AttributeError):
         machine.unsaid.append("`lsblk` prints no list of drives that could be read")
         return ()

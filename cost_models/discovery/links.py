@@ -240,9 +240,7 @@ def read_ethernet(machine: Machine) -> list[Adapter]:
     return adapters
 
 
-def _training_adapters(
-    machine: Machine, adapters: list[Adapter], near: set[str]
-) -> tuple[list[Adapter], str]:
+def _nccl_adapters(machine: Machine, adapters: list[Adapter], near: set[str]) -> tuple[list[Adapter], str]:
     """Choose the adapters that NCCL will use for training, with the reason in words. Those in `NCCL_IB_HCA`, else
     those of the devices `near` the GPUs, under their own PCIe switches, else all."""
     if selection := machine.environment.get(_CHOICE, ""):
@@ -329,7 +327,7 @@ def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus
         rdma, witness = list(nccl.adapters), nccl.file
     if rdma:
         near = {device for gpu in gpus for device in topology.near(gpu)}
-        return _over(*_training_adapters(machine, rdma, near), len(gpus), witness)
+        return _over(*_nccl_adapters(machine, rdma, near), len(gpus), witness)
     wired = read_ethernet(machine)
     if len(wired) == 1:
         return _over(wired, "", len(gpus), "/sys/class/net")

@@ -169,6 +169,10 @@ class _Cluster:
     places: Mapping[str, str]
     """Node → line of its first link."""
 
+    def of_nodes(self, nodes: Iterable[str], what: str) -> list[Problem]:
+        """A problem of each node, with the sentence that what is wrong with all of them ends."""
+        return [Problem(self.places[node], f"{node} {what}") for node in nodes]
+
     def refuse(self, problems: Sequence[Problem], hint: str) -> None:
         """Raise InputError where there are problems with a file of links."""
         if listed := first_few(problems):
@@ -196,9 +200,7 @@ class _Cluster:
             if levels and levels[-1].name == "node":
                 return levels
         parted = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
-        apart = [
-            Problem(self.places[node], f"{node} has GPUs that are not connected inside it") for node in parted
-        ]
+        apart = self.of_nodes(parted, "has GPUs that are not connected inside it")
         self.refuse(apart, "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`")
         return levels
 
@@ -221,9 +223,7 @@ class _Cluster:
         for name in devices:
             by_node.get(node_of(name), others).append(name)
         lonely = [node for node, names in by_node.items() if not names]
-        apart = [
-            Problem(self.places[node], f"{node} has no cable to a switch or another node") for node in lonely
-        ]
+        apart = self.of_nodes(lonely, "has no cable to a switch or another node")
         self.refuse(apart, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
         inside = graph_of(filter(within_node, self.links))
         end_of_gpu, arriving, replacement = nearest(inside, self.gpus, by_node)

@@ -327,12 +327,11 @@ def _listed_links(text: str, name: str) -> LinkFile:
     return file
 
 
-def _unknown(names: Iterable[str], place: str, noun: str) -> list[Problem]:
-    unknown = [name for name in names if name not in COLUMNS]
-    messages = (
-        f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}" for name in unknown
-    )
-    return [Problem(place, message) for message in messages]
+def _unknown(names: Iterable[str], place: str, noun: str) -> Iterator[Problem]:
+    for name in names:
+        if name not in COLUMNS:
+            message = f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}"
+            yield Problem(place, message)
 
 
 def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
@@ -404,12 +403,8 @@ def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
     """Build a cluster from the links of a file. Raises InputError where its links are no cluster."""
     fabric = fabric_of_links(file.links, source)
     fields = {"kind": "cluster", "name": name, "gpu": gpu, "gpus_per_node": fabric.gpus_per_node}
-    fields |= {
-        "nodes": len(fabric.nodes),
-        **_links(fabric),
-        "source": f"links of {printable(source, limit=60)}",
-    }
-    fields |= {"graph": write_lines(file.links)}
+    fields |= {"nodes": len(fabric.nodes), **_links(fabric)}
+    fields |= {"source": f"links of {printable(source, limit=60)}", "graph": write_lines(file.links)}
     assumed, notes = tuple(file.assumed), (*file.notes, *fabric.notes)
     remarks = tuple(f"odd: {one}" for one in fabric.odd)
     return Linked(source=source, fabric=fabric, fields=fields, assumed=assumed, notes=notes, remarks=remarks)

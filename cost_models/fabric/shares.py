@@ -155,10 +155,8 @@ class _Flows:
         domains, inner = level.domain[self._groups], level.inner[self._groups]
         meet = (domains == np.roll(domains, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
         changes = np.diff(np.sort(domains, axis=1), axis=1) > 0
-        members, spanned = (
-            int(self._members_in_domain(level.domain).min()),
-            1 + int(changes.sum(axis=1).max()),
-        )
+        members = int(self._members_in_domain(level.domain).min())
+        spanned = 1 + int(changes.sum(axis=1).max())
         return replace(share, members=members, spanned=spanned, meets=1 + int(meet.any()))
 
     def _members_in_domain(self, domain: Ints) -> Ints:

@@ -216,24 +216,20 @@ def _unknown_cluster(text: str, gpus: int | None = None) -> InputError:
         return InputError(f"`{printable(text)}` does not say how many GPUs each pool has", hint=hint)
     if known_name(text, "models") or known_name(text, "recommenders"):
         return InputError(f"`{printable(text)}` is a model, not a cluster", hint=_ORDER)
-    if of_gpu := _clusters_of(text):
-        message = f"`{printable(text)}` is a GPU, not a cluster; did you mean `{of_gpu[0]}`?"
-        return InputError(message, hint=f"clusters of it: {', '.join(of_gpu)}")
+    spelling = _spelling(text)
+    clusters = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)
+    of_gpu = [one for one in clusters if spelling[1:] and _spelling(one.gpu.name).startswith(spelling)]
+    if by_speed := [cluster.name for cluster in sorted(of_gpu, key=_speed_rank)]:
+        message = f"`{printable(text)}` is a GPU, not a cluster; did you mean `{by_speed[0]}`?"
+        return InputError(message, hint=f"clusters of it: {', '.join(by_speed)}")
     hint = f"known names: meshwright catalog clusters; for your own: {TEMPLATE}"
     return UnknownNameError("cluster", printable(text), catalog.names("clusters"), hint=hint)
 
 
-def _clusters_of(text: str) -> list[str]:
-    """Names of the catalogue clusters whose GPU's name begins with a text, fastest links first, then most memory."""
-    spelling = _spelling(text)
-    clusters = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)
-
-    def rank(cluster: ClusterSpec) -> tuple[float, float, bool]:
-        other_maker = not cluster.name.startswith(("dgx", "hgx"))
-        return -cluster.links.intra_node.bandwidth, -cluster.gpu.memory, other_maker
-
-    matches = (one for one in clusters if spelling[1:] and _spelling(one.gpu.name).startswith(spelling))
-    return [cluster.name for cluster in sorted(matches, key=rank)]
+def _speed_rank(cluster: ClusterSpec) -> tuple[float, float, bool]:
+    """Sort key by which clusters with the fastest links come first, then those with most memory, then NVIDIA's."""
+    other_maker = not cluster.name.startswith(("dgx", "hgx"))
+    return -cluster.links.intra_node.bandwidth, -cluster.gpu.memory, other_maker
 
 
 def names_a_file(text: str) -> bool:

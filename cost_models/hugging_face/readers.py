@@ -327,10 +327,8 @@ def stacks(config: Config, *, scales: bool = True) -> Derived:
     both = first + decoder if first else config.get("num_layers")
     gated = str(config.get("feed_forward_proj", "relu")).startswith("gated")
     fields: Derived = {"num_layers": ("num_layers", both), "stacks": ("num_decoder_layers", blocks)}
-    return fields | {
-        "gated_mlp": ("feed_forward_proj", gated),
-        "logit_scale": ("tie_word_embeddings", scaled),
-    }
+    fields["gated_mlp"] = ("feed_forward_proj", gated)
+    return fields | {"logit_scale": ("tie_word_embeddings", scaled)}
 
 
 def encoder_refusal(config: Config) -> Iterator[str]:

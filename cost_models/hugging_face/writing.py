@@ -71,14 +71,10 @@ def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
         config["type_vocab_size"] = model.encoder.token_types
         config["pad_token_id"] = max(0, model.encoder.first_position - 1)
     if model.stacks is not None:
-        stacks, gated = (
-            model.stacks,
-            [word for word, ours in family.priced_as.items() if ours == model.activation],
-        )
-        config |= {
-            "num_layers": stacks.encoder_layers,
-            "num_decoder_layers": model.num_layers - stacks.encoder_layers,
-        }
+        stacks = model.stacks
+        gated = [word for word, ours in family.priced_as.items() if ours == model.activation]
+        config["num_layers"] = stacks.encoder_layers
+        config["num_decoder_layers"] = model.num_layers - stacks.encoder_layers
         config["relative_attention_num_buckets"] = stacks.position_buckets
         config["relative_attention_max_distance"] = stacks.farthest
         config["scale_decoder_outputs"] = model.logit_scale != 1.0

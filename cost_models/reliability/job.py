@@ -91,10 +91,8 @@ def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Break
         on_gpu = float(seconds["draw_bytes"]) / question.cluster.gpu.memory_bandwidth
         weights += elements * (float(seconds["draw"]) if is_own_host(question.cluster) else on_gpu)
     groups = store_seconds(layout.num_gpus, requests(group_sizes(layout)))
-    first, processes = (
-        blocks * float(seconds["first_split_block"]) if split else 0.0,
-        float(seconds["processes"]),
-    )
+    processes = float(seconds["processes"])
+    first = blocks * float(seconds["first_split_block"]) if split else 0.0
     return Breakdown(processes=processes, groups=groups, weights=weights, first_step=first)
 
 

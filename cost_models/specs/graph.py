@@ -34,9 +34,8 @@ MOST_LINKS, MOST_LINES = 400_000, 100_000
 """Maximum links of a graph, and maximum lines of its file."""
 _LONGEST = 10.0
 """Greatest accepted latency of a link, seconds."""
-_NAME = re.compile(
-    r"[A-Za-z0-9](?:[A-Za-z0-9._:/+-]|\[\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*\]){0,99}", re.A
-)
+_SPAN = r"\d{1,9}(?:-\d{1,9})?"
+_NAME = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._:/+-]|\[{_SPAN}(?:,{_SPAN})*\]){{0,99}}", re.A)
 _RANGE = re.compile(r"\[([\d,-]+)\]", re.A)
 _DIGITS = re.compile(r"(\d+)", re.A)
 COLUMNS = ("from", "to", "bandwidth", "latency", "count", "kind")

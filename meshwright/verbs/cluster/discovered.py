@@ -10,9 +10,9 @@ from typing import Any
 
 from cost_models.base import MAX_GPUS
 from cost_models.discovery.discover import ClusterDraft, Discovery
-from cost_models.discovery.discover import discover as ask_machine
 from cost_models.discovery.links import EXAMPLE, parse_links
 from cost_models.errors import InputError
+from cost_models.files.local import Machine
 from cost_models.files.whole import write_whole
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted
@@ -25,7 +25,7 @@ from meshwright.verbs.contract.answer import AnswerBase
 def discover_machine(options: DiscoverOptions) -> Discovered:
     """Ask a machine what it is. Raises InputError, HostError."""
     nodes, stated = nodes_and_links(options.nodes, options.links)
-    found = Discovered(seen=ask_machine(options.machine, nodes=nodes, name=options.name, stated=stated))
+    found = Discovered(seen=Discovery(options.machine or Machine(), nodes, options.name, stated))
     if found.complete:
         _ = found.cluster  # what would be refused as a file is refused here
     return found

@@ -7,7 +7,6 @@ from recorded_machine import recorded
 
 import meshwright as mw
 from cost_models.discovery.discover import Discovery
-from cost_models.discovery.discover import discover as ask
 from cost_models.discovery.links import read_topology
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_cluster
@@ -93,7 +92,7 @@ def test_what_a_job_is_given_counts() -> None:
 )
 def test_machines_that_cannot_train_are_refused(name: str, told: str) -> None:
     with pytest.raises(HostError, match=told):
-        ask(recorded(name))
+        Discovery(recorded(name))
 
 
 def test_a_machine_of_two_kinds_of_gpu_asks_which() -> None:
@@ -101,7 +100,7 @@ def test_a_machine_of_two_kinds_of_gpu_asks_which() -> None:
     query = next(one for one in machine.commands if "query-gpu" in one)
     machine.commands[query] = machine.commands[query].replace("1, NVIDIA GeForce RTX 4090", "1, NVIDIA T1000")
     with pytest.raises(HostError, match="one kind of GPU, this one 2") as error:
-        ask(machine)
+        Discovery(machine)
     assert "CUDA_VISIBLE_DEVICES=0" in error.value.hint
 
 
@@ -139,7 +138,7 @@ def test_a_gpu_the_catalogue_lacks_is_written_out_with_what_its_datasheet_must_s
 
 
 def test_without_the_rate_of_a_link_its_bandwidth_is_open() -> None:
-    seen = ask(recorded("dgx-h100", without="nvidia-smi nvlink"))
+    seen = Discovery(recorded("dgx-h100", without="nvidia-smi nvlink"))
     assert seen.fields["links"]["intra_node"]["bandwidth"] == "unknown"
     assert "what one link carries" in seen.open["links.intra_node"]
 
@@ -148,14 +147,14 @@ def test_what_could_not_be_asked_is_said() -> None:
     def notes(seen: Discovery) -> str:
         return " ".join(seen.notes)
 
-    assert "`lsblk` is not installed" in notes(ask(recorded("dgx-h100", without="lsblk")))
+    assert "`lsblk` is not installed" in notes(Discovery(recorded("dgx-h100", without="lsblk")))
     machine = recorded("cloud-a100-40gb")
     machine.files["/etc/nccl/topo.xml"] = '<!DOCTYPE x [<!ENTITY a "b">]><system/>'
-    assert "is not plain XML" in notes(ask(machine))
+    assert "is not plain XML" in notes(Discovery(machine))
     machine.files["/etc/nccl/topo.xml"] = "<system"
-    assert "is not XML" in notes(ask(machine))
+    assert "is not XML" in notes(Discovery(machine))
     machine.environment = {"NCCL_TOPO_FILE": "/nowhere"}
-    assert "`/nowhere` cannot be read" in notes(ask(machine))
+    assert "`/nowhere` cannot be read" in notes(Discovery(machine))
 
 
 def test_rates_of_a_dumped_topology_count_where_the_kernel_has_none() -> None:
@@ -164,7 +163,7 @@ def test_rates_of_a_dumped_topology_count_where_the_kernel_has_none() -> None:
     machine.files["/etc/nccl/topo.xml"] = (
         f"<system><cpu><pci class='0x020000'><nic>{net}</nic></pci></cpu></system>"
     )
-    seen = ask(machine)
+    seen = Discovery(machine)
     assert seen.fields["links"]["inter_node"]["bandwidth"] == "3.125 GB/s"
     assert any("adapters are of infiniband" in one for one in seen.assumed)
 
@@ -177,7 +176,7 @@ def test_what_would_be_refused_as_a_file_is_refused() -> None:
 
 
 def test_racks_are_said_to_reach_further() -> None:
-    assert any("gb200-nvl72" in note for note in ask(recorded("gb200-tray")).notes)
+    assert any("gb200-nvl72" in note for note in Discovery(recorded("gb200-tray")).notes)
 
 
 def test_the_matrix_of_new_and_old_drivers_is_read_alike() -> None:
