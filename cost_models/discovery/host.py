@@ -132,7 +132,7 @@ _LISTING = ("lsblk", "--json", "--bytes", "--nodeps", "--output", "NAME,TYPE,SIZ
 
 
 class Host(NamedTuple):
-    """CPU, memory and solid-state drives of one host; 0 for values that no source reports."""
+    """CPU, memory and solid_state-state drives of one host; 0 for values that no source reports."""
 
     memory: float
     """Bytes."""
@@ -190,10 +190,10 @@ def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
     """Model and size in bytes of each NVMe drive."""
     try:
         listed = json.loads(machine.run(*_LISTING) or "{}").get("blockdevices", [])
-        solid = [
+        solid_state = [
             one for one in listed if one["type"] == "disk" and str(one["rota"]).lower() in ("false", "0")
         ]
-        drives = [one for one in solid if one["tran"] == "nvme"]
+        drives = [one for one in solid_state if one["tran"] == "nvme"]
         return tuple((str(one["model"] or one["name"]).strip(), float(one["size"])) for one in drives)
     except (ValueError, KeyError, TypeError, AttributeError):
         machine.unsaid.append("`lsblk` prints no list of drives that could be read")

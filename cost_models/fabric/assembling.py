@@ -145,10 +145,10 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
     cluster.refuse(problems, "parallel cables are one line with their number (`x2`, or a column `count`)")
     usual = most_common(gpus_of_node.values())
     odd = {node: counted(count, "GPU") for node, count in gpus_of_node.items() if count != usual}
-    wrong = [
+    unequal = [
         Problem(places[node], f"{node} has {count}, other nodes have {usual}") for node, count in odd.items()
     ]
-    cluster.refuse(wrong, "every node of a cluster has as many GPUs; leave the others out")
+    cluster.refuse(unequal, "every node of a cluster has as many GPUs; leave the others out")
     cables = [link for link in links if not within_node(link)]
     levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]
     adapters = {name for link in cables for name in link[:2] if device_kind(name) == "nic"}
@@ -199,8 +199,8 @@ class _Cluster:
             inner = levels[-1].domain if levels else inner
             if levels and levels[-1].name == "node":
                 return levels
-        parted = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
-        apart = self.of_nodes(parted, "has GPUs that are not connected inside it")
+        split_nodes = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
+        apart = self.of_nodes(split_nodes, "has GPUs that are not connected inside it")
         self.refuse(apart, "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`")
         return levels
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from cost_models.base import MAX_GPUS, Spec
 from cost_models.documents import Document, printable
@@ -29,9 +29,6 @@ from cost_models.specs.cluster import MAX_POOLS, ClusterSpec, MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import LARGEST, SMALLEST, counted, grouped, parse_count, parse_seconds
-
-if TYPE_CHECKING:
-    from cost_models.hugging_face.config import Dropout
 
 _LONGEST = 60
 """Maximum length of an amount's text, in characters."""
@@ -392,8 +389,8 @@ class LoadedModel:
     spec: TransformerSpec
     assumptions: tuple[str, ...] = ()
     """Assumed facts that the file does not say, and simplifications of its prices, in words."""
-    dropout: Dropout | None = None
-    """Dropout of its config, which is no part of the shape."""
+    dropout: tuple[float, str] | None = None
+    """Dropout probability in its config, which is no part of the shape, and the key that states it."""
 
 
 def resolve_model(text: str | Document) -> LoadedModel:

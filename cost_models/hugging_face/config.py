@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, either
@@ -33,22 +33,15 @@ _DROPOUT_KEYS += ("residual_dropout", "resid_dropout", "dropout")
 OPT."""
 
 
-class Dropout(NamedTuple):
-    """A dropout probability, and the key in the Hugging Face config that states the probability."""
-
-    share: float
-    key: str
-
-
-def dropout_of(config: Config) -> Dropout | None:
-    """Dropout probability of hidden activations in a Hugging Face config; None where no key states one. Raises
-    InputError: it is no probability."""
+def dropout_of(config: Config) -> tuple[float, str] | None:
+    """Dropout probability of hidden activations in a Hugging Face config, and the key that states it; None where no
+    key does. Raises InputError: it is no probability."""
     for key in _DROPOUT_KEYS:
         if (share := config.get(key)) is None:
             continue
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
             raise InputError(f"`{key}: {printable(str(share))}` is no probability")
-        return Dropout(float(share), key)
+        return float(share), key
     return None
 
 

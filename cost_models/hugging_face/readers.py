@@ -33,7 +33,7 @@ _KINDS |= {"sliding_attention": "window", "chunked_attention": "window"}
 """Word of `layer_types` → what a block's queries see."""
 
 
-def keyed(config: Config, **fields: tuple[str, Any]) -> Derived:
+def look_up(config: Config, **fields: tuple[str, Any]) -> Derived:
     """Spec fields that a config states in our terms, each by key and value where the config has no such key."""
     return {name: (key, config.get(key, default)) for name, (key, default) in fields.items()}
 
@@ -247,10 +247,10 @@ def multiplied(config: Config) -> Derived:
     block."""
     logits = config.get("logits_scaling", 1.0)
     inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
-    fields = keyed(config, embedding_scale=("embedding_multiplier", 1.0))
-    fields |= keyed(config, attention_scale=("attention_multiplier", 1.0))
+    fields = look_up(config, embedding_scale=("embedding_multiplier", 1.0))
+    fields |= look_up(config, attention_scale=("attention_multiplier", 1.0))
     fields |= {"logit_scale": ("logits_scaling", inverse)}
-    return fields | keyed(config, residual_scale=("residual_multiplier", 1.0))
+    return fields | look_up(config, residual_scale=("residual_multiplier", 1.0))
 
 
 def turned_windows(config: Config, *, full_every: int = 0, without: bool = True) -> Derived:
@@ -277,10 +277,10 @@ def falcon(config: Config) -> Derived:
     key head, 40B and 180B two norms and some key heads, 11B one norm."""
     newer, heads = config.get("new_decoder_architecture", False), config.get("num_attention_heads")
     if newer:
-        fields = keyed(config, num_kv_heads=("num_kv_heads", heads))
+        fields = look_up(config, num_kv_heads=("num_kv_heads", heads))
     else:
         fields = {"num_kv_heads": ("multi_query", 1 if config.get("multi_query", True) else heads)}
-    fields |= keyed(config, parallel_block=("parallel_attn", True))
+    fields |= look_up(config, parallel_block=("parallel_attn", True))
     if fields["parallel_block"][1] is True:
         norms = config.get("num_ln_in_parallel_attn") or (2 if newer else 1)
         fields["parallel_norms"] = ("num_ln_in_parallel_attn", norms)
@@ -324,9 +324,9 @@ def stacks(config: Config, *, scales: bool = True) -> Derived:
     tied, width = config.get("tie_word_embeddings", True), whole_number(config, "d_model", 0)
     scaled = width**-0.5 if scales and width and config.get("scale_decoder_outputs", tied) else 1.0
     blocks = {"encoder_layers": first, "position_buckets": buckets, "farthest": farthest}
-    both = first + decoder if first else config.get("num_layers")
+    num_layers = first + decoder if first else config.get("num_layers")
     gated = str(config.get("feed_forward_proj", "relu")).startswith("gated")
-    fields: Derived = {"num_layers": ("num_layers", both), "stacks": ("num_decoder_layers", blocks)}
+    fields: Derived = {"num_layers": ("num_layers", num_layers), "stacks": ("num_decoder_layers", blocks)}
     fields["gated_mlp"] = ("feed_forward_proj", gated)
     return fields | {"logit_scale": ("tie_word_embeddings", scaled)}
 
@@ -355,7 +355,7 @@ def routing(config: Config, *, normalized: bool) -> Derived:
     """Derive whether routing weights are normalized and the load-balance coefficient; `normalized` is the default
     of the family."""
     key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
-    return keyed(config, normalized_routing=("norm_topk_prob", normalized), load_balance=(key, 0.001))
+    return look_up(config, normalized_routing=("norm_topk_prob", normalized), load_balance=(key, 0.001))
 
 
 def mixtures(key: str, layers: int, expert_layers: Iterable[int]) -> Derived:
@@ -392,7 +392,7 @@ def after_the_first(config: Config) -> Derived:
     shared = whole_number(config, "n_shared_experts", 0)
     fields = mixtures("first_k_dense_replace", layers, expert_layers)
     fields |= {"shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width)}
-    return fields | keyed(config, routing_scale=("routed_scaling_factor", 1.0))
+    return fields | look_up(config, routing_scale=("routed_scaling_factor", 1.0))
 
 
 def groups(config: Config, *, scored_by: str) -> Derived:
@@ -412,7 +412,7 @@ def deepseek(config: Config) -> Derived:
     keys = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")
     latent: dict[str, Any] = dict(zip(names, map(config.get, keys), strict=True))
     fields: Derived = {"head_dim": ("qk_nope_head_dim", width), "latent_attention": ("kv_lora_rank", latent)}
-    fields |= keyed(config, router_scores=("scoring_func", "sigmoid" if third else "softmax"))
+    fields |= look_up(config, router_scores=("scoring_func", "sigmoid" if third else "softmax"))
     if (kept_tokens := config.get("index_topk")) is not None:
         latent["indexer"] = {"heads": config.get("index_n_heads"), "head_dim": config.get("index_head_dim")}
         fields |= {"attention_window": ("index_topk", kept_tokens), "window_kind": ("index_topk", "picked")}
@@ -441,7 +441,7 @@ def jamba(config: Config) -> Derived:
     if whole_number(config, "num_experts", 16) < 2:
         return fields
     experts = mixtures("expert_layer_period", layers, chosen("expert_layer", 2, 1))
-    fields |= keyed(config, num_experts=("num_experts", 16), experts_per_token=("num_experts_per_tok", 2))
+    fields |= look_up(config, num_experts=("num_experts", 16), experts_per_token=("num_experts_per_tok", 2))
     return fields | experts | routing(config, normalized=False)
 
 
@@ -456,8 +456,8 @@ def llama4(config: Config) -> Derived:
     fields = mixtures("interleave_moe_layer_step", layers, expert_layers)
     fields |= windows(config, key="attention_chunk_size", default=8192, pattern=pattern)
     fields |= rotary(config, base=500_000.0, pattern=turned)
-    fields |= keyed(config, load_balance=("router_aux_loss_coef", 0.001))
-    return fields | keyed(config, shared_expert_ffn_hidden_size=("intermediate_size", None))
+    fields |= look_up(config, load_balance=("router_aux_loss_coef", 0.001))
+    return fields | look_up(config, shared_expert_ffn_hidden_size=("intermediate_size", None))
 
 
 def mellum(config: Config) -> Derived:
@@ -468,7 +468,7 @@ def mellum(config: Config) -> Derived:
 
 
 def shared_granite(config: Config) -> Derived:
-    return keyed(config, shared_expert_ffn_hidden_size=("shared_intermediate_size", 0))
+    return look_up(config, shared_expert_ffn_hidden_size=("shared_intermediate_size", 0))
 
 
 def ernie(config: Config) -> Derived:
@@ -481,9 +481,9 @@ def ernie(config: Config) -> Derived:
     width = whole_number(config, "moe_intermediate_size", 0)
     shared = whole_number(config, "moe_num_shared_experts", 0)
     fields = mixtures("moe_layer_start_index", layers, expert_layers)
-    fields |= keyed(config, load_balance=("router_aux_loss_coef", 0.001))
+    fields |= look_up(config, load_balance=("router_aux_loss_coef", 0.001))
     fields |= {"shared_expert_ffn_hidden_size": ("moe_num_shared_experts", shared * width)}
-    return fields | keyed(config, head_bias=("use_bias", False))
+    return fields | look_up(config, head_bias=("use_bias", False))
 
 
 def hunyuan(config: Config) -> Derived:
@@ -491,7 +491,7 @@ def hunyuan(config: Config) -> Derived:
     block by block."""
     fields: Derived = {"num_experts": ("num_experts", _common_count(config, "num_experts"))}
     fields |= {"experts_per_token": ("moe_topk", _common_count(config, "moe_topk"))}
-    return fields | keyed(config, shared_expert_ffn_hidden_size=("intermediate_size", None))
+    return fields | look_up(config, shared_expert_ffn_hidden_size=("intermediate_size", None))
 
 
 def _common_count(config: Config, key: str) -> Any:
@@ -597,9 +597,9 @@ def nemotron_h(config: Config) -> Derived:
     width = "moe_shared_expert_intermediate_size"
     shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
     fields |= after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
-    fields |= keyed(config, num_experts=("n_routed_experts", None))
-    fields |= keyed(config, experts_per_token=("num_experts_per_tok", None))
-    fields |= keyed(config, moe_ffn_hidden_size=("moe_intermediate_size", None))
+    fields |= look_up(config, num_experts=("n_routed_experts", None))
+    fields |= look_up(config, experts_per_token=("num_experts_per_tok", None))
+    fields |= look_up(config, moe_ffn_hidden_size=("moe_intermediate_size", None))
     fields |= {"moe_layers": (key, experts), "routing_bias": (key, True)}
     return fields | {"shared_expert_ffn_hidden_size": (width, shared)}
 
@@ -637,7 +637,7 @@ def granite_hybrid(config: Config) -> Derived:
     if not experts:
         return fields | {"ffn_hidden_size": (width, shared)}
     fields |= routing(config, normalized=True) | {"num_experts": ("num_local_experts", experts)}
-    fields |= keyed(config, experts_per_token=("num_experts_per_tok", 2))
+    fields |= look_up(config, experts_per_token=("num_experts_per_tok", 2))
     return fields | {"shared_expert_ffn_hidden_size": (width, shared)}
 
 

@@ -288,22 +288,14 @@ def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: floa
     return sums
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A possible improvement of the cluster's operations, such as one more spare node, and the forecast with the
-    improvement."""
-
-    name: str
-    forecast: Forecast
-
-
-def changes_of(current: Forecast, interval: int | None = None) -> tuple[Change, ...]:
-    """Improvements of the cluster's operations that shorten the job by at least a thousandth, best first.
+def changes_of(current: Forecast, interval: int | None = None) -> dict[str, Forecast]:
+    """Improvements of the cluster's operations, such as one more spare node, that shorten the job by at least a
+    thousandth, best first, each with the forecast that it leads to.
 
     Each keeps the interval between checkpoints that the user fixed, and the best one is a change of its own;
     where nobody fixed it each has its own best.
     """
-    now, changes = current.operations, []
+    now, changes = current.operations, dict[str, Forecast]()
     spares, read = now.spares, now.storage_read or now.storage_write
     updates: dict[str, dict[str, object]] = {
         "one more spare node": {} if spares is None else {"spares": spares + 1},
@@ -318,13 +310,13 @@ def changes_of(current: Forecast, interval: int | None = None) -> tuple[Change, 
     for name, update in updates.items():
         with suppress(InfeasibleError):
             if update:
-                changes.append(Change(name, forecast(current.job, now.model_copy(update=update), interval)))
+                changes[name] = forecast(current.job, now.model_copy(update=update), interval)
     if interval is not None:
         best = forecast(current.job, current.operations)
         oftener = "often" if best.interval < interval else "rarely"
-        changes.append(Change(f"saving more {oftener}, every {grouped(best.interval)} steps", best))
-    worth = (change for change in changes if change.forecast.seconds < current.seconds * (1 - _WORTH))
-    return tuple(sorted(worth, key=lambda change: change.forecast.seconds))
+        changes[f"saving more {oftener}, every {grouped(best.interval)} steps"] = best
+    worth = {name: after for name, after in changes.items() if after.seconds < current.seconds * (1 - _WORTH)}
+    return dict(sorted(worth.items(), key=lambda change: change[1].seconds))
 
 
 _WORTH = 1e-3

@@ -92,8 +92,8 @@ def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Break
         weights += elements * (float(seconds["draw"]) if is_own_host(question.cluster) else on_gpu)
     groups = store_seconds(layout.num_gpus, requests(group_sizes(layout)))
     processes = float(seconds["processes"])
-    first = blocks * float(seconds["first_split_block"]) if split else 0.0
-    return Breakdown(processes=processes, groups=groups, weights=weights, first_step=first)
+    first_step = blocks * float(seconds["first_split_block"]) if split else 0.0
+    return Breakdown(processes=processes, groups=groups, weights=weights, first_step=first_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

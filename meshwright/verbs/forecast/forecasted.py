@@ -13,7 +13,7 @@ import numpy as np
 from cost_models.estimate import Breakdown
 from cost_models.expected import ExpectedStep
 from cost_models.question import Question
-from cost_models.reliability.forecast import Change, Forecast, changes_of, draw_ends, draw_ends_of
+from cost_models.reliability.forecast import Forecast, changes_of, draw_ends, draw_ends_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.render.expected import expected_record
@@ -64,7 +64,7 @@ class Forecasted(AnswerBase):
         return early, self.found.seconds, late
 
     @cached_property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> dict[str, Forecast]:
         """What would end the job sooner."""
         return changes_of(self.found, self.every)
 
@@ -122,12 +122,8 @@ class Forecasted(AnswerBase):
             "kilowatt_hours": found.kilowatt_hours,
             "replaces_slow_hosts": found.evicts,
             "changes": [
-                {
-                    "change": one.name,
-                    "seconds": one.forecast.seconds,
-                    "saved_seconds": found.seconds - one.forecast.seconds,
-                }
-                for one in self.changes
+                {"change": name, "seconds": after.seconds, "saved_seconds": found.seconds - after.seconds}
+                for name, after in self.changes.items()
             ],
         }
 
@@ -232,8 +228,8 @@ class Forecasted(AnswerBase):
     @property
     def _sooner(self) -> Table:
         rows = [
-            (one.name, _time(one.forecast.seconds), _time(self.found.seconds - one.forecast.seconds))
-            for one in self.changes
+            (name, _time(after.seconds), _time(self.found.seconds - after.seconds))
+            for name, after in self.changes.items()
         ]
         return table(("change", "ends after", "sooner by"), rows, words=("change",))
 

@@ -82,10 +82,10 @@ def test_no_other_interval_ends_it_sooner() -> None:
 
 def test_what_helps_ends_it_sooner() -> None:
     found = forecast(JOB, BUSY)
-    saved = [found.seconds - one.forecast.seconds for one in changes_of(found)]
+    saved = [found.seconds - after.seconds for after in changes_of(found).values()]
     assert saved == sorted(saved, reverse=True)
     assert min(saved) > 0
-    assert {"one more spare node", "half as many failures"} <= {one.name for one in changes_of(found)}
+    assert {"one more spare node", "half as many failures"} <= set(changes_of(found))
 
 
 @pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
@@ -95,11 +95,11 @@ def test_what_helps_keeps_an_interval_that_somebody_fixed(factor: float) -> None
     every = max(1, round(free.interval * factor))
     found = forecast(JOB, BUSY, every)
     changes = changes_of(found, every)
-    own = [one for one in changes if one.name.startswith("saving more")]
-    assert all(one.forecast.interval == every for one in changes if one not in own)
-    assert [one.forecast.interval for one in own] == [free.interval] * (factor != 1.0)
-    assert all(("often" if factor > 1 else "rarely") in one.name for one in own)
-    assert all(one.forecast.seconds < found.seconds for one in changes)
+    own = {name: after for name, after in changes.items() if name.startswith("saving more")}
+    assert all(after.interval == every for name, after in changes.items() if name not in own)
+    assert [after.interval for after in own.values()] == [free.interval] * (factor != 1.0)
+    assert all(("often" if factor > 1 else "rarely") in name for name in own)
+    assert all(after.seconds < found.seconds for after in changes.values())
 
 
 def test_writing_while_training_waits_less_and_loses_more() -> None:
