@@ -11,9 +11,8 @@ whole rows: that loses less than one row of each table of one class, and the rel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +34,7 @@ from cost_models.units import format_bytes
 from planner.plan import plan_yaml, require_ended, write_plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filling:
+class Filling(NamedTuple):
     """Number of rows of each embedding table in a GPU cache, with bytes and hit rate."""
 
     rows: Array
@@ -52,11 +50,10 @@ class Filling:
     def of(cls, tables: CachedTables, rows: Array, bound: float = 0.0) -> Filling:
         """A cache of `rows` of each table; no rows of as many bytes hit more than `bound`, or than these."""
         hits, size = tables.hits(rows), float(tables.counts @ (rows * tables.row_bytes))
-        return cls(rows=rows, bytes=size, hits=hits, bound=max(bound, hits))
+        return cls(rows, size, hits, max(bound, hits))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FillingOrder:
+class FillingOrder(NamedTuple):
     """Order in which embedding rows enter a growing GPU cache, as S steps of rows."""
 
     tables: CachedTables
@@ -79,28 +76,21 @@ class FillingOrder:
 
     def fill(self, capacity: float) -> Filling:
         """Rows of each table for a cache of this many bytes."""
-        step, part = self._at(capacity)
-        return self._filling(step, np.floor(part * (1 + 1e-12)), float(self.hits(capacity)))
+        return self._filling(capacity, float(self.hits(capacity)))
 
     def smallest(self, share: float) -> Filling:
         """Rows of each table for the smallest cache with this hit rate."""
-        least_bytes = float(self.bytes_for(share))
-        step, part = self._at(least_bytes)
-        return self._filling(step, np.ceil(part * (1 - 1e-12)), share)
+        return self._filling(float(self.bytes_for(share)), share, fills_up=True)
 
-    def _at(self, capacity: float) -> tuple[int, float]:
-        """The first step that does not fit fully, and the number of rows of the step that fit."""
-        step = int(np.searchsorted(self.bytes_up_to, capacity, side="right")) - 1
-        if step >= len(self.step_class):
-            return step, 0.0
-        share = (capacity - self.bytes_up_to[step]) / (self.bytes_up_to[step + 1] - self.bytes_up_to[step])
-        return step, float(share * self.step_rows[step])
-
-    def _filling(self, step: int, part: float, bound: float) -> Filling:
-        tables = self.tables
+    def _filling(self, capacity: float, bound: float, *, fills_up: bool = False) -> Filling:
+        """Rows of the steps that fit fully, and those of the next step that fit, or with `fills_up` one more."""
+        tables, ends = self.tables, self.bytes_up_to
+        step = int(np.searchsorted(ends, capacity, side="right")) - 1
         rows = np.zeros(len(tables.counts))
         np.add.at(rows, self.step_class[:step], self.step_rows[:step])
         if step < len(self.step_class):
+            part = (capacity - ends[step]) / (ends[step + 1] - ends[step]) * self.step_rows[step]
+            part = np.ceil(part * (1 - 1e-12)) if fills_up else np.floor(part * (1 + 1e-12))
             rows[self.step_class[step]] += part
         rows = np.minimum(rows if tables.policy == "hottest" else np.floor(rows * (1 + 1e-12)), tables.rows)
         return Filling.of(tables, rows, bound)
@@ -108,13 +98,11 @@ class FillingOrder:
 
 def filling_order(tables: CachedTables) -> FillingOrder:
     """Sort the rows of all tables by hits per byte, best first."""
-    curves = tables.curves
-    step_class = np.repeat(np.arange(len(curves)), [len(curve.rows) for curve in curves])
-    rows = np.concatenate([curve.rows for curve in curves])
+    curves, counts = tables.curves, [len(curve.rows) for curve in tables.curves]
+    step_class = np.repeat(np.arange(len(curves)), counts)
+    rows, shares = np.concatenate([(curve.rows, curve.shares) for curve in curves], axis=1)
     worth = np.concatenate([np.minimum.accumulate(curve.share_of_row) for curve in curves])
-    worth = worth * (tables.lookups / tables.row_bytes)[step_class]
-    order = np.argsort(-worth, kind="stable")
-    shares = np.concatenate([curve.shares for curve in curves])
+    order = np.argsort(-worth * (tables.lookups / tables.row_bytes)[step_class], kind="stable")
     filled = (rows * (tables.counts * tables.row_bytes)[step_class])[order]
     hits = (shares * tables.weights[step_class])[order]
     return FillingOrder(
@@ -195,27 +183,22 @@ def plan_cache(
     Raises:
         InfeasibleError: it is larger than a GPU has room for, or the tables larger than host memory.
     """
-    order = filling_order(question.tables)
     require_host(question)
-    available = question.most_bytes
-    if hits is not None:
-        filling = order.smallest(hits)
-    else:
-        filling = order.fill(max(0.0, available) if cache_bytes is None else cache_bytes)
-    needs = filling.bytes if hits is not None else (cache_bytes or 0.0)
+    order, available = filling_order(question.tables), question.most_bytes
+    room = max(0.0, available)
+    size = room if cache_bytes is None else cache_bytes
+    filling = order.fill(size) if hits is None else order.smallest(hits)
+    needs = filling.bytes if hits is not None else cache_bytes or 0.0
     if needs > available:
-        fits = order.fill(max(0.0, available)).hits
+        fits = order.fill(room).hits
         raise InfeasibleError(
             f"a cache of {format_bytes(needs)} does not fit `{question.cluster.gpu.name}`, which has "
             f"{format_bytes(max(0.0, available))} beside the dense network and the context",
             hint=f"what fits has {fits:.1%} hits; --hits {np.floor(fits * 1000) / 10:g}%, or tables of fewer bytes",
         )
+    rows, size, share, bound = filling
     return ServingPlan(
-        question=question,
-        cached_rows=tuple(int(rows) for rows in filling.rows),
-        cache_bytes=filling.bytes,
-        hits=filling.hits,
-        bound=filling.bound,
+        question=question, cached_rows=tuple(map(int, rows)), cache_bytes=size, hits=share, bound=bound
     )
 
 
@@ -227,10 +210,8 @@ def scaled(plan: ServingPlan, share: float) -> ServingPlan:
     """
     question = plan.question
     if recorded := [one.name for one in question.model.classes if one.histogram]:
-        raise InputError(
-            f"table `{recorded[0]}` has a recorded histogram, which says nothing of a smaller table",
-            hint="leave out --scale",
-        )
+        words = f"table `{recorded[0]}` has a recorded histogram, which says nothing of a smaller table"
+        raise InputError(words, hint="leave out --scale")
     smaller = {
         kind: tuple(one.model_copy(update={"rows": max(1, round(one.rows * share))}) for one in tables)
         for kind, tables in (("tables", question.model.tables), ("wide", question.model.wide))

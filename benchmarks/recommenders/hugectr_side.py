@@ -151,7 +151,7 @@ def main() -> None:
         by_rows, by_columns = greedy(instance, columns=False), greedy(instance, columns=True)
         greedy_seconds = time.process_time() - start
         start = time.process_time()
-        answer = plan_sharding(priced(instance), objective="torchrec", time_limit=TIME_LIMIT)
+        answer = plan_sharding(priced(instance), objective="torchrec", seconds=TIME_LIMIT)
         apart = all(len(set(one.at)) == len(one.at) for one in answer.sharding.tables)
         append(
             "hugectr.csv",

@@ -60,7 +60,7 @@ def ours(instance: Instance) -> None:
     assert agree(own, priced)
     for objective in reversed(OBJECTIVES):
         watch = Watch()
-        answer = plan_sharding(priced, objective=objective, time_limit=TIME_LIMIT, progress=watch.tell)
+        answer = plan_sharding(priced, objective=objective, seconds=TIME_LIMIT, progress=watch.tell)
         seconds = watch.seconds
         plan = view.ranked(options, answer)
         proof = answer.certificate

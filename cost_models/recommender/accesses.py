@@ -41,7 +41,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Array
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 
 HEAD = 1024
@@ -125,23 +125,15 @@ def zipf_accesses(rows: int, exponent: float) -> Accesses:
     """Zipf distribution of accesses, in which the row of rank r is used in proportion to r^−exponent."""
     if not exponent:
         return Accesses.of_steps([rows], [1.0])
-    head = np.arange(1.0, min(rows, HEAD) + 1)
-    edges = rank_edges(rows)[len(head) :].astype(np.float64)
+    head, edges = np.arange(1.0, min(rows, HEAD) + 1), np.array([float(rows)])
+    if rows > HEAD:  # ranks at which the later steps begin, and the last rank
+        folds = np.log(rows / HEAD)
+        edges = np.rint(HEAD * np.exp(np.linspace(0.0, folds, int(np.ceil(folds * STEPS_PER_E_FOLD)) + 1)))
+        edges[-1] = rows
+        edges = np.unique(edges)
     tail = power_sums(edges[:-1], edges[1:], exponent)
     step_rows = np.append(np.ones_like(head), np.diff(edges))
     return Accesses.of_steps(step_rows, np.append(head**-exponent, tail))
-
-
-def rank_edges(rows: int) -> Ints:
-    """(K + 1,) ranks at which the K steps of a table of `rows` rows begin, and the last rank."""
-    head = np.arange(min(rows, HEAD) + 1)
-    if rows <= HEAD:
-        return head
-    folds = np.log(rows / HEAD)
-    steps = int(np.ceil(folds * STEPS_PER_E_FOLD))
-    tail = np.rint(HEAD * np.exp(np.linspace(0.0, folds, steps + 1))).astype(np.int64)
-    tail[-1] = rows
-    return np.concatenate((head, np.unique(tail)[1:]))
 
 
 def power_sums(lower: Array, up_to: Array, exponent: float) -> Array:

@@ -11,9 +11,8 @@ read and written again for bias and activation, and gradients the same. Weight g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,54 +25,30 @@ _PADDED = 8
 bits."""
 
 
-@dataclass(frozen=True)
-class DenseNetwork:
+Layers = tuple[tuple[int, int], ...]
+"""(inputs, outputs) of each weighted matrix product."""
+
+
+class DenseNetwork(NamedTuple):
     """Dense network of a recommender, as layers (inputs, outputs), with FLOPs, parameters and activations of
     one sample."""
 
     model: RecommenderSpec
-
-    @cached_property
-    def bottom(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of each layer of the bottom MLP."""
-        widths = (self.model.dense_features, *self.model.bottom_mlp)
-        return tuple(pairwise(widths)) if self.model.dense_features else ()
-
-    @cached_property
-    def vectors(self) -> float:
-        """Number F of vectors that the `dot` interaction multiplies pairwise."""
-        deep = sum(one.outputs * one.count for one in self.model.tables)
-        return deep + (1.0 if self.model.bottom_mlp else 0.0)
-
-    @cached_property
-    def joined(self) -> int:
-        """Number of elements of the tables' vectors and the bottom MLP's output, concatenated, for one sample."""
-        deep = sum(one.outputs * one.width * one.count for one in self.model.tables)
-        return int(deep) + (self.model.bottom_mlp or (self.model.dense_features,))[-1]
-
-    @cached_property
-    def cross(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of each weighted matrix product of the `dcn-v2` interaction; empty for other kinds."""
-        at = self.model.interaction
-        if at.kind != "dcn-v2":
-            return ()
-        return ((self.joined, at.rank), (at.rank, self.joined)) * at.layers
-
-    @cached_property
-    def top_input(self) -> int:
-        """Number of inputs of the top MLP."""
-        if self.model.interaction.kind != "dot":
-            return self.joined
-        pairs = self.vectors * (self.vectors - 1) / 2
-        return int(pairs) + (self.model.bottom_mlp or (self.model.dense_features,))[-1]
-
-    @cached_property
-    def top(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of each layer of the top MLP."""
-        return tuple(pairwise((self.top_input, *self.model.top_mlp)))
+    bottom: Layers
+    """Layers of the bottom MLP."""
+    cross: Layers
+    """Products of the `dcn-v2` interaction; empty for other kinds."""
+    top: Layers
+    """Layers of the top MLP."""
+    vectors: float
+    """Number F of vectors that the `dot` interaction multiplies pairwise."""
+    joined: int
+    """Number of elements of the tables' vectors and the bottom MLP's output, concatenated, for one sample."""
+    top_input: int
+    """Number of inputs of the top MLP."""
 
     @property
-    def layers(self) -> tuple[tuple[int, int], ...]:
+    def layers(self) -> Layers:
         """(inputs, outputs) of all weighted matrix products of bottom MLP, interaction and top MLP."""
         return (*self.bottom, *self.cross, *self.top)
 
@@ -118,17 +93,27 @@ class DenseNetwork:
         return forward_elements + max(float(top), 2.0 * self.joined + self.vectors**2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseSeconds:
+def dense_network(model: RecommenderSpec) -> DenseNetwork:
+    """Layers of a recommender's dense network, from the widths of its tables and MLPs."""
+    kind, rank, tables = model.interaction.kind, model.interaction.rank, model.tables
+    dense = (model.bottom_mlp or (model.dense_features,))[-1]
+    vectors = sum(one.outputs * one.count for one in tables) + (1.0 if model.bottom_mlp else 0.0)
+    joined = int(sum(one.outputs * one.width * one.count for one in tables)) + dense
+    cross = ((joined, rank), (rank, joined)) * (model.interaction.layers if kind == "dcn-v2" else 0)
+    top_input = int(vectors * (vectors - 1) / 2) + dense if kind == "dot" else joined
+    bottom = tuple(pairwise((model.dense_features, *model.bottom_mlp))) if model.dense_features else ()
+    top = tuple(pairwise((top_input, *model.top_mlp)))
+    return DenseNetwork(model, bottom, cross, top, vectors, joined, top_input)
+
+
+class DenseSeconds(NamedTuple):
     """Seconds of a step that one GPU spends on the dense network for its samples, by part."""
 
     bottom_forward: float
     bottom_backward: float
-    interaction: float
-    """Seconds of the interaction forward and backward (gradients of its inputs only), with copies of the
-    inputs."""
-    top: float
-    """Seconds of the top network forward and backward (gradients of its inputs only)."""
+    interaction_and_top: float
+    """Seconds of interaction and top network forward and backward (gradients of their inputs only), with copies of
+    the interaction's inputs."""
     weight_gradients: float
     """Seconds of the weight gradients of interaction and top network."""
     update: float
@@ -138,10 +123,10 @@ class DenseSeconds:
 
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
     """Seconds of a step that each GPU spends on the dense network, by part."""
-    network, device = DenseNetwork(question.model), dense_device(question)
+    network, device = dense_network(question.model), dense_device(question)
     samples, facts, dot = question.samples, question.facts, 0.0
 
-    def chain(layers: tuple[tuple[int, int], ...], *, first: bool = False) -> tuple[float, float, float]:
+    def chain(layers: Layers, *, first: bool = False) -> tuple[float, float, float]:
         """Seconds of a chain of layers: forward pass, gradients of inputs, gradients of weights. The chain called
         `first` needs no gradient of its input."""
         forward = backward = weights = 0.0
@@ -162,8 +147,7 @@ def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
     return DenseSeconds(
         bottom_forward=bottom[0],
         bottom_backward=bottom[1] + bottom[2],
-        interaction=copies + dot + cross[0] + cross[1],
-        top=top[0] + top[1],
+        interaction_and_top=copies + dot + cross[0] + cross[1] + (top[0] + top[1]),
         weight_gradients=cross[2] + top[2],
         update=device.profile.kernel_seconds + 2 * states / device.optimizer_rate,
         forward=bottom[0] + cross[0] + top[0] + (copies + dot) / 3,
@@ -183,7 +167,7 @@ def _stream(elements: float, device: Device) -> float:
 def dense_state_bytes(question: RecommenderQuestion) -> float:
     """Bytes of the dense network's weights, gradients and optimizer states, as the stack keeps them."""
     bytes_per_parameter = question.facts.dense_state_bytes + question.training.dense_state_bytes
-    return DenseNetwork(question.model).parameters * bytes_per_parameter
+    return dense_network(question.model).parameters * bytes_per_parameter
 
 
 def dense_device(question: RecommenderQuestion) -> Device:

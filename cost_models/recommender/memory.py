@@ -30,14 +30,12 @@ own, which are few, and left out of rows over all GPUs, where it is that of one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from cost_models.arrays import Array
 from cost_models.memory.device import is_own_host
-from cost_models.recommender.dense import DenseNetwork, dense_state_bytes
+from cost_models.recommender.dense import dense_network, dense_state_bytes
 from cost_models.recommender.options import OptionColumns
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.constants import EagerBuffers
@@ -69,13 +67,28 @@ Filled = tuple[Array, Array, Array]
 """Bytes (O,) that sharding options fill with ids, vectors and rows in update at one moment of a step."""
 
 
-def filled(
-    question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers
-) -> dict[str, tuple[Filled, Filled]]:
+def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[Filled, Filled]]:
     """Moment of a step → bytes of ids, vectors and update, on GPUs that hold (part of) a shard and on every GPU."""
-    gpus, element_bytes, zero = question.cluster.num_gpus, question.training.exchange_bytes, np.zeros(len(x))
+    facts, gpus, element_bytes = question.facts, question.cluster.num_gpus, question.training.exchange_bytes
+    if (buffers := facts.eager_buffers) is None:  # all are held at once
+        vectors, holders = (
+            2 * facts.output_buffers * element_bytes,
+            1.0 if facts.ids_everywhere else x.sharers,
+        )
+        on_holders = (
+            x.ids / holders * ID_BYTES * facts.input_buffers,
+            np.where(x.ids > 0, x.outputs * x.width, 0.0) * vectors,
+            x.distinct / x.sharers * x.width * facts.gradient_row_bytes,
+        )
+        everywhere = (
+            (x.ids + x.hot_ids) / gpus * ID_BYTES * facts.input_buffers,
+            x.outputs * x.whole_width / gpus * vectors,
+            x.hot_distinct * x.whole_width * facts.gradient_row_bytes,
+        )
+        return {"step": (on_holders, everywhere)}
+    zero = np.zeros(len(x))
     has_ids, row_bytes = x.ids > 0, FP32_BYTES * x.width + buffers.touched_row_bytes
-    lengths = question.facts.length_bytes * x.lengths
+    lengths = facts.length_bytes * x.lengths
     received_ids = np.where(has_ids, x.ids / x.sharers * ID_BYTES + lengths, 0.0)
     sample_ids = ((x.ids + x.hot_ids) * ID_BYTES + lengths) / gpus
     hot = (x.hot_rows > 0) & (x.form != "copy")
@@ -122,54 +135,43 @@ def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffe
 
 def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]:
     """Moment → bytes of the dense network's states and of the activations of a GPU's samples."""
-    facts, network = question.facts, DenseNetwork(question.model)
-    assert facts.eager_buffers is not None
-    gpus, samples, element = question.cluster.num_gpus, question.samples, question.training.dense_bytes
+    facts, network, gpus = question.facts, dense_network(question.model), question.cluster.num_gpus
+    samples, element, states = question.samples, question.training.dense_bytes, dense_state_bytes(question)
+    if facts.eager_buffers is None:
+        return {"step": (states, samples * network.activations * element * facts.activation_bytes)}
     inputs = FP32_BYTES * samples * (question.model.dense_features + question.model.top_mlp[-1])
     alive = samples * (network.alive or network.activations * facts.activation_bytes) * element
-    states, weights = dense_state_bytes(question), FP32_BYTES * network.parameters
-    shares = 1.0 / gpus if gpus > 1 else 0.0
-    of = dict.fromkeys(moments_of(question), (states, inputs))
+    weights, share = FP32_BYTES * network.parameters, 1.0 / gpus if gpus > 1 else 0.0
     cast = 0.0 if element == FP32_BYTES else element * network.parameters
-    if FORWARD in of:
-        of[FORWARD] = states - weights, inputs  # no gradients yet
-    of[DENSE] = states - weights, inputs + alive + cast  # gradients of weights come as the rest goes
-    if gpus > 1 and facts.hides_reduction:
-        of[BACKWARD] = of[COPIES] = states + weights, inputs
-        of[UPDATE] = states + weights * shares, inputs
-    of[SUMS] = states + weights * (facts.eager_buffers.summed - 2 + shares), inputs
-    return of
+    beside = weights if gpus > 1 and facts.hides_reduction else 0.0  # the tables' work
+    of = {
+        FORWARD: (states - weights, inputs),  # no gradients yet
+        DENSE: (states - weights, inputs + alive + cast),  # gradients of weights come as the rest goes
+        BACKWARD: (states + beside, inputs),
+        COPIES: (states + beside, inputs),
+        UPDATE: (states + beside * share, inputs),
+        SUMS: (states + weights * (facts.eager_buffers.summed - 2 + share), inputs),
+    }
+    return {moment: of[moment] for moment in moments_of(question)}
 
 
 PARTS = ("weights", "optimizer", "hash tables", "ids", "vectors", "update")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionBytes:
-    """Bytes of O sharding options by P `PARTS`, on devices (M, O, P) at M moments of a step and on hosts (O, P)."""
+def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
+    """Bytes of O sharding options by P `PARTS`, (M + 1, O, P), first of a shard on each GPU that holds (part of) it,
+    then of a table on every GPU: at the M moments of a step, and last in the host memory of a node.
 
-    shard: Array
-    """(M, O, P) bytes on each GPU that holds (part of) a shard."""
-    everywhere: Array
-    """(M, O, P) bytes on every GPU."""
-    shard_host: Array
-    """(O, P) bytes in the host memory of the node that holds a shard; a shard that is spread over all: in
-    every node."""
-    everywhere_host: Array
-
-
-def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes:
-    """Device and host bytes of every sharding option of a table, by part and moment. Options that no GPU of
-    their own holds have all in `everywhere`."""
+    Options that no GPU of their own holds have all in the second array.
+    """
     facts, training = question.facts, question.training
     zero, element_bytes = np.zeros(len(x)), training.table_bytes + facts.table_element_bytes
     entry = np.where(x.hashed, facts.hash_entry_bytes / facts.hash_load, 0.0)
     device_rows = np.where(x.on_host, x.cached_rows, x.cold_rows) / x.sharers
     keys = np.where(facts.keys_on_device, x.cold_rows / x.sharers, device_rows)
     stay = x.cold_rows - (0.0 if facts.cached_rows_on_host else x.cached_rows)
-    slices = np.where(x.form == "column", 1.0, np.maximum(x.shards, 1.0))
-    in_node = np.where(x.shards == 0, stay / question.cluster.nodes, stay / slices)
-    away = np.where(x.on_host, in_node, 0.0)
+    parts = np.where(x.shards == 0, question.cluster.nodes, np.where(x.form == "column", 1, x.shards))
+    away = np.where(x.on_host, stay / parts, 0.0)
 
     def table_parts(rows: Array, width: Array, element: float, entries: Array) -> tuple[Array, ...]:
         return rows * width * element, rows * state_bytes(question, width), entries * entry
@@ -179,49 +181,19 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
     host_keys = np.where(facts.keys_on_device, 0.0, away)
     on_hosts = table_parts(away, x.width, training.table_bytes, host_keys)
 
-    buffers = facts.eager_buffers
-    moments = [_all_at_once(question, x)] if buffers is None else filled(question, x, buffers).values()
-    shard = np.stack([np.stack([*on_holders, *held], axis=1) for held, _ in moments])
-    everywhere = np.stack([np.stack([*copied, *held], axis=1) for _, held in moments])
-    host = np.stack([*on_hosts, zero, zero, zero], axis=1)
-    has_places = (x.shards > 0)[:, None]
-    spread = ((x.shards == 0) & (x.ids > 0))[:, None]
-    return OptionBytes(
-        shard=np.where(has_places, shard, 0.0),
-        everywhere=everywhere + np.where(spread, shard, 0.0),
-        shard_host=np.where(has_places, host, 0.0),
-        everywhere_host=np.where(spread, host, 0.0),
-    )
-
-
-def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Filled, Filled]:
-    """Bytes of ids, vectors and update if all are held at once, on GPUs that hold shards and on every GPU."""
-    facts, gpus = question.facts, question.cluster.num_gpus
-    vectors = 2 * facts.output_buffers * question.training.exchange_bytes
-    holders = 1.0 if facts.ids_everywhere else x.sharers
-    on_holders = (
-        x.ids / holders * ID_BYTES * facts.input_buffers,
-        np.where(x.ids > 0, x.outputs * x.width, 0.0) * vectors,
-        x.distinct / x.sharers * x.width * facts.gradient_row_bytes,
-    )
-    everywhere = (
-        (x.ids + x.hot_ids) / gpus * ID_BYTES * facts.input_buffers,
-        x.outputs * x.whole_width / gpus * vectors,
-        x.hot_distinct * x.whole_width * facts.gradient_row_bytes,
-    )
-    return on_holders, everywhere
+    moments, nothing = filled(question, x).values(), (zero, zero, zero)
+    holders = [*((*on_holders, *held) for held, _ in moments), (*on_hosts, *nothing)]
+    every_gpu = [*((*copied, *held) for _, held in moments), (*nothing, *nothing)]
+    shard, everywhere = (np.stack([np.stack(parts, axis=1) for parts in of]) for of in (holders, every_gpu))
+    has_places, spread = (x.shards > 0)[:, None], ((x.shards == 0) & (x.ids > 0))[:, None]
+    return np.where(has_places, shard, 0.0), everywhere + np.where(spread, shard, 0.0)
 
 
 def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
     """Part → (M,) device memory bytes of every GPU that do not depend on the sharding. A CPU has no context
     and no communicator buffers."""
     facts, is_gpu = question.facts, not is_own_host(question.cluster)
-    if facts.eager_buffers is not None:
-        states, activations = np.array(list(dense_bytes(question).values())).T
-    else:
-        numbers = question.samples * DenseNetwork(question.model).activations
-        states = np.array([dense_state_bytes(question)])
-        activations = np.array([numbers * question.training.dense_bytes * facts.activation_bytes])
+    states, activations = np.array(list(dense_bytes(question).values())).T
     communicates = is_gpu and question.cluster.num_gpus > 1
     return {
         "dense states": states,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ import numpy.typing as npt
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.memory.device import is_own_host
-from cost_models.recommender.accesses import Accesses, accesses_of
+from cost_models.recommender.accesses import accesses_of
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
@@ -40,7 +41,6 @@ class OptionColumns:
     """Counts of ids, rows and vectors for O sharding options of table classes, as columns (O,). Counts are of
     one table and one step of all GPUs."""
 
-    pairs: tuple[Pair, ...]
     form: npt.NDArray[np.str_]
     width: Array
     """Number of elements of an embedding vector as a GPU holds it, D or, in one of k column shards, D/k."""
@@ -84,46 +84,38 @@ class OptionColumns:
     hashed: Bools
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self.form)
 
 
 def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> OptionColumns:
     """Columns of counts for the given (table class, sharding option) pairs."""
-    classes = question.model.classes
-    accesses = {index: accesses_of(classes[index]) for index in {index for index, _ in pairs}}
-    counts_of_key: dict[tuple[object, ...], dict[str, float]] = {}
-    counts = []
-    for class_index, option in pairs:  # how a table is cut does not change which rows are met
-        key = class_index, option.form == "copy", option.hot, option.tier, option.cached
-        if key not in counts_of_key:
-            counts_of_key[key] = _access_counts(classes[class_index], accesses[class_index], option, question)
-        counts.append(counts_of_key[key])
-    tables = [classes[class_index] for class_index, _ in pairs]
-    options = [option for _, option in pairs]
-    form = np.array([option.form for option in options], dtype=np.str_)
-    slices = np.array([option.shards for option in options], dtype=np.int64)
-    whole_width = np.array([table.width for table in tables], dtype=np.float64)
-    cluster = question.cluster
-    of_rows, of_nodes = form == "row", cluster.gpus_per_node * slices
-    conditions = [of_rows & (slices > 1), of_rows, form == "node-row"]
-    sharers = np.select(conditions, [slices, cluster.num_gpus, of_nodes], 1)
-    return OptionColumns(
-        pairs=tuple(pairs),
-        form=form,
-        width=whole_width / np.where(form == "column", slices, 1),
-        whole_width=whole_width,
-        shards=np.where([option.placed for option in options], slices, 0),
-        sharers=sharers.astype(np.float64),
-        on_host=np.array([option.tier == "host" for option in options], dtype=np.bool_),
-        hashed=np.array([table.hashed for table in tables], dtype=np.bool_),
-        **{name: np.array([one[name] for one in counts], dtype=np.float64) for name in counts[0]},
-    )
+    gpus, per_node = question.cluster.num_gpus, question.cluster.gpus_per_node
+    access_counts = cache(partial(_access_counts, question))
+    rows: list[dict[str, object]] = []
+    for index, option in pairs:
+        form, slices, table = option.form, option.shards, question.model.classes[index]
+        # how a table is cut does not change which rows are met
+        uncut = option if form == "copy" else replace(option, form="whole", shards=1)
+        spread = {"row": slices if slices > 1 else gpus, "node-row": per_node * slices}
+        rows.append(
+            {
+                "form": form,
+                "width": table.width / (slices if form == "column" else 1),
+                "whole_width": float(table.width),
+                "shards": slices if option.placed else 0,
+                "sharers": float(spread.get(form, 1)),
+                "on_host": option.tier == "host",
+                "hashed": table.hashed,
+                **access_counts(index, uncut),
+            }
+        )
+    return OptionColumns(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
-def _access_counts(
-    table: TableSpec, accesses: Accesses, option: Option, question: RecommenderQuestion
-) -> dict[str, float]:
+def _access_counts(question: RecommenderQuestion, class_index: int, option: Option) -> dict[str, float]:
     """Counts of ids, vectors and rows of one sharding option, by name, that follow from how often rows are used."""
+    table = question.model.classes[class_index]
+    accesses = accesses_of(table)
     batch, gpus = question.training.global_batch, question.cluster.num_gpus
     ids, outputs = batch * table.pooling, batch * table.outputs
     hot_rows = float(table.rows) if option.form == "copy" else float(round(option.hot * table.rows))
@@ -133,16 +125,12 @@ def _access_counts(
     if table.combiner != "concat":  # samples with at least one id of a kind that has this share of all ids
         bags, hot_bags = (outputs * (1.0 - (1.0 - share) ** max(table.pooling, 1.0)) for share in (cold, hot))
     cached_rows = float(round(option.cached * table.rows))
-    hot_distinct = float(accesses.distinct(ids, hot_rows)) if hot_rows else 0.0
+    cached = accesses.hits(hot_rows + cached_rows) - hot
+    hot_distinct, local_hot_distinct = (float(accesses.distinct(n, hot_rows)) for n in (ids, ids / gpus))
     exchanged = ids * cold
     if question.facts.unique_ids:
-        exchanged = gpus * float(accesses.distinct(ids / gpus) - accesses.distinct(ids / gpus, hot_rows))
-    lengths = batch * (1.0 if table.pooling != 1 or hot_rows else 0.0)
-    if question.facts.sends_all_lengths:
-        lengths = batch * table.outputs
-    hit = 1.0
-    if option.tier == "host" and hot < 1:
-        hit = float((accesses.hits(hot_rows + cached_rows) - hot) / (1.0 - hot))
+        exchanged = gpus * (float(accesses.distinct(ids / gpus)) - local_hot_distinct)
+    varies = table.pooling != 1 or hot_rows > 0
     return {
         "ids": ids * cold,
         "exchanged": exchanged,
@@ -152,12 +140,12 @@ def _access_counts(
         "outputs": outputs,
         "distinct": float(accesses.distinct(ids)) - hot_distinct,
         "hot_distinct": hot_distinct,
-        "local_hot_distinct": float(accesses.distinct(ids / gpus, hot_rows)) if hot_rows else 0.0,
+        "local_hot_distinct": local_hot_distinct,
         "cold_rows": table.rows - hot_rows,
         "hot_rows": hot_rows,
-        "hit": hit,
+        "hit": float(cached / (1.0 - hot)) if option.tier == "host" and hot < 1 else 1.0,
         "cached_rows": cached_rows,
-        "lengths": lengths,
+        "lengths": outputs if question.facts.sends_all_lengths else batch * float(varies),
     }
 
 
@@ -189,9 +177,9 @@ def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> I
     if cluster.nodes > 1 and cluster.gpus_per_node > 1:
         bases.append(Option("node-row"))
     yield from bases
-    cached_shares = tuple(_shares(table, _CACHED))
+    cached_shares = _shares(table, _CACHED)
     numbered = hot and not table.hashed  # keys are not numbered by how often they are used
-    hottest = tuple(_shares(table, _HOT)) if numbered else ()
+    hottest = _shares(table, _HOT) if numbered else []
     if cluster.num_gpus > 1:
         yield Option("copy")
         yield from (replace(base, hot=share) for base in bases for share in hottest)
@@ -200,16 +188,11 @@ def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> I
         yield from (replace(base, tier="host", cached=share) for base in bases for share in cached_shares)
 
 
-def _shares(table: TableSpec, shares: tuple[float, ...]) -> Iterator[float]:
-    """Yield the `shares` of a table's hottest rows that are used often enough for a copy or a cache. Each has
-    at least one row."""
-    if not table.zipf and not table.histogram:
-        return
-    accesses = accesses_of(table)
-    for share in shares:
-        rows = round(share * table.rows)
-        if rows >= 1 and float(accesses.hits(rows)) >= _LEAST_SKEW * share:
-            yield share
+def _shares(table: TableSpec, shares: tuple[float, ...]) -> list[float]:
+    """The `shares` of a table's hottest rows that are used often enough for a copy or a cache. Each has at least one
+    row."""
+    rows, hits = {share: round(share * table.rows) for share in shares}, accesses_of(table).hits
+    return [share for share in shares if rows[share] and hits(rows[share]) >= _LEAST_SKEW * share]
 
 
 class Stages(NamedTuple):
@@ -278,19 +261,9 @@ class PricedOptions:
         return -(-self.gpus // self.gpus_per_node)
 
     @property
-    def on_nodes(self) -> Bools:
-        """Whether the shards of each option lie on nodes instead of GPUs, (O,)."""
-        return np.array([option.form == "node-row" for option in self.options], dtype=np.bool_)
-
-    @property
     def class_of_table(self) -> Ints:
         """Class of each table, (T,)."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
-
-    def gpus_at(self, place: int, *, on_nodes: bool) -> slice:
-        """Slice of the GPUs that hold a shard at `place`, which is a node or a GPU."""
-        size = self.gpus_per_node if on_nodes else 1
-        return slice(place * size, (place + 1) * size)
 
     def rows_of_class(self, class_index: int) -> Ints:
         """Indices of the options of one class of tables."""

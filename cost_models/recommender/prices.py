@@ -40,12 +40,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Ints
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
@@ -56,7 +56,7 @@ from cost_models.communication.topology import Groups, group_of
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Breakdown
 from cost_models.memory.device import is_own_host
-from cost_models.recommender.dense import DenseNetwork, dense_device, dense_seconds
+from cost_models.recommender.dense import dense_device, dense_network, dense_seconds
 from cost_models.recommender.memory import ID_BYTES, PARTS, fixed_bytes, moments_of, option_bytes, state_bytes
 from cost_models.recommender.options import (
     STAGES,
@@ -68,13 +68,12 @@ from cost_models.recommender.options import (
 )
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import FULL
-from cost_models.specs.recommender.constants import TablePoint
-from cost_models.specs.recommender.sharding import Sharding, TablePlacement, require_none
+from cost_models.specs.recommender.constants import HostOperations, StageOperations, TablePoint
+from cost_models.specs.recommender.sharding import Sharding, require_none
 from cost_models.units import FP32_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(NamedTuple):
     """Linear cost of a collective as start-up seconds plus seconds per byte of one rank, fitted near a usual
     message size."""
 
@@ -82,8 +81,7 @@ class Rate:
     each_byte: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(NamedTuple):
     """Linear costs of the collectives between the GPUs of a cluster."""
 
     all_to_all: Rate
@@ -139,34 +137,40 @@ def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links)
 
 
 def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds a step on every GPU to reduce the gradients of copied rows; all tables share one start-up."""
-    element = question.training.exchange_bytes
+    """(O,) seconds a step on every GPU to sum and exchange the gradients of copied rows; all tables share one start-up.
+
+    Summed are before the exchange those of its samples, and where rows that were touched are gathered, after it those
+    of all GPUs once more.
+    """
+    facts, gpus, element = question.facts, question.cluster.num_gpus, question.training.exchange_bytes
     all_rows = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
-    gpus = question.cluster.num_gpus
-    touched = gpus * x.local_hot_distinct * (x.whole_width * element + question.facts.id_bytes)
+    touched = gpus * x.local_hot_distinct * (x.whole_width * element + facts.id_bytes)
     gathered = touched * links.all_gather.each_byte
     of = {"all": all_rows, "touched": gathered, "least": np.minimum(all_rows, gathered)}
-    starts = question.facts.copy_collectives / question.model.num_tables * links.all_gather.start
-    return of[question.facts.copies_reduce] + np.where(x.hot_rows > 0, starts, 0.0)
+    starts = facts.copy_collectives / question.model.num_tables * links.all_gather.start
+    sums = _update(question, x.hot_ids / gpus, x.local_hot_distinct, x.whole_width)
+    if facts.copies_reduce == "touched" and gpus > 1:
+        sums = sums + _update(question, gpus * x.local_hot_distinct, x.hot_distinct, x.whole_width)
+    copies = x.hot_rows > 0
+    return np.asarray(np.where(copies, sums, 0.0) + (of[facts.copies_reduce] + np.where(copies, starts, 0.0)))
 
 
-def vectors_seconds(
-    question: RecommenderQuestion, x: OptionColumns, links: Links, scatter: Rate, node_scatter: Rate
-) -> Array:
-    """(O,) seconds a step in which a GPU that holds (part of) a shard sends embedding vectors or, with the rates of
-    all-gathers, receives their gradients."""
+def vectors_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
+    """(O,) seconds a step in which a GPU that holds (part of) a shard sends embedding vectors, and receives their
+    gradients."""
     element = question.training.exchange_bytes
     exchanged = x.bags * x.width * element * links.all_to_all.each_byte
-    sums = x.outputs * x.whole_width * element
-    rows = sums * scatter.each_byte
+    sums, vectors = x.outputs * x.whole_width * element, np.array(np.inf)
     if question.facts.rows_send == "vectors":
         vectors = x.exchanged / x.sharers * x.whole_width * element * links.all_to_all.each_byte
-        rows = np.minimum(rows, vectors)
     between_nodes = sums / question.cluster.gpus_per_node * links.between_nodes.each_byte
-    in_node = sums * node_scatter.each_byte + between_nodes
-    conditions = [(x.form == "row") & (x.shards == 0), x.form == "node-row", x.form == "copy"]
-    seconds: Array = np.select(conditions, [rows, in_node, np.zeros(len(x))], default=exchanged)
-    return np.where(x.ids > 0, seconds, 0.0)
+    conditions = [x.ids <= 0, (x.form == "row") & (x.shards == 0), x.form == "node-row", x.form == "copy"]
+
+    def seconds(of_sums: Rate, in_node: Rate) -> Array:
+        rows = np.minimum(sums * of_sums.each_byte, vectors)
+        return np.select(conditions, [0.0, rows, sums * in_node.each_byte + between_nodes, 0.0], exchanged)
+
+    return seconds(links.reduce_scatter, links.node_scatter), seconds(links.all_gather, links.node_gather)
 
 
 def lookup_bytes(ids: ArrayLike, row_bytes: ArrayLike, written: ArrayLike) -> Array:
@@ -212,12 +216,13 @@ def _bracket(logs: Array, values: ArrayLike) -> tuple[Ints, Ints, Array]:
 
 def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
     """(O,) lookup seconds a step on a GPU that holds (part of) a shard, and (O,) on every GPU for copied rows."""
-    gpus, all_rows = question.cluster.num_gpus, np.ones(len(x))
-    ids, bags = x.ids / x.sharers, np.where(x.form == "row", x.outputs, x.bags)
-    vectors, distinct = bags * _sent_share(question, x), x.distinct / x.sharers
-    shard = _read_seconds(question, x.width, ids, vectors, distinct, x.hit)
+    gpus, ids = question.cluster.num_gpus, x.ids / x.sharers
+    vectors = np.where(x.form == "row", x.outputs, x.bags)
+    if question.facts.rows_send == "vectors":  # unsummed vectors of the ids that the GPU has
+        vectors = vectors * np.where(x.sharers > 1, np.minimum(1.0, ids / np.maximum(x.outputs, 1.0)), 1.0)
+    shard = _read_seconds(question, x.width, ids, vectors, x.distinct / x.sharers, x.hit)
     hot = x.hot_ids / gpus, x.hot_bags / gpus, x.local_hot_distinct
-    return shard, _read_seconds(question, x.whole_width, *hot, all_rows)
+    return shard, _read_seconds(question, x.whole_width, *hot, np.ones(len(x)))
 
 
 def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
@@ -229,17 +234,6 @@ def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
     changed = rows if question.facts.updates_whole_tables else distinct
     over_link = (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / host_rate(question)
     return shard + over_link, copied
-
-
-def copy_sum_seconds(question: RecommenderQuestion, x: OptionColumns) -> Array:
-    """(O,) seconds a step on every GPU to sum the gradients of copied rows before and after the exchange.
-    Before it those of its samples are summed; and where rows that were touched are gathered, those of all
-    GPUs once more."""
-    gpus = question.cluster.num_gpus
-    seconds = _update(question, x.hot_ids / gpus, x.local_hot_distinct, x.whole_width)
-    if question.facts.copies_reduce == "touched" and gpus > 1:
-        seconds = seconds + _update(question, gpus * x.local_hot_distinct, x.hot_distinct, x.whole_width)
-    return np.where(x.hot_rows > 0, seconds, 0.0)
 
 
 def host_rate(question: RecommenderQuestion) -> float:
@@ -255,10 +249,8 @@ def _read_seconds(
 ) -> Array:
     """(O,) seconds to read a row for each id and the ids, and to write vectors of samples."""
     gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
-    row_bytes, written = (
-        width * question.training.table_bytes,
-        bags * width * question.training.exchange_bytes,
-    )
+    row_bytes = width * question.training.table_bytes
+    written = bags * width * question.training.exchange_bytes
     distinct_met = np.minimum(distinct, ids)
     cached_share = np.minimum(1.0, (gpu.l2_cache or 0.0) / np.maximum(distinct_met * row_bytes, 1.0))
     repeated = cached_share * (ids - distinct_met)
@@ -266,53 +258,38 @@ def _read_seconds(
     read = ids - repeated + repeated / (1.0 if on_cpu else constants.cache_speedup)
     host = ids * row_bytes / host_rate(question)
     over_link = np.where(hit < 1, (1 - hit) * host, 0.0)
+    points, pooling = () if measured is None else measured.lookup, ids / np.maximum(bags, 1e-9)
+    rate = _rate(question, points, constants.lookup_efficiency, row_bytes, pooling)
     if measured is not None:
-        pooling = ids / np.maximum(bags, 1e-9)
-        share = efficiency(measured.lookup, row_bytes, pooling)
-        return lookup_bytes(hit * read, row_bytes, written) / (gpu.memory_bandwidth * share) + over_link
-    rate = gpu.memory_bandwidth * constants.lookup_efficiency * _share(question, row_bytes)
-    device = hit * read * row_bytes / rate
-    return np.asarray(device + over_link + _streamed_seconds(question, ids * ID_BYTES + written))
-
-
-def _sent_share(question: RecommenderQuestion, x: OptionColumns) -> Array:
-    """(O,) share of the samples' vectors that a GPU computes. It is 1, or the GPU's share of ids where
-    unsummed vectors are sent."""
-    if question.facts.rows_send == "sums":
-        return np.ones(len(x))
-    return np.where(x.sharers > 1, np.minimum(1.0, x.ids / x.sharers / np.maximum(x.outputs, 1.0)), 1.0)
+        return lookup_bytes(hit * read, row_bytes, written) / rate + over_link
+    streamed = _streamed_seconds(question, ids * ID_BYTES + written)
+    return np.asarray(hit * read * row_bytes / rate + over_link + streamed)
 
 
 def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
     """(O,) seconds to sort ids and sum the gradients of each row."""
     measured, gradient = question.hardware.tables, width * question.training.exchange_bytes
+    most = question.embedding.update_efficiency
     if measured is not None:
-        rate = question.cluster.gpu.memory_bandwidth * efficiency(measured.sums, width * FP32_BYTES)
+        rate = _rate(question, measured.sums, most, width * FP32_BYTES)
         return sum_bytes(ids, gradient, distinct, width) / rate
     sort = _streamed_seconds(question, ids * question.embedding.sort_bytes)
-    return sort + ids * gradient / (_update_rate(question) * _share(question, gradient))
+    return sort + ids * gradient / _rate(question, (), most, gradient)
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
     """(O,) seconds to read and write the rows of a batch with optimizer states, or all rows in order where
     all change."""
-    state_row_bytes, measured = _kept_bytes(question, width), question.hardware.tables
+    measured, most = question.hardware.tables, question.embedding.update_efficiency
     if question.facts.updates_whole_tables:
-        return rows * 2 * state_row_bytes / _update_rate(question)
-    row_bytes = width * question.training.table_bytes
+        return rows * 2 * _kept_bytes(question, width) / (question.cluster.gpu.memory_bandwidth * most)
     points = () if measured is None else measured.changes.get(question.training.optimizer, ())
-    if points:
-        rate = question.cluster.gpu.memory_bandwidth * efficiency(points, row_bytes)
-        return change_bytes(distinct, state_row_bytes) / rate
-    return distinct * 2 * state_row_bytes / (_update_rate(question) * _share(question, row_bytes))
+    rate = _rate(question, points, most, width * question.training.table_bytes)
+    return change_bytes(distinct, _kept_bytes(question, width)) / rate
 
 
 def _kept_bytes(question: RecommenderQuestion, width: Array) -> Array:
     return width * question.training.table_bytes + state_bytes(question, width)
-
-
-def _update_rate(question: RecommenderQuestion) -> float:
-    return question.cluster.gpu.memory_bandwidth * question.embedding.update_efficiency
 
 
 def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
@@ -320,9 +297,19 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
     return amount / (question.cluster.gpu.memory_bandwidth * question.embedding.lookup_efficiency)
 
 
-def _share(question: RecommenderQuestion, row_bytes: Array) -> Array:
-    """(O,) bandwidth reached by rows of `row_bytes`, relative to the bandwidth of very long rows."""
-    return row_bytes / (row_bytes + question.embedding.half_row_bytes)
+def _rate(
+    question: RecommenderQuestion,
+    points: Sequence[TablePoint],
+    most: float,
+    row_bytes: Array,
+    pooling: ArrayLike = 1.0,
+) -> Array:
+    """(O,) bytes/s of rows of `row_bytes`: as measured at `points`, or without any the share `most` of memory
+    bandwidth that very long rows reach, and less of it for short ones."""
+    bandwidth = question.cluster.gpu.memory_bandwidth
+    if points:
+        return bandwidth * efficiency(points, row_bytes, pooling)
+    return bandwidth * most * (row_bytes / (row_bytes + question.embedding.half_row_bytes))
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
@@ -330,59 +317,39 @@ def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
     What all copies need together is shared out to the tables: the whole of it where all have copied rows.
     """
-    operations = question.facts.operations
-    zero = np.zeros((len(x), len(STAGES)))
-    if operations is None:
-        return zero, zero
-    of = _Counter(question)
-    updated = np.zeros(len(STAGES))
-    updated[STAGES.index(STAGES.update)] = operations.states.get(question.training.optimizer, 0.0)
-    copy, copies = x.form == "copy", x.hot_rows > 0
-    hot = copies & ~copy
-    shard = _select_rows(x.ids > 0, of("shard") + updated)
-    everywhere = (
-        of("table")
-        + _select_rows(~copy, of("placed"))
-        + _select_rows(x.form == "row", of("spread"))
-        + (np.maximum(x.shards, 1) - 1.0)[:, None] * of("further_slice")
-        + _select_rows(copy, of("copied"))
-        + _select_rows(hot, of("hot"))
-        + _select_rows(copies, updated + of("copies") / question.model.num_tables)
+    of, copy, copies = _operations(question), x.form == "copy", x.hot_rows > 0
+    states = question.facts.operations.states if question.facts.operations else {}
+    updated = np.where(np.array(STAGES) == STAGES.update, states.get(question.training.optimizer, 0.0), 0.0)
+    by_cause = (
+        (np.ones(len(x)), of["table"]),
+        (~copy, of["placed"]),
+        (x.form == "row", of["spread"]),
+        (np.maximum(x.shards, 1) - 1.0, of["further_slice"]),
+        (copy, of["copied"]),
+        (copies & ~copy, of["hot"]),
+        (copies, updated + of["copies"] / question.model.num_tables),
+        (np.full(len(x), question.model.interaction.kind == "dot"), of["dot_table"]),
     )
-    if question.model.interaction.kind == "dot":
-        everywhere = everywhere + of("dot_table")
-    return shard * of.seconds, everywhere * of.seconds
+    everywhere = np.sum([np.outer(number, operations) for number, operations in by_cause], axis=0)
+    seconds = question.hardware.kernel_seconds
+    return np.outer(x.ids > 0, of["shard"] + updated) * seconds, everywhere * seconds
 
 
 def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
     """(K,) launch seconds of each stage that do not depend on the sharding."""
-    operations, network = question.facts.operations, DenseNetwork(question.model)
-    if operations is None:
-        return np.zeros(len(STAGES))
-    of = _Counter(question)
-    total = of("step") + of("layer") * (len(network.bottom) + len(network.top))
-    total = total + of("cross") * (len(network.cross) / 2)
-    if question.model.interaction.kind == "dot":
-        total = total + of("dot")
-    return np.asarray(total * of.seconds)
+    of, network = _operations(question), dense_network(question.model)
+    total = of["step"] + of["layer"] * (len(network.bottom) + len(network.top))
+    total = total + of["cross"] * (len(network.cross) / 2)
+    return (total + of["dot"] * (question.model.interaction.kind == "dot")) * question.hardware.kernel_seconds
 
 
-class _Counter:
-    """Counts (K,) of the operations that the host launches in each stage, by name, and the seconds of one launch."""
-
-    def __init__(self, question: RecommenderQuestion) -> None:
-        facts = question.facts
-        self.gpus, self.seconds = question.cluster.num_gpus, question.hardware.kernel_seconds
-        casts = question.training.precision not in FULL
-        self._sets = [one for one in (facts.operations, facts.cast_operations if casts else None) if one]
-
-    def __call__(self, name: str) -> Array:
-        counts = [getattr(one, name).of(self.gpus) for one in self._sets]
-        return np.asarray(np.sum(counts, axis=0), dtype=np.float64)
-
-
-def _select_rows(mask: Bools, values: Array) -> Array:
-    return np.where(mask[:, None], values, 0.0)
+def _operations(question: RecommenderQuestion) -> dict[str, Array]:
+    """Cause (a field of `HostOperations`) → number of operations that the host launches for it in each stage, (K,)."""
+    facts, ranks = question.facts, question.cluster.num_gpus
+    casts = facts.cast_operations if facts.operations and question.training.precision not in FULL else None
+    sets = [dict(operations or HostOperations()) for operations in (facts.operations, casts)]
+    causes = [name for name, each in sets[0].items() if isinstance(each, StageOperations)]
+    return {name: np.sum([one[name].of(ranks) for one in sets], axis=0) for name in causes}
 
 
 def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:
@@ -395,7 +362,7 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
     pairs = tuple(default_options(question) if options is None else options)
     x, links = option_columns(question, pairs), links_of(question)
     shard_seconds, everywhere_seconds = stage_loads(question, x, links)
-    size = option_bytes(question, x)
+    shard, everywhere = (size.sum(axis=2).T for size in option_bytes(question, x))
     cluster = question.cluster
     fixed, hidden = fixed_seconds(question, links)
     return PricedOptions(
@@ -404,10 +371,10 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
         shards=x.shards,
         shard_seconds=shard_seconds,
         everywhere_seconds=everywhere_seconds,
-        shard_bytes=size.shard.sum(axis=2).T,
-        everywhere_bytes=size.everywhere.sum(axis=2).T,
-        shard_host_bytes=size.shard_host.sum(axis=1),
-        everywhere_host_bytes=size.everywhere_host.sum(axis=1),
+        shard_bytes=shard[:, :-1],
+        everywhere_bytes=everywhere[:, :-1],
+        shard_host_bytes=shard[:, -1],
+        everywhere_host_bytes=everywhere[:, -1],
         counts=np.array([one.count for one in question.model.classes], dtype=np.int64),
         fixed=fixed,
         stage_floors=hidden,
@@ -422,13 +389,10 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
 
 def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
     """(O, K) seconds of work by stage, first of a shard on each GPU that holds it, then of a table on every GPU."""
-    zero = np.zeros(len(x))
+    zero, ids = np.zeros(len(x)), index_seconds(question, x, links)
     lookup, lookup_copied = lookup_seconds(question, x)
     update, update_copied = update_seconds(question, x)
-    copies = copy_sum_seconds(question, x) + copy_seconds(question, x, links)
-    ids = index_seconds(question, x, links)
-    forward = vectors_seconds(question, x, links, links.reduce_scatter, links.node_scatter)
-    backward = vectors_seconds(question, x, links, links.all_gather, links.node_gather)
+    copies, (forward, backward) = copy_seconds(question, x, links), vectors_seconds(question, x, links)
     shard_loads = np.stack([ids, lookup, forward, zero, backward, update], axis=1)
     copied = np.stack([zero, lookup_copied, zero, zero, copies, update_copied], axis=1)
     launches, launches_everywhere = launch_seconds(question, x)
@@ -447,13 +411,10 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     start = links.all_to_all.start
     if facts.hierarchical and question.cluster.nodes > 1:
         start = links.node_scatter.start + links.between_nodes.start
-    fixed, hidden = dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0.0)
-    waits_for_ids = facts.exchanges_ids and not facts.hides_ids
-    fixed[STAGES.index_exchange] = facts.index_collectives * start if waits_for_ids else 0.0
-    fixed[STAGES.lookup] = kernel
-    fixed[STAGES.forward_exchange] = fixed[STAGES.backward_exchange] = start
-    fixed[STAGES.update] = kernel + dense.update
-    fixed[STAGES.dense] = dense.interaction + dense.top + host_seconds(question)
+    ids = facts.index_collectives * start if facts.exchanges_ids and not facts.hides_ids else 0.0
+    computed = dense.interaction_and_top + host_seconds(question)
+    fixed = dict(zip(STAGES, (ids, kernel, start, computed, start, kernel + dense.update), strict=True))
+    hidden = dict.fromkeys(STAGES, 0.0)
     hides_reduction = facts.hides_reduction and not is_own_host(question.cluster)
     for hides, behind, otherwise, seconds in (
         (facts.hides_weight_gradients, STAGES.update, STAGES.dense, dense.weight_gradients),
@@ -475,7 +436,7 @@ def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
     """Seconds a step of the all-reduce of the dense network's gradients; 0 for one GPU."""
     if question.cluster.num_gpus == 1:
         return 0.0
-    size = DenseNetwork(question.model).parameters * question.training.dense_bytes
+    size = dense_network(question.model).parameters * question.training.dense_bytes
     return question.facts.reduction_collectives * links.all_reduce.start + size * links.all_reduce.each_byte
 
 
@@ -546,35 +507,41 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     Raises:
         InputError: it names other tables, GPUs or nodes than there are; or the GPU has no rate in that precision.
     """
-    _check(question, sharding)
-    cluster = question.cluster
+    model, cluster, tables = question.model, question.cluster, len(sharding.tables)
+    if tables != model.num_tables:
+        raise InputError(f"the sharding has {tables} tables, `{model.name}` has {model.num_tables}")
+    require_none([*_problems(question, sharding)], "tables cannot be held so")
     gpus, nodes, per_node = cluster.num_gpus, cluster.nodes, cluster.gpus_per_node
-    kinds = list(zip(question.model.class_of_table, (one.option for one in sharding.tables), strict=True))
-    pairs = tuple(dict.fromkeys(kinds))
-    row_of = {pair: index for index, pair in enumerate(pairs)}
-    table_rows = np.array([row_of[kind] for kind in kinds], dtype=np.int64)
-    shard_gpus, held_rows, holders = _shards(sharding, table_rows, per_node)
-    counts = np.bincount(table_rows, minlength=len(pairs)).astype(np.float64)
-    x, links = option_columns(question, pairs), links_of(question)
+    kinds = list(zip(model.class_of_table, (one.option for one in sharding.tables), strict=True))
+    row_of = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
+    table_rows = [row_of[kind] for kind in kinds]
+    counts = np.bincount(table_rows).astype(np.float64)
+    shards = []  # of every shard with a place of its own: GPU, option, number of GPUs that share the shard
+    for placement, row in zip(sharding.tables, table_rows, strict=True):
+        span = per_node if placement.option.form == "node-row" else 1
+        shards += [(gpu, row, span) for at in placement.at for gpu in range(at * span, (at + 1) * span)]
+    shard_gpus, held_rows, holders = np.array(shards, dtype=np.int64).reshape(-1, 3).T
+    x, links = option_columns(question, list(row_of)), links_of(question)
     shard_seconds, everywhere_seconds = stage_loads(question, x, links)
-    size = option_bytes(question, x)
+    shard_bytes, everywhere_bytes = option_bytes(question, x)
 
-    def on_gpus(shard: Array, everywhere: Array, holders: Array | float = 1.0) -> Array:
+    def on_gpus(shard: Array, everywhere: Array, holders: Ints | int = 1) -> Array:
         total: Array = np.tile(counts @ everywhere, (gpus, 1))
         np.add.at(total, shard_gpus, shard[held_rows] / holders)
         return total
 
     loads = on_gpus(shard_seconds, everywhere_seconds)
-    fixed_parts, moments = fixed_bytes(question), moments_of(question)
-    parts = np.stack([on_gpus(*of) for of in zip(size.shard, size.everywhere, strict=True)])  # (M, W, P)
-    filled = parts.sum(axis=2) + np.sum(list(fixed_parts.values()), axis=0)[:, None]
+    besides, moments = fixed_bytes(question), moments_of(question)
+    # (M, W, P)
+    parts = np.stack([on_gpus(*of) for of in zip(shard_bytes[:-1], everywhere_bytes[:-1], strict=True)])
+    filled = parts.sum(axis=2) + np.sum(list(besides.values()), axis=0)[:, None]
     peak = filled.argmax(axis=0)
     device = parts[peak, np.arange(gpus)]
-    rank_host = on_gpus(size.shard_host, size.everywhere_host / per_node, holders[:, None])
+    rank_host = on_gpus(shard_bytes[-1], everywhere_bytes[-1] / per_node, holders[:, None])
     host = rank_host.reshape(nodes, per_node, -1).sum(axis=1)
     fixed, hidden = fixed_seconds(question, links)
     stages = np.maximum(loads.max(axis=0), hidden) + fixed
-    batch, flops = question.training.global_batch, DenseNetwork(question.model).flops
+    batch, flops = question.training.global_batch, dense_network(model).flops
     return RecommenderEstimate(
         stages=Breakdown(zip(STAGES, map(float, stages), strict=True)),
         busiest=tuple(int(gpu) for gpu in loads.argmax(axis=0)),
@@ -584,11 +551,11 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
         device_bytes=filled.max(axis=0),
         fullest_moment=tuple(moments[at] for at in peak.tolist()),
         moments=dict(zip(moments, filled, strict=True)),
-        device_parts={name: device[:, at] for at, name in enumerate(PARTS)}
-        | {name: each[peak] for name, each in fixed_parts.items()},
+        device_parts=dict(zip(PARTS, device.T, strict=True))
+        | {name: of[peak] for name, of in besides.items()},
         host_bytes=host.sum(axis=1),
         rank_host_bytes=rank_host.sum(axis=1),
-        host_parts={name: host[:, at] for at, name in enumerate(PARTS)},
+        host_parts=dict(zip(PARTS, host.T, strict=True)),
         device_memory=cluster.gpu.memory * (1 - (cluster.memory_reserve or 0.0)),
         host_memory=cluster.host_memory or 0.0,
         samples_per_second=batch / float(stages.sum()),
@@ -596,37 +563,18 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     )
 
 
-def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, Ints, Array]:
-    """For every shard with a GPU of its own, the index of the GPU, the index of the table's option, and the
-    number of GPUs that share the shard, (S,) each. A `node-row` shard has one entry for each GPU of the
-    node."""
-    entries = []
-    for placement, row in zip(sharding.tables, table_rows.tolist(), strict=True):
-        size = per_node if placement.option.form == "node-row" else 1
-        entries += [(gpu, row, size) for at in placement.at for gpu in range(at * size, (at + 1) * size)]
-    gpus, rows, holders = np.array(entries, dtype=np.int64).reshape(-1, 3).T
-    return gpus, rows, holders.astype(np.float64)
-
-
-def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
-    model, tables = question.model, len(sharding.tables)
-    if tables != model.num_tables:
-        raise InputError(f"the sharding has {tables} tables, `{model.name}` has {model.num_tables}")
-    problems = []
-    for number, (name, placement) in enumerate(zip(model.table_names, sharding.tables, strict=True)):
-        width = model.classes[model.class_of_table[number]].width
-        complaints = _complaints(question, placement, width)
-        problems += [Problem(f"table:{number} (`{name}`)", complaint) for complaint in complaints]
-    require_none(problems, "tables cannot be held so")
-
-
-def _complaints(question: RecommenderQuestion, placement: TablePlacement, width: int) -> Iterator[str]:
-    """What forbids to hold a table of `width` columns so, in words."""
-    option, cluster = placement.option, question.cluster
-    place, limit = ("node", cluster.nodes) if option.form == "node-row" else ("GPU", cluster.num_gpus)
-    if invalid := [at for at in placement.at if at >= limit]:
-        yield f"lies on {place} {invalid[0]}, and there are {limit}, counted from 0"
-    if option.tier == "host" and not question.facts.host_tables:
-        yield f"lies in host memory, where software stack `{question.stack.name}` keeps no tables"
-    if option.form == "column" and width % option.shards:
-        yield f"has {width} columns, which {option.shards} slices do not divide"
+def _problems(question: RecommenderQuestion, sharding: Sharding) -> Iterator[Problem]:
+    """Yield what forbids to hold each table so, in words."""
+    model, cluster = question.model, question.cluster
+    tables = zip(model.table_names, model.class_of_table, sharding.tables, strict=True)
+    for number, (name, class_index, placement) in enumerate(tables):
+        where, option = f"table:{number} (`{name}`)", placement.option
+        width = model.classes[class_index].width
+        place, limit = ("node", cluster.nodes) if option.form == "node-row" else ("GPU", cluster.num_gpus)
+        if invalid := [at for at in placement.at if at >= limit]:
+            yield Problem(where, f"lies on {place} {invalid[0]}, and there are {limit}, counted from 0")
+        if option.tier == "host" and not question.facts.host_tables:
+            stack = question.stack.name
+            yield Problem(where, f"lies in host memory, where software stack `{stack}` keeps no tables")
+        if option.form == "column" and width % option.shards:
+            yield Problem(where, f"has {width} columns, which {option.shards} slices do not divide")

@@ -78,16 +78,10 @@ def complete_recommender(
         InputError: a cluster of several pools.
     """
     if isinstance(cluster, MixedCluster):
-        raise InputError(
-            f"`{cluster.name}` has several pools of GPUs, over which tables are not sharded",
-            hint="plan for one of them",
-        )
+        words = f"`{cluster.name}` has several pools of GPUs, over which tables are not sharded"
+        raise InputError(words, hint="plan for one of them")
     stack_spec, hardware = resolve_stack(cluster, stack, profile, usual=USUAL_STACK)
+    measured = measured_cluster(hardware, cluster)
     return RecommenderQuestion(
-        model=model,
-        cluster=measured_cluster(hardware, cluster),
-        training=training,
-        stack=stack_spec,
-        hardware=hardware,
-        embedding=embedding_profile_of(cluster.gpu.name),
+        model=model, cluster=measured, training=training, stack=stack_spec, hardware=hardware
     )

@@ -19,16 +19,15 @@ Left out: the dense network, requests that wait for a batch to fill, and rows of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from cost_models.arrays import Array
-from cost_models.base import Overhead, Spec
+from cost_models.base import LargeInt, Overhead, Spec
 from cost_models.recommender.accesses import TAG_BYTES, CachedTables, Policy, cached_tables, rows_brought
-from cost_models.recommender.dense import DenseNetwork
+from cost_models.recommender.dense import dense_network
 from cost_models.recommender.memory import ID_BYTES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoint
@@ -58,9 +57,7 @@ class ServingQuestion(Spec):
     """Type of the tables' vectors in memory."""
     policy: Policy = "hottest"
     """Policy of the cache, which keeps the hottest rows permanently or the most recently used."""
-    batches: Annotated[
-        tuple[Annotated[int, Field(gt=0, le=10**9)], ...], Field(min_length=1, max_length=1000)
-    ]
+    batches: Annotated[tuple[LargeInt, ...], Field(min_length=1, max_length=1000)]
     """Batch sizes to price, in samples."""
     drive_rate: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
     """Read rate of a node's drives, bytes/s, for rows that host memory cannot hold. None: host memory must
@@ -81,11 +78,10 @@ class ServingQuestion(Spec):
         """Bytes of GPU memory left for the cache, beside the reserve and the dense network."""
         memory, share = self.cluster.gpu.memory, self.cluster.memory_reserve
         reserve = WORKSPACE if share is None else share * memory
-        return memory - reserve - DenseNetwork(self.model).parameters * _DENSE_BYTES
+        return memory - reserve - dense_network(self.model).parameters * _DENSE_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class Served(NamedTuple):
     """Seconds in which one GPU serves the embeddings of N batches from C classes of tables, by part."""
 
     batch: Array
@@ -123,22 +119,22 @@ def served(question: ServingQuestion, cached: Array, on_host: Array) -> Served:
     brought = rows_brought(tables, ids, cached)
     cold_rows = tables.distinct_cold_rows(ids, np.maximum(on_host, cached)) * tables.counts
     blocks = (cold_rows * np.maximum(tables.vector_bytes, DRIVE_BLOCK)).sum(-1)
-    drive = np.zeros_like(batch)
+    drive_seconds = np.zeros_like(batch)
     if question.drive_rate:
-        drive = blocks * cluster.gpus_per_node / question.drive_rate + DRIVE_SECONDS
+        read_seconds = blocks * cluster.gpus_per_node / question.drive_rate + DRIVE_SECONDS
+        drive_seconds = np.where(blocks > 0, read_seconds, 0.0)
     launch, cache, host = (_measured if question.measured else _priced)(question, tables, ids, brought)
-    hits = tables.table_hits(cached) if tables.policy == "hottest" else 1.0 - brought / ids
-    return Served(
-        batch=batch,
-        launch_seconds=launch,
-        cache_seconds=cache,
-        host_seconds=host,
-        drive_seconds=np.where(blocks > 0, drive, 0.0),
-        hits=np.broadcast_to(hits, ids.shape),
-        host_rows=brought @ tables.counts,
-        drive_rows=cold_rows.sum(-1),
-        gpus=cluster.num_gpus,
+    id_hits = tables.table_hits(cached) if tables.policy == "hottest" else 1.0 - brought / ids
+    hits, host_rows, drive_rows = (
+        np.broadcast_to(id_hits, ids.shape),
+        brought @ tables.counts,
+        cold_rows.sum(-1),
     )
+    return Served(batch, launch, cache, host, drive_seconds, hits, host_rows, drive_rows, cluster.num_gpus)
+
+
+_Seconds = tuple[Array, Array, Array]
+"""Seconds of launches, of cache reads, and of rows from the host, (N,) each."""
 
 
 def host_rate(cluster: ClusterSpec, constants: EmbeddingProfile) -> float:
@@ -148,9 +144,7 @@ def host_rate(cluster: ClusterSpec, constants: EmbeddingProfile) -> float:
     return float(min(link, memory)) * constants.host_efficiency
 
 
-def _priced(
-    question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array
-) -> tuple[Array, Array, Array]:
+def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
     """(N,) seconds of launches, of cache reads, and of rows from the host, by the embedding constants. A row
     that came from the host is read from the cache like any other."""
     cluster, constants = question.cluster, question.embedding
@@ -165,9 +159,7 @@ def _priced(
     return launch, bytes_moved.sum(-1) / rate + at_once, np.where(over_link > 0, host, 0.0)
 
 
-def _measured(
-    question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array
-) -> tuple[Array, Array, Array]:
+def _measured(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
     """(N,) seconds of launches, of cache reads, and of rows from the host, by measured lookups. A cache of
     rows used last looks up each distinct row of a batch once."""
     looked_up = ids if tables.policy == "hottest" else tables.distinct_cold_rows(ids, np.zeros(ids.shape[1]))

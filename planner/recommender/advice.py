@@ -12,8 +12,9 @@ another, the one that gains most on top of those before it; each must fit and ga
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +39,7 @@ _EVEN = 1e-9
 """Weight of an even load in the choice among places with the same step time."""
 
 
-@dataclass(frozen=True, slots=True)
-class BindingTable:
+class BindingTable(NamedTuple):
     """An embedding table on the busiest GPU of a stage, with the step time without the table and with the best
     alternative."""
 
@@ -55,8 +55,7 @@ class BindingTable:
     """Seconds of the step with the alternative placement; None if none fits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindingStage:
+class BindingStage(NamedTuple):
     """A stage of the step, with the GPU that determines the stage's length and the largest tables there."""
 
     stage: str
@@ -72,35 +71,29 @@ class BindingStage:
 def binding_stages(priced: PricedOptions, sharding: Sharding) -> tuple[BindingStage, ...]:
     """Busiest GPU and largest tables of every stage that tables load, in the order of the step."""
     state, scale = _state(priced, sharding)
-    loads = state.use[:, state.loads] * scale
-    repriced: dict[int, tuple[float, TablePlacement | None, float | None]] = {}
-    stages = []
+    loads, repriced = state.use[:, state.loads] * scale, cache(partial(_repriced, state, scale))
+    stages, tables = [], sharding.tables
     for stage, name in enumerate(STAGES):
-        gpu = int(loads[:, stage].argmax())
+        gpu, floor = int(loads[:, stage].argmax()), float(priced.stage_floors[stage])
         longest = float(loads[gpu, stage])
         if longest <= 0:
             continue
-        bound_by_floor = longest < priced.stage_floors[stage]
-        seconds = {}
-        for table, (row, placed) in enumerate(zip(state.row.tolist(), sharding.tables, strict=True)):
-            place = state.node_of_gpu[gpu] if placed.option.form == "node-row" else gpu
-            shards = placed.at.count(int(place)) * priced.shard_seconds[row, stage]
-            seconds[table] = float(priced.everywhere_seconds[row, stage] + shards)
-        largest = sorted((table for table in seconds if seconds[table] > 0), key=lambda one: -seconds[one])
-        tables = [] if bound_by_floor else largest[:MAX_NAMED_TABLES]
-        for table in tables:
-            if table not in repriced:
-                repriced[table] = _repriced(state, scale, table)
+        node, rows = int(state.node_of_gpu[gpu]), state.row
+        shards = [placed.at.count(node if placed.option.form == "node-row" else gpu) for placed in tables]
+        seconds = priced.everywhere_seconds[rows, stage] + shards * priced.shard_seconds[rows, stage]
+        largest = np.argsort(-seconds, kind="stable")[:MAX_NAMED_TABLES].tolist() if longest >= floor else ()
+        binding = (
+            BindingTable(table, tables[table], float(seconds[table]), *repriced(table))
+            for table in largest
+            if seconds[table] > 0
+        )
         stages.append(
             BindingStage(
                 stage=name,
-                seconds=float(max(longest, priced.stage_floors[stage])),
-                gpu=None if bound_by_floor else gpu,
+                seconds=max(longest, floor),
+                gpu=gpu if longest >= floor else None,
                 mean_seconds=float(loads[:, stage].mean()),
-                tables=tuple(
-                    BindingTable(table, sharding.tables[table], seconds[table], *repriced[table])
-                    for table in tables
-                ),
+                tables=tuple(binding),
             )
         )
     return tuple(stages)
@@ -136,8 +129,7 @@ def _repriced(state: State, scale: float, table: int) -> tuple[float, TablePlace
     return without_seconds, *best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class Alternative(NamedTuple):
     """A sharding in which the user changed the options of some tables, or the rule that refuses the change."""
 
     words: tuple[TableWord, ...]
@@ -182,16 +174,13 @@ def alternative(
     state, _ = _state(priced, sharding)
     for table in changes:
         state.remove(table)
-    free = []
-    for table, (option, at) in changes.items():
+    for table in sorted(changes, key=lambda changed: changes[changed][0].placed and not changes[changed][1]):
+        option, at = changes[table]
         row = row_of[class_of_table[table], option]
         if option.placed and not at:
-            free.append((table, row))
-        else:
-            state.add(table, row, at)
-    for table, row in free:
-        _, (_, places) = state.insertion(table, np.array([row]))
-        state.add(table, row, tuple(sorted(places)))
+            _, (_, places) = state.insertion(table, np.array([row]))
+            at = tuple(sorted(places))
+        state.add(table, row, at)
     left_out = next((str(word.option) for word in words if not restrictions.allows(word.option)), "")
     forbidden = f"the plan forbids `{left_out}`" if left_out else ""
     options = (priced.options[row] for row in state.row.tolist())
@@ -255,8 +244,7 @@ class OtherSharding(NamedTuple):
     proven: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ShardingAdvice:
+class ShardingAdvice(NamedTuple):
     """Advice on a running sharding, with the changes that gain most, the best sharding found, and variants of
     the question."""
 
@@ -266,30 +254,12 @@ class ShardingAdvice:
     changes: tuple[ShardingChange, ...]
     answer: ShardingAnswer
     other_questions: tuple[OtherSharding, ...]
-
-    @property
-    def reached(self) -> RecommenderEstimate:
-        """Prediction for today's sharding after all proposed changes."""
-        return self.changes[-1].with_earlier if self.changes else self.today
-
-    @property
-    def best_sharding(self) -> Sharding:
-        """The sharding found by the search, or today's with all changes if the search found nothing faster."""
-        reached = self.changes[-1].sharding if self.changes else self.sharding
-        faster = estimate(self.question, self.answer.sharding).step_seconds < self.reached.step_seconds
-        return self.answer.sharding if faster or not self.reached.fits else reached
-
-    @property
-    def best(self) -> RecommenderEstimate:
-        """Prediction for the best sharding."""
-        return estimate(self.question, self.best_sharding)
-
-    @property
-    def at_the_end(self) -> bool:
-        """Whether the proposed changes lead to a sharding that fits, with a step at most slightly longer than
-        the best."""
-        reached = self.reached
-        return reached.fits and reached.step_seconds <= self.best.step_seconds * (1 + WORTH)
+    best_sharding: Sharding
+    """The sharding found by the search, or today's with all changes if the search found nothing faster."""
+    best: RecommenderEstimate
+    """Prediction for the best sharding."""
+    at_the_end: bool
+    """Whether the proposed changes lead to a sharding that fits, with a step at most slightly longer than the best."""
 
 
 def advise_sharding(
@@ -308,9 +278,26 @@ def advise_sharding(
     answer = best_sharding(question, budget, restrictions)
     if answer is None:
         raise budget.nothing_found()
-    others = tuple(_other_shardings(question, restrictions, budget))
+    anywhere = replace(restrictions, fixed=tuple(replace(word, at=()) for word in restrictions.fixed))
+    others = []
+    for words, trouble, other_question in _other_questions(question):
+        budget.tell(f"searching with {words}")
+        limits = restrictions if other_question.cluster.num_gpus == question.cluster.num_gpus else anywhere
+        with suppress(InfeasibleError):
+            if other := best_sharding(other_question, budget, limits, OTHER_SECONDS):
+                priced = estimate(other_question, other.sharding)
+                others.append(OtherSharding(words, trouble, priced, proven=other.certificate.gap <= 0))
     changes = tuple(_path(question, today, running, answer.sharding))
-    return ShardingAdvice(question, today, running, changes, answer, others)
+    reached, sharding = (changes[-1].with_earlier, changes[-1].sharding) if changes else (running, today)
+    best = estimate(question, answer.sharding)
+    if best.step_seconds < reached.step_seconds or not reached.fits:
+        sharding = answer.sharding
+    else:
+        best = reached
+    at_the_end = reached.fits and reached.step_seconds <= best.step_seconds * (1 + WORTH)
+    return ShardingAdvice(
+        question, today, running, changes, answer, tuple(others), sharding, best, at_the_end
+    )
 
 
 def _path(
@@ -353,28 +340,11 @@ def _with(sharding: Sharding, placements: Mapping[int, TablePlacement]) -> Shard
     return Sharding(tuple(placements.get(table, placed) for table, placed in enumerate(sharding.tables)))
 
 
-def _other_shardings(
-    question: RecommenderQuestion, restrictions: ShardingRestrictions, budget: Budget
-) -> Iterator[OtherSharding]:
-    """Search each variant of the question in the remaining time, and yield the best sharding of each that
-    fits."""
-    anywhere = replace(restrictions, fixed=tuple(replace(word, at=()) for word in restrictions.fixed))
-    for words, trouble, other_question in _other_questions(question):
-        budget.tell(f"searching with {words}")
-        limits = restrictions if other_question.cluster.num_gpus == question.cluster.num_gpus else anywhere
-        try:
-            answer = best_sharding(other_question, budget, limits, OTHER_SECONDS)
-        except InfeasibleError:
-            continue
-        if answer is not None:
-            priced = estimate(other_question, answer.sharding)
-            yield OtherSharding(words, trouble, priced, proven=answer.certificate.gap <= 0)
-
-
 def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, RecommenderQuestion]]:
     """Yield variants of the question as (change in words, kind of change, question), with other precision,
     GPUs, hosts, links or memory."""
-    training, cluster, gpu = question.training, question.cluster, question.cluster.gpu
+    training, cluster = question.training, question.cluster
+    gpu, links = cluster.gpu, cluster.links
     trained, clustered = (partial(question.updated, part) for part in ("training", "cluster"))
     if training.precision in FULL and "bf16" in gpu.peak:
         yield "--precision bf16", "other numerics", trained(precision="bf16")
@@ -390,13 +360,11 @@ def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, 
     if cluster.host_memory and not is_own_host(cluster):
         yield "twice the host memory", "other hosts", clustered(host_memory=2 * cluster.host_memory)
     if cluster.gpus_per_node > 1:
-        faster = cluster.links.faster(intra_node=2.0)
-        yield "twice the bandwidth of a node", "other links", clustered(links=faster)
+        yield "twice the bandwidth of a node", "other links", clustered(links=links.faster(intra_node=2.0))
     if cluster.nodes > 1:
-        faster = cluster.links.faster(inter_node=2.0)
-        yield "twice the bandwidth of the network", "other links", clustered(links=faster)
-    larger = gpu.model_copy(update={"memory": _MORE_MEMORY * gpu.memory})
+        faster_links = links.faster(inter_node=2.0)
+        yield "twice the bandwidth of the network", "other links", clustered(links=faster_links)
+    larger, faster = {"memory": _MORE_MEMORY * gpu.memory}, {"memory_bandwidth": 2 * gpu.memory_bandwidth}
     words = f"{100 * (_MORE_MEMORY - 1):.0f} % more device memory"
-    yield words, "other GPUs", clustered(gpu=larger)
-    faster_gpu = gpu.model_copy(update={"memory_bandwidth": 2 * gpu.memory_bandwidth})
-    yield "twice the memory bandwidth", "other GPUs", clustered(gpu=faster_gpu)
+    yield words, "other GPUs", clustered(gpu=gpu.model_copy(update=larger))
+    yield "twice the memory bandwidth", "other GPUs", clustered(gpu=gpu.model_copy(update=faster))

@@ -35,7 +35,8 @@ class State:
     def __init__(self, problem: Problem, even: float = EVEN) -> None:
         self.problem, self.even = problem, even
         self.loads, self.memories = problem.loads, problem.memories
-        self.class_of_unit, self.node_of_gpu = problem.class_of_unit, problem.node_of_gpu
+        self.class_of_unit = np.repeat(np.arange(len(problem.members)), problem.counts)
+        self.node_of_gpu, self.gpus = problem.node_of_gpu, problem.priced.gpus
         self.row: Ints = np.full(len(self.class_of_unit), -1, dtype=np.int64)
         self.places: list[Places] = [()] * len(self.row)
         self.rows = [problem.rows_of(class_index) for class_index in range(len(problem.members))]
@@ -61,11 +62,6 @@ class State:
     def score(self) -> float:
         """Objective of the current assignment, plus penalties for overfull memory and uneven load."""
         return float(self._scores(self.use[None])[0])
-
-    @property
-    def stage_seconds(self) -> Array:
-        """Length of each stage in the problem's unit of time, (K,)."""
-        return self.problem.stage_seconds(self.use)
 
     def over(self, use: Array) -> Array:
         """Share by which GPUs or their hosts exceed their memory at the fullest moment, (..., K + M + 1) → (...)."""
@@ -112,11 +108,11 @@ class State:
         before, node = use[active], self.node_of_gpu
         longest = self.problem.stage_seconds(before)
         if on_nodes:
-            first_gpus = np.arange(0, self.problem.gpus, self.problem.priced.gpus_per_node)
+            first_gpus = np.arange(0, self.gpus, self.problem.priced.gpus_per_node)
             before = np.maximum.reduceat(before, first_gpus, axis=1)
         after = before + shard[:, None]
         stages = np.maximum(after[..., self.loads], longest[:, None]).sum(axis=-1)
-        even = np.matmul(before[..., :-1], shard[:, :-1, None])[..., 0] * (2 * self.even / self.problem.gpus)
+        even = np.matmul(before[..., :-1], shard[:, :-1, None])[..., 0] * (2 * self.even / self.gpus)
         cost = stages + OVERFULL * self.over(after) + even
         cost[np.arange(len(active))[:, None], places[active, :nth]] = np.inf  # slices of a table lie apart
         best = np.argmin(cost, axis=1)
@@ -129,29 +125,27 @@ class State:
             use[active, :, -1] += (node == node[best][:, None]) * shard[:, -1:]
 
 
-def greedy(problem: Problem) -> Placement:
-    """Greedy placement, in which each unit, largest first, takes the option row and places that cost least."""
-    state = State(problem)
-    mean = problem.mean[:, :-1].sum(axis=1)
-    least = np.array([mean[rows].min() for rows in state.rows])
-    return _placed(state, least[state.class_of_unit])
+def place_units(problem: Problem, row_of_unit: Ints | None = None) -> Placement:
+    """Place units in given option rows, (U,), largest shards first, each shard where the cost grows least.
 
-
-def place_units(problem: Problem, row_of_unit: Ints) -> Placement:
-    """Place units in given option rows, (U,), largest shards first, each shard where the cost grows least."""
-    shard = problem.rows.shard[:, :-1]
-    sizes = np.where(problem.rows.shards > 0, shard.max(axis=1) + 1e-3 * shard.sum(axis=1), np.inf)
-    return _placed(State(problem), sizes[row_of_unit], row_of_unit)
-
-
-def _placed(state: State, sizes: Array, row_of_unit: Ints | None = None) -> Placement:
-    """Placement of units by size (U,), largest first."""
+    Without given rows the placement is greedy: each unit takes the row and places that cost least, and those with the
+    largest least mean resources come first.
+    """
+    state, rows = State(problem), problem.rows
+    if row_of_unit is None:
+        mean = problem.mean[:, :-1].sum(axis=1)
+        sizes = np.array([mean[own].min() for own in state.rows])[state.class_of_unit]
+    else:
+        shard = rows.shard[:, :-1]
+        sizes = np.where(rows.shards > 0, shard.max(axis=1) + 1e-3 * shard.sum(axis=1), np.inf)[row_of_unit]
     for unit in np.argsort(-sizes, kind="stable").tolist():
-        _, best = state.insertion(unit, None if row_of_unit is None else row_of_unit[unit : unit + 1])
-        state.add(unit, *best)
+        only_rows = None if row_of_unit is None else row_of_unit[unit : unit + 1]
+        state.add(unit, *state.insertion(unit, only_rows)[1])
     return state.placement
 
 
+ROUNDS = 300
+"""Largest number of rounds of local search."""
 BETTER = 1e-9
 """Minimum relative gain of a move."""
 PROGRESS = 0.01
@@ -162,18 +156,17 @@ KICKED = 6
 """Maximum number of units removed at once."""
 
 
-def improve(
-    state: State, *, rounds: int, patience: int, seed: int, target: float, stop: Callable[[], bool]
-) -> Placement:
-    """Improve a placement by local search for at most `rounds` rounds, and return the best found.
+def improve(state: State, *, patience: int, seed: int, target: float, stop: Callable[[], bool]) -> Placement:
+    """Improve a placement by local search for at most `ROUNDS` rounds, and return the best found.
 
     Ends early at `target` (in the problem's unit), or after as many rounds as `patience` without a better one.
     """
     random = np.random.default_rng(seed)
     idle = 0
     best, best_score = state.placement, state.score
-    for nth in range(rounds):
-        at_target = float(state.stage_seconds.sum()) <= target and not state.over(state.use).any()
+    for nth in range(ROUNDS):
+        step = float(state.problem.stage_seconds(state.use).sum())
+        at_target = step <= target and not state.over(state.use).any()
         if at_target or idle > patience or stop():
             break
         if nth:
@@ -194,7 +187,7 @@ def _busiest(state: State) -> list[int]:
     """GPUs that determine the length of a stage, longest stage first; an overfull GPU comes before all of
     these."""
     longest = state.use[:, state.loads].argmax(axis=0)
-    by_length = np.argsort(-state.stage_seconds, kind="stable").tolist()
+    by_length = np.argsort(-state.problem.stage_seconds(state.use), kind="stable").tolist()
     ends = [int(longest[k]) for k in by_length if state.use[longest[k], k] > state.problem.stage_floors[k]]
     filled = state.use[:, state.memories].max(axis=1)
     full = [int(filled.argmax())] if filled.max() > 1 else []
@@ -251,52 +244,45 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
     """Redistribute the shards on this GPU and one partner GPU, of the same node if tables lie in host memory, if that
     lowers the score; returns whether it did."""
     problem = state.problem
-    partners = [other for other in range(problem.gpus) if other != gpu]
-    if problem.has_hosts:
-        partners = [one for one in partners if state.node_of_gpu[one] == state.node_of_gpu[gpu]]
-    units_by_gpu: list[dict[int, list[int]]] = [{} for _ in range(problem.gpus)]
+    partners = [other for other in range(state.gpus) if other != gpu]
+    if problem.rows.shard[:, -1].any():
+        partners = [other for other in partners if state.node_of_gpu[other] == state.node_of_gpu[gpu]]
+    held: list[dict[int, list[int]]] = [{} for _ in range(state.gpus)]
     for unit, (row, places) in enumerate(zip(state.row.tolist(), state.places, strict=True)):
-        if not problem.rows.on_nodes[row]:
-            for place in places:
-                units_by_gpu[place].setdefault(row, []).append(unit)
-    return any(
-        _repack_pair(state, gpu, partner, units_by_gpu, random)
-        for partner in random.permutation(partners)[:PAIRS].tolist()
-    )
+        for place in () if problem.rows.on_nodes[row] else places:
+            held[place].setdefault(row, []).append(unit)
 
-
-def _repack_pair(
-    state: State, gpu: int, partner: int, held: list[dict[int, list[int]]], random: np.random.Generator
-) -> bool:
     def movable(here: int, there: int) -> dict[int, list[int]]:
         """Row → units with a shard here and none there, as slices of a table lie apart."""
         units = held[here].items()
-        return {row: [one for one in at if one not in held[there].get(row, ())] for row, at in units}
+        return {row: [unit for unit in at if unit not in held[there].get(row, ())] for row, at in units}
 
-    own, others = movable(gpu, partner), movable(partner, gpu)
-    numbers = {row: (len(own.get(row, ())), len(others.get(row, ()))) for row in own | others}
-    counts = [(row, *both) for row, both in numbers.items() if any(both)]
-    if not counts:
-        return False
-    rows, own_counts, partner_counts = np.array(counts, dtype=np.int64).T
-    free, gains = _ways(own_counts, partner_counts, random)
-    change = gains.astype(float) @ state.problem.rows.shard[rows[free]]
-    change[:, -1] = 0.0  # both use the same host
-    own_use, partner_use = state.use[gpu] + change, state.use[partner] - change
-    elsewhere = np.delete(state.use[:, state.loads], [gpu, partner], axis=0).max(axis=0, initial=0.0)
-    longest = np.maximum(elsewhere, state.problem.stage_floors)
-    stages = np.maximum(np.maximum(own_use, partner_use)[:, state.loads], longest).sum(axis=1)
-    even = (np.square(own_use) + np.square(partner_use))[:, :-1].sum(axis=1) * (EVEN / state.problem.gpus)
-    scores = stages + OVERFULL * (state.over(own_use) + state.over(partner_use)) + even
-    best = int(np.argmin(scores))
-    if scores[best] >= scores[0] - BETTER * stages[0]:
-        return False
-    for row, number in zip(rows[free].tolist(), gains[best].tolist(), strict=True):
-        source, target, units = (partner, gpu, others) if number > 0 else (gpu, partner, own)
-        for unit in units.get(row, [])[: abs(number)]:
-            _, places = state.remove(unit)
-            state.add(unit, row, tuple(target if place == source else place for place in places))
-    return True
+    for partner in random.permutation(partners)[:PAIRS].tolist():
+        mine, others = movable(gpu, partner), movable(partner, gpu)
+        numbers = {row: (len(mine.get(row, ())), len(others.get(row, ()))) for row in mine | others}
+        counts = [(row, *both) for row, both in numbers.items() if any(both)]
+        if not counts:
+            continue
+        rows, own_counts, partner_counts = np.array(counts, dtype=np.int64).T
+        free, gains = _ways(own_counts, partner_counts, random)
+        change = gains.astype(float) @ problem.rows.shard[rows[free]]
+        change[:, -1] = 0.0  # both use the same host
+        own_use, partner_use = state.use[gpu] + change, state.use[partner] - change
+        elsewhere = np.delete(state.use[:, state.loads], [gpu, partner], axis=0).max(axis=0, initial=0.0)
+        longest = np.maximum(elsewhere, problem.stage_floors)
+        stages = np.maximum(np.maximum(own_use, partner_use)[:, state.loads], longest).sum(axis=1)
+        even = (np.square(own_use) + np.square(partner_use))[:, :-1].sum(axis=1) * (EVEN / state.gpus)
+        scores = stages + OVERFULL * (state.over(own_use) + state.over(partner_use)) + even
+        best = int(np.argmin(scores))
+        if scores[best] >= scores[0] - BETTER * stages[0]:
+            continue
+        for row, number in zip(rows[free].tolist(), gains[best].tolist(), strict=True):
+            source, target, units = (partner, gpu, others) if number > 0 else (gpu, partner, mine)
+            for unit in units.get(row, [])[: abs(number)]:
+                _, places = state.remove(unit)
+                state.add(unit, row, tuple(target if place == source else place for place in places))
+        return True
+    return False
 
 
 def _ways(own_counts: Ints, partner_counts: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:

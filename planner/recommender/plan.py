@@ -17,33 +17,13 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
-from cost_models.units import Bytes
 from planner.plan import AnyPlan, package_version
-from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
+from planner.recommender.restrictions import ShardingLimits
 from planner.recommender.search import ShardingCertificate
 
 _QUESTION = ("model", "cluster", "training", "stack", "hardware", "embedding")
 """Fields that a plan has in common with its question."""
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class ShardingLimits(Spec):
-    """Restrictions of a sharding search, as texts of the command line."""
-
-    fix: tuple[str, ...] = ()
-    """Texts of the flag `--fix`, such as "table:5=row"."""
-    together: tuple[str, ...] = ()
-    """Texts of the flag `--together`, such as "c1,c2"."""
-    forbid: tuple[str, ...] = ()
-    """Texts of the flag `--forbid`, such as "copy"."""
-    allow: tuple[str, ...] = ()
-    """Texts of the flag `--allow`, such as "hot"."""
-    max_memory: Bytes | None = None
-    """Bytes of one GPU that a plan may fill, from the flag `--max-memory`."""
-
-    def read(self, model: RecommenderSpec) -> ShardingRestrictions:
-        """Parse the texts into restrictions of the search; raises InputError where a word cannot be read."""
-        return read_restrictions(model, **dict(self))
 
 
 class ShardingPrediction(Spec):

@@ -71,12 +71,6 @@ class Rows(NamedTuple):
         columns: Sequence[Any] = self[1:]
         return Rows(tuple(self.picks[row] for row in rows.tolist()), *(column[rows] for column in columns))
 
-    @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Rows of several tables, one after another."""
-        picks, *columns = zip(*parts, strict=True)
-        return cls(tuple(chain(*picks)), *map(np.concatenate, columns))
-
     @property
     def undominated(self) -> Rows:
         """Select the option rows that no other row dominates. A row replaces another with as many shards (or
@@ -109,11 +103,6 @@ class Problem:
     """Seconds of the step that do not depend on the tables."""
 
     @property
-    def gpus(self) -> int:
-        """Number of GPUs, G."""
-        return self.priced.gpus
-
-    @property
     def loads(self) -> slice:
         """Columns of the loads of stages."""
         return slice(len(self.stage_floors))
@@ -124,14 +113,9 @@ class Problem:
         return slice(len(self.stage_floors), None)
 
     @property
-    def has_hosts(self) -> bool:
-        """Whether shards may lie in host memory."""
-        return bool(self.rows.shard[:, -1].any())
-
-    @property
     def node_of_gpu(self) -> Ints:
         """Index of each GPU's node, (G,)."""
-        return np.arange(self.gpus) // self.priced.gpus_per_node
+        return np.arange(self.priced.gpus) // self.priced.gpus_per_node
 
     @property
     def counts(self) -> Ints:
@@ -144,27 +128,23 @@ class Problem:
         return [unit for units in self.members for unit in units]
 
     @property
-    def class_of_unit(self) -> Ints:
-        """Class of each unit, (U,)."""
-        return np.repeat(np.arange(len(self.members)), self.counts)
-
-    @property
     def places(self) -> Ints:
         """Number of GPUs, or of nodes for rows over nodes, (R,)."""
-        return np.where(self.rows.on_nodes, self.priced.nodes, self.gpus)
+        return np.where(self.rows.on_nodes, self.priced.nodes, self.priced.gpus)
 
     @property
     def span(self) -> Ints:
         """Least number of GPUs that a shard of each option row loads, (R,); rows over nodes count the last
         node, which may be smaller."""
-        last_node = self.gpus - (self.priced.nodes - 1) * self.priced.gpus_per_node
+        priced = self.priced
+        last_node = priced.gpus - (priced.nodes - 1) * priced.gpus_per_node
         return np.where(self.rows.on_nodes, last_node, 1)
 
     @property
     def mean(self) -> Array:
         """Least resources that a unit in each option row takes of a GPU and its host in the mean, (R, K + M + 1)."""
         rows = self.rows
-        mean = rows.everywhere + rows.shard * (rows.shards * self.span / self.gpus)[:, None]
+        mean = rows.everywhere + rows.shard * (rows.shards * self.span / self.priced.gpus)[:, None]
         mean[:, -1] = rows.everywhere[:, -1] + rows.shard[:, -1] * rows.shards / self.priced.nodes
         return mean
 
@@ -199,13 +179,12 @@ class Problem:
 
     def add_shards(self, use: Array, row: int, places: Sequence[int], times: int = 1) -> None:
         """Add the shards of a unit at `places` to the resources (G, K + M + 1) that are taken."""
-        shard, on_nodes = times * self.rows.shard[row], bool(self.rows.on_nodes[row])
+        shard, per_node = times * self.rows.shard[row], self.priced.gpus_per_node
+        span = per_node if self.rows.on_nodes[row] else 1
         for place in places:
-            gpus = self.priced.gpus_at(place, on_nodes=on_nodes)
-            use[gpus, :-1] += shard[:-1]
-            if shard[-1]:
-                node = gpus.start // self.priced.gpus_per_node
-                use[self.priced.gpus_at(node, on_nodes=True), -1] += shard[-1]
+            first, node = place * span, place * span // per_node * per_node
+            use[first : first + span, :-1] += shard[:-1]
+            use[node : node + per_node, -1] += shard[-1]
 
     def use(self, placement: Placement) -> Array:
         """Resources (G, K + M + 1) that a placement of all units takes of each GPU and its host."""
@@ -285,7 +264,8 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
 def no_room_error(problem: Problem) -> DoesNotFitError:
     """The error for tables that fit one by one but not together, with the least memory that they need of all GPUs
     (where these have enough, of GPUs and hosts) and how many GPUs would do."""
-    priced, gpus, nodes = problem.priced, problem.gpus, problem.priced.nodes
+    priced = problem.priced
+    gpus, nodes = priced.gpus, priced.nodes
     shares = problem.mean[:, problem.memories] * np.append(np.full(len(priced.fixed_bytes), gpus), nodes)
     filled = problem.base[:, problem.memories][:, :-1].sum(axis=0)
     device_shares = filled + problem.least_total(shares[:, :-1])
@@ -348,14 +328,12 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
     built += [([group], _group_rows(problem, group, is_whole)) for group in restrictions.together]
     members, of_class = tuple(tuple(units) for units, _ in built), enumerate(part for _, part in built)
     parts = [part._replace(unit_class=np.full(len(part.picks), index)) for index, part in of_class]
-    none = rows.select(np.zeros(0, dtype=np.int64))
-    return replace(problem, members=members, rows=Rows.joined([none, *parts]))
+    picks, *columns = zip(rows.select(np.zeros(0, dtype=np.int64)), *parts, strict=True)
+    return replace(problem, members=members, rows=Rows(tuple(chain(*picks)), *map(np.concatenate, columns)))
 
 
 def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
     """Copy of the prices with the memory limit of the restrictions."""
-    if restrictions.max_memory is None:
-        return priced
     return replace(priced, device_memory=min(restrictions.max_memory, priced.device_memory))
 
 
@@ -373,17 +351,12 @@ def every_option(priced: PricedOptions, objective: Objective) -> Problem:
     base = np.zeros((priced.gpus, shard.shape[1]))
     base[:, -len(priced.fixed_bytes) - 1 : -1] = _share(priced.fixed_bytes, priced.device_memory)
     tables = np.split(np.arange(priced.counts.sum()), np.cumsum(priced.counts)[:-1])
+    picks = tuple((row,) for row in range(len(priced.options)))
+    on_nodes = np.array([option.form == "node-row" for option in priced.options])
     return Problem(
         priced=priced,
         members=tuple(tuple((table,) for table in own.tolist()) for own in tables),
-        rows=Rows(
-            picks=tuple((row,) for row in range(len(priced.options))),
-            unit_class=priced.table_class,
-            shards=priced.shards,
-            on_nodes=priced.on_nodes,
-            shard=shard,
-            everywhere=everywhere,
-        ),
+        rows=Rows(picks, priced.table_class, priced.shards, on_nodes, shard, everywhere),
         base=base,
         preplaced={},
         stage_floors=priced.stage_floors if by_stage else np.zeros(1),
@@ -399,12 +372,11 @@ def _share(filled: Array, limit: float) -> Array:
 def _fitting(problem: Problem, rows: Rows) -> Rows:
     """Option rows that fit in memory beside what is placed already, with as many places as shards."""
     filled = problem.base[:, problem.memories].min(axis=0)
-    shards = np.repeat(np.minimum(rows.shards, 1)[:, None], len(filled), axis=1)
-    # of the node that has most of them, spread evenly
-    shards[:, -1] = -(-rows.shards // problem.priced.nodes)
+    on_node = -(-rows.shards // problem.priced.nodes)  # of the node that has most of them, spread evenly
+    shards = np.stack([*[np.minimum(rows.shards, 1)] * (len(filled) - 1), on_node], axis=1)
     on_shards = np.where(shards > 0, shards * rows.shard[:, problem.memories], 0.0)
     fits = (filled + rows.everywhere[:, problem.memories] + on_shards <= FULL).all(axis=1)
-    places = np.where(rows.on_nodes, problem.priced.nodes, problem.gpus)
+    places = np.where(rows.on_nodes, problem.priced.nodes, problem.priced.gpus)
     return rows.select(np.flatnonzero(fits & (rows.shards <= places)))
 
 
@@ -436,15 +408,12 @@ def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[in
 def _group_rows(problem: Problem, group: Unit, is_whole: Bools) -> Rows:
     """Option rows for tables that must lie whole on one GPU, which combine one option of each table."""
     priced, class_of_table = problem.priced, problem.priced.class_of_table
-    joined: Rows | None = None
-    for table in group:
-        table_rows = priced.rows_of_class(class_of_table[table])
-        own = problem.rows.select(table_rows[is_whole[table_rows]]).undominated
-        if not len(own.picks):
-            raise no_option_left_error(priced, group[0])
-        if joined is None:
-            joined = own
-            continue
+    of_table = [priced.rows_of_class(class_of_table[table]) for table in group]
+    parts = [problem.rows.select(rows[is_whole[rows]]).undominated for rows in of_table]
+    if not all(part.picks for part in parts):
+        raise no_option_left_error(priced, group[0])
+    joined, *others = parts
+    for own in others:
         pairs = list(product(range(len(joined.picks)), range(len(own.picks))))
         if len(pairs) > MOST_ROWS:
             options = [{priced.options[pick] for pick in picks} for picks in joined.picks]
@@ -457,5 +426,4 @@ def _group_rows(problem: Problem, group: Unit, is_whole: Bools) -> Rows:
         joined = _fitting(problem, pair_rows).undominated
         if not len(joined.picks):
             raise InputError(f"{', '.join(map(priced.name_of, group))} do not fit on one GPU together")
-    assert joined is not None
     return joined

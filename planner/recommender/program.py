@@ -32,12 +32,8 @@ DUAL_FEASIBLE = (1, 2, 3, 4)
 
 
 def weighted(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExpression:
-    """Linear expression Σ coefficient · variable."""
-    coefficients: dict[pulp.LpVariable, float] = {}
-    for variable, value in terms:
-        if value:
-            coefficients[variable] = coefficients.get(variable, 0.0) + value
-    return pulp.LpAffineExpression(coefficients)
+    """Linear expression Σ coefficient · variable, over different variables."""
+    return pulp.LpAffineExpression({variable: value for variable, value in terms if value})
 
 
 class OptionsProgram:
@@ -108,24 +104,22 @@ class OptionsProgram:
                 share = np.floor((k + 1) * size - 1e-6).clip(min=0) / k
                 if share.any():
                     total = self.sum(share * self.rows.shards * self.of.span)
-                    self.problem += total <= self.of.gpus, f"large_{m}_{k}"
+                    self.problem += total <= self.of.priced.gpus, f"large_{m}_{k}"
 
     def stage_is_no_shorter_than_a_shard(self) -> None:
         """Constrain stages to last at least as long as the large shards on some one GPU, which holds no
         fewer than the mean of an option's shards. One table holds one of its rows, so these share a constraint."""
         of, shards, places = self.of, self.rows.shards, self.of.places
         large = (shards > 0)[:, None] & (self.shard > SMALL * of.least_stages)
-        base_load = self.base.min(axis=0)
+        base_load, least = self.base.min(axis=0), (-(-shards // places)).tolist()
         for class_index, count in enumerate(self.counts.tolist()):
             rows = of.rows_of(class_index)
             rows = rows[large[rows].any(axis=1)]
-            most: list[tuple[int, pulp.LpVariable, int]] = [
-                (row, self.x[row], -(-int(shards[row]) // int(places[row])))
-                if count == 1
-                else (row, self._most_on_a_gpu(row, count), 1)
-                for row in rows.tolist()
-            ]
-            for number, group in enumerate([most] if count == 1 and most else [[one] for one in most]):
+            if count == 1:
+                groups = [[(row, self.x[row], least[row]) for row in rows.tolist()]]
+            else:
+                groups = [[(row, self._most_on_a_gpu(row, count), 1)] for row in rows.tolist()]
+            for number, group in enumerate(groups):
                 for k in np.flatnonzero(large[[row for row, _, _ in group]].any(axis=0)).tolist():
                     terms = ((most_x, times * float(self.shard[row, k])) for row, most_x, times in group)
                     excess = weighted(terms) + self.E[k] - self.T[k]
@@ -158,10 +152,12 @@ class PlacesProgram(OptionsProgram):
         self.every_shard_has_a_place()
         self.every_gpu_holds_its_shards()
         self.every_host_within_its_memory()
-        if ordered and not self._gpus_differ:
-            self.alike_gpus_in_order_of_load()
-        elif not self._gpus_differ:
-            self.heaviest_lies_first()
+        nodes_matter = problem.priced.nodes > 1 and (self.rows.on_nodes.any() or self.rows.shard[:, -1].any())
+        if not nodes_matter and not np.ptp(problem.base, axis=0).any():  # nothing tells GPUs apart
+            if ordered:
+                self.alike_gpus_in_order_of_load()
+            else:
+                self.heaviest_lies_first()
 
     def every_shard_has_a_place(self) -> None:
         """Constrain places of each option row, Σ_p y[r, p] = shards · x[r], and slices of a table to different places,
@@ -188,7 +184,7 @@ class PlacesProgram(OptionsProgram):
     def every_host_within_its_memory(self) -> None:
         """Constrain host memory, base[n] + Σ_r everywhere[r] x[r] + Σ_r host[r] y[r, p] ≤ 1, over the places p
         of each node n."""
-        if not (self.of.has_hosts or self.rows.everywhere[:, -1].any()):
+        if not (self.rows.shard[:, -1].any() or self.rows.everywhere[:, -1].any()):
             return
         everywhere, node_of_gpu = self.sum(self.rows.everywhere[:, -1]), self.of.node_of_gpu
         for node in range(self.of.priced.nodes):
@@ -201,18 +197,11 @@ class PlacesProgram(OptionsProgram):
             base = float(self.of.base[gpus[0], -1])
             self.problem += weighted(terms) + everywhere <= 1 - base, f"host_{node}"
 
-    @property
-    def _gpus_differ(self) -> bool:
-        """Whether the cost of a placement depends on which GPUs share a node, or GPUs hold something already."""
-        of = self.of
-        nodes_matter = of.priced.nodes > 1 and (bool(self.rows.on_nodes.any()) or of.has_hosts)
-        return nodes_matter or bool(np.ptp(of.base, axis=0).any())
-
     def alike_gpus_in_order_of_load(self) -> None:
         """Break symmetry by sorting GPUs that nothing tells apart, the most loaded first."""
         work = self.shard.sum(axis=1)
         rows = [row for row in self.y if not self.rows.on_nodes[row]]
-        for first, second in pairwise(range(self.of.gpus)):
+        for first, second in pairwise(range(self.of.priced.gpus)):
             both = ((first, 1), (second, -1))
             terms = [(self.y[row][gpu], sign * float(work[row])) for row in rows for gpu, sign in both]
             self.problem += weighted(terms) >= 0, f"order_{first}"

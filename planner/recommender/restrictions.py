@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cost_models.base import Spec
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.recommender.options import PricedOptions, default_options
 from cost_models.recommender.prices import priced_options
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import FORMS, Option, Sharding, TableWord, parse_words
+from cost_models.units import Bytes
 
 FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
 """Words for options that a user can forbid: forms, copies of hot rows, tables in host memory, and those there
@@ -32,8 +35,8 @@ class ShardingRestrictions:
     """Forbidden kinds of options, words of `FORBIDDEN_WORDS`."""
     allowed: frozenset[str] = frozenset()
     """Kinds of options allowed though the stack does not run them, words of `ALLOWED_WORDS`."""
-    max_memory: float | None = None
-    """Bytes of a device that may be filled; None: all that the question leaves."""
+    max_memory: float = math.inf
+    """Bytes of a device that may be filled; by default all that the question leaves."""
 
     def allows(self, option: Option) -> bool:
         """Whether no forbidden word ("copy", "host", ...) applies to a sharding option."""
@@ -41,27 +44,36 @@ class ShardingRestrictions:
         return not any(words.get(word) for word in self.forbidden)
 
 
-def read_restrictions(
-    model: RecommenderSpec,
-    *,
-    fix: Iterable[str] = (),
-    together: Iterable[str] = (),
-    forbid: Iterable[str] = (),
-    allow: Iterable[str] = (),
-    max_memory: float | None = None,
-) -> ShardingRestrictions:
-    """Parse the user's restrictions, such as `table:5=row`, `user_id,item_id` (or numbers of tables), `copy`.
+UNRESTRICTED = ShardingRestrictions()
 
-    Raises:
-        InputError: a word that is none, or a table that is not there.
-    """
-    return ShardingRestrictions(
-        fixed=parse_words(" ".join(fix), model.num_tables),
-        forbidden=_words(forbid, FORBIDDEN_WORDS),
-        allowed=_words(allow, ALLOWED_WORDS),
-        together=tuple(_group(model, text) for text in together),
-        max_memory=max_memory,
-    )
+
+class ShardingLimits(Spec):
+    """Restrictions of a sharding search, as texts of the command line."""
+
+    fix: tuple[str, ...] = ()
+    """Texts of the flag `--fix`, such as "table:5=row"."""
+    together: tuple[str, ...] = ()
+    """Texts of the flag `--together`, such as "c1,c2" or numbers of tables."""
+    forbid: tuple[str, ...] = ()
+    """Texts of the flag `--forbid`, such as "copy"."""
+    allow: tuple[str, ...] = ()
+    """Texts of the flag `--allow`, such as "hot"."""
+    max_memory: Bytes | None = None
+    """Bytes of one GPU that a plan may fill, from the flag `--max-memory`."""
+
+    def read(self, model: RecommenderSpec) -> ShardingRestrictions:
+        """Parse the texts into restrictions of the search.
+
+        Raises:
+            InputError: a word that is none, or a table that is not there.
+        """
+        return ShardingRestrictions(
+            fixed=parse_words(" ".join(self.fix), model.num_tables),
+            forbidden=_words(self.forbid, FORBIDDEN_WORDS),
+            allowed=_words(self.allow, ALLOWED_WORDS),
+            together=tuple(_group(model, text) for text in self.together),
+            max_memory=math.inf if self.max_memory is None else self.max_memory,
+        )
 
 
 def _words(texts: Iterable[str], vocabulary: tuple[str, ...]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -32,15 +32,16 @@ from cost_models.units import counted
 from planner.exact.solvers import (
     Solved,
     SolverName,
+    Watch,
     available_solver,
     bounds_with_variable,
     interruptible,
     solve,
 )
-from planner.recommender.local_search import State, greedy, improve, place_units
+from planner.recommender.local_search import State, improve, place_units
 from planner.recommender.problem import Objective, Placement, Problem, no_room_error, pose
 from planner.recommender.program import OptionsProgram, PlacesProgram
-from planner.recommender.restrictions import ShardingRestrictions, covered_options
+from planner.recommender.restrictions import UNRESTRICTED, ShardingRestrictions, covered_options
 from planner.search.search import Budget, Row, scaling_rows
 from planner.space.sizes import on_whole_nodes, require_possible, resized
 
@@ -72,8 +73,6 @@ PROVEN = 1e-9
 OPTIONS_GAP = 1e-4
 """Relative gap at which the program over options ends and local search is done."""
 OPTIONS_SECONDS = 5.0
-ROUNDS = 300
-"""Largest number of rounds of local search."""
 PATIENCE = 12
 """Rounds without improvement that end local search; with few distinct tables, three times as many or one per unit."""
 LOCAL_SECONDS = 3.0
@@ -95,7 +94,7 @@ class Search:
 
     problem: Problem
     solver: SolverName
-    interrupt: Event
+    interrupt: Event = field(default_factory=Event)
     time_limit: float = math.inf
     """Limit in seconds; a search within `ENOUGH` of the optimum ends after `ENOUGH_SHARE` of it, or
     `ENOUGH_SECONDS`, and one within `SMALL_GAP` after `PROOF_SECONDS`."""
@@ -169,7 +168,7 @@ class Search:
 
     def begin(self) -> Placement:
         """Compute the greedy placement and offer it as first incumbent."""
-        first = greedy(self.unit)
+        first = place_units(self.unit)
         self.offer(first)
         self.greedy_value = self.value
         return first
@@ -182,19 +181,23 @@ class Search:
         """Seconds of a step whose stages, or their bound, sum to `lengths` in the problem's unit."""
         return lengths * self.scale + self.problem.fixed
 
-    def solve(self, program: OptionsProgram, *, seconds: float = math.inf, gap: float = 0.0) -> Solved:
-        """Solve a program whose optimum bounds all shardings, and raise the lower bound. Where it is infeasible, the
-        incumbent is the optimum.
+    def solve(
+        self, program: OptionsProgram, seconds: float = math.inf, gap: float = 0.0, watch: Watch | None = None
+    ) -> Solved:
+        """Solve a program in the time that is left, for at most `seconds`."""
+        limit, stop = min(seconds, self.seconds_left), self.interrupt
+        return solve(program.problem, self.solver, seconds=limit, gap=gap, interrupt=stop, watch=watch)
+
+    def prove_by(self, solved: Solved) -> None:
+        """Raise the lower bound by a program whose optimum bounds all shardings. Where it is infeasible, the incumbent
+        is the optimum.
 
         Raises:
             DoesNotFitError: it is infeasible, without an incumbent.
         """
-        limit = min(seconds, self.seconds_left)
-        solved = solve(program.problem, self.solver, seconds=limit, gap=gap, interrupt=self.interrupt)
         if solved.verdict == "infeasible" and self.best is None:
             raise no_room_error(self.problem)
         self.prove(self.seconds(solved.bound * (1 - ROUNDED)))
-        return solved
 
 
 def run(search: Search) -> None:
@@ -216,6 +219,7 @@ def run(search: Search) -> None:
     search.report("bounding")
     relaxed = OptionsProgram(unit, integer=False)
     solved = search.solve(relaxed)
+    search.prove_by(solved)
     if solved.verdict == "optimal":
         reduced_costs = np.array([max(one.dj or 0.0, 0.0) for one in relaxed.x])
         search.row_bounds = search.seconds(solved.bound * (1 - ROUNDED) + reduced_costs)
@@ -227,12 +231,12 @@ def run(search: Search) -> None:
         options = OptionsProgram(unit.with_rows(open_rows))
         seconds = min(OPTIONS_SECONDS, search.seconds_left / 3)
         solved = search.solve(options, seconds=seconds, gap=OPTIONS_GAP / 10)
+        search.prove_by(solved)
         search.report("placing")
         if solved.has_solution:
             starts.insert(0, place_units(unit, np.repeat(open_rows, options.row_counts())))
-    until = time.monotonic() + search.seconds_left
-    if search.has_few_classes:
-        until = time.monotonic() + min(search.seconds_left / 6, LOCAL_SECONDS)
+    seconds = search.seconds_left
+    until = time.monotonic() + (min(seconds / 6, LOCAL_SECONDS) if search.has_few_classes else seconds)
     for start in starts[:1] if search.offer(starts[0]) else starts:
         if search.gap > OPTIONS_GAP and time.monotonic() < until:
             _improve(search, start, 0, until)
@@ -243,9 +247,8 @@ def run(search: Search) -> None:
             raise KeyboardInterrupt
         if search.stopped():
             raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
-        raise RunError(
-            "no sharding that fits was found, nor shown that there is none", hint="more memory gives it room"
-        )
+        hint = "more memory gives it room"
+        raise RunError("no sharding that fits was found, nor shown that there is none", hint=hint)
 
 
 def _improve(search: Search, start: Placement, seed: int, until: float) -> None:
@@ -255,7 +258,6 @@ def _improve(search: Search, start: Placement, seed: int, until: float) -> None:
     state.keep_to(search.open_rows)
     placement = improve(
         state,
-        rounds=ROUNDS,
         patience=min(3 * PATIENCE, len(start.row)) if search.has_few_classes else PATIENCE,
         seed=seed,
         target=(search.bound - search.problem.fixed) / search.scale * (1 + OPTIONS_GAP),
@@ -294,14 +296,14 @@ def probed(search: Search, case: Case, *, has_places: bool) -> Case | None:
         program = OptionsProgram(problem, integer=False)
         if has_places:
             program = PlacesProgram(problem, integer=False, limit=search.value / search.scale)
-        seconds, stop = search.seconds_left, search.interrupt
-        solved = solve(program.problem, search.solver, seconds=seconds, interrupt=stop)
+        solved = search.solve(program)
         if solved.verdict == "infeasible":
             return None
         if solved.verdict != "optimal":
             return replace(case, row_bounds=np.full(len(case.rows), case.bound), has_places=has_places)
         cutoff = (limit - search.problem.fixed) / search.scale * (1 + ROUNDED)
-        bounds = bounds_with_variable(program.problem, solved, program.x, cutoff, stop, search.seconds_left)
+        stop, left = search.interrupt, search.seconds_left
+        bounds = bounds_with_variable(program.problem, solved, program.x, cutoff, stop, left)
         row_bounds = np.maximum(search.seconds(np.array(bounds) * (1 - ROUNDED)), case.bound)
         bound = max(float(row_bounds[problem.rows_of(one)].min()) for one in range(len(problem.members)))
         if bound > limit or bound == math.inf:
@@ -326,11 +328,10 @@ def split(search: Search, case: Case) -> list[Case] | None:
     if gains[split_class] < SPLIT * (search.value - case.bound):
         return None
     others = np.flatnonzero(problem.rows.unit_class != split_class)
-    parts = (
-        Case(case.rows[np.sort(np.append(others, row))], case.row_bounds[row], case.row_bounds)
-        for row in problem.rows_of(split_class).tolist()
-    )
-    return [one for part in parts if (one := probed(search, part, has_places=False)) is not None]
+    parts = (np.sort(np.append(others, row)) for row in problem.rows_of(split_class))
+    bounds = case.row_bounds[problem.rows_of(split_class)].tolist()
+    cases = (Case(case.rows[part], bound, case.row_bounds) for part, bound in zip(parts, bounds, strict=True))
+    return [one for part in cases if (one := probed(search, part, has_places=False)) is not None]
 
 
 def _prove_with_places(search: Search, start: Placement) -> None:
@@ -389,8 +390,7 @@ def _solve_case(search: Search, case: Case, other_bounds: float) -> tuple[float,
         search.report("proving")
         return enough < proved < math.inf or search.seconds_left <= 0
 
-    seconds, stop = search.seconds_left, search.interrupt
-    solved = solve(program.problem, search.solver, seconds=seconds, gap=FLAT_GAP, interrupt=stop, watch=watch)
+    solved = search.solve(program, gap=FLAT_GAP, watch=watch)
     if solved.has_solution:
         placement = program.placement()
         search.offer(placement._replace(row=case.rows[placement.row]))
@@ -451,8 +451,7 @@ class ShardingCertificate(Spec):
     """Seconds of the search."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingAnswer:
+class ShardingAnswer(NamedTuple):
     """The best sharding found, with the certificate of its quality."""
 
     sharding: Sharding
@@ -465,10 +464,10 @@ class ShardingAnswer:
 
 def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple[int, ...]]:
     """Convert a placement of the search into a sharding, and the index of each table's option in the prices."""
-    held = dict(problem.preplaced)
+    held, options = dict(problem.preplaced), problem.priced.options
     for unit, row, at in zip(problem.units, placement.row.tolist(), placement.places, strict=True):
         held |= {table: (pick, at) for table, pick in zip(unit, problem.rows.picks[row], strict=True)}
-    in_order, options = [held[table] for table in range(len(held))], problem.priced.options
+    in_order = [held[table] for table in range(len(held))]
     tables = tuple(TablePlacement(options[row], tuple(sorted(at))) for row, at in in_order)
     return Sharding(tables), tuple(row for row, _ in in_order)
 
@@ -481,15 +480,15 @@ def plan_sharding(
     priced: PricedOptions,
     *,
     objective: Objective = "step",
-    restrictions: ShardingRestrictions | None = None,
-    time_limit: float | None = None,
+    restrictions: ShardingRestrictions = UNRESTRICTED,
+    budget: Budget | None = None,
+    seconds: float = math.inf,
     progress: Progress | None = None,
-    keep_on_interrupt: bool = False,
-    solver: SolverName | None = None,
 ) -> ShardingAnswer:
     """Search for the best sharding at these prices, and prove how far from optimal the result can be.
 
-    After `time_limit` seconds, or on Ctrl-C with `keep_on_interrupt`, it is the best so far with the gap proved so far.
+    After `seconds`, or where the budget's time ends, or on Ctrl-C if the budget keeps interrupts, it is the best so far
+    with the gap proved so far.
 
     Raises:
         InputError: restrictions that contradict the prices or one another.
@@ -497,66 +496,54 @@ def plan_sharding(
         RunError: time ran out before any sharding that fits was found.
         KeyboardInterrupt: the user ended it, unless interrupts are kept.
     """
-    start = time.monotonic()
-    limits = restrictions or ShardingRestrictions()
-    problem = pose(priced, objective, limits)
-    interrupt = Event()
-    search = Search(
-        problem=problem,
-        solver=solver or available_solver(),
-        time_limit=math.inf if time_limit is None else time_limit,
-        interrupt=interrupt,
-        progress=progress,
-    )
-    with interruptible(interrupt):
+    budget, start = budget or Budget(), time.monotonic()
+    limit, solver = min(budget.seconds_left, seconds), budget.solver or available_solver()
+    problem = pose(priced, objective, restrictions)
+    search = Search(problem=problem, solver=solver, time_limit=limit, progress=progress)
+    with interruptible(search.interrupt):
         run(search)
-    if interrupt.is_set() and not keep_on_interrupt:
+    ended = search.interrupt.is_set()
+    if ended and not budget.keep_on_interrupt:
         raise KeyboardInterrupt
     assert search.best is not None
-    certificate = ShardingCertificate(
-        objective=objective,
-        **certificate_fields(search),
-        method="flat" if search.flat else "two levels",
-        solver=search.solver,
-        value=search.value,
-        bound=search.bound,
-        gap=search.gap if search.gap > PROVEN else 0.0,
-        undecided=search.left_open and search.gap > PROVEN,
-        seconds=time.monotonic() - start,
-    )
+    certificate = certificate_of(search, objective, time.monotonic() - start)
     sharding, rows = sharding_of(problem, search.best)
-    ended = interrupt.is_set()
     return ShardingAnswer(sharding=sharding, rows=rows, certificate=certificate, interrupted=ended)
 
 
-def certificate_fields(search: Search) -> dict[str, Any]:
-    """Certificate fields that are known once a search has a greedy sharding; `space` says which shardings the proof
-    covers."""
-    problem, greedy = search.problem, search.greedy_value
-    options = problem.priced.options
-    used = [options[pick] for picks in problem.rows.picks for pick in picks]
+def certificate_of(search: Search, objective: Objective, seconds: float = 0.0) -> ShardingCertificate:
+    """Certificate of a search's incumbent after so many seconds; `space` says which shardings the proof covers."""
+    problem, priced = search.problem, search.problem.priced
+    used = [priced.options[pick] for picks in problem.rows.picks for pick in picks]
     forms = sorted({str(option.form) for option in used})
     forms += ["copies of hot rows"] * any(option.hot for option in used)
-    tiers = sorted({option.tier for option in used})
-    places = counted(problem.gpus, "GPU")
-    if problem.priced.nodes > 1:
-        places += f" in {counted(problem.priced.nodes, 'node')}"
+    held = f"held as {', '.join(forms)} in memory of {' and '.join(sorted({option.tier for option in used}))}"
+    places = counted(priced.gpus, "GPU")
+    if priced.nodes > 1:
+        places += f" in {counted(priced.nodes, 'node')}"
     units = f"{counted(len(problem.units), 'table')}, {len(problem.members)} of them distinct"
     fixed = f"; {counted(len(problem.preplaced), 'table')} where said" if problem.preplaced else ""
-    held = f"held as {', '.join(forms)} in memory of {' and '.join(tiers)}"
-    return {
-        "space": f"{units}, {held}, on all places of {places}{fixed}",
-        "tables": int(problem.priced.counts.sum()),
-        "distinct": len(problem.members),
-        "options": len(problem.rows.picks),
-        "greedy": greedy if math.isfinite(greedy) else None,
-    }
+    return ShardingCertificate(
+        objective=objective,
+        space=f"{units}, {held}, on all places of {places}{fixed}",
+        method="flat" if search.flat else "two levels",
+        solver=search.solver,
+        tables=int(priced.counts.sum()),
+        distinct=len(problem.members),
+        options=len(problem.rows.picks),
+        value=search.value,
+        bound=search.bound,
+        gap=search.gap if search.gap > PROVEN else 0.0,
+        greedy=search.greedy_value if math.isfinite(search.greedy_value) else None,
+        undecided=search.left_open and search.gap > PROVEN,
+        seconds=seconds,
+    )
 
 
 def best_sharding(
     question: RecommenderQuestion,
     budget: Budget,
-    restrictions: ShardingRestrictions | None = None,
+    restrictions: ShardingRestrictions = UNRESTRICTED,
     seconds: float = math.inf,
 ) -> ShardingAnswer | None:
     """Search for the best sharding of a question in the budget's remaining time; None if no time is left or
@@ -567,20 +554,13 @@ def best_sharding(
     Raises:
         InfeasibleError: nothing fits, which is proven.
     """
-    limit = min(budget.seconds_left, seconds)
-    if budget.ended or limit <= 0:
+    if budget.ended or budget.seconds_left <= 0:
         budget.ended = True
         return None
-    limits = restrictions or ShardingRestrictions()
     budget.searches += 1
     try:
-        answer = plan_sharding(
-            covered_options(question, limits),
-            restrictions=limits,
-            time_limit=None if math.isinf(limit) else limit,
-            keep_on_interrupt=budget.keep_on_interrupt,
-            solver=budget.solver,
-        )
+        priced = covered_options(question, restrictions)
+        answer = plan_sharding(priced, restrictions=restrictions, budget=budget, seconds=seconds)
     except RunError as error:
         budget.failure = error
         return None
@@ -610,24 +590,21 @@ def sharding_scaling_frame(
     require_possible(on_nodes.cluster, gpu_counts)
 
     def row_at(gpus: int, samples: int) -> Row | None:
-        resized_question = resized(on_nodes, gpus, samples)
-        answer = best_sharding(resized_question, spending, seconds=POINT_SECONDS)
-        return None if answer is None else _row(resized_question, answer)
+        sized = resized(on_nodes, gpus, samples)
+        answer = best_sharding(sized, spending, seconds=POINT_SECONDS)
+        if answer is None:
+            return None
+        priced = estimate(sized, answer.sharding)
+        held = Counter(str(placed.option) for placed in answer.sharding.tables)
+        return {
+            "gpus": gpus,
+            "global_batch": sized.training.global_batch,
+            "held": ", ".join(f"{count} {option}" for option, count in held.most_common()),
+            "step_seconds": priced.step_seconds,
+            "samples_per_second": priced.samples_per_second,
+            "gap": answer.certificate.gap,
+            "longest": max(priced.stages, key=lambda name: priced.stages[name]),
+            **priced.stages,
+        }
 
     return pd.DataFrame(scaling_rows(question, gpu_counts, kinds, spending, row_at))
-
-
-def _row(question: RecommenderQuestion, answer: ShardingAnswer) -> Row:
-    priced = estimate(question, answer.sharding)
-    stages = dict(priced.stages)
-    held = Counter(str(placed.option) for placed in answer.sharding.tables)
-    return {
-        "gpus": question.cluster.num_gpus,
-        "global_batch": question.training.global_batch,
-        "held": ", ".join(f"{count} {option}" for option, count in held.most_common()),
-        "step_seconds": priced.step_seconds,
-        "samples_per_second": priced.samples_per_second,
-        "gap": answer.certificate.gap,
-        "longest": max(stages, key=lambda name: stages[name]),
-        **stages,
-    }

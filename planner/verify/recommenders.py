@@ -9,7 +9,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from itertools import chain, pairwise
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from cost_models.units import format_bytes
 from planner.exact.solvers import SolverName, available_solver, solve
 from planner.recommender.problem import Problem, limited, pose
 from planner.recommender.program import OptionsProgram, PlacesProgram
-from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search import FLAT_CLASSES, Search, ShardingCertificate, certificate_fields, rows_of
+from planner.recommender.restrictions import UNRESTRICTED, ShardingRestrictions
+from planner.recommender.search import FLAT_CLASSES, Search, ShardingCertificate, certificate_of, rows_of
 from planner.serving import ServingPlan, filling_order, require_host
 from planner.verify import TOLERANCE, Check, check_equal
 
@@ -31,6 +30,8 @@ _SOLVER: SolverName = "cbc"
 """Name of the solver that verifies, other than the solver that planned."""
 _SECOND_SOLVER: SolverName = "highs"
 """Name of the solver that is asked, about the bound alone, if the first one does not decide in time."""
+RECOMPUTED = {"space", "tables", "distinct", "options", "greedy"}
+"""Fields of a certificate that are known without a search."""
 CLOSE = 1e-6
 """Relative tolerance of loads and values, and distance below the claimed bound at which another solver may
 still find a solution."""
@@ -41,7 +42,7 @@ def verify_sharding(
     sharding: Sharding,
     certificate: ShardingCertificate,
     *,
-    restrictions: ShardingRestrictions | None = None,
+    restrictions: ShardingRestrictions = UNRESTRICTED,
     time_limit: float = 60.0,
 ) -> tuple[Check, ...]:
     """Check a sharding (placement of embedding tables on GPUs) and its certificate against recomputed prices;
@@ -50,16 +51,16 @@ def verify_sharding(
     Raises:
         InputError: the sharding has other tables than the prices, or options without a price.
     """
-    limits = restrictions or ShardingRestrictions()
-    loads = _check_loads(limited(priced, limits), sharding, certificate)
-    problem = pose(priced, certificate.objective, limits)
-    begun = Search(problem=problem, solver=_SOLVER, interrupt=Event())
+    loads = _check_loads(limited(priced, restrictions), sharding, certificate)
+    problem = pose(priced, certificate.objective, restrictions)
+    begun = Search(problem=problem, solver=_SOLVER)
     begun.begin()
-    right = certificate_fields(begun)
+    proofs = certificate, certificate_of(begun, certificate.objective)
+    claimed, right = (proof.model_dump(include=RECOMPUTED) for proof in proofs)
     return (
         loads,
-        _check_restrictions(limits, sharding),
-        check_equal("certificate", certificate.model_dump(include={*right}), right),
+        _check_restrictions(restrictions, sharding),
+        check_equal("certificate", claimed, right),
         _check_bound(problem, certificate, time_limit),
     )
 

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cost_models.documents import printable
 from cost_models.errors import InputError
@@ -153,8 +153,7 @@ EVALUATED = 89_137_319 / (4_195_197_692 / 20)
 """Samples evaluated for each that MLPerf trains on (HugeCTR 25.03, samples/dlrm/train.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecommenderPrediction:
+class RecommenderPrediction(NamedTuple):
     """Published recommender run with the predicted estimate and step seconds."""
 
     run: RecommenderRun

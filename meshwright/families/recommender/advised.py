@@ -16,7 +16,8 @@ from meshwright.render.words import NOT_PROVED, change, percent, sentence_list, 
 from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.optimum import PROVEN
 from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange, advise_sharding
-from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
+from planner.recommender.plan import RecommenderPlan, make_recommender_plan
+from planner.recommender.restrictions import ShardingLimits
 from planner.search.search import Budget
 
 _NAMED = 3

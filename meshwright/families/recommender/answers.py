@@ -28,7 +28,8 @@ from meshwright.render.tables import Table, table
 from meshwright.render.words import change_words, facts_text, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase, WithPlan
 from planner.plan import AnyPlan
-from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
+from planner.recommender.plan import RecommenderPlan, make_recommender_plan
+from planner.recommender.restrictions import ShardingLimits
 from planner.recommender.search import ENOUGH, ShardingCertificate
 
 if TYPE_CHECKING:

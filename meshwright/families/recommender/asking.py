@@ -25,9 +25,9 @@ from meshwright.inputs.problems import Problems
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
 from planner.recommender.advice import refusal
-from planner.recommender.plan import RecommenderPlan, ShardingLimits
+from planner.recommender.plan import RecommenderPlan
 from planner.recommender.problem import OBJECTIVES, Objective
-from planner.recommender.restrictions import ShardingRestrictions, covered_options
+from planner.recommender.restrictions import ShardingLimits, ShardingRestrictions, covered_options
 from planner.recommender.search import plan_sharding
 from planner.search.search import Budget
 
@@ -57,10 +57,8 @@ class ShardingQuestion:
             covered_options(self.question, restrictions),
             objective=self.objective,
             restrictions=restrictions,
-            time_limit=budget.time_limit,
+            budget=budget,
             progress=tell,
-            keep_on_interrupt=budget.keep_on_interrupt,
-            solver=budget.solver,
         )
         budget.interrupted = budget.interrupted or found.interrupted
         return ShardingPlanned(

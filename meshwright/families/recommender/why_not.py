@@ -155,9 +155,8 @@ def why_not(plan: RecommenderPlan, asked: str) -> ShardingNotChosen:
         kept = [one for one in limits.fixed if not own & set(range(one.first, one.last + 1))]
         asked_limits = replace(limits, fixed=(*kept, *found.words))
         try:
-            anew = plan_sharding(
-                covered_options(question, asked_limits), restrictions=asked_limits, time_limit=SECONDS
-            )
+            priced = covered_options(question, asked_limits)
+            anew = plan_sharding(priced, restrictions=asked_limits, seconds=SECONDS)
         except (InfeasibleError, RunError):
             anew = None
     return ShardingNotChosen(

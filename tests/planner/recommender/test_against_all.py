@@ -16,7 +16,7 @@ from shardings import least_of_all, loads_of, random_prices
 from cost_models.errors import DoesNotFitError, RunError
 from planner.exact.solvers import solve
 from planner.recommender import search as proving
-from planner.recommender.local_search import greedy
+from planner.recommender.local_search import place_units
 from planner.recommender.problem import OBJECTIVES, Objective, pose
 from planner.recommender.program import OptionsProgram
 from planner.recommender.restrictions import ShardingRestrictions
@@ -77,7 +77,7 @@ def test_a_search_that_ends_with_nothing_in_time_is_not_blamed_on_time(
 
 def test_ending_early_keeps_the_best_with_its_gap() -> None:
     tight = random_prices(3, tables=60, gpus=8)
-    found = plan_sharding(replace(tight, device_memory=2 * tight.device_memory), time_limit=0.0)
+    found = plan_sharding(replace(tight, device_memory=2 * tight.device_memory), seconds=0.0)
     assert found.certificate.undecided
     assert found.certificate.gap > 0
     assert found.certificate.value == found.certificate.greedy
@@ -90,7 +90,7 @@ def test_a_gap_within_what_prices_are_known_to_ends_a_search_early() -> None:
     problem = pose(random_prices(3), "step", ShardingRestrictions())
     search = Search(problem=problem, solver="highs", interrupt=Event(), time_limit=600.0)
     assert search.seconds_left > 590
-    assert search.offer(greedy(problem))
+    assert search.offer(place_units(problem))
     search.prove(search.value * (1 - 2 * ENOUGH))
     assert search.seconds_left > 590
     search.prove(search.value * (1 - ENOUGH / 2))

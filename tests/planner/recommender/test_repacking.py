@@ -59,5 +59,5 @@ def test_sums_are_those_of_the_placement_and_slices_lie_apart(objective: str) ->
         assert state.use[:, state.loads] == pytest.approx(use[:, state.loads] / 1e-3)
         assert state.use[:, state.memories] == pytest.approx(use[:, state.memories])
         assert all(len(set(places)) == len(places) for places in state.placement.places)
-        improve(state, rounds=3, patience=3, seed=seed, target=0.0, stop=lambda: False)
+        improve(state, patience=3, seed=seed, target=0.0, stop=lambda: False)
         assert state.use == pytest.approx(problem.use(state.placement))

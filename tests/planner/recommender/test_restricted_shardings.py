@@ -18,8 +18,7 @@ from cost_models.specs.recommender.sharding import Option, TableWord
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.units import format_bytes
 from planner.formats.torchrec import not_in_torchrec
-from planner.recommender.plan import ShardingLimits
-from planner.recommender.restrictions import ShardingRestrictions, covered_options, read_restrictions
+from planner.recommender.restrictions import ShardingLimits, ShardingRestrictions, covered_options
 from planner.recommender.search import plan_sharding
 
 PRICES = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
@@ -75,19 +74,18 @@ def test_forbidden_forms_are_not_used() -> None:
 def test_restrictions_as_users_write_them() -> None:
     tables = (TableSpec(name="user", rows=10, width=8), TableSpec(name="item", rows=10, width=8, count=2))
     model = RecommenderSpec(tables=tables)
-    found = read_restrictions(
-        model, fix=["table:0=row"], together=["user,item.1"], forbid=["copy,hot"], max_memory=1e9
-    )
+    limits = ShardingLimits(fix=("table:0=row",), together=("user,item.1",), forbid=("copy,hot",))
+    found = limits.read(model)
     assert found.fixed == (TableWord(0, 0, Option("row")),)
     assert found.together == ((0, 2),)
     assert not found.allows(Option("row", hot=0.1))
     assert not found.allows(Option("copy"))
     assert found.allows(Option("row", tier="host"))
-    for wrong in ({"fix": ["table:9=row"]}, {"together": ["user,nobody"]}, {"together": ["user"]}):
+    for wrong in ({"fix": ("table:9=row",)}, {"together": ("user,nobody",)}, {"together": ("user",)}):
         with pytest.raises((InputError, UnknownNameError)):
-            read_restrictions(model, **wrong)
+            ShardingLimits(**wrong).read(model)
     with pytest.raises(UnknownNameError):
-        read_restrictions(model, forbid=["copies"])
+        ShardingLimits(forbid=("copies",)).read(model)
 
 
 def dcnv2(stack: str | None = None) -> RecommenderQuestion:
