@@ -33,8 +33,7 @@ from cost_models.measured.calibration.profile_fits import (
     under_nearest,
 )
 from cost_models.measured.calibration.step_time_fit import fitted_profile, measured_seconds
-from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.shipped import timed_cases
+from cost_models.measured.runs.cases import Case, timed_cases
 from cost_models.pipeline.pricing import seconds_under_scenarios
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from judged_intervals import search
 
-from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import chance_ranges, measured_bytes, measured_seconds
 from cost_models.pipeline.pricing import estimate

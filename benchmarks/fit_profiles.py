@@ -22,7 +22,7 @@ from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.profile_fits import fit_families
 from cost_models.measured.calibration.step_time_fit import StepTimeFit, fitted_profile
-from cost_models.measured.runs.shipped import timed_cases
+from cost_models.measured.runs.cases import timed_cases
 from cost_models.measured.validation.scores import reach_in
 
 ROOT = Path(__file__).parents[1]

@@ -42,9 +42,8 @@ from cost_models.measured.calibration.profile_fits import (
     under_nearest,
 )
 from cost_models.measured.calibration.step_time_fit import fitted_profile
-from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.cases import Case, shipped_rows
 from cost_models.measured.runs.rows import read_rows
-from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.runs.stack import is_suspect
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of

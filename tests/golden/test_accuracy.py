@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import SourceScore, score
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cost_models.measured.runs.shipped import source_title
+from cost_models.measured.runs.cases import source_title
 from cost_models.units import counted
 from meshwright.plots.parts import style
 from meshwright.plots.parts.diagonal import BAND, draw_band, draw_diagonal, finding

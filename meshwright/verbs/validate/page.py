@@ -12,9 +12,8 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from cost_models.documents import printable
-from cost_models.measured.runs.shipped import source_notes
-from cost_models.measured.validation.figures import Figures
-from cost_models.measured.validation.predictions import Prediction
+from cost_models.measured.runs.cases import source_notes
+from cost_models.measured.validation.predictions import Figures, Prediction
 from cost_models.measured.validation.scores import (
     ChoiceScore,
     SourceScore,

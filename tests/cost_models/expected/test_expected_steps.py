@@ -25,8 +25,7 @@ from cost_models.expected import (
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.calibration.step_time_fit import measured_seconds
-from cost_models.measured.runs.cases import read_case
-from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.runs.cases import read_case, shipped_rows
 from cost_models.pipeline.pricing import estimate, seconds_under_scenarios
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec

@@ -11,7 +11,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
 from cost_models.measured.calibration.profile_fits import errors_of, under_nearest
-from cost_models.measured.runs.shipped import timed_cases
+from cost_models.measured.runs.cases import timed_cases
 from cost_models.pipeline import seconds
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.seconds import SLICE_SECONDS, Pieces, exposed_gathers_forward

@@ -11,7 +11,7 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.validation.predictions import predict
 from cost_models.pipeline import stage_costs
 from cost_models.pipeline.pricing import estimate, estimate_each

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
-from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.runs.cases import shipped_rows
 from executor.measure.any_report import Course, Environment, save_report
 from executor.measure.report import PhaseReport, RankReport, make_report
 from meshwright.records.frames import accuracy_frame

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from cost_models.measured.runs.shipped import source_notes, source_title
+from cost_models.measured.runs.cases import source_notes, source_title
 from meshwright.plots.measured.validation import errors_by_axis, predicted_against_measured
 
 

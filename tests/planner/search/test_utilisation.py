@@ -10,7 +10,7 @@ from effort import few
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.runs.shipped import timed_cases
+from cost_models.measured.runs.cases import timed_cases
 from cost_models.measured.runs.stack import is_suspect
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.operators.flops import causal_flops, model_flops, utilisation

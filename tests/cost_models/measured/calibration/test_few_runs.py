@@ -12,9 +12,8 @@ from cost_models.files import catalog
 from cost_models.measured.calibration.few_runs import MAX_FEW_RUNS, covariance_of, fit_few_runs, offset_of
 from cost_models.measured.calibration.profile_fits import refit
 from cost_models.measured.calibration.step_time_fit import pulls_of
-from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.cases import Case, timed_cases
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.runs.shipped import timed_cases
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
 

@@ -23,9 +23,8 @@ from cost_models.measured.calibration.step_time_fit import (
     fit_step_times,
     fitted_profile,
 )
-from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.cases import Case, timed_cases
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.runs.shipped import timed_cases
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
 

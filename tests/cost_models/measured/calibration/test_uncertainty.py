@@ -7,8 +7,7 @@ import pytest
 from cost_models.axes.layout import axes_that_differ, parse_layout
 from cost_models.files import catalog
 from cost_models.measured.calibration.step_time_fit import pair_error, timed_runs
-from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.shipped import shipped_rows
+from cost_models.measured.runs.cases import Case, read_case, shipped_rows
 
 
 @pytest.fixture(scope="module")

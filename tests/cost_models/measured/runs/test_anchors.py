@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cost_models.measured.calibration.few_runs import anchor, spread_positions
+from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import score, step_error
 

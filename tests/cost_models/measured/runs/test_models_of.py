@@ -6,7 +6,7 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.measured.runs.model import model_of
+from cost_models.measured.runs.cases import model_of
 from cost_models.measured.runs.rows import Notes, Row
 from cost_models.specs.transformer import TransformerSpec
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import choice_scores, sweep_of
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from cost_models.measured.validation.figures import Figures, published_figures
+from cost_models.measured.validation.predictions import Figures, published_figures
 from meshwright.verbs.validate.page import accuracy_page
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from cost_models.files import catalog
 from cost_models.measured.calibration.profile_fits import ANY, is_fitted, pair_of
-from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.shipped import timed_cases
+from cost_models.measured.runs.cases import Case, timed_cases
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.pipeline.pricing import estimate

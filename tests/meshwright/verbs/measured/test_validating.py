@@ -13,7 +13,7 @@ import pytest
 from calling import Answer, told
 from effort import number
 
-from cost_models.measured.runs.shipped import shipped_rows, source_notes
+from cost_models.measured.runs.cases import shipped_rows, source_notes
 from cost_models.measured.validation.predictions import Prediction, predict
 
 COLUMNS = (
