@@ -183,10 +183,10 @@ def chunks_of(path: Path) -> Iterator[bytes]:
                 for chunk in _pieces(unpacked):
                     unpacked_bytes += len(chunk)
                     if packed and unpacked_bytes > max(_SMALL, MOST_EXPANSION * packed):  # a pipe has no size
-                        raise InputError(
-                            f"`{name}` becomes more than {MOST_EXPANSION} times as large when it is unpacked;"
-                            " it is no log or trace"
+                        words = (
+                            f"`{name}` becomes more than {MOST_EXPANSION} times as large when it is unpacked"
                         )
+                        raise InputError(f"{words}; it is no log or trace")
                     yield chunk
     except InputError:
         raise

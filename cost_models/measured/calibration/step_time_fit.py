@@ -132,19 +132,14 @@ def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[Time
     plainest, runs = Layout(), []
     for (source, gpu, stack), members in groups.items():
         gpus = [one.layout.num_gpus for one in members]
-        median_error = round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4)
+        median = round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4)
         values = {name: {axis_value(name, one.layout) for one in members} for name in COMPARED}
         varied = {name: used for name, used in values.items() if used != {axis_value(name, plainest)}}
         axes = {
             name: " ".join(sorted(used, key=lambda text: (len(text), text))) for name, used in varied.items()
         }
         fields: dict[str, object] = {"source": source, "gpu": gpu, "stack": stack, "runs": len(members)}
-        fields |= {
-            "fewest_gpus": min(gpus),
-            "most_gpus": max(gpus),
-            "median_error": median_error,
-            "axes": axes,
-        }
+        fields |= {"fewest_gpus": min(gpus), "most_gpus": max(gpus), "median_error": median, "axes": axes}
         runs.append(TimedRuns.model_validate(fields))
     return tuple(runs)
 

@@ -49,14 +49,10 @@ class Calibrated(AnswerBase):
             after = quantities(estimate)
             for quantity, name in _COMPARED.items():
                 if (seen := run.seen.get(quantity)) is not None:
-                    figures: dict[str, Any] = {
-                        "run": run.name,
-                        "layout": report.layout.brief,
-                        "quantity": name,
-                    }
+                    cells: dict[str, Any] = {"run": run.name, "layout": report.layout.brief, "quantity": name}
                     predicted = {"before": before[name], "after": after[quantity]}
                     errors = {when: seconds / seen.seconds - 1 for when, seconds in predicted.items()}
-                    records.append({**figures, "measured": seen.seconds, **errors, "noise": seen.noise})
+                    records.append({**cells, "measured": seen.seconds, **errors, "noise": seen.noise})
         return records
 
     def factors(self) -> list[dict[str, Any]]:
