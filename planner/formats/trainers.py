@@ -47,12 +47,10 @@ def require_own_stack(name: str, stack: StackSpec) -> None:
     """
     trainer = trainer_named(name)
     stacks = (trainer.stack, *trainer.other_stacks)
-    if stack.name in stacks or stack.name not in catalog.names("stacks"):
-        return
-    raise InputError(
-        f"`--for {name}` does not go with `--stack {stack.name}`, whose prices are of another trainer",
-        hint=f"stacks that go with `--for {name}`: {', '.join(stacks)}",
-    )
+    if stack.name not in stacks and stack.name in catalog.names("stacks"):
+        other = f"`--stack {stack.name}`, whose prices are of another trainer"
+        hint = f"stacks that go with `--for {name}`: {', '.join(stacks)}"
+        raise InputError(f"`--for {name}` does not go with {other}", hint=hint)
 
 
 def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
@@ -63,30 +61,23 @@ def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
 def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
     """Reasons why the trainer refuses a layout, one for every broken rule, and one for recompute that the
     trainer cannot express."""
-    trainer = trainer_named(name)
-    refused = objections(trainer.rules, question, layout)
+    trainer, mix = trainer_named(name), layout.recompute[0]
+    refused, policies = objections(trainer.rules, question, layout), set(policies_in(mix))
     if layout.replicas:
         message = f"{trainer.name} gives every replica as many microbatches, and `replicas=` does not"
         refused.append(Words(message, "leave out `replicas`"))
-    words = _recompute_refusal(trainer, layout)
-    return [*refused, words] if words else refused
-
-
-def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
-    """Reason why a trainer cannot express the layout's recompute policies; None if the trainer can. No `Rule`,
-    since those do not see single stages."""
+    # recompute is no `Rule`, since those do not see single stages
     counts = trainer.counts_full and layout.layers
     if counts and number_in_full(layout.layers, layout.stage_recompute) is not None:
-        return None
+        return refused
     if len(layout.recompute) > 1:
         message = f"{trainer.name} recomputes the same on every stage, not {', '.join(dict.fromkeys(layout.recompute))}"
-        return Words(message, "write one policy, like `recompute=selective`")
-    mix = layout.recompute[0]
-    policies = set(policies_in(mix))
-    if absent := sorted(policies - set(trainer.policies)):
-        message = f"{trainer.name} has no `recompute={absent[0]}`"
-        return Words(message, f"it has {' and '.join(trainer.policies)}")
-    if len(policies) == 1 or (trainer.counts_full and policies == {"full", "none"}):
-        return None
-    hint = "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
-    return Words(f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`", hint)
+        refused.append(Words(message, "write one policy, like `recompute=selective`"))
+    elif absent := sorted(policies - set(trainer.policies)):
+        hint = f"it has {' and '.join(trainer.policies)}"
+        refused.append(Words(f"{trainer.name} has no `recompute={absent[0]}`", hint))
+    elif len(policies) > 1 and not (trainer.counts_full and policies == {"full", "none"}):
+        hint = "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
+        message = f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`"
+        refused.append(Words(message, hint))
+    return refused

@@ -129,8 +129,6 @@ _ACTS: Mapping[str, Callable[[Arguments], Any]] = {
     "cp_comm_type": lambda args: args.get("context_parallel_size") > 1,
     "recompute_modules": lambda args: args.get("recompute_granularity") == "selective",
     "offload_modules": lambda args: args.get("fine_grained_activation_offloading"),
-    "moe_token_dispatcher_type": lambda args: args.get("num_experts"),
-    "moe_router_score_function": lambda args: args.get("num_experts"),
     "data_parallel_sharding_strategy": lambda args: uses_fsdp(args),
 }
 """Argument → whether other arguments leave it an effect."""
