@@ -1,15 +1,18 @@
-"""Rules of trainers over PyTorch: what the mesh, the sharding and the engines of each refuse.
+"""Rules of trainers: what the argument checks, the mesh, the sharding and the engines of each refuse.
 
 Sources: torchtitan, August 2026: torchtitan/distributed/parallel_dims.py, fsdp.py, pipeline_parallel.py,
 activation_checkpoint.py, torchtitan/models/common/decoder.py; DeepSpeed 0.19.8: deepspeed/runtime/engine.py,
 runtime/pipe/engine.py, runtime/pipe/module.py, runtime/pipe/schedule.py, runtime/zero/config.py; accelerate 1.15.0:
 parallelism_config.py, utils/dataclasses.py, utils/fsdp_utils.py; axolotl 0.18.0: src/axolotl/utils/schemas/config.py,
-fsdp.py, validation.py.
+fsdp.py, validation.py; NVIDIA/Megatron-LM, August 2026: megatron/training/arguments.py,
+megatron/core/parallel_state.py, transformer/transformer_config.py, transformer/moe/moe_layer.py,
+pipeline_parallel/schedules.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +21,29 @@ from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import Broken, Rule, Words
+from cost_models.axes.rule import Broken, Rule, Sentence, Words
 from cost_models.axes.words import EVERY
 from cost_models.question import Question
-from cost_models.specs.choices import SCHEDULES
-from planner.formats.trainer import Trainer
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """The layouts that a training program can run, as rules and recompute policies."""
+
+    name: str
+    """The trainer's name as people write it."""
+    stack: str
+    """Catalogue name of the software stack it runs, unless the user names another."""
+    other_stacks: tuple[str, ...] = ()
+    """Catalogue names of what else is run under its rules: other releases of it, and forks that keep its arguments."""
+    rules: tuple[Rule, ...]
+    """Rules of the trainer, beyond the rules of all trainers (`planner.rules.legality`)."""
+    policies: tuple[Recompute, ...] = RECOMPUTE_POLICIES
+    """Recompute policies of the trainer."""
+    counts_full: bool = False
+    """Whether it can recompute a number of blocks of every stage in full (`full:N`)."""
+
 
 FSDP2, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
 """The software stack of accelerate and axolotl, and the same with a loss that never has all logits."""
@@ -39,11 +60,13 @@ class Breach(NamedTuple):
 
     broken: Broken
     hint: str = ""
+    sentence: Sentence | None = None
+    """Function that returns sentence and hint, where the sentence is no template."""
 
 
 def _rules(table: Mapping[str, Breach]) -> tuple[Rule, ...]:
     """Rules by the sentences that refuse a layout."""
-    return tuple(Rule(sentence, broken, sentence, hint) for sentence, (broken, hint) in table.items())
+    return tuple(Rule(key, broken, words or key, hint) for key, (broken, hint, words) in table.items())
 
 
 def _streaming(name: str) -> dict[str, Breach]:
@@ -125,14 +148,13 @@ _TORCHTITAN = {
     "without `ep` torchtitan splits experts over tp{layout.tp}": Breach(
         lambda q, x: q.model.has_experts & (x.ep == 1) & (x.etp != x.tp), "leave out `etp`"
     ),
+    "expert groups lie in one shard group": Breach(
+        lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0), sentence=_experts_in_shard
+    ),
 }
-_EXPERT_GROUPS = Rule(
-    "expert groups lie in one shard group",
-    lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0),
-    _experts_in_shard,
+TORCHTITAN = Trainer(
+    name="torchtitan", stack="torchtitan", rules=_rules(_TORCHTITAN | _streaming("torchtitan"))
 )
-_OF_TORCHTITAN = (*_rules(_TORCHTITAN), _EXPERT_GROUPS, *_rules(_streaming("torchtitan")))
-TORCHTITAN = Trainer(name="torchtitan", stack="torchtitan", rules=_OF_TORCHTITAN)
 
 
 def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:
@@ -182,3 +204,66 @@ DEEPSPEED = Trainer(
     rules=_rules(_DEEPSPEED),
     policies=("none", "full"),
 )
+
+
+def _interleaved(question: Question, layout: Layout) -> Words:
+    microbatches = layout.microbatches(question.training.global_batch)
+    message = f"Megatron interleaves microbatches in groups of pp{layout.pp}; there are {microbatches}"
+    return Words(message, "choose dp and mbs so that pp divides them, or leave out `vpp`")
+
+
+def _experts_and_order(question: Question, layout: Layout) -> Words:
+    message = f"Megatron cannot seat `cp{layout.cp}` in `order={layout.order}`"
+    if question.model.has_experts:
+        copies = int(LayoutColumns.of([layout]).expert_replicas[0])
+        message = f"in `order={layout.order}` Megatron wants dp{layout.dp} copies of an expert, not {copies}"
+        return Words(message, "choose ep and etp so that ep x etp = tp x cp, or leave out `order`")
+    return Words(message, "use cp1, or leave out `order`")
+
+
+def _instances(question: Question, layout: Layout) -> Words:
+    copies = int(LayoutColumns.of([layout]).expert_replicas[0])
+    instances = layout.data_ranks // layout.shard_group
+    message = f"`shard{layout.shard}` makes {instances} instances of the distributed optimizer"
+    return Words(f"{message}, which do not divide the {copies} ranks that hold the same experts")
+
+
+_MEGATRON = {
+    # 1F1B, or interleaved
+    "Megatron runs 1f1b, and interleaved where vpp is above 1, not `schedule={layout.schedule}`": Breach(
+        lambda q, x: ~np.isin(x.schedule, [SCHEDULES.index(name) for name in ("1f1b", "interleaved")]),
+        "leave out `schedule`",
+    ),
+    # the distributed optimizer shards optimizer states
+    "Megatron's distributed optimizer shards optimizer states (zero1), not `zero{layout.zero}`": Breach(
+        lambda q, x: x.zero > 1, "write zero1"
+    ),
+    "interleaving takes microbatches in groups of pp": Breach(
+        lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
+        sentence=_interleaved,
+    ),
+    # experts and tensor parallelism want sequence parallelism
+    "Megatron trains experts with tp{layout.tp} only with sequence parallelism": Breach(
+        lambda q, x: q.model.has_experts & (x.tp > 1) & (x.sp == 0), "write `sp`"
+    ),
+    "data outside the pipeline are as many as copies of experts": Breach(
+        # a pipeline of several stages that is not the outermost axis of the order
+        lambda q, x: (x.pp > 1) & (x.order != 0) & (x.expert_replicas != x.dp),
+        sentence=_experts_and_order,
+    ),
+    "optimizer instances divide the copies of experts": Breach(
+        lambda q, x: q.model.has_experts & (x.expert_replicas % np.maximum(1, x.replicas // x.shard) != 0),
+        sentence=_instances,
+    ),
+}
+_FORKS = (
+    *("megatron-lm", "megatron-2023", "megatron-2022", "megatron-2021", "nemo", "megascale"),
+    *("megatron-deepspeed", "bigscience", "stronghold"),
+)
+MEGATRON = Trainer(
+    name="Megatron", stack="megatron-core", other_stacks=_FORKS, rules=_rules(_MEGATRON), counts_full=True
+)
+"""It recomputes a number of blocks by `--recompute-method block --recompute-num-layers N`."""
+
+NEMO = replace(MEGATRON, name="NeMo", stack="nemo", other_stacks=("megatron-core", "megatron-lm"))
+"""Megatron Bridge, which runs Megatron Core."""

@@ -84,6 +84,11 @@ class Settings:
         self.read.add(path)
         return self.values.get(path, self.default_of(path) if default is _OF_TABLE else default)
 
+    def assume(self, sentence: str, *, when: object = True) -> None:
+        """Report an assumption, `when` it is made."""
+        if when:
+            self.assumed.append(sentence)
+
     def integer(self, path: str, default_value: Any = _OF_TABLE) -> Any:
         """Value of a setting as an integer of at least 1, or the default. Raises InputError where the file sets
         something else."""

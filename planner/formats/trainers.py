@@ -11,9 +11,7 @@ from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import catalog
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
-from planner.formats.megatron.rules import MEGATRON, NEMO
-from planner.formats.rules import ACCELERATE, AXOLOTL, DEEPSPEED, TORCHTITAN
-from planner.formats.trainer import Trainer as Trainer
+from planner.formats.rules import ACCELERATE, AXOLOTL, DEEPSPEED, MEGATRON, NEMO, TORCHTITAN, Trainer
 
 TRAINERS: dict[str, Trainer] = {
     "megatron": MEGATRON,

@@ -17,9 +17,9 @@ from typing import Any
 from cost_models.errors import InputError, Problem
 from cost_models.units import LARGEST
 from planner.formats.bash import is_decided, may_hold_arguments, plain
-from planner.formats.exporter import Settings
-from planner.formats.settings import UnusedSetting, without
-from planner.formats.table import Argument, Fate, table_of
+from planner.formats.exporter import Settings as Written
+from planner.formats.settings import Settings, UnusedSetting, without
+from planner.formats.table import Argument, Fate, Table, table_of
 
 TABLE = table_of("megatron")
 _EXCLUDE = (
@@ -35,23 +35,18 @@ _PATTERN_PART = re.compile(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,4}))?", re.ASC
 
 
 @dataclass(slots=True)
-class Arguments:
+class Arguments(Settings):
     """Arguments of a Megatron-LM command, as settings by name, with unknown arguments and problems."""
 
     values: dict[str, Any] = field(default_factory=dict)
+    table: Table = TABLE
     flags: dict[str, str] = field(default_factory=dict)
     """Name → the words of the command that set it."""
-    unused: list[UnusedSetting] = field(default_factory=list)
+    unpriced: list[UnusedSetting] = field(default_factory=list)
     """Arguments that no price is made of."""
     problems: list[Problem] = field(default_factory=list)
-    assumptions: list[str] = field(default_factory=list)
     tokenizer: str = ""
     """Kind of the tokenizer; GPT-2's if the command only has a merge file."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Value of an argument; if the command lacks the argument, `default` or else Megatron-LM's own
-        default."""
-        return self.values.get(name, TABLE.arguments[name].default if default is None else default)
 
     def has(self, name: str) -> bool:
         """Whether the command sets an argument explicitly."""
@@ -67,14 +62,9 @@ class Arguments:
         """Record a problem with these words of the command; a note if no price depends on the argument of the
         `row`."""
         if row and row.why:
-            self.unused += [UnusedSetting(row.name, True, words, Fate("noted", f"{reason}, and {row.why}"))]
+            self.unpriced += [UnusedSetting(row.name, True, words, Fate("noted", f"{reason}, and {row.why}"))]
         else:
             self.problems.append(Problem(f"`{words}`", reason))
-
-    def assume(self, sentence: str, *, when: object = True) -> None:
-        """Report an assumption about what the command does not say, `when` it is made."""
-        if when:
-            self.assumptions.append(sentence)
 
 
 _PASTE = (
@@ -208,7 +198,7 @@ def _pass_over(args: Arguments, flag: str, values: list[str], words: str) -> Non
     fate, off = table.fate(dest), dest.removeprefix("no_")
     if fate is None and off != dest:
         fate, values = table.fate(off), ["false"]
-    args.unused.append(UnusedSetting(flag[2:], " ".join(values) if values else True, words, fate))
+    args.unpriced.append(UnusedSetting(flag[2:], " ".join(values) if values else True, words, fate))
     first = len(values) if "data-path" in flag else 1
     for value in values:
         if "[@]" in value or (value in values[first:] and may_hold_arguments(value)):
@@ -257,7 +247,7 @@ def flag_of(name: str, value: Any) -> str:
     return row.spellings.get("flag", ("--no-" if value is False else "--") + name.replace("_", "-"))
 
 
-def written(settings: Settings) -> list[list[str]]:
+def written(settings: Written) -> list[list[str]]:
     """Settings as arguments of `pretrain_gpt.py`, one list of words (flag and values) for each."""
     return [[flag_of(name, value), *_words(name, value)] for name, value in settings.items()]
 

@@ -72,7 +72,7 @@ def training_of(args: Arguments, layout: Layout, stack_named: bool) -> TrainingS
         "global_batch": batch,
         "sequence_length": length,
         "precision": precision,
-        "optimizer": TABLE.arguments["optimizer"].plan_value(args.get("optimizer")),
+        "optimizer": args.plan_value("optimizer"),
         "gradient_dtype": _gradients_of(args, stack_named),
         "moment_dtype": "bf16" if args.get("exp_avg_dtype") in ("bf16", "fp16") else None,
         "dropout": float(hidden),

@@ -126,9 +126,8 @@ def zero_of(args: Arguments) -> int:
     """ZeRO stage of a Megatron-LM command, by FSDP or the distributed optimizer."""
     if args.get("use_torch_fsdp2"):
         return 3 if args.get("torch_fsdp2_reshard_after_forward") else 2
-    strategy = "data_parallel_sharding_strategy"
     if uses_fsdp(args):
-        return int(TABLE.arguments[strategy].plan_value(args.get(strategy)))
+        return int(args.plan_value("data_parallel_sharding_strategy"))
     return int(args.get("use_distributed_optimizer"))
 
 

@@ -96,7 +96,7 @@ def read_megatron(
         InputError: the command cannot be read, is incomplete, or contradicts itself.
     """
     args = read_arguments(launch.arguments, ignore)
-    args.assumptions += launch.assumptions
+    args.assumed += launch.assumptions
     world, base = world_size(launch, gpus), load_stack(stack or STACK)
     if launch.environment.get("CUDA_LAUNCH_BLOCKING") == "1":
         base = base.model_copy(update={"launches_block": True})
@@ -110,9 +110,9 @@ def reading_of(args: Arguments, world: int, base: StackSpec, *, stack_named: boo
     Raises:
         InputError: they are incomplete, contradict one another, or change layout or memory as no price does.
     """
-    unused = [*args.unused, *unpriced_values(args)]
-    args.assumptions += unpriced(one for one in unused if args.get("num_experts") or "moe" not in one.key)
+    unused = [*args.unpriced, *unpriced_values(args)]
+    args.assumed += unpriced(one for one in unused if args.get("num_experts") or "moe" not in one.key)
     model = model_of(args)
     layout = layout_of(args, model, world, base)
     training, stack = training_of(args, layout, stack_named), stack_of(args, base, stack_named)
-    return Reading(model, training, layout, stack, tuple(args.assumptions))
+    return Reading(model, training, layout, stack, tuple(args.assumed))

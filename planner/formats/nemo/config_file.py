@@ -84,7 +84,7 @@ class FileArguments(Arguments):
         def fate(path: str) -> Fate | None:
             return TABLE.fate(path, column) or TABLE.fate(path.partition(".")[2])
 
-        self.unused += self.settings.unused(fate)
+        self.unpriced += self.settings.unused(fate)
 
 
 def overrides(text: str) -> dict[str, Any]:
