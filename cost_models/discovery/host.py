@@ -40,11 +40,6 @@ class SeenGpu:
     nvlinks: tuple[float, ...] = ()
     """Bandwidth of each NVLink that is up, bytes/s, one direction."""
 
-    @property
-    def nvlink(self) -> float:
-        """Total bandwidth of all active NVLinks of the GPU, bytes/s in one direction."""
-        return sum(self.nvlinks)
-
 
 def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
     """Read the GPUs visible to a job from the NVIDIA driver. Raises HostError: there is none, they are sliced, or

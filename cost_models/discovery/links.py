@@ -135,7 +135,7 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
     row = {one: sum(counts[one, other] for other in names if other != one) for one in names}
     # of links that are up, those to the GPUs that the matrix shows
     shown = zip(row.values(), gpus, strict=True)
-    rate = min(gpu.nvlink * number / (len(gpu.nvlinks) or 1) for number, gpu in shown)
+    rate = min(sum(gpu.nvlinks) * number / (len(gpu.nvlinks) or 1) for number, gpu in shown)
     if len(groups) == 1 < len(names):
         return Inside(node=_over_nvlink(gpus, set(counts.values()), min(row.values()), rate))
     inside = Inside(node=_through_host(gpus, topology, names))
@@ -162,7 +162,7 @@ def _over_nvlink(gpus: Sequence[SeenGpu], counts: set[int], fewest: int, rate: f
     at least `rate` bytes/s."""
     most = max(counts)
     if len(counts) == 1 and len(gpus) > 2 and (fewest > MOST_NVLINKS or len(gpus[0].nvlinks) == most):
-        fields = link("nvswitch", min(gpu.nvlink for gpu in gpus))
+        fields = link("nvswitch", min(sum(gpu.nvlinks) for gpu in gpus))
         return LinkReading(fields=fields, source=f"nvidia-smi: NV{most} between all GPUs")
     source = f"nvidia-smi: {counted(fewest, 'NVLink')} a GPU, without switches"
     reading = LinkReading(fields=link("nvlink", rate), source=source)
@@ -293,13 +293,10 @@ def read_nccl_topology(machine: Machine) -> NcclTopology:
 
 def _switches(root: ElementTree.Element) -> Iterator[int]:
     for device in root.findall(".//cpu/pci"):
-        count = sum(_is_gpu(inner) for inner in device.iter("pci"))
+        parts = [(inner.find("gpu"), inner.get("class", "")) for inner in device.iter("pci")]
+        count = sum(gpu is not None or kind.startswith((_GPU, _GRAPHICS)) for gpu, kind in parts)
         if device.get("class", "").startswith(_SWITCH) and count:
             yield count
-
-
-def _is_gpu(device: ElementTree.Element) -> bool:
-    return device.find("gpu") is not None or device.get("class", "").startswith((_GPU, _GRAPHICS))
 
 
 def _adapters(root: ElementTree.Element) -> Iterator[Adapter]:

@@ -5,7 +5,6 @@ usually are and every link."""
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -347,7 +346,7 @@ def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem])
         # commas of `[0,2]` part none
         joined = re.sub(r"\[[\d,-]+\]", lambda match: match[0].replace(",", "\0"), line)
         try:
-            row = next(csv.reader(io.StringIO(joined), strict=True))
+            row = next(csv.reader([joined], strict=True))
         except (csv.Error, StopIteration) as error:
             problems.append(Problem(place, f"cannot be read: {error}"))
             continue
@@ -377,11 +376,10 @@ def _document_rows(text: str, source: str, file: LinkFile, problems: list[Proble
         example = '{"links": [{"from": "node0.nic0", "to": "leaf0", ...}]}'
         problems.append(Problem(source, f"it has no list `links`: {example}"))
         return
-    facts = {key: value[key] for key in value if key in ("gpu", "name")}
-    file.facts |= {key: name for key, name in facts.items() if isinstance(name, str)}
+    file.facts |= {key: value[key] for key in ("gpu", "name") if isinstance(value.get(key), str)}
     problems += document.problems.values()
-    unknown = value.keys() - facts.keys() - {"links"}
-    problems += [Problem(document.where((key,)), "unknown field") for key in value if key in unknown]
+    unknown = [key for key in value if key not in ("gpu", "name", "links")]
+    problems += [Problem(document.where((key,)), "unknown field") for key in unknown]
     for number, row in enumerate(value["links"]):
         place = document.where(("links", number))
         if isinstance(row, dict):

@@ -27,6 +27,7 @@ def data_document(file: Path) -> Document:
     return document
 
 
+@cache
 def read_data(name: str) -> dict[str, Any]:
     """Parse the package's data file `data/<name>.yaml`, with the stated `source`, into a dictionary; cached."""
     content: dict[str, Any] = data_document(_DATA / f"{name}.yaml").value

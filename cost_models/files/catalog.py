@@ -15,7 +15,8 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -90,9 +91,7 @@ def validate(document: Document, spec_type: type[S], replace: Replacements | Non
     fields = copy.deepcopy(document.value) if replace else document.value
     problems, unlisted = dict(document.problems), 0
     for key, convert in (replace or {}).items():
-        group = fields
-        for part in key[:-1]:
-            group = group[part]
+        group = reduce(getitem, key[:-1], fields)
         try:
             if isinstance(group, dict) and key[-1] in group:
                 group[key[-1]] = convert(group[key[-1]])

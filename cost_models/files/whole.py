@@ -77,9 +77,6 @@ def _sweep_one(path: Path) -> None:
         os.close(descriptor)
 
 
-_SYSTEM = ("/dev", "/proc")
-_SHARED_MEMORY = "/dev/shm"
-"""The only folder of /dev with ordinary files."""
 _PRINTED = (1, 2)
 """File descriptors that a process prints to."""
 
@@ -135,7 +132,8 @@ def is_replaced(path: Path) -> bool:
     Under /dev and /proc names may lead to files of others: /dev/stdout to where the shell sends what is printed.
     """
     name = Path(os.path.abspath(path))
-    if any(map(name.is_relative_to, _SYSTEM)) and not name.is_relative_to(_SHARED_MEMORY):
+    # the only folder of /dev with ordinary files is that of shared memory
+    if any(map(name.is_relative_to, ("/dev", "/proc"))) and not name.is_relative_to("/dev/shm"):
         return False
     return path.is_file() or not path.exists()
 
