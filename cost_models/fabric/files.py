@@ -95,18 +95,16 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
     file = LinkFile(facts={"gpu": match[1]} if (match := _GPU.search(text)) else {})
     names = {"network": "network"} | {name: f"{nodes}.gpu{at}" for at, name in enumerate(gpus)}
     names |= {name: f"{nodes}.nic{at}" for at, name in enumerate(nics)}
-    unused = dict(rates)
-    for first, second, cell in _wires(topology, gpus, nics):
-        if cell == "NIC" and count == 1:
-            continue
-        unused.pop(cell, None)
-        if cell not in rates:
-            problems += [Problem(source, f"no bandwidth of `{cell}` is said")]
-            continue
-        one, other = (names.get(end, f"{nodes}.{end}") for end in (first, second))
-        file.links += read_link({"from": one, "to": other, "bandwidth": rates[cell]}, source, problems)
+    wires = [wire for wire in _wires(topology, gpus, nics) if count > 1 or wire[-1] != "NIC"]
+    for first, second, cell in wires:
+        if cell in rates:
+            one, other = (names.get(end, f"{nodes}.{end}") for end in (first, second))
+            file.links += read_link({"from": one, "to": other, "bandwidth": rates[cell]}, source, problems)
+        else:
+            problems.append(Problem(source, f"no bandwidth of `{cell}` is said"))
     if problems:
         raise unreadable(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
+    unused = {cell: rate for cell, rate in rates.items() if cell not in {wire[-1] for wire in wires}}
     file.notes += [f"`{cell} {rate}` is not used: nothing here is linked so" for cell, rate in unused.items()]
     if count > 1:
         file.assumed.append("one network carries all adapters at once (a node does not show its switches)")
