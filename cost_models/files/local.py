@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL
@@ -61,18 +62,15 @@ class Machine:
 
     def read(self, path: str) -> str | None:
         """Text of the first 4 MiB of a file; None if the file cannot be read."""
-        try:
-            with Path(path).open("rb") as file:
-                return file.read(_MAX_BYTES).decode("utf-8", errors="replace")
-        except OSError:
-            return None
+        with suppress(OSError), Path(path).open("rb") as file:
+            return file.read(_MAX_BYTES).decode("utf-8", errors="replace")
+        return None
 
     def names(self, path: str) -> Sequence[str]:
         """Sorted names of a folder's entries; empty if the folder cannot be read."""
-        try:
+        with suppress(OSError):
             return sorted(os.listdir(path))
-        except OSError:
-            return ()
+        return ()
 
 
 def this_machine(one_core: ClusterSpec, processes: int | None = None) -> ClusterSpec:

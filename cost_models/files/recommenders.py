@@ -16,6 +16,7 @@ A file of accesses is `.npy` (one count for each row, by row or by rank) or text
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,11 +131,10 @@ def _require_rows(path: Path, row_count: int, rows: int) -> None:
 
 
 def _is_number(word: str) -> bool:
-    try:
+    with suppress(ValueError):
         float(word)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 _BOTTOM = 512, 256

@@ -42,9 +42,8 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 def lock(descriptor: int) -> None:
     """Lock a file or folder against deletion by `sweep` until the descriptor is closed, where the file system has
     locks."""
-    if fcntl is not None:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+    with suppress(OSError, AttributeError):  # Windows has no such locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def sweep(folder: Path, names: re.Pattern[str]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from cost_models.documents import Document
-from cost_models.errors import InputError
 from cost_models.hugging_face.config import read_config
 from cost_models.hugging_face.families import Family, families
 from cost_models.hugging_face.readers import ACTIVATIONS, SCALED
@@ -43,11 +43,10 @@ def stated(model: TransformerSpec) -> dict[str, Any]:
 
 
 def _read_back(config: dict[str, Any]) -> dict[str, Any] | None:
-    try:
+    with suppress(ValueError, TypeError):
         fields, _ = read_config(Document(source="config.json", value=config))
         return stated(TransformerSpec.model_validate(fields.value))
-    except (InputError, ValueError, TypeError):
-        return None
+    return None
 
 
 def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
