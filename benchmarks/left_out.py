@@ -24,7 +24,7 @@ from cost_models.measured.validation.scores import (
     reach_of,
 )
 from cost_models.pipeline.pricing import step_deviation
-from meshwright.verbs.validate.text import CHOICE_HEADERS, choice_cells
+from meshwright.verbs.validate.validated import CHOICE_HEADERS, choice_cells
 
 GIVEN = (1, 3, 5)
 VERBS = {"anchors": anchored, "calibrate": calibrated}

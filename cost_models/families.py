@@ -22,7 +22,7 @@ class Family:
     """Class of the family's plans, a subclass of `planner.plan.AnyPlan`."""
     verbs: str
     """Class that answers command-line verbs such as `meshwright plan` for the family: a
-    `meshwright.verbs.contract.family.Verbs`."""
+    `meshwright.verbs.contract.Verbs`."""
     training: str | None = None
     """Class that trains the family's plans: an `executor.families.Training`; None: the family cannot be
     trained."""
@@ -39,14 +39,14 @@ FAMILIES = {
     TRANSFORMER: Family(
         plan_kind="plan",
         plan="planner.plan:Plan",
-        verbs="meshwright.families.transformer.verbs:TransformerVerbs",
+        verbs="meshwright.families.transformer:TransformerVerbs",
         training="executor.transformer.training:TransformerTraining",
         report="executor.measure.report:RunReport",
     ),
     RECOMMENDER: Family(
         plan_kind="recommender-plan",
         plan="planner.recommender.plan:RecommenderPlan",
-        verbs="meshwright.families.recommender.verbs:RecommenderVerbs",
+        verbs="meshwright.families.recommender:RecommenderVerbs",
         training="executor.recommender.training:RecommenderTraining",
         report="executor.recommender.report:RecommenderReport",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from typing import Annotated, Any, get_origin
 
 import typer
@@ -14,7 +14,7 @@ from cost_models.families import load
 from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, sorted_flags
 from meshwright.cli import completion
 from meshwright.terminal.output import Output
-from meshwright.verbs.contract.command import Command
+from meshwright.verbs.contract import Command
 
 _HEADINGS = {
     "subject": "Subject",
@@ -50,6 +50,8 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
     record = load(command.nested) if command.nested else None
     nested = {} if record is None else flags_of(record)
     shown = {name: one for name, one in flags_of(Output).items() if name in command.shows}
+    if command.out:
+        shown = {"out": replace(flags_of(Output)["out"], help=command.out), **shown}
     defaults = {**defaults_of(Output), **defaults_of(command.options)}
     if record is not None:
         defaults |= defaults_of(record)
@@ -59,7 +61,9 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
         if nested:
             given["config"] = {name: values[name] for name in nested}
         output = Output(**{name: values[name] for name in shown})
-        if not {"out", "config"} & given.keys():  # other verbs check what they write together with the rest
+        if (
+            not command.out and not {"out", "config"} & given.keys()
+        ):  # other verbs check what they write together with the rest
             output.check_places()
         command.call(command.options(**given), output)
 

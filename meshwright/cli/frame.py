@@ -16,7 +16,7 @@ from cost_models.errors import InputError, MeshwrightError, StoppedError, did_yo
 from meshwright.cli.commands import InPanels, typer_function
 from meshwright.terminal.output import print_error, word_os_error
 from meshwright.terminal.printing import say_aside
-from meshwright.verbs.contract.command import Command
+from meshwright.verbs.contract import Command
 
 
 def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
@@ -40,8 +40,9 @@ _OF_PLANS = ("plan", "estimate", "compare", "explain", "advise", "reshard", "ver
 _SHOWING = ("plot", "report", "explore")
 _RUNNING = ("cluster", "doctor", "run", "emulate", "measure", "serve", "export", "import", "tokens")
 _KNOWING = ("calibrate", "validate", "catalog")
-_ELSEWHERE = {"explore": "meshwright.explorer.verb", "import": "meshwright.verbs.export"}
-"""Verbs that have no module of their name in `meshwright.verbs`."""
+_ELSEWHERE = {"explore": "explorer.verb", "import": "verbs.export", "reshard": "verbs.compare"}
+_ELSEWHERE |= {"advise": "verbs.explain", "emulate": "verbs.run"}
+"""Modules of verbs that have none of their name in `meshwright.verbs`."""
 VERBS = _OF_PLANS + _SHOWING + _RUNNING + _KNOWING
 """Names of the verbs, in the order of `--help`."""
 
@@ -49,7 +50,7 @@ VERBS = _OF_PLANS + _SHOWING + _RUNNING + _KNOWING
 @cache
 def command_of(verb: str) -> Command[Any]:
     """Command of a verb, whose module is imported when it is first asked for."""
-    module = import_module(_ELSEWHERE.get(verb, f"meshwright.verbs.{verb}"))
+    module = import_module(f"meshwright.{_ELSEWHERE.get(verb, f'verbs.{verb}')}")
     command: Command[Any] = getattr(module, f"{verb}_command")
     return command
 

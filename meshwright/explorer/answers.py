@@ -12,13 +12,11 @@ from cost_models.units import format_bytes, format_seconds
 from meshwright.explorer.asking import Sought, sought
 from meshwright.explorer.controls import CONTROLS
 from meshwright.explorer.starting import Start
-from meshwright.families.transformer.chapters import reasons
 from meshwright.families.transformer.explain import explain
-from meshwright.families.transformer.planning.facts import facts_of_file
-from meshwright.families.transformer.planning.planned import Planned
-from meshwright.families.transformer.planning.question import TOP, PlanQuestion
-from meshwright.inputs.goals import Pick
-from meshwright.inputs.limits import confident
+from meshwright.families.transformer.pictures import reasons
+from meshwright.families.transformer.planned import Planned, facts_of_file
+from meshwright.families.transformer.question import TOP, PlanQuestion
+from meshwright.inputs.goals import Pick, confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import section
 from meshwright.plots.curves.drawing import Tradeoff, draw_frontier
@@ -29,8 +27,8 @@ from meshwright.render.goals import gpus_in_words
 from meshwright.render.ranked import question_header
 from meshwright.render.words import lines_of_any_length, with_units_kept
 from meshwright.verbs.forecast import ForecastOptions
-from meshwright.verbs.forecast.reading import ask as ask_forecast
-from meshwright.verbs.report.requests import USUAL_NAME
+from meshwright.verbs.forecast.forecasted import ask as ask_forecast
+from meshwright.verbs.report.writing import USUAL_NAME
 from planner.answers.optimum import answered_question
 from planner.objectives import Objective
 from planner.plan import Plan, plan_text, priced_again
@@ -125,7 +123,7 @@ def _asked(start: Start, values: Mapping[str, str], *, top: int, pick: Pick = "r
         restrictions=confident(found.restrictions, found.question),
         pick=pick,
     )
-    planned, own = asked.answer(top, budget), start.plan
+    planned, own = asked.answer(budget, top), start.plan
     is_own = own is not None and (asked.question, asked.restrictions) == (
         answered_question(own),
         own.user_restrictions,

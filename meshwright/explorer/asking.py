@@ -21,8 +21,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, grouped
 from meshwright.explorer.controls import CONTROLS, OFFLOAD
 from meshwright.explorer.starting import Start
-from meshwright.inputs.limits import restrictions_of
-from meshwright.inputs.operations import operations_of
+from meshwright.inputs.goals import operations_of, restrictions_of
 from meshwright.inputs.options import Limits, Operations
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of

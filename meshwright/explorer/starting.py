@@ -15,7 +15,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.explorer.controls import OFFLOAD
 from meshwright.explorer.verb import ExploreOptions
-from meshwright.inputs.limits import restrictions_of
+from meshwright.inputs.goals import restrictions_of
 from meshwright.inputs.options import Limits
 from meshwright.inputs.questions import question_of, single_count
 from planner.answers.optimum import answered_question

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError
 from cost_models.flags import argument, flag, given_flags
 from meshwright.inputs.options import TUNING, Failures, Limits, Request, tokens_flag
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import option_word, require_verb, verbs_of_model
+from meshwright.verbs.contract import command, option_word, require_verb, verbs_of_model
 
 if TYPE_CHECKING:
     from meshwright.explorer.starting import Start

@@ -1,19 +1,22 @@
-"""Reads what the answer should be best at: objective, tokens, prices and deadline."""
+"""Reads what the answer should be best at and must keep to: objective, amounts, operations, limits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.catalog import load_operations
 from cost_models.files.loading import read_duration, read_price, read_tokens
 from cost_models.question import Question
-from cost_models.risk import RISKS, Risk
-from cost_models.units import format_count, grouped
-from meshwright.inputs.options import Amount, Goal
+from cost_models.risk import RISKS, Risk, confident_share
+from cost_models.specs.cluster import OperationsSpec
+from cost_models.units import format_count, grouped, parse_bandwidth, parse_bytes, parse_seconds
+from meshwright.inputs.options import Amount, Goal, Limits, Operations
+from meshwright.inputs.problems import Problems, read_flag
 from planner.objectives import OBJECTIVES, PROOFS, Objective, Proof
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 Pick = Literal["recommended", "fastest"]
 """Which layout a plan is: the one to run, or the fastest on paper."""
@@ -39,55 +42,44 @@ def proof_of(word: str | None) -> Proof:
 
 def one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
     """What was said, as one of the words of a flag. Raises InputError: it is none."""
-    found = next((known for known in words if known == said), None)
-    if found is None:
-        *others, last = (f"`{known}`" for known in words)
-        what = f"`{said}` is not {', '.join(others)} or {last}{did_you_mean(said, words)}"
-        raise InputError(headline, problems=[Problem(flag, what)])
+    *others, last = (f"`{known}`" for known in words)
+    return known_word(words, said, flag, headline, f"is not {', '.join(others)} or {last}")
+
+
+def known_word(words: Sequence[Word], said: str, flag: str, headline: str, what: str = "") -> Word:
+    """The same, where the problem says `what` is wrong. Raises InputError."""
+    if (found := next((known for known in words if known == said), None)) is None:
+        what = what or f"is not one of {', '.join(f'`{known}`' for known in words)}"
+        raise InputError(headline, problems=[Problem(flag, f"`{said}` {what}{did_you_mean(said, words)}")])
     return found
 
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     """Read the objective and the tokens to train on. Raises InputError: everything that cannot be read, at once."""
-    price, tokens, problems = _amounts(goal)
+    problems, unread = Problems(), "the objective cannot be read"
+    price, tokens = _amounts(goal, problems, unread)
     asked = goal.objective or ("cost" if goal.price is not None else "time")
-    name = next((known for known in OBJECTIVES if known == asked), None)
-    if name is None:
-        known = ", ".join(f"`{one}`" for one in OBJECTIVES)
-        what = f"`{asked}` is not one of {known}{did_you_mean(asked, OBJECTIVES)}"
-        problems.append(Problem("--objective", what))
-    deadline = None
-    try:
-        deadline = None if goal.deadline is None else read_duration(goal.deadline)
-    except ValueError as error:
-        problems.append(Problem("--deadline", str(error)))
+    name = problems.read(lambda: known_word(OBJECTIVES, asked, "--objective", unread))
+    deadline = problems.read(lambda: read_flag("--deadline", goal.deadline, read_duration, unread))
     operations = goal.operations
-    try:
-        operations = load_operations(operations) if isinstance(operations, str) else operations
-    except InputError as error:
-        problems.append(Problem("--operations", error.headline))
-    if problems or name is None:
-        raise InputError("the objective cannot be read", problems=problems)
-    assert not isinstance(operations, str)
+    if isinstance(operations, str):
+        operations = problems.read(lambda: read_flag("--operations", operations, load_operations, unread))
+    problems.require(unread)
+    assert name is not None
     return Objective(name=name, price=price, deadline=deadline, operations=operations), tokens
 
 
-def _amounts(said: Amount) -> tuple[float | None, float | None, list[Problem]]:
-    """The price of one cluster's GPUs, the tokens to train on, and what cannot be read."""
-    problems: list[Problem] = []
-    prices: tuple[float, ...] = ()
-    tokens = None
-    try:
-        prices = read_prices(said.price)
-    except ValueError as error:
-        problems.append(Problem("--price", str(error)))
+def _amounts(said: Amount, problems: Problems, unread: str) -> tuple[float | None, float | None]:
+    """The price of one cluster's GPUs, and the tokens to train on."""
+    price = problems.read(lambda: read_flag("--price", said.price, _one_price, unread))
+    return price, problems.read(lambda: read_flag("--tokens", said.tokens, read_tokens, unread))
+
+
+def _one_price(price: str | float | Sequence[float]) -> float | None:
+    prices = read_prices(price)
     if len(prices) > 1:
-        problems.append(Problem("--price", f"names {len(prices)} prices for one cluster"))
-    try:
-        tokens = None if said.tokens is None else read_tokens(said.tokens)
-    except ValueError as error:
-        problems.append(Problem("--tokens", str(error)))
-    return prices[0] if prices else None, tokens, problems
+        raise ValueError(f"names {len(prices)} prices for one cluster")
+    return prices[0] if prices else None
 
 
 def trained_at(said: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:
@@ -96,9 +88,9 @@ def trained_at(said: Amount, question: Question) -> tuple[Question, Objective, t
     Raises:
         InputError: an amount cannot be read, or there is a price of nothing.
     """
-    price, tokens, problems = _amounts(said)
-    if problems:
-        raise InputError("what is trained on cannot be read", problems=problems)
+    problems, unread = Problems(), "what is trained on cannot be read"
+    price, tokens = _amounts(said, problems, unread)
+    problems.require(unread)
     tokens, told = tokens_of(said, tokens, question)
     if tokens is not None:
         question = replace(question, training=question.training.model_copy(update={"tokens": tokens}))
@@ -137,11 +129,71 @@ def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[f
     return samples * epochs * sample, (words,)
 
 
-def read_prices(price: str | float | Sequence[float] | None) -> tuple[float, ...]:
+def read_prices(price: str | float | Sequence[float]) -> tuple[float, ...]:
     """Read `2.5`, `$2.50` or `2.5,3.5,5` as numbers. Raises ValueError."""
-    if price is None:
-        return ()
-    words = (
-        price.split(",") if isinstance(price, str) else [price] if isinstance(price, (int, float)) else price
-    )
-    return tuple(map(read_price, words))
+    words = price.split(",") if isinstance(price, str) else price
+    return tuple(map(read_price, [words] if isinstance(words, (int, float)) else words))
+
+
+USUAL = "llama3"
+"""Operations where nobody names any."""
+
+
+def operations_of(options: Operations) -> OperationsSpec:
+    """Read the operations; flags override what the catalogue or a file has.
+
+    Raises:
+        InputError: everything that cannot be read, at once.
+    """
+    problems, unread, named = Problems(), "the operations cannot be read", options.operations
+    base = named if isinstance(named, OperationsSpec) else load_operations(named or USUAL)
+    mtbf = problems.read(lambda: read_flag("--mtbf", options.mtbf, _duration, unread))
+    restart = problems.read(lambda: read_flag("--restart", options.restart, _duration, unread))
+    storage = problems.read(lambda: read_flag("--storage", options.storage, parse_bandwidth, unread))
+    spares = problems.read(lambda: read_flag("--spares", options.spares, _not_below_zero, unread))
+    problems.require(unread)
+    changed = {"mtbf": (mtbf, " s"), "restart": (restart, " s"), "storage_write": (storage, " B/s")}
+    # as files have them, so that they are checked as a file's are
+    written: dict[str, Any] = {
+        name: f"{value}{unit}" for name, (value, unit) in changed.items() if value is not None
+    }
+    written |= {} if spares is None else {"spares": spares}
+    written |= {} if storage is None else {"storage_read": None}
+    return OperationsSpec.model_validate(base.model_dump(mode="json") | written)
+
+
+def _not_below_zero(count: int) -> int:
+    if count < 0:
+        raise ValueError(f"must not be below zero, and is {count}")
+    return count
+
+
+def _duration(text: str) -> float:
+    """Seconds from `50000h` or `50000 h`: hours in numbers as failures have them."""
+    try:
+        return read_duration(text)
+    except ValueError:
+        return parse_seconds(text)
+
+
+def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
+    """Read the limits, with the trainer whose rules the plan obeys.
+
+    Raises:
+        InputError: a word that cannot be read; all of them at once.
+    """
+    problems = Problems()
+    restrictions = problems.read(lambda: parse_restrictions(limits.fix, limits.forbid, allow=limits.opened))
+    size = problems.read(lambda: read_flag("--max-memory", limits.max_memory, parse_bytes))
+    problems.require()
+    assert restrictions is not None
+    return replace(restrictions, max_memory=size, trainer=trainer)
+
+
+def confident(restrictions: Restrictions, question: Question) -> Restrictions:
+    """The restrictions with the memory limit that predicted peaks may reach if what was asked for is to hold with the
+    question's confidence."""
+    if restrictions.max_memory is None:
+        return restrictions
+    share = confident_share(question.confidence, question.memory_error)
+    return replace(restrictions, max_memory=restrictions.max_memory * share)

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 from cost_models.errors import InputError, Problem
 
 T = TypeVar("T")
+
+
+def read_flag(flag: str, said: Any, parse: Callable[[Any], T], headline: str = "") -> T | None:
+    """What `parse` makes of what a flag says; None where it says nothing.
+
+    Raises:
+        InputError: it cannot be read, as the flag's problem under a headline, or in the headline itself.
+    """
+    try:
+        return None if said is None else parse(said)
+    except ValueError as error:
+        what = error.headline if isinstance(error, InputError) else str(error)
+        problems = [Problem(flag, what)] if headline else []
+        raise InputError(headline or f"{flag}: {what}", problems=problems) from None
 
 
 @dataclass(slots=True)
@@ -25,13 +40,12 @@ class Problems:
             self.errors.append(error)
             return None
 
-    def require(self) -> None:
-        """Do nothing where nothing was wrong. Raises InputError: the one that was met, or all of them as one."""
+    def require(self, headline: str = "") -> None:
+        """Do nothing where nothing was wrong. Raises InputError: the one that was met, or all as one of a headline."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:
-            problems = [
-                problem for one in self.errors for problem in one.problems or (Problem("", one.headline),)
-            ]
-            hint = next((one.hint for one in self.errors if one.hint), "")
-            raise InputError(f"{len(problems)} problems in what was asked", problems=problems, hint=hint)
+            told = [one.problems or (Problem("", one.headline),) for one in self.errors]
+            problems, hint = list(chain(*told)), next((one.hint for one in self.errors if one.hint), "")
+            headline = headline or f"{len(problems)} problems in what was asked"
+            raise InputError(headline, problems=problems, hint=hint)

@@ -21,17 +21,23 @@ from cost_models.files.loading import (
 from cost_models.question import Question
 from cost_models.risk import EVEN, MOST_CONFIDENT, least_chance
 from cost_models.specs.cluster import MIN_DEVICE_MEMORY, ClusterSpec, MixedCluster, Precision
+from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec, apply_changes
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
-from meshwright.inputs.lengths import documents_told, with_lengths
+from meshwright.inputs.jobs import (
+    documents_told,
+    fine_tuned,
+    images_of,
+    with_lengths,
+    with_parts,
+    with_tuning,
+)
 from meshwright.inputs.options import Request
-from meshwright.inputs.parts import images_of, with_parts
 from meshwright.inputs.problems import Problems
-from meshwright.inputs.tuning import fine_tuned, with_tuning
 from planner.formats.trainers import require_own_stack, trainer_named
 
 MOST_HOST_MEMORY = 1e15
@@ -57,9 +63,7 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     trainer = problems.read(lambda: trainer_named(request.trainer) if request.trainer else None)
     if named is not None and trainer is not None:
         problems.read(lambda: require_own_stack(str(request.trainer), named))
-    problems.read(
-        lambda: catalog.load_profile(request.profile) if isinstance(request.profile, str) else request.profile
-    )
+    problems.read(lambda: require_profile(request.profile))
     confidence = problems.read(lambda: read_confidence(request.confidence))
     problems.require()
     assert model is not None
@@ -204,6 +208,12 @@ def read_confidence(said: float | str | None) -> float:
             " memory",
         )
     return share
+
+
+def require_profile(profile: str | HardwareProfile | None) -> None:
+    """Raises InputError where a profile is named that is not there."""
+    if isinstance(profile, str):
+        catalog.load_profile(profile)
 
 
 def in_words(values: str | float | Sequence[str] | Sequence[int] | None) -> str | None:

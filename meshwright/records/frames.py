@@ -21,7 +21,7 @@ from cost_models.pipeline.pricing import pass_spans, predicted_spans, price_rank
 from cost_models.question import Question
 from cost_models.schedules.actions import KINDS
 from executor.measure.slow_ranks import excess_of
-from meshwright.records import frame_of
+from meshwright.records import fields_of, frame_of
 from meshwright.records.runs import comparison, read_report
 
 if TYPE_CHECKING:
@@ -43,13 +43,11 @@ _MOST_PROBLEMS = 10
 
 def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
     """A row per layout: `layout`, then seconds by part, and those of communication behind compute (`tp_hidden` ...)."""
-    return frame_of(
-        [
-            {"layout": estimate.layout.brief, **estimate.time}
-            | {f"{part.removesuffix('_comm')}_hidden": value for part, value in estimate.hidden_comm.items()}
-            for estimate in estimates
-        ]
-    )
+    rows = []
+    for estimate in estimates:
+        hidden = {f"{part.removesuffix('_comm')}_hidden": s for part, s in estimate.hidden_comm.items()}
+        rows.append({"layout": estimate.layout.brief, **estimate.time, **hidden})
+    return frame_of(rows)
 
 
 def memory_frame(estimate: Estimate) -> pd.DataFrame:
@@ -76,18 +74,9 @@ def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
             ring = layout.ring if part == "streamed" and count >= layout.ring else USUAL_RING
             changed = layout.model_copy(update={"offload": moved, "ring": ring})
             priced = price(question, changed).within(estimate.memory_limit)
-            rows.append(
-                {
-                    "residency": part,
-                    "blocks": count,
-                    "layout": str(priced.layout),
-                    "step_seconds": priced.step_seconds,
-                    "peak_bytes": priced.peak_bytes,
-                    "host_bytes": priced.host_bytes,
-                    "fits": priced.fits,
-                    "chosen": here == count or (not count and not any(layout.offload[:3])),
-                }
-            )
+            row = {"residency": part, "blocks": count, "layout": str(priced.layout)}
+            row |= fields_of(priced, "step_seconds", "peak_bytes", "host_bytes", "fits")
+            rows.append(row | {"chosen": here == count or (not count and not any(layout.offload[:3]))})
     return frame_of(rows)
 
 
@@ -112,29 +101,19 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
             "end_seconds": passes.end.ravel(),
         }
     )
-    once = [
-        (span.rank, span.kind, -1, -1, span.start, span.end)
-        for span in predicted_spans(question, layout)
-        if span.stage < 0
-    ]
-    frame = pd.concat(
-        [frame[frame["kind"] != ""], pd.DataFrame(once, columns=frame.columns)]
-        if once
-        else [frame[frame["kind"] != ""]],
-        ignore_index=True,
-    )
+    spans = [span for span in predicted_spans(question, layout) if span.stage < 0]
+    once = [(span.rank, span.kind, -1, -1, span.start, span.end) for span in spans]
+    frames = [frame[frame["kind"] != ""]] + [pd.DataFrame(once, columns=frame.columns)] * bool(once)
+    frame = pd.concat(frames, ignore_index=True)
     moves = predicted_moves(question, layout)
     if not moves:
         return frame
-    moved = pd.DataFrame(
-        [
-            (move.rank, move.what, -1, -1, move.start, move.end, LANE_NAMES[move.lane], move.block)
-            for lane in LANE_NAMES
-            for move in moves
-            if move.lane == lane
-        ],
-        columns=[*frame.columns, "lane", "block"],
-    )
+    lanes = list(LANE_NAMES)
+    rows = [
+        (move.rank, move.what, -1, -1, move.start, move.end, LANE_NAMES[move.lane], move.block)
+        for move in sorted(moves, key=lambda move: lanes.index(move.lane))
+    ]
+    moved = pd.DataFrame(rows, columns=[*frame.columns, "lane", "block"])
     return pd.concat([frame.assign(lane="", block=-1), moved], ignore_index=True)
 
 
@@ -160,33 +139,26 @@ def ranks_frame(report: RunReport) -> pd.DataFrame:
     """A row per rank and measured step: `rank`, `step`, `seconds` at work, and `excess` over the median of its peers,
     NaN without any."""
     total_TR = sum(report.work_seconds.values(), start=np.zeros((1, 1)))
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[float, ...]] = []
     for at, rank in enumerate(report.ranks):
         others = report.peers_of(at)
         excess = excess_of(total_TR, at, others) if others else np.full(len(total_TR), np.nan)
         rows += [
-            {
-                "rank": rank.rank,
-                "step": report.first_measured_step + step,
-                "seconds": float(total_TR[step, at]),
-                "excess": float(excess[step]),
-            }
-            for step in range(len(total_TR))
+            (rank.rank, report.first_measured_step + step, float(seconds), float(excess[step]))
+            for step, seconds in enumerate(total_TR[:, at])
         ]
-    return frame_of(rows)
+    return frame_of(rows, columns=["rank", "step", "seconds", "excess"])
 
 
 def late_frame(report: RunReport) -> pd.DataFrame:
     """A row per rank and piece of a step: `rank`, `share` of the step when it begins, `late_seconds` that others waited
     for the rank; none where traces do not tell it."""
-    return frame_of(
-        [
-            {"rank": rank.rank, "share": piece / len(rank.late_seconds), "late_seconds": seconds}
-            for rank in report.ranks
-            for piece, seconds in enumerate(rank.late_seconds)
-        ],
-        columns=["rank", "share", "late_seconds"],
-    )
+    rows = [
+        (rank.rank, piece / len(rank.late_seconds), seconds)
+        for rank in report.ranks
+        for piece, seconds in enumerate(rank.late_seconds)
+    ]
+    return frame_of(rows, columns=["rank", "share", "late_seconds"])
 
 
 def passes_frame(report: RunReport) -> pd.DataFrame:

@@ -82,10 +82,8 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
         ComparedQuantity("hfu", said.hfu, report.hfu),
     )
     fullest = max(report.ranks, key=lambda rank: rank.peak_bytes)
-    parts = [
-        ComparedQuantity(f"{part}_bytes", fullest.predicted_memory.get(part, 0.0), float(size))
-        for part, size in fullest.memory.items()
-    ]
+    planned = fullest.predicted_memory
+    parts = [_part(part, planned.get(part, 0.0), size) for part, size in fullest.memory.items()]
     return (
         *speed,
         *_peaks(report),
@@ -102,10 +100,7 @@ def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
     Memory is set against the model's price of what ran, which need not be the plan's stack or its GPU. Compute on
     another kind of device than the plan's says nothing of it.
     """
-    memory = [
-        ComparedQuantity(f"{part}_bytes", report.memory_as_run[part], float(size))
-        for part, size in report.memory.items()
-    ]
+    memory = [_part(part, report.memory_as_run[part], size) for part, size in report.memory.items()]
     peak = ComparedQuantity("peak_bytes", sum(report.memory_as_run.values()), float(report.peak_bytes))
     compute = [
         ComparedQuantity(f"{phase}_compute_seconds", report.predicted_seconds[phase], seconds)
@@ -116,6 +111,11 @@ def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
     whole = [] if step is None else [ComparedQuantity("step_seconds", report.predicted.step_seconds, step)]
     offloaded = [*_of_host_memory([report.host]), *_of_drives([report.drive])]
     return (peak, *memory, *compute, *whole, *offloaded)
+
+
+def _part(part: str, predicted: float, measured: float) -> ComparedQuantity:
+    """Bytes of a part of memory."""
+    return ComparedQuantity(f"{part}_bytes", predicted, float(measured))
 
 
 def planned_memory(report: EmulationReport) -> dict[str, float]:
@@ -138,9 +138,8 @@ def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
     unit = (report.step_seconds - data) / sum(busiest.parts.values())
     measured = {part: unit * busiest.parts.get(part, 0.0) for part in _PARTS}
     measured["data"] += data
-    predicted = {
-        part: sum(report.predicted.time.get(name, 0.0) for name in names) for part, names in _PARTS.items()
-    }
+    said = report.predicted.time
+    predicted = {part: sum(said.get(name, 0.0) for name in names) for part, names in _PARTS.items()}
     return tuple(
         ComparedQuantity(f"{part}_seconds", predicted[part], measured[part])
         for part in _PARTS
@@ -168,14 +167,11 @@ def _of_host_memory(ranks: Sequence[HostReport | None]) -> list[ComparedQuantity
     if not seen:
         return []
     host = max(seen, key=lambda one: one.peak_bytes)
+    copies, updates = statistics.median(host.copy_seconds), statistics.median(host.update_seconds)
     compared = [
-        ComparedQuantity("host_memory_bytes", host.predicted_bytes, float(host.peak_bytes)),
-        ComparedQuantity(
-            "host_link_seconds", host.predicted_copy_seconds, statistics.median(host.copy_seconds)
-        ),
-        ComparedQuantity(
-            "host_update_seconds", host.predicted_update_seconds, statistics.median(host.update_seconds)
-        ),
+        _part("host_memory", host.predicted_bytes, host.peak_bytes),
+        ComparedQuantity("host_link_seconds", host.predicted_copy_seconds, copies),
+        ComparedQuantity("host_update_seconds", host.predicted_update_seconds, updates),
     ]
     return [one for one in compared if one.measured > 0]
 
@@ -188,16 +184,13 @@ def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
     drive = max(seen, key=lambda one: one.held_bytes)
     median = statistics.median
     compared = [
-        ComparedQuantity("drive_bytes", drive.predicted_bytes, float(drive.held_bytes)),
-        ComparedQuantity("drive_read_bytes", drive.predicted_read_bytes, float(median(drive.read_bytes))),
-        ComparedQuantity(
-            "drive_written_bytes", drive.predicted_written_bytes, float(median(drive.written_bytes))
-        ),
+        _part("drive", drive.predicted_bytes, drive.held_bytes),
+        _part("drive_read", drive.predicted_read_bytes, median(drive.read_bytes)),
+        _part("drive_written", drive.predicted_written_bytes, median(drive.written_bytes)),
     ]
     if drive.predicted_seconds:
-        compared.append(
-            ComparedQuantity("drive_transfer_seconds", drive.predicted_seconds, median(drive.seconds))
-        )
+        seconds = median(drive.seconds)
+        compared.append(ComparedQuantity("drive_transfer_seconds", drive.predicted_seconds, seconds))
     return [one for one in compared if one.measured > 0]
 
 
@@ -209,14 +202,11 @@ def _peaks(report: RunReport) -> list[ComparedQuantity]:
         other = by_stage.get(rank.pipeline_rank)
         if other is None or rank.peak_bytes > other.peak_bytes:
             by_stage[rank.pipeline_rank] = rank
-    return [
-        ComparedQuantity(
-            "peak_bytes" if len(by_stage) == 1 else f"peak_bytes_stage_{stage}",
-            sum(rank.predicted_memory.values()),
-            float(rank.peak_bytes),
-        )
-        for stage, rank in sorted(by_stage.items())
-    ]
+    found = []
+    for stage, rank in sorted(by_stage.items()):
+        name = "peak_bytes" if len(by_stage) == 1 else f"peak_bytes_stage_{stage}"
+        found.append(ComparedQuantity(name, sum(rank.predicted_memory.values()), float(rank.peak_bytes)))
+    return found
 
 
 MAX_REPORT_BYTES = int(1000 * MB)
@@ -242,9 +232,8 @@ def read_any_report(path: Path) -> AnyReport:
         return validate(document, report_type)
     except InputError as error:
         problems = error.problems or (Problem("", error.headline),)
-        raise InputError(
-            f"`{path}` is no run report", problems=problems[:_MOST_PROBLEMS], hint=_HINT
-        ) from None
+        told = problems[:_MOST_PROBLEMS]
+        raise InputError(f"`{path}` is no run report", problems=told, hint=_HINT) from None
 
 
 def read_report(path: Path) -> RunReport:

@@ -1,10 +1,14 @@
-"""One priced layout as text: the step, its parts, and the memory of its fullest rank."""
+"""One priced layout as text: the step, its parts, the memory of its fullest rank, and what a step should take."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
+from cost_models.axes.layout import Layout
 from cost_models.axes.offload.channels import HostWindows, host_windows
-from cost_models.estimate import Estimate
-from cost_models.expected import ExpectedStep
+from cost_models.estimate import Estimate, words_beyond_runs
+from cost_models.expected import SPLIT, ExpectedStep, NearRuns
 from cost_models.question import Question
 from cost_models.risk import EVEN, least_chance
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
@@ -14,6 +18,7 @@ from meshwright.render.words import (
     part_label,
     parts_sentence,
     percent,
+    sentence_list,
     size_unit,
     time_unit,
     wrapped,
@@ -116,11 +121,8 @@ def split_lines(estimate: Estimate, *, chosen: bool) -> list[str]:
     where = f"{counted(sum(layout.layers), 'block')} on {counted(layout.num_stages, 'stage')}"
     fits = " that fits" * estimate.fits
     word = str(layout).rpartition(" layers=")[2].partition(" ")[0]
-    return [
-        wrapped(
-            f"{where}: `layers={word}` was chosen, the fastest split{fits}; yours can be said in the layout"
-        )
-    ]
+    chosen_split = f"`layers={word}` was chosen, the fastest split{fits}; yours can be said in the layout"
+    return [wrapped(f"{where}: {chosen_split}")]
 
 
 def warning_lines(estimate: Estimate) -> list[str]:
@@ -141,10 +143,8 @@ def memory_sentence(estimate: Estimate) -> str:
     memory = estimate.rank_memory[rank]
     unit = size_unit(memory.total)
     where = f" on pipeline rank {rank}" if len(estimate.rank_memory) > 1 else ""
-    text = (
-        f"memory {in_unit(memory.total, unit)} {unit[0]} of {estimate.limit_words}{where} = "
-        f"{parts_sentence(memory, unit)}"
-    )
+    size = f"{in_unit(memory.total, unit)} {unit[0]} of {estimate.limit_words}"
+    text = f"memory {size}{where} = {parts_sentence(memory, unit)}"
     if not estimate.device_holds:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
     text += f"; {_chance_words(estimate)}"
@@ -255,3 +255,68 @@ def _update(found: HostWindows) -> str:
         f"The CPU's update{drive} {verb} from {grouped(round(found.update_tokens))} tokens a microbatch on"
         f" (now {grouped(round(found.microbatch_tokens))})."
     )
+
+
+_TIMES = {1: "once", 2: "twice"}
+_FEW = 3
+"""Differences up to which times can be compared."""
+_LAYOUT = {*SPLIT, "zero", "recompute"}
+"""Differences of another layout for the same question, whose times can always be compared."""
+
+
+def expected_lines(question: Question, layout: Layout, expected: ExpectedStep | None) -> list[str]:
+    """ "Expected step 14.7 s, 90 % interval 13.8 s to 16.1 s", and the runs nearest to a layout, if any is known."""
+    if expected is None:
+        return []
+    low, high = map(format_seconds, expected.interval)
+    step = wrapped(f"Expected step {format_seconds(expected.seconds)}, 90 % interval {low} to {high}")
+    return [step, nearest_sentence(question, layout, expected)]
+
+
+def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep | None) -> str:
+    """The runs nearest to a layout, and what of it nobody timed; empty where nothing is known."""
+    if expected is None or expected.nearest is None:
+        return ""
+    runs, missing = expected.nearest, words_beyond_runs(question, layout)
+    span = format_seconds(runs.least_seconds)
+    if format_seconds(runs.most_seconds) != span:
+        span += f" to {format_seconds(runs.most_seconds)}"
+    times = _TIMES.get(runs.runs, f"{runs.runs} times")
+    if not runs.differs:
+        return wrapped(f"Timed {times}: {span} ({_whose(runs)})")
+    if runs.differs == ("vpp",):
+        return wrapped(f"Timed {times} with another vpp: {span} for {runs.layout} ({_whose(runs)})")
+    said = (
+        f"Nearest timed: {span} for {runs.layout} ({_whose(runs)}), {percent(abs(runs.off))} off;"
+        f" differs in {sentence_list(list(runs.differs))}"
+    )
+    of_layout = _LAYOUT.issuperset(runs.differs)
+    if of_layout and runs.most_seconds < expected.seconds:
+        said += "; it ran faster than this layout is expected to"
+    if len(runs.differs) > _FEW and not of_layout:
+        said = f"Nothing like it was timed; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
+    if expected.borrowed:
+        said = f"Nothing was timed on this GPU; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
+    if missing:
+        said += f"; no run of profile {question.hardware.name} had {sentence_list(list(missing))}"
+    return wrapped(said)
+
+
+def _whose(runs: NearRuns) -> str:
+    return f"{runs.source}: {runs.model}, {runs.stack} on {grouped(runs.gpus)} {runs.gpu}"
+
+
+def expected_record(
+    question: Question, layout: Layout | None, expected: ExpectedStep | None
+) -> dict[str, Any] | None:
+    """Seconds of the expected step and its interval, the runs nearest to it, and what of a layout none had."""
+    if expected is None:
+        return None
+    near = expected.nearest
+    return {
+        "step_seconds": expected.seconds,
+        "step_seconds_90": list(expected.interval),
+        "borrowed": expected.borrowed,
+        "nearest": None if near is None else {**asdict(near), "differs": list(near.differs)},
+        "untried": [] if layout is None else list(words_beyond_runs(question, layout)),
+    }

@@ -67,9 +67,8 @@ def explanation_text(explanation: Explanation) -> str:
         sentences.append(wrapped(rival_sentence(explanation.plan, estimate, explanation.rival)))
     if explanation.sensitivities:
         sentences.append(f"What if (changes of the step of {format_seconds(estimate.step_seconds)}):")
-        sentences += [
-            wrapped("  " + _if_only(estimate, one), indent="    ") for one in explanation.sensitivities
-        ]
+        lines = [_if_only(estimate, one) for one in explanation.sensitivities]
+        sentences += [wrapped(f"  {line}", indent="    ") for line in lines]
     return "\n".join(sentences)
 
 
@@ -88,10 +87,8 @@ def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
     what = bound.change or "the same with less recomputed"
     fits = ""
     if faster.fits:
-        fits = (
-            f", which fits with probability {chance_text(faster.fits_probability)};"
-            f" a recommended layout fits with {100 * FITTING:.0f} %"
-        )
+        least = f"a recommended layout fits with {100 * FITTING:.0f} %"
+        fits = f", which fits with probability {chance_text(faster.fits_probability)}; {least}"
     return (
         f"Bottleneck: memory. {what} would take {format_seconds(faster.step_seconds)} but needs "
         f"{format_bytes(faster.peak_bytes)} on pipeline rank {faster.fullest_rank}{fits}."
@@ -106,9 +103,8 @@ def loss_sentence(loss: LossPart | None, estimate: Estimate) -> str:
     share = percent(estimate.microbatches * loss.seconds / estimate.step_seconds)
     where = "" if estimate.layout.pp == 1 else " on the last stage"
     chunks = "" if loss.chunk is None else f", in chunks of {grouped(loss.chunk)} tokens"
-    return wrapped(
-        f"Output product and loss: {share} of the step{where}, {format_bytes(loss.bytes)} at their widest{chunks}."
-    )
+    size = f"{format_bytes(loss.bytes)} at their widest{chunks}"
+    return wrapped(f"Output product and loss: {share} of the step{where}, {size}.")
 
 
 def rival_sentence(plan: Plan, estimate: Estimate, closest: Estimate) -> str:
@@ -192,11 +188,9 @@ def saves_and_pays(changes: Breakdown, step_seconds: float) -> str:
     unit = time_unit(step_seconds)
     if largest < unit[1] / 100:
         unit = time_unit(largest)
-    worth = [
-        (part, s)
-        for part, s in changes.items()
-        if abs(s) >= max(least, 1e-9) and float(in_unit(s, unit).replace(",", ""))
-    ]
+    least = max(least, 1e-9)
+    shown = [(part, s) for part, s in changes.items() if abs(s) >= least]
+    worth = [(part, s) for part, s in shown if float(in_unit(s, unit).replace(",", ""))]
     saved = [f"{in_unit(s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s > 0][:_MAX_PARTS]
     paid = [f"{in_unit(-s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s < 0][:_MAX_PARTS]
     words = [f"saves {sentence_list(saved)}"] if saved else []
@@ -223,9 +217,8 @@ def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
         said += ", and fits" if held.fits else ", but does not fit"
     if best is not held:
         gain = change(estimate.step_seconds, best.step_seconds)
-        said += (
-            f"; re-planned {format_seconds(best.step_seconds)} ({gain}), {layout_planned_again(sensitivity)}"
-        )
+        planned = f"{format_seconds(best.step_seconds)} ({gain}), {layout_planned_again(sensitivity)}"
+        said += f"; re-planned {planned}"
     return said
 
 

@@ -175,16 +175,14 @@ def tuning_sentence(question: Question) -> str:
         return wrapped(f"frozen: {', '.join(training.freeze)}; trains {trained} of {whole} parameters")
     beside += ", with one output in place of the vocabulary" * training.reward
     if tuning is None:
-        return (
-            wrapped(f"{'reward' if training.reward else 'dpo'}: pairs of sequences{beside}") if beside else ""
-        )
+        pairs = f"{'reward' if training.reward else 'dpo'}: pairs of sequences{beside}"
+        return wrapped(pairs) if beside else ""
     trained = format_count(float(trained_parameters(question.model, tuning)))
     on = sentence_list([f"`{one}`" for one in tuning.targets])
     kept: str = tuning.base or training.wide_precision
     if copies := narrow_copies(question):
-        kept += (
-            f" with copies in {training.precision}, {training.element_bytes + copies:.3g} bytes a parameter"
-        )
+        size = f"{training.element_bytes + copies:.3g} bytes a parameter"
+        kept += f" with copies in {training.precision}, {size}"
     what = f"{tuning.task} of rank {tuning.rank} on {on}"
     return wrapped(f"{what}: trains {trained} parameters beside frozen matrices in {kept}{beside}")
 
@@ -203,9 +201,8 @@ def documents_sentence(question: Question) -> str:
         "bucket": "none is padded",
     }
     mean = grouped(round(sequences_of(lengths, training.sequence_length).mean))
-    return wrapped(
-        f"documents of {mean} tokens on average, {lengths} {grouped(length)}: {told[lengths.packing]}"
-    )
+    of, text = f"{mean} tokens on average", told[lengths.packing]
+    return wrapped(f"documents of {of}, {lengths} {grouped(length)}: {text}")
 
 
 def answers_sentence(question: Question) -> str:
@@ -214,9 +211,8 @@ def answers_sentence(question: Question) -> str:
     if answers is None:
         return ""
     of = "these alone" if question.scored_share < 1 else "all"
-    return wrapped(
-        f"the loss counts answers alone, {percent(answers)} of tokens; logits are computed of {of}"
-    )
+    share = percent(answers)
+    return wrapped(f"the loss counts answers alone, {share} of tokens; logits are computed of {of}")
 
 
 def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:

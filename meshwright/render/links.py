@@ -31,9 +31,8 @@ def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) ->
     part = most.share / busy[fullest]
     only = "all" if part == 1 else "most" if part > 0.5 else "the largest part"
     full = share_text(busy[fullest])
-    return (
-        f"The fullest links are those of the {fullest}: busy {full} of the step, {only} of it by {most.axis}"
-    )
+    by = f"{only} of it by {most.axis}"
+    return f"The fullest links are those of the {fullest}: busy {full} of the step, {by}"
 
 
 def crossing_sentence(found: Crossing | None) -> str:

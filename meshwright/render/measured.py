@@ -1,13 +1,16 @@
-"""A run as text: one live line per step, predicted beside measured at the end, or what a dry run built."""
+"""Runs and traces as text: predicted beside measured, tables of kernels, and what explains a difference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
-from cost_models.units import counted, format_bytes, format_count, format_seconds
+from cost_models.measured.traces.job import Achieved, Job
+from cost_models.measured.traces.kernels import LATE
+from cost_models.units import counted, format_bandwidth, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.runs import ComparedQuantity, comparison
 from meshwright.render.goals import changes_sentence
 from meshwright.render.tables import Table, table
@@ -63,10 +66,8 @@ def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
     runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
     if stack == runs:
         return None
-    return (
-        f"note: the plan is for stack {stack} but {runs} runs it, whose memory and times differ;"
-        f" `plan --stack {runs}` makes a plan for it"
-    )
+    why = f"the plan is for stack {stack} but {runs} runs it, whose memory and times differ"
+    return f"note: {why}; `plan --stack {runs}` makes a plan for it"
 
 
 def on_other_devices(plan: Plan, device: str) -> str:
@@ -74,9 +75,8 @@ def on_other_devices(plan: Plan, device: str) -> str:
     gpu = plan.question.cluster.gpu
     if (gpu.kind == "cpu") == (device == "cpu"):
         return ""
-    return (
-        f"The plan is for {gpu.name} but ran on {device}: its times and memory cannot be judged by this run."
-    )
+    why = "its times and memory cannot be judged by this run"
+    return f"The plan is for {gpu.name} but ran on {device}: {why}."
 
 
 def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
@@ -137,9 +137,8 @@ def comparison_rows(lines: Sequence[ComparedQuantity]) -> list[tuple[str, str, s
 
 def quantity_label(quantity: str) -> str:
     """`thread_cpu_seconds` → "thread cpu"; the unit is in the value."""
-    words = (
-        quantity.replace("_seconds", "").replace("_bytes", "").replace("_", " ").replace(" per second", "/s")
-    )
+    words = quantity.replace("_seconds", "").replace("_bytes", "")
+    words = words.replace("_", " ").replace(" per second", "/s")
     return words.upper() if quantity in SHARES else words
 
 
@@ -162,3 +161,136 @@ def error_text(line: ComparedQuantity) -> str:
         return f"{100 * (line.predicted - line.measured):+.1f} pt"
     error = line.predicted / line.measured - 1
     return percent(error, "+.1%") if error < _FAR_OFF else f"> {_FAR_OFF:.0f} x"
+
+
+TABLES = ("products", "collectives")
+"""Kinds of kernels that have a table."""
+_SHOWN = 20
+_TERA = 1e12
+
+
+def achieved_rows(found: Sequence[Achieved]) -> list[dict[str, Any]]:
+    """A record for each, in base units."""
+    rows = [{name: value for name, value in one._asdict().items() if value != ""} for one in found]
+    return [row | {"excess_seconds": one.excess} for row, one in zip(rows, found, strict=True)]
+
+
+def achieved_text(kind: str, found: Sequence[Achieved]) -> tuple[str | Table, ...]:
+    """One of `TABLES` in words."""
+    if not found:
+        why = "with record_shapes=True a trace tells shapes" if kind == TABLES[0] else "none communicates"
+        return (f"The traces tell no {kind}: {why}",)
+    shown = found[:_SHOWN]
+    cells = _product if kind == TABLES[0] else _collective
+    more = f"; {grouped(len(found) - len(shown))} more in --json" if len(found) > len(shown) else ""
+    note = f"(expected: by the profile; times: as long as that; those first that lose most{more})"
+    headers = _HEADERS[kind]
+    return table(headers, [cells(one) for one in shown], words=headers[:1]), wrapped(note, indent=" ")
+
+
+_HEADERS = {
+    "products": ("rows x inner x columns", "count", "each", "expected", "times", "TFLOP/s"),
+    "collectives": ("axis, operation", "ranks", "size", "count", "each", "expected", "times", "rate"),
+}
+
+
+def _product(one: Achieved) -> tuple[str, ...]:
+    return (one.what, grouped(one.kernels), *_times(one), f"{one.rate / _TERA:.1f}")
+
+
+def _collective(one: Achieved) -> tuple[str, ...]:
+    size = format_bytes(one.message_bytes) if one.message_bytes else "-"
+    rate = format_bandwidth(one.rate) if one.rate else "-"
+    what = f"{one.axis} {one.what.replace('_', '-')}"
+    return (what, grouped(one.ranks), size, grouped(one.kernels), *_times(one), rate)
+
+
+def _times(one: Achieved) -> tuple[str, str, str]:
+    if not one.predicted:
+        return format_seconds(one.seconds), "-", "-"
+    return format_seconds(one.seconds), format_seconds(one.predicted), f"{one.seconds / one.predicted:.2f}"
+
+
+MOST_CAUSES = 3
+_LEAST = 0.002
+"""Of the step: smaller differences explain nothing."""
+_CAUSES = {
+    "compute": "kernels are slower than the profile's: power limit, kernels not fused, another attention kernel",
+    "host": "the GPU waits for launches of small kernels, Python or synchronisation; CUDA graphs shorten it",
+    "tp_comm": "tensor-parallel collectives are not hidden as planned, or a group's ranks do not share a node",
+    "cp_comm": "keys and values are exchanged beside nothing, or over slower links than planned",
+    "ep_comm": "experts are loaded unevenly, or their exchange crosses slower links than planned",
+    "dp_comm": "gradients or weights are exchanged after compute, not behind it, or the network is slower",
+    "pp_comm": "what stages send is not hidden, or the links between them are slower than planned",
+    "bubble": "stages wait for one another: they are uneven, or have fewer microbatches than planned",
+    "jitter": "ranks come to their collectives at different times; `plot ranks` draws who waits for whom",
+    "offload": "copies to and from host memory are not hidden, or the host's link is slower than planned",
+    "optimizer": "the update is not fused, or not sharded as planned",
+    "other": "work that no part of a plan has",
+    "data": "steps wait for their batches: more loader workers, or faster storage",
+}
+"""Part of a step → why it may take longer than predicted."""
+_SHORTER = "it takes less than the profile says; `calibrate --from-run` learns that"
+
+
+def findings(job: Job) -> list[str]:
+    """What the traces of several ranks tell when they are put together: late ranks, a slow stage."""
+    step = max(one.seconds for one in job.traced)
+    told = [
+        f"Rank {late.rank} comes last to {percent(late.share)} of its collectives; its peers wait"
+        f" {_of_the_step(late.seconds, step)} for it: its GPU, host or link is slow; meshwright doctor tests its node"
+        for late in job.late[:MOST_CAUSES]
+    ]
+    if (slow := job.slow_stage) is not None and slow.seconds >= LATE * step:
+        told.append(
+            f"Stage {slow.place} computes {slow.times:.2f} x as long as planned beside the others,"
+            f" {_of_the_step(slow.seconds, step)} more: they wait for it; move blocks away, or its GPUs are slow"
+        )
+    if job.unfollowed:
+        ranks = sentence_list([grouped(rank) for rank in job.unfollowed[:MOST_CAUSES]])
+        why = "are not those of the plan's schedule: no passes are told apart"
+        told.append(f"Sends and receives of rank {ranks} {why}")
+    return told
+
+
+def _of_the_step(seconds: float, step: float) -> str:
+    return f"{format_seconds(seconds)} a step ({percent(seconds / step)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One part of a step beside its prediction."""
+
+    part: str
+    predicted: float
+    measured: float
+    share: float
+    """Of the measured step, that a step would be shorter, or longer, if this part were as predicted."""
+
+    @property
+    def why(self) -> str:
+        """The likely cause."""
+        return _CAUSES[self.part] if self.share > 0 else _SHORTER
+
+    @property
+    def words(self) -> str:
+        """ "dp comm takes 310.0 ms longer, 5.2 % of the step: gradients ..." """
+        much = format_seconds(abs(self.measured - self.predicted))
+        more = "longer" if self.share > 0 else "less"
+        label = quantity_label(f"{self.part}_seconds")
+        return f"{label} takes {much} {more}, {percent(abs(self.share))} of the step: {self.why}"
+
+
+def causes(parts: Sequence[ComparedQuantity], step_seconds: float) -> tuple[Cause, ...]:
+    """The parts that explain most of the difference, the largest first; none where parts were not measured."""
+    found = [
+        Cause(
+            part=one.quantity.removesuffix("_seconds"),
+            predicted=one.predicted,
+            measured=one.measured,
+            share=(one.measured - one.predicted) / step_seconds,
+        )
+        for one in parts
+    ]
+    large = [one for one in found if abs(one.share) >= _LEAST]
+    return tuple(sorted(large, key=lambda one: -abs(one.share))[:MOST_CAUSES])

@@ -8,7 +8,7 @@ from cost_models.estimate import Estimate, Trust
 from cost_models.question import Question
 from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from meshwright.render.estimates import causal_apart
+from meshwright.render.estimates import causal_apart, host_sentences
 from meshwright.render.goals import (
     answers_sentence,
     changes_sentence,
@@ -48,6 +48,12 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
         wrapped(f"stack {question.stack.name}; {profile}"),
     ]
     return "\n".join(filter(None, lines))
+
+
+def layout_text(question: Question, estimate: Estimate, words: str) -> tuple[str | Table, ...]:
+    """Words about a layout below its question; then what it keeps in host memory, and on which pools it lies."""
+    below = *host_sentences(question, estimate), *placed_on_pools(question, estimate)
+    return question_header(question, estimate.trust), "", words, *below
 
 
 HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
@@ -136,14 +142,10 @@ def proof_words(certificate: Certificate, best_seconds: float) -> str:
         )
     if certificate.gap <= 0:
         took = f" in {seconds}" if certificate.seconds else ""  # plan files hold no durations
-        return (
-            f"proved optimal under the cost model{_minimised_words(certificate, best_seconds)}{took}; {done}"
-        )
-    proven = (
-        f"proved within {percent(certificate.gap)} of the optimum"
-        if certificate.gap < 1
-        else "nothing proved"
-    )
+        minimised = _minimised_words(certificate, best_seconds)
+        return f"proved optimal under the cost model{minimised}{took}; {done}"
+    within = f"proved within {percent(certificate.gap)} of the optimum"
+    proven = within if certificate.gap < 1 else "nothing proved"
     after = f" after {seconds}" if certificate.seconds else ""
     return f"stopped{after}: best {format_seconds(best_seconds)}, {proven}; {done}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby, zip_longest
@@ -109,6 +109,13 @@ def table(
             for place, header in enumerate(headers)
         )
     )
+
+
+def table_of(
+    columns: Mapping[str, Sequence[str]], *, words: Sequence[str] = (), names: Sequence[str] = ()
+) -> Table:
+    """A table of columns of text by their headers; `words` and `names` as for `table`."""
+    return table(tuple(columns), list(zip(*columns.values(), strict=True)), words=words, names=names)
 
 
 def in_notebook(text: Sequence[str | Table]) -> str:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cost_models.estimate import Breakdown
 from cost_models.units import format_count, grouped
 
+T = TypeVar("T")
 LINE_WIDTH = 80
 """Columns of a text answer that no terminal shows."""
 _LEAST_WIDTH = 20
@@ -171,6 +173,11 @@ def _pieces(word: str, width: int, *, cut: bool) -> list[str]:
         parts = [sign for part in parts for sign in ([part] if len(part) <= width else _SIGNS.findall(part))]
         parts = [part[at : at + width] for part in parts for at in range(0, len(part), width)]
     return parts
+
+
+def spaced(*blocks: T) -> tuple[T | str, ...]:
+    """Sentences and tables with an empty line between each two."""
+    return tuple(part for block in blocks for part in ("", block))[1:]
 
 
 def unbroken(text: str) -> str:

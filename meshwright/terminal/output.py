@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from cost_models.documents import printable
 from cost_models.errors import (
@@ -23,8 +23,10 @@ from cost_models.errors import (
     first_few,
 )
 from cost_models.files.whole import file_obstacle, write_whole
-from cost_models.flags import flag, switch
+from cost_models.flags import flag, output_flag, switch
+from meshwright.inputs.problems import Problems
 from meshwright.records import JSON_SCHEMA
+from meshwright.terminal.answers import Answer, Asked, SavedAnswer
 from meshwright.terminal.formats import Row, as_csv, as_json
 from meshwright.terminal.printing import say, say_aside
 
@@ -37,44 +39,15 @@ LONGEST = 1000
 """Characters of a line about an error: what was given may be endless."""
 
 
-class Answer(Protocol):
-    """What a function of the API returns."""
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """Flat rows, for `--csv`."""
-
-    @property
-    def text(self) -> Sequence[str | Table]:
-        """What is printed."""
-
-    def record(self) -> Mapping[str, Any]:
-        """The JSON document."""
-
-
-class Saved(Protocol):
-    """An answer that can be kept."""
-
-    def save(self, path: str | Path) -> object:
-        """Write it."""
-
-
-class Asked(Protocol):
-    """A question that was read whole."""
-
-    @property
-    def assumptions(self) -> Sequence[str]:
-        """What had to be assumed to read it."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What its answer leaves out."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """What the user asked to see."""
 
+    out: Path | None = output_flag("")
+    """File that keeps the answer; each command says in its help what that is."""
     json: bool = switch("Print one JSON document.", panel="output")
     csv: Path | None = flag("FILE", "Also write the table as CSV.", kind=Path, panel="output")
     quiet: bool = switch("No progress, notes or hints.", names=("--quiet", "-q"), panel="output")
@@ -105,9 +78,28 @@ class Output:
     def show(
         self, answer: Answer, out: Path | None = None, *, files: Sequence[Callable[[], object]] = ()
     ) -> None:
-        """Print an answer of the API, save it to `out` and write `files`; raises as `answer`."""
-        saved = [] if out is None else [partial(cast(Saved, answer).save, out)]
+        """Print an answer, save it to `out`, or where `-o` says, and write `files`; raises as `answer`."""
+        out = out or self.out
+        saved = [partial(answer.save, out)] if out is not None and isinstance(answer, SavedAnswer) else []
         self.answer(answer.record(), answer.rows, *answer.text, files=[*saved, *files])
+
+    def finish(self, answer: SavedAnswer, *, more: Sequence[str] = (), interrupted: str = "") -> None:
+        """Print and save an answer, with its remarks, `more` to ask for, and commands for its file.
+
+        Raises:
+            InputError: something cannot be written.
+            SystemExit: 130 where a search was `interrupted`, which says what the answer lacks; 1 where it does not fit.
+        """
+        self.show(answer)
+        for remark in answer.remarks(interrupted=bool(interrupted)):
+            self.note(remark)
+        if more and not self.json:
+            self.note(f"more: {', '.join(more)}")
+        self.wrote(self.out, answer.next_commands)
+        if interrupted:
+            self.end_interrupted(interrupted)
+        if not answer.fits:
+            self.end_with_no()
 
     def wrote(self, out: Path | None, next_commands: str | Callable[[Path], str] = "") -> None:
         """Say that the answer was saved, and what to do with the file."""
@@ -117,7 +109,18 @@ class Output:
 
     def check_places(self, out: Path | None = None) -> None:
         """Say before the work what could not be written after it. Raises InputError."""
-        check_places(("-o", out), ("--csv", self.csv))
+        check_places(("-o", out or self.out), ("--csv", self.csv))
+
+    def read(self, ask: Callable[[], T], *checks: Callable[[], object]) -> T:
+        """What `ask` returns, where `checks` pass and files can be written. Raises InputError: all that is wrong."""
+        problems = Problems()
+        for check in checks:
+            problems.read(check)
+        asked = problems.read(ask)
+        problems.read(self.check_places)
+        problems.require()
+        assert asked is not None
+        return asked
 
     def tell_of(self, question: Asked) -> None:
         """Print what had to be assumed to read a question, and what its answer leaves out."""

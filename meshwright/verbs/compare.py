@@ -1,4 +1,4 @@
-"""`compare`: plans and layouts side by side, part by part."""
+"""`compare` and `reshard`: plans and layouts side by side, and what moves from one layout to another."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import argument, flag
-from meshwright.verbs.contract.answers import Answer
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import read_plan
+from cost_models.flags import argument, as_keywords, flag, plan_file
+from meshwright.verbs.contract import command, read_plan
 
 if TYPE_CHECKING:
+    from meshwright.families.transformer.compare import Resharded
+    from meshwright.inputs.plans import HasPlan
+    from meshwright.terminal.answers import Answer
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
 
@@ -60,3 +61,35 @@ class CompareFlags:
 def compare_command(options: CompareFlags, output: Output) -> None:
     """Set plans side by side, part by part."""
     output.show(compare(*options.choices, trainer=options.trainer))
+
+
+@dataclass(frozen=True)
+class ReshardOptions:
+    """What `reshard` takes."""
+
+    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file("Where weights are."))
+    to: AnyPlan | str | Path = field(metadata=plan_file("Where they go: a plan file, or a layout."))
+    states: bool = flag("", "Optimizer states move, too.", kind=bool, default=False)
+
+
+@as_keywords(ReshardOptions)
+def reshard(options: ReshardOptions) -> Resharded:
+    """Say what every rank sends and receives where weights go from one layout to another, and how long it takes.
+
+    `to` is a plan of the same model on as good a cluster, or a layout of the first plan's question. With `states`
+    master weights and moments move, too.
+
+    Raises:
+        InputError: not plans of one model on one kind of node, or a layout that cannot run.
+    """
+    from meshwright.families.transformer.compare import reshard
+    from meshwright.inputs.plans import plan_of
+
+    first, _ = read_plan(options.plan, "reshard")
+    return reshard(plan_of(first), options.to, states=options.states)
+
+
+@command(ReshardOptions, name="reshard")
+def reshard_command(options: ReshardOptions, output: Output) -> None:
+    """Say what moves between two layouts of one model."""
+    output.show(reshard(output.load(options.plan), options.to, states=options.states))

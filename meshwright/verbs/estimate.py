@@ -6,15 +6,14 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import as_keywords, flag, given_flags, output_flag
+from cost_models.flags import as_keywords, flag, given_flags
 from meshwright.inputs.options import Amount, Request
-from meshwright.verbs.contract.answers import EstimateAnswer
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import EstimateAsked, require_options, verbs_of_model
+from meshwright.verbs.contract import command, require_options, verbs_of_model
 
 if TYPE_CHECKING:
     from cost_models.specs.recommender.training import RecommenderTraining
     from cost_models.specs.training import TrainingSpec
+    from meshwright.terminal.answers import PlanAnswer, PlanAsked
     from meshwright.terminal.output import Output
 
 
@@ -32,7 +31,7 @@ class EstimateOptions(Amount, Request):
         panel="subject",
     )
 
-    def question(self) -> EstimateAsked:
+    def question(self) -> PlanAsked:
         """Read the question. Raises InputError: everything that is wrong, at once."""
         from cost_models.files.loading import read_once
 
@@ -43,7 +42,7 @@ class EstimateOptions(Amount, Request):
 
 
 @as_keywords(EstimateOptions)
-def estimate(options: EstimateOptions) -> EstimateAnswer:
+def estimate(options: EstimateOptions) -> PlanAnswer:
     """Price one layout, written in its notation.
 
     The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
@@ -60,31 +59,9 @@ def estimate(options: EstimateOptions) -> EstimateAnswer:
     return options.question().answer()
 
 
-@dataclass(frozen=True, kw_only=True)
-class EstimateFlags(EstimateOptions):
-    """What `meshwright estimate` takes."""
-
-    out: Path | None = output_flag("Write it as a plan.")
-
-
-@command(EstimateFlags, name="estimate")
-def estimate_command(options: EstimateFlags, output: Output) -> None:
+@command(EstimateOptions, name="estimate", out="Write it as a plan.")
+def estimate_command(options: EstimateOptions, output: Output) -> None:
     """Price one layout, part by part."""
-    from meshwright.inputs.problems import Problems
-
-    problems = Problems()
-    question = problems.read(options.question)
-    problems.read(lambda: output.check_places(options.out))
-    problems.require()
-    assert question is not None
-    show_estimate(question, options.out, output)
-
-
-def show_estimate(question: EstimateAsked, out: Path | None, output: Output) -> None:
-    """Price a layout that was read, print it, and save it as a plan."""
+    question = output.read(options.question)
     output.tell_of(question)
-    answer = question.answer()
-    output.show(answer, out)
-    output.wrote(out, answer.next_commands)
-    if not answer.fits:
-        output.end_with_no()
+    output.finish(question.answer())

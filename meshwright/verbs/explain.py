@@ -1,4 +1,4 @@
-"""`explain`: what binds a plan, what it wins by, what would change it, and why another layout lost."""
+"""`explain` and `advise`: what binds a plan, what it wins by, why another layout lost, and what to change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, plan_file
-from meshwright.verbs.contract.answers import Answer
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import read_plan
+from meshwright.inputs.options import Searching
+from meshwright.verbs.contract import command, read_plan
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
+    from meshwright.terminal.answers import Answer, PlanAnswer
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
 
@@ -76,3 +76,42 @@ def explain_command(options: ExplainFlags, output: Output) -> None:
         reporter.say("searching for rivals")
         answer = verbs.explain(loaded)
     output.show(answer)
+
+
+@dataclass(frozen=True)
+class AdviseOptions(Searching):
+    """What `advise` takes."""
+
+    plan: AnyPlan | HasPlan | str | Path = field(
+        metadata=plan_file("What is run today: a plan file of `estimate -o`.")
+    )
+    layout: str | None = flag("LAYOUT", "Run instead of the plan's own.", panel="subject")
+
+
+@as_keywords(AdviseOptions)
+def advise(options: AdviseOptions) -> PlanAnswer:
+    """Say what to change of a plan, or of a plan file that `estimate -o` wrote of what is run today.
+
+    A `layout` is what is run instead of the plan's own, written in its notation. The best is within the plan's own
+    restrictions; `time_limit` is in seconds. A transformer's answer is an `Advised`, a recommender's a
+    `ShardingAdvised`.
+
+    Raises:
+        InputError: not a plan file, not a layout that can run, or a cluster of several pools.
+        InfeasibleError: no layout fits at all.
+        RunError: time ran out before anything was found.
+    """
+    loaded, verbs = read_plan(options.plan, "advise")
+    return verbs.advise(loaded, options.layout, options.spending)
+
+
+@command(AdviseOptions, name="advise", out="Write the best plan.")
+def advise_command(options: AdviseOptions, output: Output) -> None:
+    """Say what to change of what is run today, step by step."""
+    from meshwright.terminal.progress import searching
+
+    loaded = output.read(lambda: output.load(options.plan))
+    with searching(output, options.time_limit) as budget:
+        answer = advise(loaded, options.layout, budget=budget)
+    cut_short = "these are the best so far, and not proved" * budget.interrupted
+    output.finish(answer, interrupted=cut_short)

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import argument, as_keywords, flag, output_flag, plan_file, switch
+from cost_models.flags import argument, as_keywords, flag, plan_file, switch
 from meshwright.inputs.options import TUNING, Request, Searching
-from meshwright.verbs.contract.answers import EstimateAnswer
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import EstimateAsked, verbs_that_read
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from cost_models.specs.cluster import ClusterSpec
     from cost_models.specs.recommender.model import RecommenderSpec
     from cost_models.specs.transformer import TransformerSpec
+    from meshwright.terminal.answers import PlanAnswer, PlanAsked
     from meshwright.terminal.output import Output
     from planner.formats.exporter import Exported
     from planner.plan import AnyPlan
@@ -54,33 +53,19 @@ def export(options: ExportOptions) -> Exported:
     return replace(exported, remarks=(*read.notes, *exported.remarks))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportFlags(ExportOptions):
-    """What `meshwright export` takes."""
-
-    out: Path | None = output_flag("Default: print it.")
-
-
-@command(ExportFlags, name="export", shows=("json", "quiet"))
-def export_command(options: ExportFlags, output: Output) -> None:
+@command(ExportOptions, name="export", shows=("json", "quiet"), out="Default: print it.")
+def export_command(options: ExportOptions, output: Output) -> None:
     """Write a plan as another trainer's file."""
     from cost_models.files.whole import write_whole
 
-    output.check_places(options.out)
-    exported = export(options.plan, options.to, options.partly)
+    output.check_places()
+    exported, file = export(options.plan, options.to, options.partly), output.out
     fields = [one.record() for one in exported.fields]
-    record = {
-        "kind": "export",
-        "to": options.to,
-        "file": exported.text,
-        "fields": fields,
-        "remarks": exported.remarks,
-    }
-    if (file := options.out) is None:
-        output.answer(record, fields, exported.text.rstrip())
-    else:
-        output.answer(record, fields, files=[lambda: write_whole(file, exported.text)])
-        output.wrote(file)
+    record = {"kind": "export", "to": options.to, "file": exported.text, "fields": fields}
+    text = [exported.text.rstrip()] if file is None else []
+    files = [] if file is None else [lambda: write_whole(file, exported.text)]
+    output.answer(record | {"remarks": exported.remarks}, fields, *text, files=files)
+    output.wrote(file)
     output.remark(exported.remarks)
 
 
@@ -119,17 +104,19 @@ class ImportOptions(Searching, Request, _Source):
         default=(),
     )
 
-    def question(self) -> EstimateAsked:
+    def question(self) -> PlanAsked:
         """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
+        from meshwright.families.recommender.planned import ask_import as ask_sharding
+        from meshwright.families.transformer.estimate import ask_import
         from planner.formats.registry import reader_of
 
         beside = {name: getattr(self, name) for name in ("model", "cluster", "gpus")}
         kind = reader_of(str(self.source), self.trainer, beside)
-        return verbs_that_read(kind).ask_import(kind, self)
+        return ask_sharding(self) if kind == "torchrec" else ask_import(kind, self)
 
 
 @as_keywords(ImportOptions)
-def import_plan(options: ImportOptions) -> EstimateAnswer:
+def import_plan(options: ImportOptions) -> PlanAnswer:
     """Price what runs today.
 
     Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, or a recipe of
@@ -160,29 +147,19 @@ class ImportFlags(ImportOptions):
             completion="clusters",
         ),
     )
-    out: Path | None = output_flag("Write it as a plan.")
 
 
-_HIDDEN = (
-    "model",
-    "cluster",
-    "dropout",
-    "optimizer",
-    "optimizer_in_backward",
-    "state_dtype",
-    *TUNING,
-    "confidence",
+_HIDDEN = ("model", "cluster", "dropout", "optimizer", "optimizer_in_backward", "state_dtype", "confidence")
+
+
+@command(
+    ImportFlags, name="import", shows=("json", "quiet"), hides=(*_HIDDEN, *TUNING), out="Write it as a plan."
 )
-
-
-@command(ImportFlags, name="import", shows=("json", "quiet"), hides=_HIDDEN)
 def import_command(options: ImportFlags, output: Output) -> None:
     """Price what runs today."""
-    from dataclasses import replace
-
     from meshwright.terminal.progress import searching
 
-    output.check_places(options.out)
+    output.check_places()
     nouns = options.nouns
     if len(nouns) > 2:
         raise InputError(f"{len(nouns)} words behind the source", hint="it takes MODEL CLUSTER, or CLUSTER")
@@ -190,7 +167,4 @@ def import_command(options: ImportFlags, output: Output) -> None:
     output.tell_of(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget)
-    output.show(answer, options.out)
-    output.wrote(options.out, answer.next_commands)
-    if not answer.fits:
-        output.end_with_no()
+    output.finish(answer)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.flags import argument, as_keywords, flag, output_flag, plan_file
-from meshwright.verbs.contract.answers import MeasuredAnswer
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import read_plan, verbs_with
+from cost_models.flags import argument, as_keywords, flag, plan_file
+from meshwright.verbs.contract import command, read_plan
 
 if TYPE_CHECKING:
+    from meshwright.families.transformer.run import Measured
     from meshwright.inputs.plans import HasPlan
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
@@ -37,7 +36,7 @@ class MeasureOptions:
 
 
 @as_keywords(MeasureOptions)
-def measure(options: MeasureOptions) -> MeasuredAnswer:
+def measure(options: MeasureOptions) -> Measured:
     """Set what a job of another trainer took beside its plan, from its `log` (rotated files in any order), its `trace`
     of some ranks, or both.
 
@@ -47,14 +46,15 @@ def measure(options: MeasureOptions) -> MeasuredAnswer:
     Raises:
         InputError: a file cannot be read, is of no known trainer, or of another job.
     """
+    from meshwright.families.transformer.run import measure
+    from meshwright.inputs.plans import plan_of
+
     loaded, _ = read_plan(options.plan, "measure")
     logs, traces = _paths(options.log), _paths(options.trace)
     if not logs and not traces:
-        raise InputError(
-            "there is nothing to measure", hint="--log train.log, --trace trace.json.gz, or both"
-        )
-    found: MeasuredAnswer = verbs_with("measure").measure(loaded, logs, traces)
-    return found
+        hint = "--log train.log, --trace trace.json.gz, or both"
+        raise InputError("there is nothing to measure", hint=hint)
+    return measure(plan_of(loaded), logs, traces)
 
 
 def _paths(given: Paths) -> tuple[Path, ...]:
@@ -63,7 +63,7 @@ def _paths(given: Paths) -> tuple[Path, ...]:
 
 def _table(kind: str | None) -> str | None:
     """The kind, where there is such a table. Raises UnknownNameError."""
-    from meshwright.render.achieved import TABLES
+    from meshwright.render.measured import TABLES
 
     if kind is not None and kind not in TABLES:
         raise UnknownNameError("table", printable(kind), TABLES, hint=f"there are {' and '.join(TABLES)}")
@@ -79,17 +79,19 @@ class MeasureFlags(MeasureOptions):
         metadata=argument("[FILE]...", "More logs; more traces (.json, .json.gz, .sqlite).", kind=list[Path]),
     )
     table: str | None = flag("KIND", "Show products or collectives of traces.", check=_table)
-    out: Path | None = output_flag("Write the report, as `run` does.")
 
 
-@command(MeasureFlags, name="measure")
+@command(MeasureFlags, name="measure", out="Write the report, as `run` does.")
 def measure_command(options: MeasureFlags, output: Output) -> None:
     """Set what another trainer's job took beside its plan."""
-    output.check_places(options.out)
+    output.check_places()
     traced = [path for path in options.more if path.name.endswith((".json", ".json.gz", ".sqlite"))]
     logged = [path for path in options.more if path not in traced]
     plan = output.load(options.plan)
     answer = measure(plan, [*_paths(options.log), *logged], [*_paths(options.trace), *traced])
-    shown = answer if options.table is None else answer.table(options.table)
-    output.show(shown, files=[] if options.out is None else [partial(answer.save, options.out)])
-    output.wrote(options.out, answer.next_commands)
+    if options.table is None:
+        output.finish(answer)
+        return
+    file = output.out
+    output.show(answer.table(options.table), files=[] if file is None else [partial(answer.save, file)])
+    output.wrote(file, answer.next_commands)

@@ -1,4 +1,4 @@
-"""`plan`: the best way to train a model on a cluster, with the proof."""
+"""`plan`: the best way to train a model on a cluster, with the proof; also the largest size that fits, and a cache."""
 
 from __future__ import annotations
 
@@ -7,29 +7,184 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.errors import InputError
-from cost_models.flags import argument, as_keywords, flag, given_flags, output_flag
-from meshwright.inputs.options import Goal, Limits, Proving, Request
-from meshwright.verbs.contract.answers import PlanAnswer
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import (
-    PlanAsked,
-    option_word,
-    require_options,
-    verbs_of_model,
-    verbs_of_plan,
-)
-from meshwright.verbs.largest import LargestFlags, answer_largest
-from meshwright.verbs.plan_cache import CacheFlags, answer_serving
+from cost_models.errors import InputError, Problem
+from cost_models.flags import argument, as_keywords, flag, flags_of, given_flags, part_of, switch
+from meshwright.inputs.options import Goal, Limits, Proving, Request, Searching
+from meshwright.verbs.contract import command, option_word, require_options, verbs_of_model, verbs_of_plan
 
 if TYPE_CHECKING:
     from cost_models.documents import Document
     from cost_models.specs.cluster import ClusterSpec, MixedCluster
+    from cost_models.specs.hardware import HardwareProfile
     from cost_models.specs.recommender.model import RecommenderSpec
     from cost_models.specs.recommender.training import RecommenderTraining
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
+    from meshwright.families.recommender.serving import ServedRecommender
+    from meshwright.families.transformer.largest import Largest
+    from meshwright.terminal.answers import PlanAnswer, PlanAsked
     from meshwright.terminal.output import Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestFlags:
+    """Flags of `plan` that only the largest size knows."""
+
+    largest: bool = switch("MODEL is a family: its largest size that fits; --largest --help.")
+    longest: bool = switch("The longest sequence of MODEL that fits.")
+    by: str | None = flag("WHAT", "What grows: depth (default), width or sequence.", only_with="largest")
+
+
+@dataclass(frozen=True)
+class LargestOptions(Searching, Limits, Request):
+    """What `largest` takes; the model is a family."""
+
+    training: str | Path | TrainingSpec | RecommenderTraining | None = None
+    _: KW_ONLY
+    by: str | None = None
+
+
+@as_keywords(LargestOptions)
+def largest(options: LargestOptions) -> Largest:
+    """Find the largest size of a family that fits, with nothing in host memory and with each thing that the stack can
+    keep there; every one proved: no larger size fits in any layout.
+
+    A family is `llama` or `gpt`, by depth (more blocks) or by width (wider, as deep as published sizes are); by depth
+    any model will do, and by sequence, where the model stays and its sequences grow by 256 tokens. The rest of the
+    question is said as to `plan`; without a training job it is 8 sequences of 2,048 tokens a step on every GPU.
+
+    Raises:
+        InputError: what was asked is wrong; everything that is, at once.
+    """
+    from meshwright.families.transformer.largest import ask
+
+    return ask(options).answer(options.spending)
+
+
+def answer_largest(options: PlanFlags, output: Output) -> None:
+    """Read the question, search and print."""
+    from meshwright.families.transformer.largest import ask
+    from meshwright.terminal.progress import searching
+
+    if options.longest:
+        options = replace(options, largest=True, by=options.by or "sequence")
+    require_options(verbs_of_model(options.model), "plan", ("largest",))
+    asked = part_of(options, LargestOptions)
+    question = output.read(lambda: ask(asked), lambda: _require_growth(options))
+    output.tell_of(question)
+    with searching(output, options.time_limit) as budget:
+        answer = question.answer(budget)
+    output = output if answer.fits else replace(output, out=None)
+    output.finish(answer, interrupted="sizes that were not tried may fit" * budget.interrupted)
+
+
+_EXTRA = ("price", "tokens", "deadline", "operations", "objective", "pick", "risk", "top", "replay", "solver")
+"""Flags of `plan` that mean nothing to the largest size."""
+
+
+def _require_growth(options: PlanFlags) -> None:
+    """Raises InputError for flags of another question."""
+    if options.longest and options.by != "sequence":
+        raise InputError("`--longest` is --by sequence", hint="leave --by out")
+    if not options.largest:
+        raise InputError("`--by` says what grows from size to size", hint="it goes with --largest")
+    _refuse_beside("--largest", [name for name in _EXTRA if getattr(options, name) is not None])
+
+
+def _refuse_beside(word: str, names: Sequence[str]) -> None:
+    """Raises InputError where options of these names were given beside a flag to which they mean nothing."""
+    if problems := [Problem(option_word(name), f"means nothing beside {word}") for name in names]:
+        raise InputError(f"`{word}` takes fewer flags", problems=problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cache:
+    """The cache of every GPU: of a size, or the smallest with a share of hits."""
+
+    cache: str | float | None = flag(
+        "SIZE", "Size of the cache; default what memory is left.", only_with="serve"
+    )
+    hits: str | float | None = flag(
+        "SHARE", "The smallest cache with this share of hits, e.g. 95%.", only_with="serve"
+    )
+    batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples answered at once.", only_with="serve")
+    policy: str | None = flag("WHICH", "Rows it keeps: hottest (default) or lru.", only_with="serve")
+    zipf: float | None = flag(
+        "S", "Zipf exponent of tables without one.", kind=float, minimum=0, maximum=5, only_with="serve"
+    )
+    drive_rate: str | float | None = flag("RATE", "Of a node's drives, below its memory.", only_with="serve")
+
+
+@dataclass(frozen=True)
+class CacheOptions(Cache):
+    """What `plan_cache` takes."""
+
+    model: str | Path | RecommenderSpec
+    cluster: str | ClusterSpec
+    _: KW_ONLY
+    gpus: int | None = None
+    precision: str | None = None
+    profile: str | HardwareProfile | None = None
+    host_memory: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheFlags(Cache):
+    """Flags of `plan` that only serving knows."""
+
+    serve: bool = switch(
+        "A recommender's cache on each GPU, not training; --serve --help.", listed_after="by"
+    )
+
+    def require_serving(self) -> None:
+        """Raises InputError where one is said without `--serve`."""
+        names = [name for name in flags_of(Cache) if getattr(self, name) is not None]
+        if names and not self.serve:
+            problems = [Problem(option_word(name), "goes with --serve") for name in names]
+            raise InputError("flags of serving without `--serve`", problems=problems)
+
+
+@as_keywords(CacheOptions)
+def plan_cache(options: CacheOptions) -> ServedRecommender:
+    """Plan the cache of every GPU: of a size (`8GiB`; all that is left of a GPU unless said), or the smallest with a
+    share of hits (`95%`).
+
+    `zipf` is the exponent of tables that say nothing of their accesses, `precision` the type of their vectors, `policy`
+    `hottest` or `lru`, `profile` what was measured (the nearest of the catalogue unless said), `drive_rate` what the
+    drives of a node read where host memory does not hold all tables (the cluster's own unless said).
+
+    Raises:
+        InputError: what was asked is wrong; everything that is, at once.
+        InfeasibleError: the cache does not fit the GPU, or the tables the host.
+    """
+    from meshwright.families.recommender.serving import plan_cache
+
+    return plan_cache(options)
+
+
+def answer_serving(options: PlanFlags, output: Output) -> None:
+    """Plan the cache and print."""
+    from meshwright.families.recommender.serving import plan_cache
+    from meshwright.inputs.questions import single_count
+
+    _require_cache(options)
+    output.check_places()
+    count = single_count(options.gpus)
+    if options.gpus is not None and count is None:
+        raise InputError(f"--gpus: `{options.gpus}` is not one number of GPUs", hint="--serve asks about one")
+    answer = plan_cache(replace(part_of(options, CacheOptions), gpus=count))
+    output.assumed(answer.assumptions)
+    output.finish(answer)
+
+
+def _require_cache(options: PlanFlags) -> None:
+    nouns = {"MODEL": options.model, "CLUSTER": options.cluster}
+    if problems := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
+        hint = "meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB"
+        raise InputError("nothing to serve", problems=problems, hint=hint)
+    known = ("gpus", "precision", "profile", "host_memory")
+    strange = [name for name in given_flags(options) if name not in known]
+    _refuse_beside("--serve", strange + [n for n in ("top", "replay") if getattr(options, n) is not None])
 
 
 @dataclass(frozen=True)
@@ -115,7 +270,7 @@ def plan(options: PlanOptions) -> PlanAnswer:
         InputError: what was asked is wrong; everything that is, at once.
         InfeasibleError: nothing fits, or nothing meets the deadline.
     """
-    return options.question().answer(options.top, options.spending)
+    return options.question().answer(options.spending, options.top)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +278,11 @@ class PlanFlags(CacheFlags, LargestFlags, PlanOptions):
     """What `meshwright plan` takes: also the largest size, a cache for serving, and the question of a plan file."""
 
     replay: Path | None = flag("PLAN", "Ask a plan file's question.", kind=Path, completion="plans")
-    out: Path | None = output_flag("Write the plan to run.")
 
 
-@command(PlanFlags, name="plan", rest="Other questions")
+@command(PlanFlags, name="plan", rest="Other questions", out="Write the plan to run.")
 def plan_command(options: PlanFlags, output: Output) -> None:
     """Find the best layout and prove it."""
-    from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import searching
 
     if options.largest or options.longest or options.by is not None:
@@ -138,33 +291,22 @@ def plan_command(options: PlanFlags, output: Output) -> None:
     if options.serve:
         answer_serving(options, output)
         return
-    problems = Problems()
-    problems.read(options.require_serving)
     if options.replay is not None:
         _require_nothing_else(options)
-    question = problems.read(
-        lambda: _asked_again(options.replay, output) if options.replay else options.question()
-    )
-    problems.read(lambda: output.check_places(options.out))
-    problems.require()
-    assert question is not None
+    question = output.read(lambda: _asked(options, output), options.require_serving)
     output.tell_of(question)
     with searching(output, options.time_limit) as budget:
-        answer = question.answer(options.top, budget)
-    output.show(answer, options.out)
-    for remark in answer.remarks(interrupted=budget.interrupted):
-        output.note(remark)
-    more = [answer.more, "" if options.out else "`meshwright explain` of a plan file (-o) says why"]
-    if not output.json and any(more):
-        output.note(f"more: {', '.join(filter(None, more))}")
-    output.wrote(options.out, answer.next_commands)
-    if budget.interrupted:
-        output.end_interrupted("this is the best so far, and not proved")
+        answer = question.answer(budget, options.top)
+    more = [answer.more, "" if output.out else "`meshwright explain` of a plan file (-o) says why"]
+    cut_short = "this is the best so far, and not proved" * budget.interrupted
+    output.finish(answer, more=[*filter(None, more)], interrupted=cut_short)
 
 
-def _asked_again(replay: Path, output: Output) -> PlanAsked:
-    """The question of a plan file. Raises InputError."""
-    plan = output.load(replay)
+def _asked(options: PlanFlags, output: Output) -> PlanAsked:
+    """The question that is asked, or that of a plan file. Raises InputError."""
+    if options.replay is None:
+        return options.question()
+    plan = output.load(options.replay)
     return verbs_of_plan(plan).ask_again(plan)
 
 
@@ -174,6 +316,5 @@ def _require_nothing_else(options: PlanOptions) -> None:
 
     nouns = [name for name in ("model", "cluster") if getattr(options, name)]
     if words := list(dict.fromkeys(map(option_word, (*nouns, *options.given)))):
-        raise InputError(
-            "--replay takes its question from the plan", hint=f"leave out {sentence_list(words)}"
-        )
+        hint = f"leave out {sentence_list(words)}"
+        raise InputError("--replay takes its question from the plan", hint=hint)

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import as_keywords, flag, output_flag, plan_file
-from meshwright.verbs.contract.answers import SavedAnswer
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import ServesCaches, verbs_with
+from cost_models.flags import as_keywords, flag, plan_file
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile
+    from meshwright.families.recommender.serving import CacheServed
     from meshwright.terminal.output import Output
     from planner.serving import ServingPlan
 
@@ -41,7 +40,7 @@ class ServeOptions:
 
 
 @as_keywords(ServeOptions)
-def serve(options: ServeOptions) -> SavedAnswer:
+def serve(options: ServeOptions) -> CacheServed:
     """Answer lookups on one device of this machine from the cache, host memory and drive that a plan fills.
 
     `requests` is a file; else `synthetic` samples are drawn as the model's tables are used. `batch` are the samples
@@ -52,23 +51,17 @@ def serve(options: ServeOptions) -> SavedAnswer:
         InputError: a broken plan, or requests or weights that do not go with it; everything that is, at once.
         HostError: no torch, or too little memory or room on the drive.
     """
-    family: ServesCaches = verbs_with("serve")
-    return family.serve(options)
+    from meshwright.families.recommender.serving import serve
+
+    return serve(options)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeFlags(ServeOptions):
-    """What `meshwright serve` takes."""
-
-    out: Path | None = output_flag("Write the vectors of the requests, as arrays by table (.npz).")
-
-
-@command(ServeFlags, name="serve")
-def serve_command(options: ServeFlags, output: Output) -> None:
+@command(ServeOptions, name="serve", out="Write the vectors of the requests, as arrays by table (.npz).")
+def serve_command(options: ServeOptions, output: Output) -> None:
     """Answer lookups of a recommender from its planned caches."""
-    output.check_places(options.out)
-    if options.out is not None and options.requests is None:
+    from meshwright.families.recommender.serving import serve
+
+    output.check_places()
+    if output.out is not None and options.requests is None:
         raise InputError("-o writes the vectors of requests, and there are none", hint="--requests FILE")
-    answer = verbs_with("serve").serve(options)
-    output.show(answer, options.out)
-    output.wrote(options.out, lambda file: f"numpy.load({str(file)!r})")
+    output.finish(serve(options))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.flags import argument, flag
-from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output

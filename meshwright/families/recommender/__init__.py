@@ -1,1 +1,120 @@
-"""Recommenders at the front door: their questions read, their plans shown and answered for."""
+"""Recommenders at the front door: the verbs, each with the function that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.verbs.contract import Verbs
+from planner.plan import AnyPlan
+from planner.recommender.plan import RecommenderPlan
+
+if TYPE_CHECKING:
+    from meshwright.families.recommender.advised import ShardingAdvised
+    from meshwright.families.recommender.explained import ShardingExplained, ShardingNotChosen
+    from meshwright.families.recommender.planned import GivenSharding, ShardingQuestion, ShardingsCompared
+    from meshwright.families.recommender.running import RecommenderRun
+    from meshwright.pages.chapters import Chapter
+    from meshwright.plots.drawn import Drawing
+    from meshwright.verbs.estimate import EstimateOptions
+    from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.plot.drawing import PictureRequest
+    from meshwright.verbs.report.writing import PageRequest
+    from planner.search.search import Budget
+    from planner.verify import Check
+
+_JOB = frozenset({"gpus", "global_batch", "precision", "training", "stack", "profile", "host_memory"})
+
+TAKES: Mapping[str, frozenset[str]] = {
+    "plan": _JOB | {"fix", "forbid", "allow", "together", "max_memory", "objective"},
+    "estimate": _JOB,
+    "compare": frozenset(),
+    "explain": frozenset({"why_not"}),
+    "advise": frozenset({"layout"}),
+    "verify": frozenset(),
+    "report": frozenset(),
+    "run": frozenset({"clip", "rate_decay", "rate_warm_up", "dry_run"}),
+    "emulate": frozenset({"rank", "steps"}),
+}
+
+
+class RecommenderVerbs(Verbs[RecommenderPlan]):
+    """Shardings of embedding tables beside a data-parallel dense network."""
+
+    noun = "a recommender"
+    takes = TAKES
+
+    @property
+    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
+        from meshwright.families.recommender.pictures import PICTURES
+
+        return PICTURES
+
+    def ask(self, options: PlanOptions) -> ShardingQuestion:
+        from meshwright.families.recommender.planned import ask
+
+        return ask(options)
+
+    def ask_again(self, plan: RecommenderPlan) -> ShardingQuestion:
+        from meshwright.families.recommender.planned import ask_again
+
+        return ask_again(plan)
+
+    def ask_estimate(self, options: EstimateOptions) -> GivenSharding:
+        from meshwright.families.recommender.planned import ask_estimate
+
+        return ask_estimate(options)
+
+    def about(self, plan: RecommenderPlan) -> str:
+        return f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name}"
+
+    def notes(self, plan: RecommenderPlan) -> tuple[str, ...]:
+        return plan.notes
+
+    def figures(self, plan: RecommenderPlan) -> dict[str, Any]:
+        from meshwright.families.recommender.explained import figures
+
+        return figures(plan)
+
+    def drift(self, plan: RecommenderPlan, name: object) -> str:
+        from meshwright.families.recommender.explained import drift
+
+        return drift(plan, name)
+
+    def explain(self, plan: RecommenderPlan) -> ShardingExplained:
+        from meshwright.families.recommender.explained import explain
+
+        return explain(plan)
+
+    def chapters(self, plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
+        from meshwright.families.recommender.pictures import chapters
+
+        return chapters(plan, request)
+
+    def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
+        from meshwright.families.recommender.explained import why_not
+
+        return why_not(plan, layout)
+
+    def advise(self, plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
+        from meshwright.families.recommender.advised import advise
+
+        return advise(plan, layout, budget)
+
+    def compare(
+        self, first: RecommenderPlan, others: Sequence[str | Path | AnyPlan], trainer: str | None
+    ) -> ShardingsCompared:
+        from meshwright.families.recommender.planned import compare
+
+        return compare(first, others)
+
+    def verify(self, plan: RecommenderPlan, budget: Budget) -> Iterable[Check]:
+        from meshwright.families.recommender.explained import verify
+
+        return verify(plan, budget)
+
+    def running(self, plan: RecommenderPlan) -> RecommenderRun:
+        from meshwright.families.recommender.running import RecommenderRun
+
+        return RecommenderRun(plan)

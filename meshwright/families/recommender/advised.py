@@ -8,14 +8,20 @@ from typing import Any
 
 from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.units import counted, format_bytes
-from meshwright.families.recommender.asking import sharding_of
-from meshwright.families.recommender.records import estimate_record, question_record
-from meshwright.families.recommender.text import precise, proof_text, question_text
+from meshwright.families.recommender.planned import sharding_of
+from meshwright.families.recommender.text import (
+    estimate_record,
+    precise,
+    proof_text,
+    question_record,
+    question_text,
+)
+from meshwright.records import fields_of
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, percent, sentence_list, wrapped
-from meshwright.verbs.contract.answer import WithPlan
+from meshwright.terminal.answers import PlanAnswer
 from planner.answers.optimum import PROVEN
-from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange, advise_sharding
+from planner.recommender.advice import WORTH, ShardingAdvice, ShardingChange, advise_sharding
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 from planner.recommender.restrictions import ShardingLimits
 from planner.search.search import Budget
@@ -26,7 +32,7 @@ _HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardingAdvised(WithPlan):
+class ShardingAdvised(PlanAnswer):
     """What is run today, the tables whose change gains most, and the best sharding."""
 
     advice: ShardingAdvice
@@ -42,51 +48,42 @@ class ShardingAdvised(WithPlan):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for today, for each change, for the best sharding, and for each other question."""
-        advice = self.advice
+        advice, moved = self.advice, "tables move"
         rows = [_row("today", "", None, advice.today)]
-        rows += [
-            _row(self._words(one), "tables move", one.by_itself, one.with_earlier) for one in advice.changes
-        ]
-        if not advice.at_the_end:
-            rows.append(_row("the rest", "tables move", None, advice.best))
+        rows += [_row(self._words(one), moved, one.by_itself, one.with_earlier) for one in advice.changes]
+        rows += [] if advice.at_the_end else [_row("the rest", moved, None, advice.best)]
         return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.other_questions]
 
     def document(self) -> dict[str, Any]:
         advice = self.advice
+        changes = [
+            {
+                "change": self._words(one),
+                "tables": list(one.tables),
+                "before": one.today,
+                "after": one.proposed,
+            }
+            | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
+            for one in advice.changes
+        ]
+        further = [
+            {"change": one.words, "trouble": one.trouble, "proven": one.proven}
+            | {"plan": estimate_record(one.estimate)}
+            for one in advice.other_questions
+        ]
         return {
             "question": question_record(advice.question),
             "layout": str(advice.sharding),
             "today": estimate_record(advice.today),
-            "changes": [
-                {
-                    "change": self._words(one),
-                    "tables": list(one.tables),
-                    "before": one.today,
-                    "after": one.proposed,
-                    "alone": estimate_record(one.by_itself),
-                    "together": estimate_record(one.with_earlier),
-                }
-                for one in advice.changes
-            ],
+            "changes": changes,
             "best_layout": str(advice.best_sharding),
             "best": estimate_record(advice.best),
             "certificate": advice.answer.certificate.model_dump(mode="json"),
-            "further": [
-                {
-                    "change": one.words,
-                    "trouble": one.trouble,
-                    "proven": one.proven,
-                    "plan": estimate_record(one.estimate),
-                }
-                for one in advice.other_questions
-            ],
+            "further": further,
         }
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
-        """What is said below the answer."""
-        if self.advice.answer.certificate.gap > PROVEN and not interrupted:
-            return [NOT_PROVED]
-        return []
+        return [NOT_PROVED] if self.advice.answer.certificate.gap > PROVEN and not interrupted else []
 
     @property
     def text(self) -> tuple[str | Table, ...]:
@@ -97,9 +94,8 @@ class ShardingAdvised(WithPlan):
         advice, today = self.advice, self.advice.today
         yield question_text(advice.question, today)
         yield ""
-        full, limit = format_bytes(float(today.device_bytes.max())), format_bytes(today.device_memory)
-        fits = "" if today.fits else ", which does not fit"
-        yield wrapped(f"today: step {precise(today.step_seconds)}, {full} of {limit}{fits}")
+        limit = format_bytes(today.device_memory) + ", which does not fit" * (not today.fits)
+        yield wrapped(f"today: step {precise(today.step_seconds)}, {_peak(today)} of {limit}")
         yield ""
         if advice.changes or not advice.at_the_end:
             yield table(_HEADERS, list(self._cells()), words=("change",))
@@ -125,26 +121,21 @@ class ShardingAdvised(WithPlan):
 
     def _gain(self, then: RecommenderEstimate) -> str:
         """Of the step; one that does not fit is nothing to gain on."""
-        today = self.advice.today
-        return (
-            change(today.step_seconds, then.step_seconds) if today.fits else "fits" if then.fits else "less"
-        )
+        if self.advice.today.fits:
+            return change(self.advice.today.step_seconds, then.step_seconds)
+        return "fits" if then.fits else "less"
 
     def _beyond(self) -> Iterator[str]:
         """What other questions bring beyond the best sharding of this one, the most first."""
         best = self.advice.best.step_seconds
         others = sorted(self.advice.other_questions, key=lambda one: one.estimate.step_seconds)
         for one in others:
-            if one.estimate.step_seconds < best * (1 - WORTH):
-                yield wrapped(self._other(one, best))
+            then = one.estimate.step_seconds
+            if then < best * (1 - WORTH):
+                gain = f"{change(best, then)} from the best" + ", not proved" * (not one.proven)
+                yield wrapped(f"With {one.words} ({one.trouble}): {precise(then)} ({gain})")
         if idle := [one.words for one in others if one.estimate.step_seconds >= best * (1 - WORTH)]:
             yield wrapped(f"Less than {percent(WORTH)} would come of {sentence_list(idle)}")
-
-    def _other(self, one: OtherSharding, best: float) -> str:
-        then = one.estimate
-        proven = "" if one.proven else ", not proved"
-        said = f"{precise(then.step_seconds)} ({change(best, then.step_seconds)} from the best{proven})"
-        return f"With {one.words} ({one.trouble}): {said}"
 
     def _words(self, one: ShardingChange) -> str:
         """ "user and item: row, not whole"; of tables that only move "user: whole elsewhere"."""
@@ -167,9 +158,8 @@ def _row(
     return {
         "change": words,
         "trouble": trouble,
-        "alone_step_seconds": None if alone is None else alone.step_seconds,
-        "step_seconds": together.step_seconds,
-        "samples_per_second": together.samples_per_second,
+        "alone_step_seconds": alone and alone.step_seconds,
+        **fields_of(together, "step_seconds", "samples_per_second"),
         "peak_bytes": float(together.device_bytes.max()),
         "fits": together.fits,
     }

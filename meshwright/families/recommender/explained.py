@@ -1,30 +1,36 @@
-"""`explain` of a recommender's plan: what binds it; and the plan priced and proved again."""
+"""`explain` of a recommender's plan: what binds it, why tables are not held otherwise; and the plan proved again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cost_models.errors import InfeasibleError, RunError
 from cost_models.recommender.prices import RecommenderEstimate, estimate
-from meshwright.families.recommender.records import estimate_record, question_record
+from cost_models.units import format_bytes
 from meshwright.families.recommender.text import (
     binding_table,
+    estimate_record,
     gpus_table,
     memory_text,
     precise,
     proof_text,
+    question_record,
     question_text,
     stages_table,
     step_text,
 )
+from meshwright.records import fields_of
 from meshwright.render.tables import Table
-from meshwright.render.words import change, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
-from planner.recommender.advice import BindingStage, binding_stages
+from meshwright.render.words import change, percent, sentence_list, spaced, wrapped
+from meshwright.terminal.answers import Answer
+from planner.recommender.advice import Alternative, BindingStage, alternative, binding_stages
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.problem import limited
 from planner.recommender.restrictions import covered_options
+from planner.recommender.search import ShardingAnswer, plan_sharding
 from planner.search.search import Budget
 from planner.verify import Check, check_equal
 from planner.verify.recommenders import verify_sharding
@@ -34,7 +40,7 @@ _DRIFT = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardingExplained(AnswerBase):
+class ShardingExplained(Answer):
     """What binds a sharding."""
 
     plan: RecommenderPlan
@@ -47,15 +53,14 @@ class ShardingExplained(AnswerBase):
         names = self.plan.model.table_names
         return [
             {
-                "stage": stage.stage,
-                "gpu": stage.gpu,
+                **fields_of(stage, "stage", "gpu"),
                 "stage_seconds": stage.seconds,
                 "mean_seconds": stage.mean_seconds,
                 "table": names[one.table],
                 "held_as": str(one.placement.option),
                 "seconds": one.seconds,
                 "step_without_seconds": one.without_seconds,
-                "otherwise": None if one.otherwise is None else str(one.otherwise.option),
+                "otherwise": one.otherwise and str(one.otherwise.option),
                 "step_otherwise_seconds": one.otherwise_seconds,
             }
             for stage in self.stages
@@ -63,33 +68,22 @@ class ShardingExplained(AnswerBase):
         ]
 
     def document(self) -> dict[str, Any]:
-        told = self.plan.certificate
+        proof = self.plan.certificate
         return {
             "question": question_record(self.plan.question),
             "layout": self.plan.layout,
             "estimate": estimate_record(self.estimate),
-            "certificate": None if told is None else told.model_dump(mode="json"),
+            "certificate": proof and proof.model_dump(mode="json"),
             "bottleneck": self.rows,
         }
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        question, told = self.plan.question, self.plan.certificate
-        return (
-            question_text(question, self.estimate),
-            "",
-            step_text(question, self.estimate),
-            memory_text(self.estimate),
-            "",
-            stages_table(self.estimate),
-            "",
-            gpus_table(self.estimate),
-            "",
-            wrapped(self._longest),
-            "",
-            binding_table(question, self.stages),
-            *(() if told is None else ("", proof_text(told, seconds=False))),
-        )
+        question, priced, proof = self.plan.question, self.estimate, self.plan.certificate
+        head = question_text(question, priced), f"{step_text(question, priced)}\n{memory_text(priced)}"
+        tables = stages_table(priced), gpus_table(priced), wrapped(self._longest)
+        end = [] if proof is None else [proof_text(proof, seconds=False)]
+        return spaced(*head, *tables, binding_table(question, self.stages), *end)
 
     @property
     def _longest(self) -> str:
@@ -99,11 +93,11 @@ class ShardingExplained(AnswerBase):
             return "Bottleneck: the dense network; no table ends a stage."
         worst = max(bound, key=lambda stage: stage.seconds)
         first, names = worst.tables[0], self.plan.model.table_names
-        step = self.estimate.step_seconds
+        without = first.without_seconds
         return (
             f"Bottleneck: {names[first.table]} (`{first.placement.option}`) with {precise(first.seconds)} of"
             f" {worst.stage} on GPU {worst.gpu}; without it the step would take"
-            f" {precise(first.without_seconds)} ({change(step, first.without_seconds)})."
+            f" {precise(without)} ({change(self.estimate.step_seconds, without)})."
         )
 
 
@@ -111,11 +105,8 @@ def explain(plan: RecommenderPlan) -> ShardingExplained:
     """What binds a plan, stage by stage."""
     limits = plan.restrictions.read(plan.model)
     prices = limited(covered_options(plan.question, limits, plan.sharding), limits)
-    return ShardingExplained(
-        plan=plan,
-        estimate=estimate(plan.question, plan.sharding),
-        stages=binding_stages(prices, plan.sharding),
-    )
+    priced, stages = estimate(plan.question, plan.sharding), binding_stages(prices, plan.sharding)
+    return ShardingExplained(plan=plan, estimate=priced, stages=stages)
 
 
 def figures(plan: RecommenderPlan) -> dict[str, Any]:
@@ -128,9 +119,8 @@ def drift(plan: RecommenderPlan, name: object) -> str:
     today, then = estimate(plan.question, plan.sharding).step_seconds, plan.prediction.step_seconds
     if abs(today / then - 1) <= _DRIFT:
         return ""
-    return (
-        f"note: {name} was written with a step of {precise(then)}; this version prices it at {precise(today)}"
-    )
+    words = f"note: {name} was written with a step of {precise(then)}"
+    return f"{words}; this version prices it at {precise(today)}"
 
 
 def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
@@ -149,4 +139,133 @@ def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
         plan.certificate,
         restrictions=limits,
         time_limit=60.0 if budget.time_limit is None else budget.time_limit,
+    )
+
+
+SECONDS = 10.0
+"""Time limit of the search that places all other tables anew."""
+_SEEN = 5e-4
+"""Of the step: stages that differ by less are not told."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardingNotChosen(Answer):
+    """Why tables are not held otherwise."""
+
+    plan: RecommenderPlan
+    asked: str
+    """As the user wrote it."""
+    answer: Alternative
+    today: RecommenderEstimate
+    otherwise: RecommenderEstimate | None
+    """All other tables where they are; None where a rule refuses it."""
+    replanned: ShardingAnswer | None
+    """All other tables placed anew; None where that was not searched, or found nothing."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each stage, or one with the rule."""
+        if self.otherwise is None:
+            return [{"stage": "", "refused": self.answer.refused}]
+        then, gpus = self.otherwise.stages, self.otherwise.busiest
+        return [
+            {"stage": name, "seconds": seconds, "otherwise_seconds": then[name], "gpu": gpu}
+            for (name, seconds), gpu in zip(self.today.stages.items(), gpus, strict=True)
+        ]
+
+    def document(self) -> dict[str, Any]:
+        anew = None
+        if self.replanned is not None:
+            proof = self.replanned.certificate
+            anew = {"layout": str(self.replanned.sharding), "step_seconds": proof.value, "gap": proof.gap}
+        return {
+            "question": question_record(self.plan.question),
+            "asked": self.asked,
+            "refused": self.answer.refused or None,
+            "excluded": self.answer.forbidden or None,
+            "plan": estimate_record(self.today),
+            "layout": self.answer.sharding and str(self.answer.sharding),
+            "estimate": self.otherwise and estimate_record(self.otherwise),
+            "placed_anew": anew,
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        return tuple(map(wrapped, self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        names, tables, planned = self.plan.model.table_names, self.answer.tables, self.plan.sharding.tables
+        if self.otherwise is None or self.answer.sharding is None:
+            yield f"`{self.asked}` cannot be: {self.answer.refused}"
+            return
+        if all(self.answer.sharding.tables[table] == planned[table] for table in tables):
+            yield f"`{self.asked}` is what the plan does"
+            return
+        shown = [names[table] for table in tables[:3]] + ["others"] * (len(tables) > 3)
+        options = [f"`{one}`" for one in sorted({str(planned[table].option) for table in tables})]
+        verb = "is" if len(tables) == 1 else "are"
+        yield f"{sentence_list(shown)} {verb} held as {sentence_list(options)} in the plan"
+        step, then = self.today.step_seconds, self.otherwise.step_seconds
+        stages = _stages_beside(self.today, self.otherwise)
+        yield f"With this change alone: step {precise(then)}, {_beside(step, then)}{stages}"
+        yield self._memory(self.otherwise)
+        if self.answer.forbidden:
+            yield f"It is left out: {self.answer.forbidden}"
+        if self.replanned is not None:
+            anew, gap = self.replanned.certificate.value, self.replanned.certificate.gap
+            proof = "which is proved" if gap <= 0 else f"proved within {percent(gap)}"
+            if self.otherwise.fits and anew > then:
+                yield f"With the other tables re-planned: nothing faster found in {SECONDS:.0f} s"
+                return
+            yield f"With the other tables re-planned: step {precise(anew)}, {_beside(step, anew)} ({proof})"
+
+    def _memory(self, priced: RecommenderEstimate) -> str:
+        full, limit = float(priced.device_bytes.max()), priced.device_memory
+        said = f"{format_bytes(full)} of {format_bytes(limit)} on GPU {priced.fullest}"
+        if priced.host_bytes.max() > 0:
+            said += f", {format_bytes(float(priced.host_bytes.max()))} of {format_bytes(priced.host_memory)} of a host"
+        if priced.fits:
+            return f"It fits: {said}"
+        return f"It does not fit: {said}; the plan has {format_bytes(float(self.today.device_bytes.max()))}"
+
+
+def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -> str:
+    """What a change saves and pays, stage by stage, and the GPU that ends the stage that pays most."""
+    step = today.step_seconds
+    apart = {name: otherwise.stages[name] - seconds for name, seconds in today.stages.items()}
+    saves = [f"{precise(-value)} of {name}" for name, value in apart.items() if value < -_SEEN * step]
+    pays = [f"{precise(value)} of {name}" for name, value in apart.items() if value > _SEEN * step]
+    words = [f"saves {sentence_list(saves)}"] * bool(saves) + [f"pays {sentence_list(pays)}"] * bool(pays)
+    if not words:
+        return ""
+    worst = max(apart, key=lambda name: apart[name])
+    gpu = otherwise.busiest[list(apart).index(worst)]
+    end = f". Bottleneck then: GPU {gpu}, which ends the {worst}" * bool(pays)
+    return f": {', '.join(words)}{end}"
+
+
+def _beside(step: float, then: float) -> str:
+    return "the same" if change(step, then) == "same" else change(step, then)
+
+
+def why_not(plan: RecommenderPlan, asked: str) -> ShardingNotChosen:
+    """Why tables are not held as these words say.
+
+    Raises:
+        InputError: words that are none, or places that are not there.
+    """
+    question, limits = plan.question, plan.restrictions.read(plan.model)
+    other = alternative(question, plan.sharding, asked, limits)
+    today, otherwise, anew = estimate(question, plan.sharding), None, None
+    if other.sharding is not None:
+        otherwise = estimate(question, other.sharding)
+        if plan.searched and not other.forbidden:
+            own = set(other.tables)
+            kept = [one for one in limits.fixed if not own & set(range(one.first, one.last + 1))]
+            limits = replace(limits, fixed=(*kept, *other.words))
+            options = covered_options(question, limits)
+            with suppress(InfeasibleError, RunError):
+                anew = plan_sharding(options, restrictions=limits, seconds=SECONDS)
+    return ShardingNotChosen(
+        plan=plan, asked=asked, answer=other, today=today, otherwise=otherwise, replanned=anew
     )

@@ -16,8 +16,8 @@ from meshwright.pages.chapters import Chapter
 from meshwright.plots.drawn import Drawing
 from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
 from meshwright.render.goals import sizes_text
-from meshwright.verbs.plot.requests import PictureRequest, scaling_kinds
-from meshwright.verbs.report.requests import PageRequest, pictures
+from meshwright.verbs.plot.drawing import PictureRequest, scaling_kinds
+from meshwright.verbs.report.writing import PageRequest, pictures
 from planner.recommender.plan import RecommenderPlan
 from planner.search.search import doublings
 from planner.space.sizes import on_whole_nodes, parse_sizes, possible

@@ -17,9 +17,9 @@ from meshwright.records.shardings import while_
 from meshwright.render.measured import error_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.any_run import AnyEmulated, AnyRan
-from meshwright.verbs.contract.family import Running
+from meshwright.terminal.answers import Answer
+from meshwright.verbs.contract import Running
+from meshwright.verbs.ran import AnyEmulated, AnyRan
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
@@ -51,13 +51,9 @@ class RecommenderRun(Running):
             f" (predicted {format_seconds(predicted)})  {format_count(rate)} samples/s{note}"
         )
 
-    def answer(self, report: AnyReport, steps: int) -> RecommenderRan:
+    def answer(self, report: AnyReport, steps: int | None = None) -> RecommenderRan:
         assert isinstance(report, RecommenderReport)
-        return RecommenderRan(report=report, steps=steps)
-
-    def told_again(self, report: AnyReport) -> RecommenderRan:
-        assert isinstance(report, RecommenderReport)
-        return self.answer(report, len(report.losses))
+        return RecommenderRan(report=report, steps=steps or len(report.losses))
 
     def next_step(self, report: AnyReport, path: Path) -> str:
         return "Next: more --steps, or --fix tables otherwise and compare"
@@ -82,36 +78,19 @@ class RecommenderRan(AnyRan[RecommenderReport]):
     @property
     def rows(self) -> list[dict[str, Any]]:
         report, predicted = self.report, self.report.plan.prediction
-        rows: list[dict[str, Any]] = [
-            {"quantity": "step", "predicted": predicted.step_seconds, "measured": report.step_seconds}
-        ]
-        rows += [
-            {"quantity": name, "predicted": predicted.stages[name], "measured": seconds}
-            for name, seconds in report.stage_seconds.items()
-        ]
-        rows += [
-            {
-                "quantity": f"bytes sent, {name}",
-                "predicted": sum(one.formula_bytes[name] for one in report.ranks),
-                "measured": sum(one.sent_bytes[name] for one in report.ranks),
-            }
-            for name in report.stage_seconds
-        ]
+        rows = [("step", predicted.step_seconds, report.step_seconds)]
+        rows += [(name, predicted.stages[name], seconds) for name, seconds in report.stage_seconds.items()]
+        for name in report.stage_seconds:
+            formula = sum(one.formula_bytes[name] for one in report.ranks)
+            rows.append((f"bytes sent, {name}", formula, sum(one.sent_bytes[name] for one in report.ranks)))
         fullest = max(report.ranks, key=lambda one: sum(one.memory.values()))
         if fullest.memory:
-            rows.append(
-                {
-                    "quantity": "peak memory",
-                    "predicted": sum(
-                        size for name, size in fullest.predicted_memory.items() if name not in NOT_TENSORS
-                    ),
-                    "measured": sum(fullest.memory.values()),
-                }
-            )
+            tensors = [size for name, size in fullest.predicted_memory.items() if name not in NOT_TENSORS]
+            rows.append(("peak memory", sum(tensors), sum(fullest.memory.values())))
         if any(predicted.host_bytes):
             held = sum(one.host_bytes for one in report.ranks)
-            rows.append({"quantity": "host memory", "predicted": sum(predicted.host_bytes), "measured": held})
-        return rows
+            rows.append(("host memory", sum(predicted.host_bytes), held))
+        return [dict(zip(("quantity", "predicted", "measured"), row, strict=True)) for row in rows]
 
     def told(self) -> Iterator[str | Table]:
         report = self.report
@@ -126,10 +105,10 @@ class RecommenderRan(AnyRan[RecommenderReport]):
                 f" curve {report.auc:.3f} on samples it was not trained on"
             )
         yield ""
-        lines = [
-            [row["quantity"], *(_worded(row["quantity"], row[which]) for which in ("predicted", "measured"))]
-            for row in self.rows
-        ]
+        lines = []
+        for row in self.rows:
+            quantity, *values = row.values()
+            lines.append([quantity, *(_worded(quantity, value) for value in values)])
         yield table(["", "predicted", "measured"], lines, words=("",))
         if report.stage_seconds and len(report.ranks) > 1:
             yield "Gradients of the dense network travel beside the backward exchange and update."
@@ -153,7 +132,7 @@ _HEADERS = ("rank", "slices", "rows", "tables", "as planned", "states", "as plan
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardsBuilt(AnswerBase):
+class ShardsBuilt(Answer):
     """A plan and the ranks that were built of it."""
 
     plan: RecommenderPlan
@@ -170,27 +149,22 @@ class ShardsBuilt(AnswerBase):
     @property
     def text(self) -> tuple[str | Table, ...]:
         plan, dense = self.plan, self.ranks[0].dense_parameters
-        which = (
-            "its ranks hold"
-            if len(self.ranks) == plan.num_ranks
-            else "the fullest, the emptiest and others hold"
-        )
-        told = wrapped(
+        every = len(self.ranks) == plan.num_ranks
+        which = "its ranks hold" if every else "the fullest, the emptiest and others hold"
+        words = (
             f"{plan.model.name} on {counted(plan.num_ranks, 'rank')}: built without devices; {which}, beside"
             f" {grouped(dense)} parameters of the dense network each"
         )
-        return told, "", table(_HEADERS, [_cells(one) for one in self.ranks])
+        return wrapped(words), "", table(_HEADERS, [_cells(one) for one in self.ranks])
 
 
 def _cells(one: BuiltShards) -> tuple[str, ...]:
-    sizes = (
-        one.table_bytes,
-        one.predicted_table_bytes,
-        one.state_bytes,
-        one.predicted_state_bytes,
-        one.host_bytes,
+    tables, states = (
+        (one.table_bytes, one.predicted_table_bytes),
+        (one.state_bytes, one.predicted_state_bytes),
     )
-    return str(one.rank), str(one.slices), grouped(one.rows), *map(format_bytes, sizes)
+    sizes = map(format_bytes, (*tables, *states, one.host_bytes))
+    return str(one.rank), str(one.slices), grouped(one.rows), *sizes
 
 
 _COMPUTE = "compute"
@@ -216,11 +190,8 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
         rows: list[tuple[str | float, ...]] = [("peak memory", *peak)]
         rows += [one for one in parts if any(one[1:])]
         if report.on_planned_device:
-            said = report.predicted_seconds
-            rows += [
-                (f"{stage}, {_COMPUTE}", said[stage], said[stage], took)
-                for stage, took in report.compute_seconds.items()
-            ]
+            said, compute = report.predicted_seconds, report.compute_seconds.items()
+            rows += [(f"{stage}, {_COMPUTE}", said[stage], said[stage], took) for stage, took in compute]
         if report.step_seconds is not None:
             step = report.predicted.step_seconds
             rows.append(("step", step, step, report.step_seconds))

@@ -1,26 +1,226 @@
-"""Which rows of a recommender's tables every GPU caches while serving, what that hits and how long answers take."""
+"""`plan --serve` and `serve`: rows that every GPU caches, what that hits, and lookups answered from them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from cost_models.defaults import OWN_STACK
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
-from cost_models.files.loading import read_once
+from cost_models.files.loading import read_once, resolve_cluster
 from cost_models.files.recommenders import resolve_recommender
+from cost_models.files.whole import whole_file
 from cost_models.recommender.accesses import POLICIES
+from cost_models.recommender.serving import Served as PredictedService
 from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.cluster import MixedCluster
+from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES
-from cost_models.units import parse_bandwidth, parse_bytes
-from meshwright.families.recommender.served import ServedRecommender
-from meshwright.inputs.problems import Problems
+from cost_models.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_seconds,
+    grouped,
+    parse_bandwidth,
+    parse_bytes,
+)
+from executor.requirements import require_torch
+from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
-from meshwright.verbs.plan_cache import CacheOptions
-from planner import serving
+from meshwright.records import fields_of
+from meshwright.render.tables import Table, table_of
+from meshwright.render.words import percent, spaced, wrapped
+from meshwright.terminal.answers import SavedAnswer
+from meshwright.verbs.plan import CacheOptions
+from meshwright.verbs.serve import ServeOptions
+from planner.serving import (
+    ServingPlan,
+    filling_order,
+    latencies,
+    load_serving_plan,
+    one_share,
+    save_serving_plan,
+    scaled,
+    with_rates,
+)
+from planner.serving import plan_cache as planned_cache
+
+if TYPE_CHECKING:
+    from executor.serving.serving import Served
+    from meshwright.plots.drawn import Drawing
+
+MOST_TABLES = 30
+"""Classes of tables that are printed, those with most accesses."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServedRecommender(SavedAnswer):
+    """A recommender served from caches on GPUs."""
+
+    plan: ServingPlan
+    asked_hits: float | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def served(self) -> PredictedService:
+        """Latency and throughput of each batch."""
+        return latencies(self.plan.question, self.plan)
+
+    @property
+    def one_share_hits(self) -> float:
+        """Hits of as many bytes with the same share of every table's rows."""
+        return one_share(self.plan.question.tables, self.plan.cache_bytes).hits
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each class of tables."""
+        tables = self.plan.question.tables
+        hits = tables.table_hits(self.plan.rows)
+        return [
+            {
+                "table": tables.names[place],
+                "tables": int(tables.counts[place]),
+                "rows": int(tables.rows[place]),
+                "cached_rows": held,
+                "cached_bytes": float(tables.counts[place] * held * tables.row_bytes[place]),
+                "accesses": float(tables.weights[place]),
+                "hits": float(hits[place]),
+            }
+            for place, held in enumerate(self.plan.cached_rows)
+        ]
+
+    @property
+    def batches(self) -> list[dict[str, float]]:
+        """A row for each batch."""
+        served, weights = self.served, self.plan.question.tables.weights
+        columns = {
+            "latency_seconds": served.seconds,
+            **fields_of(
+                served, "launch_seconds", "cache_seconds", "host_seconds", "drive_seconds", "host_rows"
+            ),
+            "hits": [weights @ hits for hits in served.hits],
+            "samples_per_second": served.samples_per_second,
+        }
+        return [
+            {"batch": int(batch), **{name: float(column[place]) for name, column in columns.items()}}
+            for place, batch in enumerate(served.batch)
+        ]
+
+    def document(self) -> dict[str, Any]:
+        question, plan = self.plan.question, self.plan
+        serving = {
+            "model": question.model.name,
+            "cluster": question.cluster.name,
+            "gpus": question.cluster.num_gpus,
+            **fields_of(question, "table_dtype", "policy"),
+            "embedding_profile": question.embedding.name,
+            "table_bytes": question.tables.bytes,
+            **fields_of(plan, "cache_bytes", "hits", "bound"),
+            "one_share_hits": self.one_share_hits,
+        }
+        tables = {"tables": self.rows, "batches": self.batches}
+        return {"serving": serving, "assumptions": list(self.assumptions), **tables}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        launched, last = self.served.launch_seconds.any(), self.plan.question.policy == "lru"
+        latency = (
+            "Latency is from ids to vectors of one batch on one GPU: "
+            f"{'launching the lookup of each table, ' if launched else ''}reading the cache, rows from the host"
+            f"{', rows that the host reads from drives' if self._from_drives else ''}. "
+            f"{'Hits are of ids one by one: a batch brings a row up once. ' if last else ''}"
+            "Left out: the dense network, and waiting for a batch"
+        )
+        tables = self._tables(), wrapped(self._finding()), self._latencies()
+        return spaced(self._header(), *tables, wrapped(latency))
+
+    @property
+    def _from_drives(self) -> bool:
+        return bool(self.served.drive_rows.any())
+
+    def _header(self) -> str:
+        question = self.plan.question
+        cluster, tables = question.cluster, question.tables
+        where = "host memory and on drives" if self._from_drives else "host memory"
+        kept = "most" if question.policy == "hottest" else "last"
+        said = (
+            f"{question.model.name} served on {cluster.num_gpus} x {cluster.gpu.name}: "
+            f"{counted(question.model.num_tables, 'table')} of {format_bytes(tables.bytes)} ({question.table_dtype}) "
+            f"in {where}, and a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows used {kept}"
+        )
+        return wrapped(said)
+
+    def _tables(self) -> Table:
+        rows = sorted(self.rows, key=lambda one: -one["accesses"])[:MOST_TABLES]
+        columns = {
+            "table": [_named(row) for row in rows],
+            "rows": [format_count(row["rows"]) for row in rows],
+            "cached rows": [grouped(row["cached_rows"]) for row in rows],
+            "of rows": [percent(row["cached_rows"] / row["rows"]) for row in rows],
+            "size": [format_bytes(row["cached_bytes"]) for row in rows],
+            "accesses": [percent(row["accesses"]) for row in rows],
+            "hits": [percent(row["hits"]) for row in rows],
+        }
+        return table_of(columns, names=("table",))
+
+    def _finding(self) -> str:
+        plan = self.plan
+        gap = plan.bound - plan.hits
+        proof = f"no choice of rows has {'more' if gap <= 1e-6 else f'{gap:.1g} more of them'}"
+        size = f"A cache of {format_bytes(plan.cache_bytes)}"
+        if self.asked_hits is not None:
+            size = f"{percent(self.asked_hits)} hits need a cache of {format_bytes(plan.cache_bytes)}: it"
+            proof = "no choice of rows that is smaller by a row of each table has as many"
+        larger = filling_order(plan.question.tables)
+        said = f"{size} serves {percent(plan.hits)} of all accesses; {proof}. "
+        said += f"The same share of every table's rows would serve {percent(self.one_share_hits)}"
+        further = [share for share in (0.5, 0.8, 0.9, 0.95, 0.99) if share > plan.hits][:2]
+        if further and self.asked_hits is None:
+            sizes = [format_bytes(larger.smallest(share).bytes) for share in further]
+            needs = [f"{percent(share)} hits {size}" for share, size in zip(further, sizes, strict=True)]
+            said += f". More: {', '.join(needs)}"
+        return said
+
+    def _latencies(self) -> Table:
+        launched = ("launch",) if self.served.launch_seconds.any() else ()
+        parts = (*launched, "cache", "host", *(("drive",) if self._from_drives else ()))
+        rows = self.batches
+        columns = {
+            "batch": [grouped(int(row["batch"])) for row in rows],
+            "latency": [format_seconds(row["latency_seconds"]) for row in rows],
+            **{part: [format_seconds(row[f"{part}_seconds"]) for row in rows] for part in parts},
+            "rows from host": [grouped(round(row["host_rows"])) for row in rows],
+            "samples/s": [format_count(row["samples_per_second"]) for row in rows],
+        }
+        return table_of(columns)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan."""
+        save_serving_plan(self.plan, path)
+
+    def next_commands(self, path: Path) -> str:
+        return f"meshwright serve {path}, meshwright plot cache {path}"
+
+    def plot(self) -> Drawing:
+        """Hits and latency by the size of the cache."""
+        from meshwright.plots.cache import draw_cache
+
+        return draw_cache(self.plan)
+
+
+def _named(row: dict[str, Any]) -> str:
+    """ "item x 3": a class of tables with how many there are."""
+    return f"{row['table']} x {row['tables']}" if row["tables"] > 1 else str(row["table"])
+
 
 BATCHES = (64, 256, 1024, 4096, 16384)
 """Samples of a batch, where nobody says."""
@@ -33,9 +233,9 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     spec = problems.read(lambda: _model(options.model))
     found = problems.read(lambda: cluster_of(options.cluster, options.gpus))
     memory = problems.read(lambda: read_host_memory(options.host_memory))
-    size = problems.read(lambda: _amount(options.cache, parse_bytes, "--cache"))
-    rate = problems.read(lambda: _amount(options.drive_rate, parse_bandwidth, "--drive-rate"))
-    share = problems.read(lambda: _share(options.hits))
+    size = problems.read(lambda: _amount("--cache", options.cache, parse_bytes))
+    rate = problems.read(lambda: _amount("--drive-rate", options.drive_rate, parse_bandwidth))
+    share = problems.read(lambda: read_flag("--hits", options.hits, _share, "hits cannot be read"))
     batches = problems.read(lambda: read_batches(options.batch, BATCHES))
     problems.read(lambda: _require_known(options.precision, tuple(ELEMENT_BYTES), "--precision"))
     problems.read(lambda: _require_known(options.policy, POLICIES, "--policy"))
@@ -56,8 +256,8 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
         batches=batches,
         drive_rate=rate or (held.drive.read if held.drive else None),
     )
-    question = serving.with_rates(question, profile=options.profile)
-    plan = serving.plan_cache(question, cache_bytes=size, hits=share)
+    question = with_rates(question, profile=options.profile)
+    plan = planned_cache(question, cache_bytes=size, hits=share)
     return ServedRecommender(plan=plan, asked_hits=share, assumptions=silent)
 
 
@@ -72,44 +272,38 @@ def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[Recommen
     silent = [one.name for one in model.classes if one.zipf is None and not one.histogram]
     if not silent:
         return model, ()
-    which = (
-        f"{len(silent)} of {len(model.classes)} classes of tables" if len(silent) > 1 else f"`{silent[0]}`"
-    )
+    several = f"{len(silent)} of {len(model.classes)} classes of tables"
+    which = several if len(silent) > 1 else f"`{silent[0]}`"
     if zipf is None:
         return model, (f"all rows of {which} are used alike, as the model does not say; --zipf 1.05 would",)
 
     def said(tables: tuple[TableSpec, ...]) -> tuple[TableSpec, ...]:
-        return tuple(
-            TableSpec(**one.model_dump() | {"zipf": zipf}) if one.name in silent else one for one in tables
-        )
+        changed = {"zipf": zipf}
+        return tuple(TableSpec(**one.model_dump() | changed) if one.name in silent else one for one in tables)
 
     fields = {"tables": said(model.tables), "wide": said(model.wide)}
     return model.model_copy(update=fields), (f"rows of {which} are used by Zipf's law, exponent {zipf:g}",)
 
 
-def _amount(said: str | float | None, parse: object, flag: str) -> float | None:
-    if said is None:
-        return None
-    try:
-        value = float(parse(said)) if isinstance(said, str) else float(said)  # type: ignore[operator]
-    except ValueError as error:
-        raise InputError("an amount cannot be read", problems=[Problem(flag, str(error))]) from None
-    if not value > 0:
-        raise InputError("an amount cannot be read", problems=[Problem(flag, "must be above zero")])
-    return value
+def _amount(flag: str, said: str | float | None, parse: Callable[[str], float]) -> float | None:
+    """An amount above zero, as text or a number."""
+
+    def above_zero(said: str | float) -> float:
+        value = parse(said) if isinstance(said, str) else float(said)
+        if not value > 0:
+            raise ValueError("must be above zero")
+        return value
+
+    return read_flag(flag, said, above_zero, "an amount cannot be read")
 
 
-def _share(said: str | float | None) -> float | None:
-    """Read `95%` or 0.95."""
-    if said is None:
-        return None
-    text = str(said).strip()
-    share = -1.0
+def _share(said: str | float) -> float:
+    """Read `95%` or 0.95. Raises ValueError."""
+    text, share = str(said).strip(), -1.0
     if _SHARE.fullmatch(text) or text in {"0", "1"}:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     if not 0 < share <= 1:
-        what = f"`{printable(text)}` is no share of accesses; write it like `95%`"
-        raise InputError("hits cannot be read", problems=[Problem("--hits", what)])
+        raise ValueError(f"`{printable(text)}` is no share of accesses; write it like `95%`")
     return share
 
 
@@ -117,9 +311,7 @@ def read_batches(said: str | int | Sequence[int] | None, usual: tuple[int, ...])
     """Read `64,1024`; `usual` where nobody says. Raises InputError."""
     if said is None:
         return usual
-    words = (
-        [str(said)] if isinstance(said, int) else said.split(",") if isinstance(said, str) else map(str, said)
-    )
+    words = str(said).split(",") if isinstance(said, (int, str)) else map(str, said)
     sizes = [word.strip() for word in words]
     if not sizes or not all(word.isdecimal() and 0 < int(word) <= 10**9 for word in sizes):
         what = f"`{printable(str(said))}` is no number of samples; write it like `64,1024`"
@@ -136,3 +328,175 @@ def _require_known(said: str | None, known: Sequence[str], flag: str) -> None:
 def _require_one(cache: object, hits: object) -> None:
     if cache is not None and hits is not None:
         raise InputError("`--cache` says how large the cache is, `--hits` asks for it", hint="leave out one")
+
+
+SAMPLES = 65536
+"""Drawn for each size of batch, where nobody says."""
+ENOUGH = 100
+"""Batches below which the slowest hundredth says nothing."""
+
+
+def serve(options: ServeOptions) -> CacheServed:
+    """Answer lookups from the tiers of a plan. Raises InputError, HostError."""
+    problems, said = Problems(), options.plan
+    plan = problems.read(lambda: said if isinstance(said, ServingPlan) else load_serving_plan(said))
+    batches = problems.read(lambda: read_batches(options.batch, ()))
+    problems.read(lambda: _require_meant(options))
+    problems.require()
+    assert plan is not None
+    require_torch("serve")
+    from executor.serving import serving
+
+    plan = plan if options.scale == 1 else scaled(plan, options.scale)
+    sizes = batches or (plan.question.batches if options.requests is None else plan.question.batches[:1])
+    found = serving.serve(
+        plan,
+        sizes,
+        samples=options.synthetic or SAMPLES,
+        requests=options.requests,
+        drive=options.drive,
+        weights=options.weights,
+    )
+    question = _answering(plan.question, found.device, options.profile).model_copy(update={"batches": sizes})
+    return CacheServed(plan=plan.model_copy(update={"question": question}), scale=options.scale, found=found)
+
+
+def _require_meant(options: ServeOptions) -> None:
+    problems = []
+    if not 0 < options.scale <= 1:
+        problems.append(Problem("--scale", "a share of the plan's rows lies above 0 and is 1 at most"))
+    if options.requests is not None and options.synthetic is not None:
+        problems.append(Problem("--synthetic", "draws samples; --requests has them"))
+    if options.weights is not None and options.scale != 1:
+        problems.append(Problem("--weights", "are of whole tables: leave out --scale"))
+    if problems:
+        raise InputError("that cannot be served", problems=problems)
+
+
+def _answering(
+    question: ServingQuestion, device: str, profile: str | HardwareProfile | None
+) -> ServingQuestion:
+    """The question on what answers it with our own lookups: one core of this machine, with the tiers as they are, where
+    the plan is for GPUs and there is none."""
+    planned = question.cluster
+    if profile is None and (planned.gpu.kind == "cpu" or (question.measured and device != "cpu")):
+        return question
+    if device == "cpu" and planned.gpu.kind != "cpu":
+        core = resolve_cluster("local", 1).model_copy(update={"host_memory": planned.host_memory})
+        question = question.model_copy(update={"cluster": core})
+    return with_rates(question, stack=OWN_STACK, profile=profile)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CacheServed(ServedRecommender):
+    """Lookups that were answered from the tiers of a plan, which is priced on what answered them."""
+
+    scale: float
+    found: Served
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each class of tables."""
+        model = self.plan.question.model
+        classes = np.zeros((len(self.found.answered), len(model.classes), 4), np.int64)
+        for place, one in enumerate(self.found.answered):
+            np.add.at(classes[place], np.array(model.class_of_table), one.counts)
+        ids = classes[..., 0]
+        hits = ids - classes[..., 2] if self.plan.question.policy == "lru" else classes[..., 1]
+        every = np.maximum(ids.sum(0), 1)
+        said, seen = (self.served.hits * ids).sum(0) / every, hits.sum(0) / every
+        return [
+            row | {"lookups": int(lookups), "hits": float(planned), "measured_hits": float(measured)}
+            for row, lookups, planned, measured in zip(super().rows, ids.sum(0), said, seen, strict=True)
+        ]
+
+    @cached_property
+    def hits(self) -> tuple[float, float]:
+        """Share of all ids that were hits: as planned for the tables that they went to, and measured."""
+        ids = [row["lookups"] for row in self.rows]
+        said, seen = (np.dot(ids, [row[which] for row in self.rows]) for which in ("hits", "measured_hits"))
+        return float(said / max(sum(ids), 1)), float(seen / max(sum(ids), 1))
+
+    @cached_property
+    def batches(self) -> list[dict[str, Any]]:
+        """A row for each size of batch."""
+        rows = []
+        served = self.served
+        for planned, drive, one in zip(super().batches, served.drive_rows, self.found.answered, strict=True):
+            number = len(one.seconds)
+            measured: dict[str, Any] = {
+                "batches": number,
+                "p50_seconds": float(np.percentile(one.seconds, 50)),
+                "p99_seconds": float(np.percentile(one.seconds, 99)) if number >= ENOUGH else None,
+                "cpu_p50_seconds": float(np.percentile(one.cpu_seconds, 50)),
+                "cpu_p99_seconds": float(np.percentile(one.cpu_seconds, 99)) if number >= ENOUGH else None,
+                "measured_samples_per_second": one.samples / float(one.seconds.sum()),
+                "measured_host_rows": float(one.counts[:, 2].sum() / number),
+                "drive_rows": float(drive),
+                "measured_drive_rows": float(one.counts[:, 3].sum() / number),
+            }
+            planned["samples_per_second"] /= served.gpus
+            rows.append(planned | measured)
+        return rows
+
+    def document(self) -> dict[str, Any]:
+        found = {"device": self.found.device, "scale": self.scale, "drive_bytes": self.found.drive_bytes}
+        hits = dict(zip(("predicted_hits", "measured_hits"), self.hits, strict=True))
+        return super().document() | {"served": found | hits}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        predicted, measured = self.hits
+        core = "one core of this machine"
+        on = core if self.found.device == "cpu" else self.plan.question.cluster.gpu.name
+        hits = f"The cache served {percent(measured)} of all ids; planned are {percent(predicted)}"
+        latency = (
+            "Latency is from ids to vectors of one batch, one after another on one device; planned is that of"
+            f" {on}. Left out: the dense network, and waiting for a batch"
+        )
+        return spaced(self._header(), self._tables(), hits, self._latencies(), wrapped(latency))
+
+    def _header(self) -> str:
+        model, found = self.plan.question.model, self.found
+        share = "" if self.scale == 1 else f", {self.scale:g} of the plan's rows"
+        drive = f", {format_bytes(found.drive_bytes)} of them on the drive" if found.drive_bytes else ""
+        return wrapped(
+            f"{model.name} served on {found.device}: {counted(model.num_tables, 'table')} of"
+            f" {format_bytes(self.plan.question.tables.bytes)}{share}{drive}, and a cache of"
+            f" {format_bytes(self.plan.cache_bytes)}"
+        )
+
+    def _tables(self) -> Table:
+        rows = sorted(self.rows, key=lambda row: -row["lookups"])
+        columns = {
+            "table": [_named(row) for row in rows],
+            "rows": [format_count(row["rows"]) for row in rows],
+            "cached rows": [grouped(row["cached_rows"]) for row in rows],
+            "ids": [format_count(row["lookups"]) for row in rows],
+            "hits planned": [percent(row["hits"]) for row in rows],
+            "measured": [percent(row["measured_hits"]) if row["lookups"] else "-" for row in rows],
+        }
+        return table_of(columns, names=("table",))
+
+    def _latencies(self) -> Table:
+        rows = self.batches
+        slowest = [row["p99_seconds"] for row in rows]
+        columns = {
+            "batch": [grouped(row["batch"]) for row in rows],
+            "latency planned": [format_seconds(row["latency_seconds"]) for row in rows],
+            "p50": [format_seconds(row["p50_seconds"]) for row in rows],
+            "p99": ["-" if seconds is None else format_seconds(seconds) for seconds in slowest],
+            "samples/s planned": [format_count(row["samples_per_second"]) for row in rows],
+            "measured": [format_count(row["measured_samples_per_second"]) for row in rows],
+        }
+        return table_of(columns)
+
+    def save(self, path: str | Path) -> None:
+        """Write the vectors of the requests: an array of (requests, width) by table."""
+        of_tables = zip(*(batch for one in self.found.answered[:1] for batch in one.vectors), strict=True)
+        arrays: list[Any] = [np.concatenate([one.numpy() for one in of]) for of in of_tables]
+        with whole_file(Path(path)) as stream:
+            np.savez(stream, **dict(zip(self.plan.question.model.table_names, arrays, strict=True)))
+
+    def next_commands(self, path: Path) -> str:
+        return f"numpy.load({str(path)!r})"

@@ -1,8 +1,9 @@
-"""A sharding as text: what lies where, the step by stages with the slowest GPU of each, memory, and the proof."""
+"""A sharding as text and JSON: what lies where, the step by stages, memory, and the proof."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +12,86 @@ from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from cost_models.units import counted, format_bytes, format_count, grouped
+from meshwright.records import fields_of
 from meshwright.records.shardings import while_
-from meshwright.render.tables import Table, table
+from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import Fact, change, in_unit, part_label, percent, size_unit, time_unit, wrapped
 from planner.recommender.advice import BindingStage
 from planner.recommender.search import ShardingCertificate
+
+
+def question_record(question: RecommenderQuestion) -> dict[str, Any]:
+    """What was asked."""
+    model, cluster, training = question.model, question.cluster, question.training
+    return {
+        "kind": model.kind,
+        "model": model.name,
+        "tables": model.num_tables,
+        "embedding_parameters": model.embedding_parameters,
+        "cluster": cluster.name,
+        "gpus": cluster.num_gpus,
+        "nodes": cluster.nodes,
+        "gpu": cluster.gpu.name,
+        "training": training.model_dump(mode="json"),
+        "stack": question.stack.name,
+        "profile": question.hardware.name,
+        "embedding_profile": question.embedding.name,
+        "embedding_median_error": question.embedding.median_error,
+        "embedding_validated_runs": question.embedding.validated_runs,
+    }
+
+
+def estimate_record(priced: RecommenderEstimate) -> dict[str, Any]:
+    """A step and what it fills."""
+    names = list(priced.stages)
+    return {
+        **fields_of(priced, "step_seconds", "busiest_sum_seconds", "samples_per_second"),
+        "dense_mfu": priced.mfu,
+        "stages": [
+            {
+                "stage": name,
+                "seconds": seconds,
+                "gpu": priced.busiest[at],
+                "mean_seconds": float(priced.loads[:, at].mean() + priced.fixed[at]),
+                "beside_seconds": float(priced.hidden[at]),
+            }
+            for at, (name, seconds) in enumerate(priced.stages.items())
+        ],
+        "gpus": [
+            {
+                "gpu": gpu,
+                "seconds": dict(zip(names, map(float, priced.loads[gpu]), strict=True)),
+                "bytes": float(priced.device_bytes[gpu]),
+                "parts": {name: float(size[gpu]) for name, size in priced.device_parts.items()},
+                "fullest_moment": priced.fullest_moment[gpu],
+                "moments": {name: float(size[gpu]) for name, size in priced.moments.items()},
+            }
+            for gpu in range(len(priced.device_bytes))
+        ],
+        "peak_bytes": float(priced.device_bytes.max()),
+        "memory_limit": float(priced.device_memory),
+        "host_bytes": [float(size) for size in priced.host_bytes],
+        "host_limit": float(priced.host_memory) or None,
+        "fits": priced.fits,
+    }
+
+
+def table_rows(question: RecommenderQuestion, sharding: Sharding) -> list[dict[str, Any]]:
+    """A row for each table: its size, how it is held and where."""
+    model = question.model
+    named = zip(model.table_names, model.class_of_table, sharding.tables, strict=True)
+    return [
+        {
+            "table": number,
+            "name": name,
+            **fields_of(model.classes[place], "rows", "width", "pooling"),
+            "bytes": _table_bytes(question, number),
+            "held_as": str(placed.option),
+            "at": list(placed.at),
+        }
+        for number, (name, place, placed) in enumerate(named)
+    ]
+
 
 _MOST_NAMED = 12
 """Tables of one kind that are named; of more the first, and how many there are."""
@@ -45,11 +121,9 @@ def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) ->
     if priced.host_memory and not is_own_host(cluster):
         asked += f" and {format_bytes(priced.host_memory)} of each host"
     tables = question.embedding
-    known = (
-        "never compared with a run"
-        if tables.median_error is None
-        else f"median error {percent(tables.median_error)} over {counted(tables.validated_runs, 'run')}"
-    )
+    known = "never compared with a run"
+    if tables.median_error is not None:
+        known = f"median error {percent(tables.median_error)} over {counted(tables.validated_runs, 'run')}"
     trust = f"stack {question.stack.name}; hardware profile {question.hardware.name}, tables as {tables.name} ({known})"
     return "\n".join([wrapped(asked), wrapped(trust)])
 
@@ -72,18 +146,13 @@ def sharding_facts(
     question: RecommenderQuestion, priced: RecommenderEstimate, sharding: Sharding, proof: ShardingCertificate
 ) -> Iterator[Fact]:
     """How to shard, the step with what bounds it, memory, the proof, and the greedy sharding beside it."""
-    held = _held(question, sharding)
-    shares = [
-        f"{counted(len(tables), 'table')} `{option}` ({format_bytes(size)})"
-        for option, (tables, size) in held.items()
-    ]
+    held = _held(question, sharding).items()
+    shares = [f"{counted(len(own), 'table')} `{name}` ({format_bytes(size)})" for name, (own, size) in held]
     yield Fact(name="shard with", value=", ".join(shares))
     yield Fact(name="step", value=f"{precise(priced.step_seconds)}; {_busy_words(priced)}")
     longest = max(priced.stages, key=lambda stage: priced.stages[stage])
-    share = percent(priced.stages[longest] / priced.step_seconds)
-    yield Fact(
-        name="speed", value=f"{_speed_words(priced)}; bound by {part_label(longest)}, {share} of the step"
-    )
+    bound = f"{part_label(longest)}, {percent(priced.stages[longest] / priced.step_seconds)} of the step"
+    yield Fact(name="speed", value=f"{_speed_words(priced)}; bound by {bound}")
     yield Fact(name="memory", value=_memory_words(priced))
     yield Fact(name="proof", value=_proof_words(proof).partition(", over ")[0])
     if proof.greedy is not None and proof.value > 0:
@@ -93,14 +162,14 @@ def sharding_facts(
 
 def where_table(question: RecommenderQuestion, sharding: Sharding) -> Table:
     """What lies where: a row for each way in which tables are held, the largest first."""
-    names = question.model.table_names
-    rows = [
-        (option, str(len(tables)), format_bytes(size), _tables_at(tables, names, sharding.tables))
-        for option, (tables, size) in _held(question, sharding).items()
-    ]
-    return table(
-        ("held as", "tables", "size", "which @ GPU"), rows, words=("which @ GPU",), names=("held as",)
-    )
+    held, names = _held(question, sharding), question.model.table_names
+    columns = {
+        "held as": list(held),
+        "tables": [str(len(tables)) for tables, _ in held.values()],
+        "size": [format_bytes(size) for _, size in held.values()],
+        "which @ GPU": [_tables_at(tables, names, sharding.tables) for tables, _ in held.values()],
+    }
+    return table_of(columns, words=("which @ GPU",), names=("held as",))
 
 
 def _held(question: RecommenderQuestion, sharding: Sharding) -> dict[str, tuple[list[int], float]]:
@@ -108,10 +177,8 @@ def _held(question: RecommenderQuestion, sharding: Sharding) -> dict[str, tuple[
     held: dict[str, list[int]] = {}
     for number, placed in enumerate(sharding.tables):
         held.setdefault(str(placed.option), []).append(number)
-    sized = {
-        option: (tables, sum(_table_bytes(question, number) for number in tables))
-        for option, tables in held.items()
-    }
+    sizes = [_table_bytes(question, number) for number in range(len(sharding.tables))]
+    sized = {option: (own, sum(sizes[number] for number in own)) for option, own in held.items()}
     return dict(sorted(sized.items(), key=lambda one: -one[1][1]))
 
 
@@ -135,19 +202,12 @@ def stages_table(priced: RecommenderEstimate) -> Table:
     unit = time_unit(priced.step_seconds)
     rows = []
     for at, (name, seconds) in enumerate(priced.stages.items()):
-        load = priced.loads[:, at]
-        behind = priced.hidden[at] > load.max()
-        waits = "-" if behind or load.max() <= 0 else str(priced.busiest[at])
-        rows.append(
-            (
-                part_label(name),
-                f"{in_unit(seconds, unit)} {unit[0]}",
-                percent(seconds / priced.step_seconds),
-                waits,
-                f"{in_unit(float(load.mean() + priced.fixed[at]), unit)} {unit[0]}",
-                f"{in_unit(float(priced.hidden[at]), unit)} {unit[0]}" if priced.hidden[at] else "-",
-            )
-        )
+        load, hidden = priced.loads[:, at], float(priced.hidden[at])
+        waits = "-" if hidden > load.max() or load.max() <= 0 else str(priced.busiest[at])
+        time, mean = in_unit(seconds, unit), in_unit(float(load.mean() + priced.fixed[at]), unit)
+        share, overlapped = percent(seconds / priced.step_seconds), f"{in_unit(hidden, unit)} {unit[0]}"
+        times = f"{time} {unit[0]}", share, waits, f"{mean} {unit[0]}", overlapped if hidden else "-"
+        rows.append((part_label(name), *times))
     headers = ("stage", "time", "share", "waits for GPU", "mean of GPUs", "overlapped")
     return table(headers, rows, names=("stage",))
 
@@ -159,24 +219,16 @@ def gpus_table(priced: RecommenderEstimate) -> Table:
     named = sorted(held, key=lambda name: -float(held[name].max()))[:_MOST_PARTS]
     rest = priced.device_bytes - sum(held[name] for name in named)
     shown = [*((name, held[name]) for name in named), *([("rest", rest)] if len(held) > len(named) else [])]
-    rows = [
-        (
-            str(gpu),
-            f"{in_unit(float(priced.loads[gpu].sum()), times)} {times[0]}",
-            f"{in_unit(float(priced.device_bytes[gpu]), unit)} {unit[0]}",
-            *(in_unit(float(size[gpu]), unit) for _, size in shown),
-        )
-        for gpu in _shown_gpus(priced)
-    ]
-    headers = ("GPU", "tables' work", "memory", *(part_label(name) for name, _ in shown))
-    return table(headers, rows)
-
-
-def _shown_gpus(priced: RecommenderEstimate) -> list[int]:
-    gpus = len(priced.device_bytes)
-    if gpus <= _MOST_GPUS:
-        return list(range(gpus))
-    return sorted({int(priced.device_bytes.argmax()), int(priced.device_bytes.argmin()), *priced.busiest})
+    sizes, gpus = priced.device_bytes, list(range(len(priced.device_bytes)))
+    if len(gpus) > _MOST_GPUS:
+        gpus = sorted({int(sizes.argmax()), int(sizes.argmin()), *priced.busiest})
+    columns = {
+        "GPU": list(map(str, gpus)),
+        "tables' work": [f"{in_unit(float(priced.loads[gpu].sum()), times)} {times[0]}" for gpu in gpus],
+        "memory": [f"{in_unit(float(sizes[gpu]), unit)} {unit[0]}" for gpu in gpus],
+    }
+    parts = {part_label(name): [in_unit(float(size[gpu]), unit) for gpu in gpus] for name, size in shown}
+    return table_of(columns | parts)
 
 
 def memory_text(priced: RecommenderEstimate) -> str:
@@ -185,17 +237,13 @@ def memory_text(priced: RecommenderEstimate) -> str:
 
 
 def _memory_words(priced: RecommenderEstimate) -> str:
-    verdict = "fits" if priced.fits else "does not fit"
-    told = (
-        f"{format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)} on GPU"
-        f" {priced.fullest}"
-    )
-    told += while_(priced.fullest_moment[priced.fullest])
+    size = f"{format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)}"
+    words = f"{size} on GPU {priced.fullest}{while_(priced.fullest_moment[priced.fullest])}"
     if priced.host_bytes.max() > 0:
-        fullest = int(np.argmax(priced.host_bytes))
         limit = f" of {format_bytes(priced.host_memory)}" if priced.host_memory else ""
-        told += f", {format_bytes(float(priced.host_bytes.max()))}{limit} on host {fullest}"
-    return f"{told}; {verdict}"
+        held = format_bytes(float(priced.host_bytes.max()))
+        words += f", {held}{limit} on host {int(np.argmax(priced.host_bytes))}"
+    return f"{words}; {'fits' if priced.fits else 'does not fit'}"
 
 
 def proof_text(certificate: ShardingCertificate, *, seconds: bool = True) -> str:
@@ -207,14 +255,12 @@ def proof_text(certificate: ShardingCertificate, *, seconds: bool = True) -> str
 def _proof_words(certificate: ShardingCertificate, *, seconds: bool = True) -> str:
     measure = "work of the busiest GPU" if certificate.objective == "torchrec" else "step"
     spent = f" in {precise(certificate.seconds)}" if seconds and certificate.seconds else ""
-    head = (
-        f"proved optimal under the cost model{spent}"
-        if certificate.gap <= 0
-        else f"proved within {100 * certificate.gap:.3g} % of the optimum{spent}"
-    )
+    head = f"within {100 * certificate.gap:.3g} % of the optimum{spent}"
+    if certificate.gap <= 0:
+        head = f"optimal under the cost model{spent}"
     how = f" ({certificate.method}, {certificate.solver})" * bool(certificate.solver)  # plan files do not say
     bound = f", no less than {precise(certificate.bound)}" * (certificate.gap > 0)
-    return f"{head}{how}: {measure} {precise(certificate.value)}{bound}, over {certificate.space}"
+    return f"proved {head}{how}: {measure} {precise(certificate.value)}{bound}, over {certificate.space}"
 
 
 def binding_table(question: RecommenderQuestion, stages: Sequence[BindingStage]) -> Table:
@@ -225,17 +271,12 @@ def binding_table(question: RecommenderQuestion, stages: Sequence[BindingStage])
     for stage in stages:
         if stage.gpu is None:
             rows.append((stage.stage, "-", "what runs beside the tables", "", "", "", ""))
-        for nth, one in enumerate(stage.tables):
-            rows.append(
-                (
-                    stage.stage if not nth else "",
-                    str(stage.gpu) if not nth else "",
-                    names[one.table],
-                    str(one.placement.option),
-                    precise(one.seconds),
-                    "-" if one.otherwise is None else str(one.otherwise.option),
-                    "-" if one.otherwise_seconds is None else precise(one.otherwise_seconds),
-                )
-            )
+        first = (stage.stage, str(stage.gpu))
+        for one in stage.tables:
+            otherwise = "-" if one.otherwise is None else str(one.otherwise.option)
+            then = "-" if one.otherwise_seconds is None else precise(one.otherwise_seconds)
+            held = names[one.table], str(one.placement.option), precise(one.seconds)
+            rows.append((*first, *held, otherwise, then))
+            first = ("", "")
     headers = ("stage", "GPU", "table", "held as", "takes", "else", "step then")
     return table(headers, rows, names=("stage", "table", "held as", "else"), words=("stage", "table"))

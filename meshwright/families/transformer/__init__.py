@@ -1,1 +1,139 @@
-"""Transformers at the front door: their questions read, their plans answered for."""
+"""Transformers at the front door: the verbs, each with the function that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.inputs.options import TUNING
+from meshwright.verbs.contract import Verbs
+from planner.plan import AnyPlan, Plan
+
+if TYPE_CHECKING:
+    from meshwright.families.transformer.advise import Advised
+    from meshwright.families.transformer.compare import Compared
+    from meshwright.families.transformer.estimate import EstimateQuestion
+    from meshwright.families.transformer.explain import Explained, NotChosen
+    from meshwright.families.transformer.question import PlanQuestion
+    from meshwright.families.transformer.ranked import ClustersQuestion
+    from meshwright.families.transformer.run import TransformerRun
+    from meshwright.pages.chapters import Chapter
+    from meshwright.plots.drawn import Drawing
+    from meshwright.verbs.estimate import EstimateOptions
+    from meshwright.verbs.plan import PlanOptions
+    from meshwright.verbs.plot.drawing import PictureRequest
+    from meshwright.verbs.report.writing import PageRequest
+    from planner.search.search import Budget
+    from planner.verify import Check
+
+_JOB = frozenset(
+    {"gpus", "global_batch", "sequence", "precision", "dropout", "training", "stack", "profile"}
+    | {"optimizer", "optimizer_in_backward", "state_dtype"}
+) | frozenset(TUNING)
+_FITTING = frozenset({"confidence", "host_memory", "trainer"})
+_LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
+_GOAL = frozenset(
+    {"objective", "tokens", "samples", "epochs", "price", "deadline", "operations", "pick", "risk", "solver"}
+)
+_NONE: frozenset[str] = frozenset()
+
+TAKES: Mapping[str, frozenset[str]] = {
+    "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "longest", "by"},
+    "estimate": _JOB | _FITTING | {"tokens", "samples", "epochs", "price"},
+    "compare": frozenset({"trainer"}),
+    "reshard": frozenset({"states"}),
+    "explain": frozenset({"why_not"}),
+    "advise": frozenset({"layout"}),
+    "verify": frozenset({"solver"}),
+    "report": frozenset({"tokens", "operations", "price", "start"}),
+    "explore": (_JOB - {"dropout", "optimizer", "optimizer_in_backward", "state_dtype", *TUNING})
+    | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
+    "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "profiler", "dry_run"})
+    | {"weights", "save_weights"},
+    "emulate": frozenset({"rank", "fake", "steps"}),
+    "measure": _NONE,
+}
+
+
+class TransformerVerbs(Verbs[Plan]):
+    """Layouts of tensor, pipeline, context, expert and data parallelism."""
+
+    noun = "a transformer"
+    takes = TAKES
+
+    @property
+    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
+        from meshwright.families.transformer.pictures import PICTURES
+
+        return PICTURES
+
+    def ask(self, options: PlanOptions) -> PlanQuestion | ClustersQuestion:
+        from meshwright.families.transformer.question import ask
+
+        return ask(options)
+
+    def ask_again(self, plan: Plan) -> PlanQuestion | ClustersQuestion:
+        from meshwright.families.transformer.question import ask_again
+
+        return ask_again(plan)
+
+    def ask_estimate(self, options: EstimateOptions) -> EstimateQuestion:
+        from meshwright.families.transformer.estimate import ask
+
+        return ask(options)
+
+    def about(self, plan: Plan) -> str:
+        from meshwright.render.goals import gpus_in_words
+
+        return f"{plan.model.name} on {gpus_in_words(plan.question)}"
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        from planner.space.obstacles import notes_of
+
+        return (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
+
+    def figures(self, plan: Plan) -> dict[str, Any]:
+        from meshwright.families.transformer.explain import figures
+
+        return figures(plan)
+
+    def drift(self, plan: Plan, name: object) -> str:
+        from meshwright.families.transformer.explain import drift
+
+        return drift(plan, name)
+
+    def explain(self, plan: Plan) -> Explained:
+        from meshwright.families.transformer.explain import explain
+
+        return explain(plan)
+
+    def chapters(self, plan: Plan, request: PageRequest) -> Iterator[Chapter]:
+        from meshwright.families.transformer.pictures import chapters
+
+        return chapters(plan, request)
+
+    def why_not(self, plan: Plan, layout: str) -> NotChosen:
+        from meshwright.families.transformer.explain import why_not
+
+        return why_not(plan, layout)
+
+    def advise(self, plan: Plan, layout: str | None, budget: Budget) -> Advised:
+        from meshwright.families.transformer.advise import advise
+
+        return advise(plan, layout, budget)
+
+    def compare(self, first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
+        from meshwright.families.transformer.compare import compare
+
+        return compare(first, others, trainer)
+
+    def verify(self, plan: Plan, budget: Budget) -> Iterable[Check]:
+        from planner.verify.plans import verify
+
+        return verify(plan, budget)
+
+    def running(self, plan: Plan) -> TransformerRun:
+        from meshwright.families.transformer.run import TransformerRun
+
+        return TransformerRun(plan)

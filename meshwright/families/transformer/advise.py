@@ -9,13 +9,14 @@ from typing import Any
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
+from meshwright.records import fields_of
 from meshwright.records.estimates import estimate_record, layout_cells, question_record
 from meshwright.render.estimates import mfu_words
 from meshwright.render.explanation import unplaced
 from meshwright.render.ranked import certificate_sentence, question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, wrapped
-from meshwright.verbs.contract.answer import WithPlan
+from meshwright.terminal.answers import PlanAnswer
 from planner.answers.optimum import PROVEN
 from planner.explain.advice import Advice
 from planner.explain.advice import advise as advice_of
@@ -27,7 +28,7 @@ from planner.space.restrictions import Restrictions
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Advised(WithPlan):
+class Advised(PlanAnswer):
     """What is run today, the changes that gain most for their trouble, and the best plan."""
 
     advice: Advice
@@ -65,69 +66,45 @@ class Advised(WithPlan):
         return {
             "change": words,
             "trouble": trouble,
-            "alone_step_seconds": None if alone is None else alone.step_seconds,
-            "alone_peak_bytes": None if alone is None else alone.peak_bytes,
-            "step_seconds": together.step_seconds,
-            "peak_bytes": together.peak_bytes,
-            "mfu": together.mfu,
+            "alone_step_seconds": alone and alone.step_seconds,
+            "alone_peak_bytes": alone and alone.peak_bytes,
+            **fields_of(together, "step_seconds", "peak_bytes", "mfu"),
             "layout": str(together.layout),
             **layout_cells(together.layout),
         }
 
     def document(self) -> dict[str, Any]:
         advice, (rest, trouble) = self.advice, self.advice.rest
+        changes = [
+            {"change": one.words, "trouble": one.trouble}
+            | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
+            for one in advice.changes
+        ]
+        further = [
+            {"change": one.words, "trouble": one.trouble, "proven": one.proven}
+            | {"plan": estimate_record(one.estimate)}
+            for one in advice.other_questions
+        ]
         return {
             "question": question_record(advice.question),
             "today": estimate_record(advice.today),
-            "changes": [
-                {
-                    "change": one.words,
-                    "trouble": one.trouble,
-                    "alone": estimate_record(one.by_itself),
-                    "together": estimate_record(one.with_earlier),
-                }
-                for one in advice.changes
-            ],
+            "changes": changes,
             "rest": {"change": rest, "trouble": trouble, "reached": is_reached(advice)},
             "best": estimate_record(advice.best),
             "certificate": advice.result.certificate.model_dump(mode="json"),
-            "further": [
-                {
-                    "change": one.words,
-                    "trouble": one.trouble,
-                    "proven": one.proven,
-                    "plan": estimate_record(one.estimate),
-                }
-                for one in advice.other_questions
-            ],
+            "further": further,
         }
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
-        """What is said below the answer."""
-        if self.advice.result.certificate.gap > PROVEN and not interrupted:
-            return [NOT_PROVED]
-        return []
+        return [NOT_PROVED] if self.advice.result.certificate.gap > PROVEN and not interrupted else []
 
     @property
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright advise` prints; no table where nothing is left to change."""
-        header, today, end = self._around_the_table()
-        changes = () if self.reached and not self.advice.changes else (advice_table(self.advice), "")
-        return header, "", today, "", *changes, end
-
-    @property
-    def reached(self) -> bool:
-        """Whether the changes lead to the best plan, or next to it."""
-        return is_reached(self.advice)
-
-    def __repr__(self) -> str:
-        header, today, end = self._around_the_table()
-        return f"{header}\n\n{today}\n\n{advice_table(self.advice)}\n\n{end}"
-
-    def _around_the_table(self) -> tuple[str, str, str]:
-        today = self.today
-        header = question_header(self.advice.question, today.trust)
-        return header, today_sentence(self.advice), conclusion(self.advice)
+        advice = self.advice
+        header = question_header(advice.question, self.today.trust)
+        changes = (advice_table(advice), "") if advice.changes or not is_reached(advice) else ()
+        return header, "", today_sentence(advice), "", *changes, conclusion(advice)
 
 
 def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
@@ -135,9 +112,6 @@ def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
     today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
     advice = advice_of(plan.question, today, restrictions, budget, switch_words)
     return Advised(advice=advice, restrictions=restrictions)
-
-
-HEADERS = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
 
 
 def today_sentence(advice: Advice) -> str:
@@ -152,16 +126,9 @@ def today_sentence(advice: Advice) -> str:
 
 
 def advice_table(advice: Advice) -> Table:
-    """The path: today, each change on top of those before it, and the best plan."""
-    return table(HEADERS, advice_cells(advice), words=("change", "trouble"))
-
-
-def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
-    """The cells of that table, as text; `alone` is today with that change only."""
+    """The path: today, each change on top of those before it, and the best plan; `alone` is today with that change."""
     today = advice.today
-    rows: list[tuple[str, ...]] = [
-        ("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))
-    ]
+    rows = [("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))]
     for one in advice.changes:
         alone = (format_seconds(one.by_itself.step_seconds), _gain(today, one.by_itself))
         rows.append((f"+ {one.words}", one.trouble, *alone, *_in_all(today, one.with_earlier)))
@@ -169,12 +136,12 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
         rest, trouble = advice.rest
         words = f"+ the rest: {rest}" if rest else "+ blocks placed as in the best plan"
         rows.append((words, trouble, "", "", *_in_all(today, advice.best)))
-    return rows
+    headers = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
+    return table(headers, rows, words=("change", "trouble"))
 
 
 def _in_all(today: Estimate, reached: Estimate) -> tuple[str, str, str]:
-    gain = _gain(today, reached)
-    return format_seconds(reached.step_seconds), gain, format_bytes(reached.peak_bytes)
+    return format_seconds(reached.step_seconds), _gain(today, reached), format_bytes(reached.peak_bytes)
 
 
 def _gain(today: Estimate, other: Estimate) -> str:
@@ -190,21 +157,15 @@ def is_reached(advice: Advice) -> bool:
 
 def conclusion(advice: Advice) -> str:
     """That all of it can run, where it ends with the proof, and what lies beyond."""
-    certificate, best = advice.result.certificate, advice.best
     lines = []
     if advice.changes:
         lines.append(wrapped("Every change is legal and fits in memory, alone and on top of those above it."))
     elif is_reached(advice):
         lines.append(wrapped("Nothing to change: no plan is faster."))
-    lines.append(wrapped(f"Best: {best.layout.brief}"))
-    lines.append(certificate_sentence(certificate, best.step_seconds))
+    lines.append(wrapped(f"Best: {advice.best.layout.brief}"))
+    lines.append(certificate_sentence(advice.result.certificate, advice.best.step_seconds))
     for one in advice.other_questions:
-        gain = _gain(advice.today, one.estimate)
-        proven = "" if one.proven else ", not proved"
-        lines.append(
-            wrapped(
-                f"With {one.words} ({one.trouble}): {format_seconds(one.estimate.step_seconds)}"
-                f" ({gain}{proven}), {unplaced(one.estimate.layout)}"
-            )
-        )
+        gain = _gain(advice.today, one.estimate) + ", not proved" * (not one.proven)
+        step = f"{format_seconds(one.estimate.step_seconds)} ({gain})"
+        lines.append(wrapped(f"With {one.words} ({one.trouble}): {step}, {unplaced(one.estimate.layout)}"))
     return "\n".join(lines)

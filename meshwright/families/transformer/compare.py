@@ -1,4 +1,4 @@
-"""`compare` of transformers' plans and layouts, part by part."""
+"""`compare` and `reshard` of transformers' plans and layouts: part by part, and what moves between them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,34 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from cost_models.axes.layout import Layout
+from cost_models.communication.resharding import ReshardBytes, StoredTensor
+from cost_models.communication.resharding import reshard as moved
+from cost_models.errors import InputError
 from cost_models.estimate import Estimate, chance_of_gain, error_between, pair_error_of
 from cost_models.expected import ExpectedStep, expected_step
+from cost_models.memory.states import moment_bytes
 from cost_models.question import Question
+from cost_models.specs.training import STATE_BYTES
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems
 from meshwright.records.estimates import completed_record, estimate_record, question_record
-from meshwright.render.estimates import chance_text, step_words
-from meshwright.render.expected import expected_record
+from meshwright.render.estimates import chance_text, expected_record, step_words
 from meshwright.render.explanation import filled_sentence
+from meshwright.render.goals import gpus_in_words
 from meshwright.render.tables import Table, table
-from meshwright.render.words import NEGLIGIBLE_SHARE, change, change_words, part_label, percent, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.render.words import (
+    NEGLIGIBLE_SHARE,
+    Fact,
+    change,
+    change_words,
+    facts_text,
+    part_label,
+    percent,
+    wrapped,
+)
+from meshwright.terminal.answers import Answer
 from planner.explain.compare import Difference, Line, differences, same_work
 from planner.explain.compare import compare as lines_of
 from planner.explain.reasons import CompletedLayout, complete_layout
@@ -90,7 +105,7 @@ class Against:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Compared(AnswerBase):
+class Compared(Answer):
     """Plans, every quantity of which is set beside that of the first."""
 
     plans: tuple[PricedPlan, ...]
@@ -99,11 +114,6 @@ class Compared(AnswerBase):
     def questions(self) -> list[Question]:
         """One for each plan, in their order."""
         return [plan.question for plan in self.plans]
-
-    @property
-    def estimates(self) -> list[Estimate]:
-        """One for each plan, in their order."""
-        return [plan.estimate for plan in self.plans]
 
     @property
     def differs(self) -> tuple[Difference, ...]:
@@ -121,7 +131,7 @@ class Compared(AnswerBase):
     @property
     def lines(self) -> list[Line]:
         """Every quantity, with a value for each plan."""
-        return lines_of(self.estimates, self.questions)
+        return lines_of([plan.estimate for plan in self.plans], self.questions)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -143,29 +153,27 @@ class Compared(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        named = []
+        named, read = [], []
         for number, one in enumerate(self.plans, start=1):
             fits = "" if one.estimate.fits else ", does not fit"
-            named.append(wrapped(f"{number}: {one.estimate.layout.brief}{fits}", indent="   "))
             step = step_words(one.estimate.step_seconds, one.expected)
-            named.append(wrapped(f"   step {step}", indent="   "))
-        filled = [filled_sentence(one.completed) if one.completed else "" for one in self.plans]
-        read = [f"{number}: {words}" for number, words in enumerate(filled, start=1) if words]
-        told = [wrapped(one.words) for one in self.against]
-        beside = ["", *told] if told else []
+            lines = f"{number}: {one.estimate.layout.brief}{fits}", f"   step {step}"
+            named += [wrapped(line, indent="   ") for line in lines]
+            if one.completed is not None and (filled := filled_sentence(one.completed)):
+                read.append(f"{number}: {filled}")
+        against = [wrapped(one.words) for one in self.against]
+        beside = ["", *against] if against else []
         return *named, *read, *self._differences(), *beside, "", comparison_table(self.lines)
 
     def _differences(self) -> tuple[str | Table, ...]:
         """What differs in the questions, said before anything is compared."""
         if not self.differs:
             return ()
-        said = "They answer different questions:"
-        if not same_work(self.questions):
-            said = (
-                "They answer different questions, and their steps do different work: parts are shares of their"
-                " own step."
-            )
-        return "", wrapped(said), differences_table(self.differs)
+        work = ", and their steps do different work: parts are shares of their own step."
+        words = f"They answer different questions{':' if same_work(self.questions) else work}"
+        plans = [str(number) for number in range(1, len(self.plans) + 1)]
+        rows = [(difference.what, *difference.values) for difference in self.differs]
+        return "", wrapped(words), table(["", *plans], rows, words=["", *plans])
 
 
 def _against(first: PricedPlan, other: PricedPlan, number: int) -> Against:
@@ -221,29 +229,14 @@ def comparison_table(lines: Sequence[Line]) -> Table:
     """Parts are indented under their totals; `change` sets the last plan against the first."""
     plans = len(lines[0].values)
     headers = ["", *[str(number) for number in range(1, plans + 1)], "change"]
-    rows = [
-        [_name(line), *[_cell(line, value) for value in line.values], _change(line)]
-        for line in _ordered(lines)
-    ]
+    step, *rest = lines
+    ordered = [step, *sorted(rest, key=lambda line: line.group != "time")]  # then what follows, then memory
+    rows = [[_name(line), *[_cell(line, value) for value in line.values], _change(line)] for line in ordered]
     return table(headers, rows, words=("",))
-
-
-def differences_table(differences: Sequence[Difference]) -> Table:
-    """What the plans were asked differently, a row for each."""
-    plans = [str(number) for number in range(1, len(differences[0].values) + 1)]
-    rows = [(difference.what, *difference.values) for difference in differences]
-    return table(["", *plans], rows, words=["", *plans])
 
 
 def _cell(line: Line, value: float) -> str:
     return _FORMATS[line.unit](value) if value else "-"
-
-
-def _ordered(lines: Sequence[Line]) -> list[Line]:
-    """The step with its parts first, then what follows from it, then memory."""
-    step, *rest = lines
-    times = [line for line in rest if line.group == "time"]
-    return [step, *times, *[line for line in rest if line.group != "time"]]
 
 
 def _name(line: Line) -> str:
@@ -255,3 +248,88 @@ def _change(line: Line) -> str:
     """Shares in points, everything else relative; a part is measured against the plan's own part."""
     first, last = line.values[0], line.values[-1]
     return change_words(_FORMATS[line.unit], line.unit, first, last) if line.comparable else ""
+
+
+_SAID = ("name", "source", "vocab_multiple")
+"""Of a model what its parameters do not depend on, but for those that pad a vocabulary."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Resharded(Answer):
+    """What moves between two layouts of one model."""
+
+    question: Question
+    """Of the layout with more GPUs."""
+    layouts: tuple[Layout, Layout]
+    moved: ReshardBytes
+    states: bool
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each rank, bytes."""
+        names = [f"{name}_bytes" for name in self.moved._fields]
+        each = zip(*(own.tolist() for own in self.moved), strict=True)
+        return [{"rank": rank, **dict(zip(names, own, strict=True))} for rank, own in enumerate(each)]
+
+    def document(self) -> dict[str, Any]:
+        inside, network = self.moved.seconds(self.question)
+        return {
+            "layouts": [str(layout) for layout in self.layouts],
+            "states": self.states,
+            "seconds": {"inside_node": inside, "network": network, "total": max(inside, network)},
+            "extra_bytes": float(self.moved.received_total.max()),
+            "ranks": self.rows,
+        }
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        moved, (inside, network) = self.moved, self.moved.seconds(self.question)
+        sums = (float(own.sum()) for own in (moved.needed, moved.received_total, moved.received_inside))
+        needed, arriving, near = sums
+        most = {name: format_bytes(float(own.max())) for name, own in moved._asdict().items()}
+        facts = {
+            "from": self.layouts[0].brief,
+            "to": self.layouts[1].brief,
+            "moved": f"{format_bytes(arriving)} of {format_bytes(needed)} that ranks need, {format_bytes(near)} of it"
+            f" inside nodes; {percent(1 - arriving / needed)} is where it is needed",
+            "a rank": f"receives up to {most['received']} over the network and {most['received_inside']} inside its"
+            f" node, sends up to {most['sent']} and {most['sent_inside']}",
+            "time": f"{format_seconds(max(inside, network))} at least: network {format_seconds(network)}, links of a"
+            f" node {format_seconds(inside)}, side by side",
+            "memory": f"up to {format_bytes(float(moved.received_total.max()))} more on a GPU while both layouts are"
+            " there",
+        }
+        what = "weights, master weights and moments" if self.states else "weights"
+        said = wrapped(f"{what} of {self.question.model.name} on {gpus_in_words(self.question)}")
+        return said, "", facts_text(Fact(name=name, value=value) for name, value in facts.items())
+
+
+def reshard(first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resharded:
+    """Move a model from the layout of a plan to that of another, or to another layout of its question.
+
+    Raises:
+        InputError: they are not of one model and kind of node, or a layout cannot run.
+    """
+    plans = compare(first, (second,), None).plans
+    one, two = (plan.question for plan in plans)
+    here, there, training = one.cluster, two.cluster, one.training
+    hint = "plan or estimate both for the same model and cluster"
+    if one.model.model_copy(update={name: getattr(two.model, name) for name in _SAID}) != two.model:
+        models = f"{one.model.name} and {two.model.name}"
+        raise InputError(f"the plans are of different models: {models}", hint=hint)
+    if one.has_pools or two.has_pools:
+        raise InputError("what moves between pools of different GPUs is not priced")
+    if (here.gpu.name, here.gpus_per_node) != (there.gpu.name, there.gpus_per_node):
+        raise InputError(f"the plans are on different nodes: {here.name} and {there.name}", hint=hint)
+    if states and training.tuning is not None:
+        raise InputError("the first plan has states of adapters, not of the model", hint="leave out --states")
+    kept = [StoredTensor(training.element_bytes, from_stage=3)]
+    if states:
+        kept.append(StoredTensor(STATE_BYTES[training.state_dtype] + moment_bytes(one), from_stage=1))
+    layouts = (plans[0].estimate.layout, plans[1].estimate.layout)
+    return Resharded(
+        question=max(one, two, key=lambda own: own.cluster.num_gpus),
+        layouts=layouts,
+        moved=moved(one, *layouts, kept, here.gpus_per_node),
+        states=states,
+    )

@@ -1,35 +1,54 @@
-"""`estimate` of a transformer: reads a layout, prices it, and tells what it costs part by part."""
+"""`estimate` and `import` of a transformer: reads a layout, prices it, and tells what it costs part by part."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cost_models.axes.layout import parse_layout
+from cost_models.defaults import assumed_dropout, complete_question
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
+from cost_models.files.loading import LoadedModel, read_sequence, resolve_model
+from cost_models.files.reading import read_document, read_text
 from cost_models.pipeline.pricing import crossing
 from cost_models.question import Question
-from meshwright.families.transformer.planning.training import TrainingRun, training_run
+from cost_models.specs.cluster import MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.transformer import TransformerSpec
+from meshwright.families.transformer.training import TrainingRun, training_run
+from meshwright.inputs import questions
 from meshwright.inputs.goals import trained_at
-from meshwright.inputs.problems import Problems
+from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import question_of
 from meshwright.plots.curves.drawing import draw
 from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import completed_record, estimate_record, estimate_row, question_record
-from meshwright.render.estimates import estimate_text, host_sentences
-from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
+from meshwright.render.estimates import estimate_text, expected_lines, expected_record
 from meshwright.render.explanation import explanation_text, filled_sentence, why_not_text
 from meshwright.render.links import crossing_sentence
-from meshwright.render.ranked import placed_on_pools, question_header
+from meshwright.render.ranked import layout_text
 from meshwright.render.tables import Table
 from meshwright.render.words import wrapped
-from meshwright.verbs.contract.answer import WithPlan
+from meshwright.terminal.answers import PlanAnswer
 from meshwright.verbs.estimate import EstimateOptions
+from meshwright.verbs.export import ImportOptions
 from planner.explain.reasons import CompletedLayout, complete_layout, explain, why_not
+from planner.formats.accelerate.config_file import read_accelerate
+from planner.formats.axolotl.config_file import read_axolotl
+from planner.formats.deepspeed.config_file import read_deepspeed
+from planner.formats.megatron.launches import launch_of
+from planner.formats.megatron.script import read_megatron
+from planner.formats.nemo.config_file import KEYS, read_nemo
+from planner.formats.nemo.recipe import read_bridge
+from planner.formats.registry import is_command
+from planner.formats.settings import Reading, ReadOptions, also_settings, by_path, without
+from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.search.search import Budget
@@ -37,19 +56,15 @@ from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Estimated(WithPlan):
-    """A question and the price of one layout."""
+@dataclass(frozen=True, kw_only=True)
+class EstimateQuestion:
+    """A question and a layout that were read: what is left is to price it."""
 
     question: Question
-    estimate: Estimate
-    assumptions: tuple[str, ...] = ()
-    split_chosen: bool = False
-    """The layout did not say how many blocks go on which stage."""
-    completed: CompletedLayout | None = None
-    """How the words of the layout were read; None where it was not read."""
+    layout: str
     trainer: str | None = None
-    """Whose rules it obeys."""
+    """Whose rules the layout obeys."""
+    assumptions: tuple[str, ...] = ()
     objective: Objective = field(default_factory=Objective)
     """What its GPUs cost."""
 
@@ -57,6 +72,39 @@ class Estimated(WithPlan):
     def notes(self) -> tuple[str, ...]:
         """What of the question the answer leaves out."""
         return notes_of(self.question)
+
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> Estimated:
+        """Price the layout; what it leaves open is searched, blocks are placed as well as possible.
+
+        Raises:
+            InputError: the layout cannot run, or the trainer refuses it.
+        """
+        completed = complete_layout(self.question, self.layout, Restrictions(trainer=self.trainer))
+        return Estimated(asked=self, completed=completed)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Estimated(PlanAnswer):
+    """A question and the price of one layout."""
+
+    asked: EstimateQuestion
+    completed: CompletedLayout
+    """The layout with its price, and how its words were read."""
+
+    @property
+    def question(self) -> Question:
+        """The question that was asked."""
+        return self.asked.question
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What had to be assumed to read the question."""
+        return self.asked.assumptions
+
+    @property
+    def estimate(self) -> Estimate:
+        """The price of the layout."""
+        return self.completed.estimate
 
     @property
     def fits(self) -> bool:
@@ -66,7 +114,7 @@ class Estimated(WithPlan):
     @property
     def plan(self) -> Plan:
         """The layout as a plan that was given, not searched for."""
-        return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
+        return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.asked.trainer))
 
     def explain(self) -> str:
         """Say what binds the layout, what a search finds, and what would change its step."""
@@ -77,7 +125,6 @@ class Estimated(WithPlan):
         return why_not_text(why_not(self.question, self.estimate, layout), self.estimate)
 
     def next_commands(self, path: Path) -> str:
-        """What to do with the plan in this file."""
         return f"meshwright explain {path}, meshwright advise {path}"
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
@@ -93,13 +140,18 @@ class Estimated(WithPlan):
         return {
             "question": question_record(self.question),
             "assumptions": list(self.assumptions),
-            "notes": list(self.notes),
+            "notes": list(self.asked.notes),
             "estimate": estimate_record(self.estimate, self.question),
             "expected": expected_record(self.question, self.estimate.layout, self.expected),
-            "split": {"layers": list(self.estimate.layout.layers), "chosen": self.split_chosen},
+            "split": {"layers": list(self.estimate.layout.layers), "chosen": self._split_chosen},
             **completed_record(self.completed),
             **({} if self.training is None else {"training": self.training.record()}),
         }
+
+    @property
+    def _split_chosen(self) -> bool:
+        """Whether the layout did not say how many blocks go on which stage."""
+        return "layers=" not in self.asked.layout
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
@@ -109,63 +161,18 @@ class Estimated(WithPlan):
     @cached_property
     def training(self) -> TrainingRun | None:
         """All of the training job; None where nobody says on how many tokens."""
-        return training_run(self.question, self.objective, self.estimate, self.expected)
+        return training_run(self.question, self.asked.objective, self.estimate, self.expected)
 
     @property
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright estimate` prints."""
-        return (
-            question_header(self.question, self.estimate.trust),
-            "",
-            repr(self),
-            *host_sentences(self.question, self.estimate),
-            *placed_on_pools(self.question, self.estimate),
-        )
+        return layout_text(self.question, self.estimate, repr(self))
 
     def __repr__(self) -> str:
-        far = crossing_sentence(crossing(self.question, self.estimate))
-        filled = "" if self.completed is None else filled_sentence(self.completed)
-        trusted = (
-            expected_sentence(self.expected),
-            nearest_sentence(self.question, self.estimate.layout, self.expected),
-        )
-        told = estimate_text(self.estimate, chosen=self.split_chosen)
-        whole = "" if self.training is None else wrapped(f"Training: {self.training.words}")
-        return "\n".join(filter(None, [filled, told, *trusted, whole, far]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateQuestion:
-    """A question and a layout that were read: what is left is to price it."""
-
-    question: Question
-    layout: str
-    trainer: str | None = None
-    assumptions: tuple[str, ...] = ()
-    objective: Objective = field(default_factory=Objective)
-    """What its GPUs cost."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What of the question the answer leaves out."""
-        return notes_of(self.question)
-
-    def answer(self, budget: Budget | None = None) -> Estimated:
-        """Price the layout; what it leaves open is searched, blocks are placed as well as possible.
-
-        Raises:
-            InputError: the layout cannot run, or the trainer refuses it.
-        """
-        found = complete_layout(self.question, self.layout, Restrictions(trainer=self.trainer))
-        return Estimated(
-            question=self.question,
-            estimate=found.estimate,
-            assumptions=self.assumptions,
-            split_chosen="layers=" not in self.layout,
-            completed=found,
-            trainer=self.trainer,
-            objective=self.objective,
-        )
+        words = [filled_sentence(self.completed), estimate_text(self.estimate, chosen=self._split_chosen)]
+        words += expected_lines(self.question, self.estimate.layout, self.expected)
+        words += [wrapped(f"Training: {self.training.words}")] if self.training else []
+        return "\n".join(filter(None, [*words, crossing_sentence(crossing(self.question, self.estimate))]))
 
 
 def ask(options: EstimateOptions) -> EstimateQuestion:
@@ -181,10 +188,193 @@ def ask(options: EstimateOptions) -> EstimateQuestion:
     assert found is not None
     assert written is not None
     question, objective, counted = trained_at(options, found[0])
+    assumed = (*found[1], *counted)
     return EstimateQuestion(
         question=question,
         layout=options.layout,
         trainer=options.trainer,
-        assumptions=(*found[1], *counted),
+        assumptions=assumed,
         objective=objective,
     )
+
+
+_SAID = {
+    "model": "MODEL",
+    "global_batch": "--global-batch",
+    "sequence": "--sequence",
+    "precision": "--precision",
+    "training": "--training",
+}
+"""What the command itself says."""
+
+
+_OF_SETTINGS = {
+    "deepspeed": (read_deepspeed, ""),
+    "accelerate": (read_accelerate, "deepspeed_config"),
+    "axolotl": (read_axolotl, "deepspeed"),
+}
+"""Trainer of a file of settings → its reader, and where the file has or names one for DeepSpeed."""
+
+
+def ask_import(kind: str, options: ImportOptions) -> EstimateQuestion:
+    """Read what a trainer of transformers runs; nothing of it is run.
+
+    Raises:
+        InputError: the source, or what is said beside it, is wrong.
+    """
+    if kind in _OF_SETTINGS:
+        return _settings_file(kind, options)
+    reads = {"torchtitan": _torchtitan_recipe, "nemo": _nemo_file}
+    return reads.get(kind, _megatron_command)(options)
+
+
+def _megatron_command(request: ImportOptions) -> EstimateQuestion:
+    """Read a command that starts Megatron-LM, or the script that holds it; nothing of it is run.
+
+    Raises:
+        InputError: the command cannot be read, contradicts itself or what is said beside it.
+    """
+    _require_unsaid(request, tuple(_SAID), "command")
+    text = str(request.source) if is_command(str(request.source)) else read_text(Path(request.source))
+    reading = read_megatron(
+        launch_of(text, request.also or "", {"cluster": request.cluster, "gpus": request.gpus}),
+        gpus=questions.single_count(request.gpus),
+        stack=request.stack,
+        ignore=request.ignore,
+    )
+    return _asked(reading, request)
+
+
+def _settings_file(kind: str, request: ImportOptions) -> EstimateQuestion:
+    """Read a file of DeepSpeed, accelerate or axolotl, with arguments of its program, for the model that is named; else
+    for the one that the file names.
+
+    Raises:
+        InputError: the file cannot be read or contradicts itself; what it does not have is not said.
+    """
+    read, place = _OF_SETTINGS[kind]
+    said = ("sequence",) if kind == "axolotl" else ()
+    _require_unsaid(request, ("global_batch", "precision", "training", *said), "file")
+    document = _with_file(request, kind, place)
+    named: Any = request.model or document.get("base_model")
+    sequence = request.sequence or bool(said)
+    flags = {"MODEL": named, "--sequence": sequence}
+    if missing := [Problem(flag, "missing") for flag, one in flags.items() if not one]:
+        hint = "the model goes before the cluster: llama3.1-8b dgx-h100 --sequence 4K"
+        raise InputError(f"{kind}'s file does not say all", problems=missing, hint=hint)
+    assert not isinstance(named, RecommenderSpec), "the file is of a transformer"
+    try:
+        model = LoadedModel(spec=named) if isinstance(named, TransformerSpec) else resolve_model(named)
+    except UnknownNameError as error:
+        if request.model:
+            raise
+        hint = "name one of the catalogue before the cluster, or a folder with its config.json"
+        raise InputError(f"`base_model: {named}`: {error.headline}", hint=hint) from None
+    beside = ReadOptions(
+        gpus=questions.single_count(request.gpus),
+        node=getattr(questions.cluster_of(request.cluster), "gpus_per_node", 1),
+        sequence=0 if said else _sequence(request),
+        also=also_settings(request.also or ""),
+        stack=request.stack,
+    )
+    reading = read(document, model.spec, beside)
+    training, dropped = questions.with_dropout_of(model, reading.training)
+    assumptions = (*model.assumptions, *reading.assumptions, *dropped)
+    return _asked(replace(reading, training=training, assumptions=assumptions), request)
+
+
+def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
+    """A document, without what --ignore names, with the file in it that it names for DeepSpeed, if it does; that lies
+    beside it, or where the command runs.
+
+    Raises:
+        InputError: either cannot be read, or --ignore names what is in neither.
+    """
+    document = _document(request.source, kind)
+    if place in request.ignore:
+        return without(document, request.ignore)
+    inner = document.get(place) or {}
+    name = inner.get(f"{place}_file") if isinstance(inner, dict) else inner
+    if name:
+        places = [Path(request.source).parent / str(name), Path(str(name))]
+        if not (there := [one for one in places if one.is_file()]):
+            what = f"`{printable(str(name))}`, which `{request.source}` names, is not there"
+            raise InputError(what, hint="put it beside that file")
+        inner = _document(there[0], "deepspeed")
+    own = [
+        key for key in request.ignore if any(f"{path}.".startswith(f"{key}.") for path, _ in by_path(inner))
+    ]
+    rest = {key: value for key, value in document.items() if key != place}
+    return without(rest, [key for key in request.ignore if key not in own]) | {place: without(inner, own)}
+
+
+def _document(source: str | Path, trainer: str) -> dict[str, Any]:
+    document = read_document(source).value
+    if not isinstance(document, dict):
+        raise InputError(f"`{source}` is no file of {trainer}")
+    return document
+
+
+def _sequence(request: ImportOptions) -> int:
+    return int(read_flag("--sequence", request.sequence, read_sequence) or 0)
+
+
+def _torchtitan_recipe(request: ImportOptions) -> EstimateQuestion:
+    """Read a recipe of torchtitan, a Python file or TOML; nothing of it is run.
+
+    Raises:
+        InputError: it cannot be read, contradicts itself or what is said beside it.
+    """
+    said = tuple(name for name in _SAID if name != "model")
+    _require_unsaid(request, said, "recipe")
+    recipe = read_recipe(read_text(Path(request.source)), str(request.source), request.also or "")
+    recipe = replace(recipe, settings=without(recipe.settings, request.ignore))
+    named = request.model
+    assert not isinstance(named, RecommenderSpec), "torchtitan trains transformers"
+    model = resolve_model(named) if isinstance(named, str) and named else None
+    spec = model.spec if model is not None else named if isinstance(named, TransformerSpec) else None
+    gpus = questions.single_count(request.gpus)
+    reading = read_torchtitan(recipe, gpus=gpus, stack=request.stack, model=spec)
+    first = model.assumptions if model is not None else ()
+    return _asked(replace(reading, assumptions=(*first, *reading.assumptions)), request)
+
+
+def _nemo_file(request: ImportOptions) -> EstimateQuestion:
+    """Read what NeMo trains: the YAML of a GPT of NeMo 1, or a recipe of Megatron Bridge, which is not run.
+
+    Raises:
+        InputError: it cannot be read, contradicts itself or what is said beside it.
+    """
+    _require_unsaid(request, tuple(_SAID), "file")
+    gpus, also = questions.single_count(request.gpus), request.also or ""
+    if Path(request.source).suffix == ".py":
+        text = read_text(request.source)
+        recipe = read_bridge(text, gpus=gpus, stack=request.stack, also=also, ignore=request.ignore)
+        return _asked(recipe, request)
+    document = without(_document(request.source, "NeMo"), request.ignore)
+    if not document.keys() >= KEYS:
+        raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
+    return _asked(read_nemo(document, gpus=gpus, stack=request.stack, also=also), request)
+
+
+def _require_unsaid(request: ImportOptions, names: tuple[str, ...], what: str) -> None:
+    if twice := [_SAID[name] for name in names if getattr(request, name)]:
+        problems = [Problem(one, f"the {what} says it") for one in twice]
+        raise InputError(f"said beside a {what} that says it", problems=problems, hint="leave it out")
+
+
+def _asked(reading: Reading, request: ImportOptions) -> EstimateQuestion:
+    layout = reading.layout
+    if layout.zero and layout.shard_group == 1:
+        idle = f"ZeRO-{layout.zero} shards over a single replica, which is nothing: zero0"
+        settled = layout.model_copy(update={"zero": 0, "shard": None})
+        reading = replace(reading, layout=settled, assumptions=(*reading.assumptions, idle))
+    cluster = questions.cluster_of(request.cluster, reading.layout.num_gpus)
+    if isinstance(cluster, MixedCluster):
+        raise InputError("the trainer runs on one kind of GPU, and the cluster has several pools")
+    cluster = questions.with_host_memory(cluster, questions.read_host_memory(request.host_memory))
+    stack, training = reading.stack, reading.training
+    question = complete_question(reading.model, cluster, training, stack=stack, profile=request.profile)
+    ignored = [f"no effect of `{key}`, which --ignore leaves out of the price" for key in request.ignore]
+    assumptions = (*ignored, *reading.assumptions, *assumed_dropout(reading.training, question))
+    return EstimateQuestion(question=question, layout=str(reading.layout), assumptions=assumptions)

@@ -11,16 +11,16 @@ from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import LossPart, crossing, loss_part
 from cost_models.question import Question
 from cost_models.units import format_seconds
-from meshwright.families.transformer.planning.recommendation import recommended_in_plan
+from meshwright.families.transformer.planned import recommended_in_plan
+from meshwright.records import fields_of
 from meshwright.records.estimates import breakdown_rows, completed_record, estimate_record, question_record
-from meshwright.render.estimates import host_sentences
-from meshwright.render.expected import expected_record, expected_sentence, nearest_sentence
+from meshwright.render.estimates import expected_lines, expected_record
 from meshwright.render.explanation import explanation_text, loss_sentence, why_not_text
 from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
-from meshwright.render.ranked import placed_on_pools, question_header
+from meshwright.render.ranked import layout_text
 from meshwright.render.tables import Table
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.terminal.answers import Answer
 from planner.explain.compare import difference, same_degrees
 from planner.explain.reasons import Explanation, WhyNot
 from planner.explain.reasons import explain as explanation_of
@@ -30,7 +30,7 @@ from planner.space.obstacles import notes_of
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Explained(AnswerBase):
+class Explained(Answer):
     """What binds a plan, what it wins by, and what would change it."""
 
     question: Question
@@ -44,43 +44,41 @@ class Explained(AnswerBase):
     def rows(self) -> list[dict[str, Any]]:
         """A row for each part of the step, and of the memory of the fullest rank."""
         estimate = self.explanation.estimate
-        return [
-            *breakdown_rows("step", estimate.time),
-            *breakdown_rows("memory", estimate.rank_memory[estimate.fullest_rank]),
-        ]
+        memory = estimate.rank_memory[estimate.fullest_rank]
+        return [*breakdown_rows("step", estimate.time), *breakdown_rows("memory", memory)]
 
     def document(self) -> dict[str, Any]:
-        bound, rival = self.explanation.binding, self.explanation.rival
-        told = None if self.plan is None else self.plan.recommendation
+        explanation, estimate = self.explanation, self.explanation.estimate
+        bound, rival = explanation.binding, explanation.rival
+        recommended = self.plan and self.plan.recommendation
+        beside = None
+        if rival is not None:
+            apart = dict(difference(estimate.time, rival.time))
+            beside = {"plan": estimate_record(rival), "difference_seconds": apart}
         return {
             "question": question_record(self.question),
-            **figures_of(self.question, self.explanation.estimate, self.expected),
-            "searched": self.explanation.plan.searched,
-            "loss": None if self.loss is None else asdict(self.loss),
-            "flops_per_token": flops_counted(self.question, self.explanation.estimate.layout.tp),
-            "recommendation": None if told is None else told.model_dump(mode="json"),
+            **figures_of(self.question, estimate, self.expected),
+            "searched": explanation.plan.searched,
+            "loss": self.loss and asdict(self.loss),
+            "flops_per_token": flops_counted(self.question, estimate.layout.tp),
+            "recommendation": recommended and recommended.model_dump(mode="json"),
             "bottleneck": {
                 "resource": bound.resource,
                 "change": bound.change,
-                "faster_plan": estimate_record(bound.faster) if bound.faster else None,
+                "faster_plan": bound.faster and estimate_record(bound.faster),
             },
-            "ties": [str(tie.layout) for tie in self.explanation.ties],
-            "runner_up": None
-            if rival is None
-            else {
-                "plan": estimate_record(rival),
-                "difference_seconds": dict(difference(self.explanation.estimate.time, rival.time)),
-            },
+            "ties": [str(tie.layout) for tie in explanation.ties],
+            "runner_up": beside,
             "what_if": [
                 {
                     "change": one.change,
                     "layout": str(one.best.layout),
                     "step_seconds": one.best.step_seconds,
-                    "same_layout": same_degrees(one.best.layout, self.explanation.estimate.layout),
+                    "same_layout": same_degrees(one.best.layout, estimate.layout),
                     "fits": one.best.fits,
-                    "as_it_is": {"step_seconds": one.repriced.step_seconds, "fits": one.repriced.fits},
+                    "as_it_is": fields_of(one.repriced, "step_seconds", "fits"),
                 }
-                for one in self.explanation.sensitivities
+                for one in explanation.sensitivities
             ],
             "notes": list(self.notes),
         }
@@ -97,32 +95,19 @@ class Explained(AnswerBase):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        estimate = self.explanation.estimate
-        return (
-            question_header(self.question, estimate.trust),
-            "",
-            repr(self),
-            *host_sentences(self.question, estimate),
-            *placed_on_pools(self.question, estimate),
-        )
+        return layout_text(self.question, self.explanation.estimate, repr(self))
 
     def __repr__(self) -> str:
-        why = "" if self.plan is None else recommended_in_plan(self.plan)
-        estimate = self.explanation.estimate
-        far = crossing_sentence(crossing(self.question, estimate))
-        trusted = (
-            expected_sentence(self.expected),
-            nearest_sentence(self.question, estimate.layout, self.expected),
-        )
-        counted = count_sentence(self.question, estimate.layout.tp)
-        ends = loss_sentence(self.loss, estimate)
-        return "\n".join(
-            filter(None, [explanation_text(self.explanation), ends, counted, far, why, *trusted])
-        )
+        question, estimate = self.question, self.explanation.estimate
+        lines = [explanation_text(self.explanation), loss_sentence(self.loss, estimate)]
+        counts, far = count_sentence(question, estimate.layout.tp), crossing(question, estimate)
+        lines += [counts, crossing_sentence(far)]
+        lines += [] if self.plan is None else [recommended_in_plan(self.plan)]
+        return "\n".join(filter(None, [*lines, *expected_lines(question, estimate.layout, self.expected)]))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class NotChosen(AnswerBase):
+class NotChosen(Answer):
     """Why a layout is not the plan."""
 
     answer: WhyNot
@@ -132,10 +117,8 @@ class NotChosen(AnswerBase):
     def rows(self) -> list[dict[str, Any]]:
         """A row for each part that differs, or for each rule that the layout breaks."""
         if self.answer.difference is None:
-            return [
-                {"what": self.answer.reason, "part": str(problem), "value": ""}
-                for problem in self.answer.problems
-            ]
+            reason = {"what": self.answer.reason}
+            return [reason | {"part": str(problem), "value": ""} for problem in self.answer.problems]
         return breakdown_rows(self.answer.reason, self.answer.difference)
 
     def document(self) -> dict[str, Any]:
@@ -146,7 +129,7 @@ class NotChosen(AnswerBase):
             "left_out": list(self.answer.left_out),
             "reason": self.answer.reason,
             "problems": [str(problem) for problem in self.answer.problems],
-            "estimate": estimate_record(self.answer.estimate) if self.answer.estimate else None,
+            "estimate": self.answer.estimate and estimate_record(self.answer.estimate),
             "difference_seconds": dict(self.answer.difference) if self.answer.difference else None,
         }
 
@@ -164,10 +147,8 @@ DRIFT = 1e-6
 
 def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:
     """A plan's price and its expected step, as JSON has them."""
-    return {
-        "plan": estimate_record(estimate, question),
-        "expected": expected_record(question, estimate.layout, expected),
-    }
+    expectation = expected_record(question, estimate.layout, expected)
+    return {"plan": estimate_record(estimate, question), "expected": expectation}
 
 
 def figures(plan: Plan) -> dict[str, Any]:
@@ -186,9 +167,8 @@ def explain(plan: Plan) -> Explained:
 def why_not(plan: Plan, layout: str) -> NotChosen:
     """Why a layout is not the plan; what it leaves out is free. Raises InputError where it is none."""
     priced = priced_again(plan)
-    return NotChosen(
-        answer=reason_against(plan.question, priced, layout, plan.user_restrictions), plan=priced
-    )
+    answer = reason_against(plan.question, priced, layout, plan.user_restrictions)
+    return NotChosen(answer=answer, plan=priced)
 
 
 def drift(plan: Plan, name: object) -> str:
@@ -196,7 +176,5 @@ def drift(plan: Plan, name: object) -> str:
     priced: Estimate = priced_again(plan)
     if abs(priced.step_seconds / plan.prediction.step_seconds - 1) <= DRIFT:
         return ""
-    return (
-        f"note: {name} was written with a step of {format_seconds(plan.prediction.step_seconds)};"
-        f" this version prices it at {format_seconds(priced.step_seconds)}"
-    )
+    then, today = format_seconds(plan.prediction.step_seconds), format_seconds(priced.step_seconds)
+    return f"note: {name} was written with a step of {then}; this version prices it at {today}"

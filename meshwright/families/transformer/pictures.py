@@ -1,23 +1,35 @@
-"""Pictures of transformers' plans, and of what they were chosen from."""
+"""Pictures of transformers' plans, and chapters of a page about one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
+from cost_models.expected import expected_step
+from cost_models.pipeline.pricing import crossing
 from cost_models.question import Question
-from meshwright.families.transformer.planning.ranked import Ranked
+from cost_models.units import format_seconds
+from meshwright.families.transformer.explain import Explained, explain
+from meshwright.families.transformer.planned import facts_of_file
+from meshwright.families.transformer.ranked import Ranked
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
+from meshwright.pages.chapters import Block, Chapter
 from meshwright.plots.curves import drawing as curves
 from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw_window
 from meshwright.plots.drawn import Drawing
-from meshwright.render.words import sentence_list
+from meshwright.render.estimates import host_sentences, nearest_sentence
+from meshwright.render.explanation import explanation_text, layout_planned_again
+from meshwright.render.links import crossing_sentence
+from meshwright.render.ranked import certificate_sentence, placed_on_pools, question_header
+from meshwright.render.tables import Table, table
+from meshwright.render.words import change, sentence_list
 from meshwright.verbs.plot import PlotOptions
-from meshwright.verbs.plot.requests import STACKED, PictureRequest, scaling_kinds
+from meshwright.verbs.plot.drawing import STACKED, PictureRequest, scaling_kinds
+from meshwright.verbs.report.writing import PageRequest, pictures
 from planner.answers.optimum import POINTS, Offer, answered_question, offers_of, rank_offers
 from planner.explain.compare import differences
 from planner.explain.reasons import RIVALS, search_rivals
@@ -39,10 +51,10 @@ def _frontier(request: PictureRequest) -> Drawing:
     asked = question if options.gpus is None else answered_question(plan)
     names = _two_objectives(options.between)
     tokens = options.tokens or question.training.tokens
-    aims = [
-        objective_of(Goal(objective=name, tokens=tokens, price=options.price if name == "cost" else None))
-        for name in names
-    ]
+    prices = [options.price if name == "cost" else None for name in names]
+    named = zip(names, prices, strict=True)
+    goals = [Goal(objective=name, tokens=tokens, price=price) for name, price in named]
+    aims = list(map(objective_of, goals))
     if aims[0][1] is not None:
         asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
     tradeoff = curves.Tradeoff(
@@ -60,10 +72,8 @@ def _offers(offers: tuple[Offer, ...], plan: Plan, options: PlotOptions, budget:
     given = [name for name in ("gpus", "points", "tokens", "price") if getattr(options, name) is not None]
     if given or options.between not in (None, "time,cost", "cost,time"):
         flags = ["--" + name for name in given] or ["--between"]
-        raise InputError(
-            "a plan chosen from several clusters has its frontier of cost and time over all of them",
-            hint=f"leave out {sentence_list(flags)}",
-        )
+        what = "a plan chosen from several clusters has its frontier of cost and time over all of them"
+        raise InputError(what, hint=f"leave out {sentence_list(flags)}")
     objective = Objective(name="gpu-hours")
     ranking = rank_offers(offers, objective, restrictions=plan.restrictions.read, budget=budget)
     return Ranked(ranking=ranking, restrictions=plan.restrictions.read).plot()
@@ -73,10 +83,8 @@ def _two_objectives(text: str | None) -> tuple[str, str]:
     """ "time,memory" → its two words."""
     words = ("time,memory" if text is None else text).split(",")
     if len(words) != 2:
-        raise InputError(
-            f"a frontier lies between two objectives, not {len(words)}",
-            hint="write it like --between time,cost",
-        )
+        what = f"a frontier lies between two objectives, not {len(words)}"
+        raise InputError(what, hint="write it like --between time,cost")
     return words[0].strip(), words[1].strip()
 
 
@@ -154,3 +162,84 @@ PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
     "heatmap": _heatmap,
     "tornado": _tornado,
 }
+
+
+_PICTURES = (
+    ("Beside its rivals", "time"),
+    ("All layouts", "frontier"),
+    ("Pairs of degrees", "heatmap"),
+    ("Memory", "memory"),
+    ("One step", "timeline"),
+)
+_WINDOW = ("The window over host memory", "window")
+_OF_ANY_CLUSTER = ("time", "memory", "timeline")
+"""Pictures that are drawn for several kinds of GPUs, too."""
+
+
+def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
+    """The chapters in their order."""
+    request.tell("explaining")
+    explained = explain(plan)
+    estimate = explained.explanation.estimate
+    request.notes.extend(explained.notes)
+    ends = [request.ends] if request.ends else []
+    yield Chapter(title="The answer", blocks=[*ends, *answer_blocks(plan, estimate)])
+    yield from reasons(plan, explained)
+    if explained.explanation.sensitivities:
+        yield from pictures(plan, request, (("A quarter more, a quarter less", "tornado"),), PICTURES)
+    wanted = [*_PICTURES, *([_WINDOW] if any(plan.layout.offload) else [])]
+    if plan.question.has_pools:
+        wanted = [one for one in wanted if one[1] in _OF_ANY_CLUSTER]
+    yield from pictures(plan, request, wanted, PICTURES)
+    yield Chapter(title="How far to trust it", blocks=[*_trust(plan, estimate)])
+
+
+def reasons(plan: Plan, explained: Explained) -> Iterator[Chapter]:
+    """Why the layout is the plan's, and what would change it."""
+    yield Chapter(title="Why this layout", blocks=[*_why(plan, explained)])
+    yield from _changes(explained)
+
+
+def answer_blocks(plan: Plan, estimate: Estimate) -> Iterator[Block]:
+    """The question, the layout's figures with the proof and the runner-up, and how it was proved."""
+    yield (*facts_of_file(plan, estimate),)
+    yield question_header(plan.question, estimate.trust)
+
+
+def _why(plan: Plan, explained: Explained) -> Iterator[str | Table]:
+    """What the step and the memory are made of, what binds, and what it wins by."""
+    estimate = explained.explanation.estimate
+    yield explanation_text(replace(explained.explanation, sensitivities=()))  # those have a chapter
+    yield crossing_sentence(crossing(plan.question, estimate))
+    yield from host_sentences(plan.question, estimate)
+    yield from placed_on_pools(plan.question, estimate)
+
+
+def _changes(explained: Explained) -> Iterator[Chapter]:
+    """What a change of the hardware would do to the step, held and re-planned."""
+    found = explained.explanation
+    if not found.sensitivities:
+        return
+    own = found.estimate
+    rows = []
+    for one in found.sensitivities:
+        best = "the same" if one.best is one.repriced else layout_planned_again(one)
+        held = format_seconds(one.repriced.step_seconds) if one.repriced.fits else "does not fit"
+        gain = change(own.step_seconds, one.best.step_seconds)
+        rows.append((one.change, held, format_seconds(one.best.step_seconds), gain, best))
+    headers = ("what if", "this layout", "re-planned", "change", "its layout")
+    changes = table(headers, rows, words=("what if", "its layout"))
+    yield Chapter(title="What would change it", blocks=[changes])
+
+
+def _trust(plan: Plan, estimate: Estimate) -> Iterator[str | Table]:
+    yield f"Hardware profile {estimate.trust}"
+    expected = expected_step(plan.question, estimate)
+    if nearest := nearest_sentence(plan.question, estimate.layout, expected):
+        yield nearest
+    if plan.certificate is not None:
+        yield certificate_sentence(plan.certificate, estimate.compared_seconds)
+        yield (
+            "The proof is exact under the cost model: no other layout of the space searched is faster by it. "
+            "How far the model itself is off is what the error above says."
+        )

@@ -1,24 +1,48 @@
-"""`run` and `emulate` of a transformer's plan: predicted beside measured."""
+"""`run`, `emulate` and `measure` of a transformer's plan: predicted beside measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from executor.measure.any_report import AnyReport
-from executor.measure.observed_run import tells_of_its_device
+from cost_models.documents import printable
+from cost_models.errors import InputError
+from cost_models.measured.logs import Log, TypicalSteps, Work, read_logs, typical_steps
+from cost_models.measured.traces.job import (
+    Achieved,
+    Job,
+    RankTrace,
+    collectives_of,
+    job_of,
+    products,
+    read_traces,
+)
+from cost_models.units import counted, format_seconds, grouped
+from executor.measure.any_report import AnyReport, save_report
+from executor.measure.observed_run import foreign_report, tells_of_its_device
 from executor.measure.report import RunReport
 from executor.requirements import require_torch
-from meshwright.records import frame_of
-from meshwright.records.runs import comparison, emulated, planned_memory
+from meshwright.records import fields_of, frame_of
+from meshwright.records.runs import comparison, emulated, planned_memory, time_parts
 from meshwright.render import measured
-from meshwright.render.tables import Table, table
-from meshwright.render.words import wrapped
-from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.any_run import AnyEmulated, AnyRan
-from meshwright.verbs.contract.family import Running
+from meshwright.render.measured import (
+    TABLES,
+    Cause,
+    achieved_rows,
+    achieved_text,
+    causes,
+    error_text,
+    findings,
+)
+from meshwright.render.tables import Table, table_of
+from meshwright.render.words import percent, sentence_list, wrapped
+from meshwright.terminal.answers import Answer, SavedAnswer
+from meshwright.verbs.contract import Running
+from meshwright.verbs.ran import AnyEmulated, AnyRan
+from planner.formats.log_sizes import contradictions
 from planner.plan import Plan
 
 if TYPE_CHECKING:
@@ -35,26 +59,15 @@ class Ran(AnyRan[RunReport]):
     @property
     def rows(self) -> list[dict[str, Any]]:
         return [
-            {
-                "quantity": line.quantity,
-                "predicted": line.predicted,
-                "measured": line.measured,
-                "noise": line.noise,
-                "beyond_noise": line.beyond_noise if line.noise is not None else None,
-            }
+            fields_of(line, "quantity", "predicted", "measured", "noise")
+            | {"beyond_noise": line.beyond_noise if line.noise is not None else None}
             for line in comparison(self.report)
         ]
 
     def document(self) -> dict[str, Any]:
         first = self.report.first_measured_step
         slow = [
-            {
-                "rank": one.rank,
-                "part": one.part,
-                "excess": one.excess,
-                "since_step": first + one.since,
-                "z": one.z,
-            }
+            {**fields_of(one, "rank", "part", "excess"), "since_step": first + one.since, "z": one.z}
             for one in self.report.slow_ranks
         ]
         return super().document() | {"slow_ranks": slow}
@@ -72,7 +85,7 @@ class Ran(AnyRan[RunReport]):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Built(AnswerBase):
+class Built(Answer):
     """A plan and the ranks that were built of it."""
 
     plan: Plan
@@ -96,11 +109,9 @@ class Built(AnswerBase):
     @property
     def text(self) -> tuple[str | Table, ...]:
         degrees = " x ".join(f"{axis}{degree}" for axis, degree in self.mesh.items())
-        told = wrapped(
-            f"{self.plan.model.name}, {self.plan.layout}: built without devices on a mesh of {degrees}; the first"
-            " rank of each stage holds"
-        )
-        return told, "", measured.built_table(self.ranks)
+        built = f"built without devices on a mesh of {degrees}; the first rank of each stage holds"
+        words = f"{self.plan.model.name}, {self.plan.layout}: {built}"
+        return wrapped(words), "", measured.built_table(self.ranks)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -112,15 +123,11 @@ class Emulated(AnyEmulated["EmulationReport"]):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each quantity: of the plan, predicted for what ran, and emulated."""
-        planned = planned_memory(self.report)
+        planned, lines = planned_memory(self.report), emulated(self.report)
         return [
-            {
-                "quantity": line.quantity,
-                "plan": planned.get(line.quantity, line.predicted),
-                "predicted": line.predicted,
-                "emulated": line.measured,
-            }
-            for line in emulated(self.report)
+            {"quantity": line.quantity, "plan": planned.get(line.quantity, line.predicted)}
+            | {"predicted": line.predicted, "emulated": line.measured}
+            for line in lines
         ]
 
     def told(self) -> Iterator[str | Table]:
@@ -137,18 +144,12 @@ class TransformerRun(Running):
         return measured.of_another_stack(self.plan.stack.name, compiled=compiled)
 
     def step_line(self, step: Mapping[str, Any]) -> str:
-        warm_up = not step["measured"]
-        return measured.step_line(
-            step["step"], step["loss"], step["seconds"], self.plan.prediction, warm_up=warm_up
-        )
+        number, loss, seconds, warm_up = step["step"], step["loss"], step["seconds"], not step["measured"]
+        return measured.step_line(number, loss, seconds, self.plan.prediction, warm_up=warm_up)
 
-    def answer(self, report: AnyReport, steps: int) -> Ran:
+    def answer(self, report: AnyReport, steps: int | None = None) -> Ran:
         assert isinstance(report, RunReport)
-        return Ran(report=report, steps=steps)
-
-    def told_again(self, report: AnyReport) -> Ran:
-        assert isinstance(report, RunReport)
-        return self.answer(report, len(report.losses))
+        return Ran(report=report, steps=steps or len(report.losses))
 
     def next_step(self, report: AnyReport, path: Path) -> str:
         assert isinstance(report, RunReport)
@@ -189,20 +190,17 @@ def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]
 
 def _table(report: EmulationReport) -> Table:
     """With a column for the plan where it is for something else than what ran."""
-    planned = planned_memory(report)
-    cells = [
-        (
-            measured.quantity_label(line.quantity),
-            measured.quantity_text(line.quantity, planned.get(line.quantity, line.predicted)),
-            measured.quantity_text(line.quantity, line.predicted),
-            measured.quantity_text(line.quantity, line.measured),
-            measured.error_text(line),
-        )
-        for line in emulated(report)
-    ]
+    planned, lines, write = planned_memory(report), emulated(report), measured.quantity_text
+    columns = {"": [measured.quantity_label(line.quantity) for line in lines]}
     if report.runs_otherwise:
-        return table(("", "plan", "as run", "emulated", "error"), cells, words=("",))
-    return table(("", "predicted", "emulated", "error"), [(one[0], *one[2:]) for one in cells], words=("",))
+        columns["plan"] = [write(one.quantity, planned.get(one.quantity, one.predicted)) for one in lines]
+    predicted = "as run" if report.runs_otherwise else "predicted"
+    columns |= {
+        predicted: [write(line.quantity, line.predicted) for line in lines],
+        "emulated": [write(line.quantity, line.measured) for line in lines],
+        "error": list(map(measured.error_text, lines)),
+    }
+    return table_of(columns, words=("",))
 
 
 def _reasons(report: EmulationReport, plan: Plan) -> Iterator[str]:
@@ -217,9 +215,182 @@ def _reasons(report: EmulationReport, plan: Plan) -> Iterator[str]:
     if not report.on_a_device:
         yield "Without a device, memory that kernels and libraries allocate for themselves is not counted."
         if report.layout.tp > 1:
-            yield (
-                "Under tp, activations being gathered count differently than on a device: 3 to 13 % of the peak where"
-                " it was tried."
-            )
+            tried = "3 to 13 % of the peak where it was tried."
+            yield f"Under tp, activations being gathered count differently than on a device: {tried}"
     elif not report.on_planned_device:
         yield "Compute on another kind of device than the plan's says nothing of it, so none is shown."
+
+
+_HINT = (
+    "Where the time of a step goes only a trace tells: profile two or three steps and give --trace ({}: {})"
+)
+_LEAST_LOST = 0.001
+"""Share of the time that is worth a word."""
+_FAR_FROM_THE_LOG = 0.05
+"""Share by which traced steps may differ from those of the log without a word."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Measured(Ran, SavedAnswer):
+    """A job of another trainer, beside what was predicted; its report is as `run` writes it."""
+
+    read: Mapping[str, Any] = field(default_factory=dict)
+    """What was read: trainer, files, lines of steps, lines left out by reason."""
+    hint: str = ""
+    """How to learn more."""
+    products: tuple[Achieved, ...] = ()
+    """Matrix products of the traces by shape."""
+    collectives: tuple[Achieved, ...] = ()
+    """Collectives of a step by axis and size."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The parts that explain most of the difference; none without traces."""
+        return causes(time_parts(self.report), self.report.step_seconds)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report, for `calibrate --from-run`, `plot accuracy` and `report`."""
+        save_report(self.report, Path(path))
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the report in this file."""
+        if tells_of_its_device(self.report):
+            return f"meshwright calibrate --from-run {path} -o profile.yaml"
+        return f"meshwright plot accuracy {path}"
+
+    def document(self) -> dict[str, Any]:
+        explained = [asdict(one) | {"cause": one.why} for one in self.causes]
+        tables = {kind: achieved_rows(getattr(self, kind)) for kind in TABLES}
+        return super().document() | {"read": dict(self.read), "explained": explained, **tables}
+
+    def table(self, kind: str) -> Tabled:
+        """`products` or `collectives` of the traces, beside what the profile expects."""
+        return Tabled(kind=kind, achieved=getattr(self, kind))
+
+    def told(self) -> Iterable[str | Table]:
+        yield from super().told()
+        yield ""
+        for note in self.report.notes:
+            yield wrapped(note)
+        if found := self.causes:
+            line = comparison(self.report)[0]
+            yield ""
+            yield f"The prediction is off by {error_text(line)}. What explains most of it:"
+            for number, one in enumerate(found, start=1):
+                yield wrapped(f"{number}. {one.words}", indent="   ")
+        if self.hint:
+            yield wrapped(self.hint)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Tabled(Answer):
+    """Products or collectives of traces, beside what the profile expects."""
+
+    kind: str
+    achieved: Sequence[Achieved]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return achieved_rows(self.achieved)
+
+    def document(self) -> dict[str, Any]:
+        return {self.kind: self.rows}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        return achieved_text(self.kind, self.achieved)
+
+
+def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measured:
+    """Read what a job of the plan left behind.
+
+    Raises:
+        InputError: a file cannot be read, or is of another job than the plan's; everything that contradicts it.
+    """
+    log = _log_of(plan, logs) if logs else None
+    job = _job_of(plan, traces) if traces else None
+    traced = () if job is None else job.traced
+    steps = None if log is None else typical_steps(log.steps.lines)
+    notes = [*(_of_the_log(log, logs, steps) if log and steps else []), *_of_traces(traced, steps)]
+    notes += [] if job is None else findings(job)
+    seconds = [line.seconds for line in steps.lines] if steps else [max(one.seconds for one in traced)]
+    report = foreign_report(plan, seconds, log=log, steps=steps, job=job, notes=notes)
+    read: dict[str, Any] = {"logs": _named(logs), "traces": _named(traces)}
+    if log is not None and steps is not None:
+        left_out = dict(steps.left_out) | ({"other batch": log.ramped} if log.ramped else {})
+        read |= {"trainer": log.format.called, "lines": log.steps.count, "left_out": left_out}
+        read |= {"lost_share": steps.lost, "starts": log.steps.attempts + 1}
+    read["kernels_known"] = min((one.covered for one in traced), default=None)
+    hint = "" if log is None or traced else _HINT.format(log.format.called, log.format.profile)
+    made = () if job is None else tuple(products(job, plan.question))
+    sent = () if job is None else tuple(collectives_of(job, plan.question, plan.layout))
+    steps_read = len(seconds)
+    return Measured(report=report, steps=steps_read, read=read, hint=hint, products=made, collectives=sent)
+
+
+def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
+    """What the traces tell together."""
+    question = plan.question
+    if question.has_pools:
+        raise InputError("traces of a job over several pools of GPUs are not read", hint="give --log alone")
+    on_cpu = question.cluster.gpu.kind == "cpu"
+    return job_of(read_traces(traces, plan.layout, on_cpu=on_cpu), question, plan.layout)
+
+
+def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
+    """The log, which is of the plan's job."""
+    training = plan.training
+    work = Work(tokens=training.tokens_per_step, sequences=training.global_batch, gpus=plan.layout.num_gpus)
+    log = read_logs(logs, work)
+    if wrong := [*contradictions(log, plan)]:
+        raise InputError(
+            f"the log is of another job than the plan ({plan.layout.brief})",
+            problems=wrong,
+            hint="measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml",
+        )
+    return log
+
+
+def _named(paths: Sequence[Path]) -> list[str]:
+    return [printable(str(path)) for path in paths]
+
+
+def _of_the_log(log: Log, logs: Sequence[Path], steps: TypicalSteps) -> list[str]:
+    """What was read, and what of it was left out."""
+    told = log.steps.count
+    lines = f"{counted(told, 'line')} of steps of {log.format.called}"
+    notes = [f"Read from {sentence_list(_named(logs))}: {lines}"]
+    out = [f"{grouped(lines)} {why}" for why, lines in steps.left_out.items()]
+    out += [f"{grouped(log.ramped)} of another batch"] if log.ramped else []
+    if out:
+        lost = f"; slow ones cost {percent(steps.lost)} of the time" if steps.lost > _LEAST_LOST else ""
+        notes.append(f"Left out: {sentence_list(out)}{lost}")
+    if log.steps.attempts:
+        notes.append(f"The job started again {counted(log.steps.attempts, 'time')}")
+    if log.format.assumes:
+        notes.append(f"Assumed: {log.format.assumes}")
+    if told == 1:
+        notes.append("A single line tells no usual step: warm-up may be in it")
+    return notes
+
+
+def _of_traces(traced: Sequence[RankTrace], steps: TypicalSteps | None) -> list[str]:
+    """Whose traces were read, how long their steps were beside the log's, and kernels that nothing names."""
+    if not traced:
+        return []
+    ranks, most = sentence_list([grouped(one.rank) for one in traced]), max(one.steps for one in traced)
+    notes = [f"Parts from {counted(len(traced), 'trace')} (rank {ranks}): {counted(most, 'step')}"]
+    slowest = max(one.seconds for one in traced)
+    if steps is not None and steps.lines:
+        middle = median(line.seconds for line in steps.lines)
+        if abs(slowest / middle - 1) > _FAR_FROM_THE_LOG:
+            traced_step = (
+                f"A traced step took {format_seconds(slowest)}, one of the log {format_seconds(middle)}"
+            )
+            notes.append(f"{traced_step}: parts are shares of the traced one")
+    least = min(traced, key=lambda one: one.covered)
+    if least.covered < 1 - _LEAST_LOST:
+        names = sentence_list([f"`{printable(name, limit=40)}`" for name in list(least.unknown)[:3]])
+        which = f", most of it in {names}" if least.unknown else ", in groups of ranks that are of no axis"
+        notes.append(f"{percent(1 - least.covered)} of the time of kernels is of no part known here{which}")
+    return notes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import argument, flag, switch
-from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output

@@ -18,14 +18,14 @@ from meshwright.records.runs import comparison
 from meshwright.render.measured import quantity_label
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.terminal.answers import Answer, SavedAnswer
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Calibrated(AnswerBase):
+class Calibrated(SavedAnswer):
     """A profile with the runs that moved it, and how far they did."""
 
     machine: Machine
@@ -151,7 +151,7 @@ _CHECKED: dict[str, Callable[[float], str]] = {
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MeasuredProfile(AnswerBase):
+class MeasuredProfile(Answer):
     """The answer of `calibrate`: the profile that was measured on this machine, and the file it is written to."""
 
     profile: HardwareProfile

@@ -15,11 +15,11 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, in_unit, percent, sentence_list, time_unit, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.terminal.answers import Answer
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Fitted(AnswerBase):
+class Fitted(Answer):
     """A profile for each GPU and stack of the rows, and the rows that took no part."""
 
     refits: tuple[Refit, ...]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
@@ -25,11 +26,11 @@ from meshwright.records.runs import read_report
 from meshwright.render.words import percent
 from meshwright.verbs.calibrate.calibrated import Calibrated
 from meshwright.verbs.calibrate.fitted import MAX_REASONS, Fitted
-from meshwright.verbs.contract.answers import RunAnswer
+from meshwright.verbs.ran import AnyRan
 
 
 def calibrate_from_run(
-    *runs: str | Path | RunAnswer | RunReport,
+    *runs: str | Path | AnyRan[Any] | RunReport,
     profile: str | HardwareProfile | None = None,
     out: str | Path | None = None,
 ) -> Calibrated:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
 from cost_models.flags import argument
-from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.render.tables import Table
@@ -87,9 +87,8 @@ def _list(kind: str, output: Output) -> None:
         own = [shown(row) for row in run]
         headers = list(own[0])
         text += [*([""] if text else []), *([f"{named}s"] if named else [])]
-        text.append(
-            table(headers, [list(row.values()) for row in own], names=headers[:1], words=headers[-1:])
-        )
+        cells = [list(row.values()) for row in own]
+        text.append(table(headers, cells, names=headers[:1], words=headers[-1:]))
     output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, *text)
 
 

@@ -10,7 +10,11 @@ from cost_models.communication.topology import Level, levels_of
 from cost_models.families import RECOMMENDER, TRANSFORMER
 from cost_models.files import catalog as known
 from cost_models.operators.parameters import total_parameters
-from cost_models.specs.cluster import Precision
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, OperationsSpec, Precision
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, format_count, format_seconds
 
 Row = dict[str, Any]
@@ -24,36 +28,35 @@ _TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 def entries(kind: str) -> list[Row]:
     """A row for each entry of one kind: `models`, `gpus`, `clusters`, `stacks`, `profiles` or `operations`;
     models of one family after another, each with its `kind`."""
-    if kind == "models":
-        transformers = [{"kind": TRANSFORMER} | _model_row(name) for name in known.names("models")]
-        recommenders = [
-            {"kind": RECOMMENDER} | _recommender_row(name) for name in known.names("recommenders")
-        ]
-        return transformers + recommenders
-    return [_ROWS[kind](entry) for entry in known.names(_LOADERS[kind][0])]
+    if kind != "models":
+        return _rows(kind)
+    families = {TRANSFORMER: "models", RECOMMENDER: "recommenders"}
+    return [{"kind": family} | row for family, named in families.items() for row in _rows(named)]
+
+
+def _rows(kind: str) -> list[Row]:
+    named = next(one for one in _KINDS if one == kind)
+    column, load, row_of = _KINDS[named]
+    return [{column: name, **row_of(load(name))} for name in known.names(named)]
 
 
 def entry(kind: str, name: str) -> dict[str, Any]:
     """One entry in full. Raises UnknownNameError: no such entry."""
-    if kind == "models" and name in known.names("recommenders"):
-        return known.load_recommender(name).model_dump(mode="json", exclude_none=True)
-    return _LOADERS[kind][1](name).model_dump(mode="json", exclude_none=True)
+    is_recommender = kind == "models" and name in known.names("recommenders")
+    kind = "recommenders" if is_recommender else kind
+    load = next(load for one, (_, load, _) in _KINDS.items() if one == kind)
+    return load(name).model_dump(mode="json", exclude_none=True)
 
 
 def shown(row: Row) -> dict[str, str]:
     """The cells of a row in a table."""
-    return {
-        name: value[1] if isinstance(value, tuple) else str(value)
-        for name, value in row.items()
-        if name not in _BESIDE
-    }
+    cells = {name: value for name, value in row.items() if name not in _BESIDE}
+    return {name: value[1] if isinstance(value, tuple) else str(value) for name, value in cells.items()}
 
 
-def _model_row(name: str) -> Row:
-    model = known.load_model(name)
+def _model_row(model: TransformerSpec) -> Row:
     width = model.moe_ffn_hidden_size if model.has_experts else model.ffn_hidden_size
     return {
-        "model": name,
         "parameters": _shown(round(total_parameters(model)), format_count),
         "layers": model.num_layers,
         "hidden": model.hidden_size,
@@ -66,11 +69,9 @@ def _model_row(name: str) -> Row:
     }
 
 
-def _recommender_row(name: str) -> Row:
-    model = known.load_recommender(name)
+def _recommender_row(model: RecommenderSpec) -> Row:
     rows, widths = ([one.rows for one in model.classes], {one.width for one in model.classes})
     return {
-        "model": name,
         "parameters": _shown(model.embedding_parameters, format_count),
         "tables": model.num_tables,
         "largest": (max(rows), f"{format_count(float(max(rows)))} rows"),
@@ -85,11 +86,9 @@ def _shown(value: float, text: Callable[[float], str]) -> tuple[float, str]:
     return value, text(value)
 
 
-def _gpu_row(name: str) -> Row:
-    gpu = known.load_gpu(name)
+def _gpu_row(gpu: GpuSpec) -> Row:
     precision = next(name for name in _TRAINED_IN if name in gpu.peak)
     return {
-        "gpu": name,
         "memory": _shown(gpu.memory, format_bytes),
         "bandwidth": _shown(gpu.memory_bandwidth, format_bandwidth),
         "peak": (gpu.peak[precision], f"{format_count(gpu.peak[precision] / 1e12)} TFLOP/s"),
@@ -97,11 +96,9 @@ def _gpu_row(name: str) -> Row:
     }
 
 
-def _cluster_row(name: str) -> Row:
-    cluster = known.load_cluster(name)
+def _cluster_row(cluster: ClusterSpec) -> Row:
     levels = levels_of(cluster)
     return {
-        "cluster": name,
         "GPUs": cluster.gpus_per_node,
         "inside a node": _rates([level for level in levels if not level.network]),
         "between nodes": _rates([level for level in levels if level.network]),
@@ -119,16 +116,13 @@ def _rates(levels: list[Level]) -> tuple[float | None, str]:
     return rates[0], high if low == high else spread
 
 
-def _stack_row(name: str) -> Row:
-    stack = known.load_stack(name)
-    return {"stack": name, "attention": stack.attention, "source": stack.source}
+def _stack_row(stack: StackSpec) -> Row:
+    return {"attention": stack.attention, "source": stack.source}
 
 
-def _profile_row(name: str) -> Row:
-    profile = known.load_profile(name)
+def _profile_row(profile: HardwareProfile) -> Row:
     error = profile.median_error
     return {
-        "profile": name,
         "tier": profile.tier,
         "error": (error, "-" if error is None else f"{100 * error:.0f} %"),
         "runs": profile.validated_runs,
@@ -136,30 +130,22 @@ def _profile_row(name: str) -> Row:
     }
 
 
-def _operations_row(name: str) -> Row:
-    one = known.load_operations(name)
+def _operations_row(operations: OperationsSpec) -> Row:
     return {
-        "operations": name,
-        "GPU-hours a failure": _shown(one.mtbf / 3600, "{:,.0f}".format),
-        "back after": _shown(one.detection + one.restart, format_seconds),
-        "storage": _shown(one.storage_write, format_bandwidth),
-        "source": one.source,
+        "GPU-hours a failure": _shown(operations.mtbf / 3600, "{:,.0f}".format),
+        "back after": _shown(operations.detection + operations.restart, format_seconds),
+        "storage": _shown(operations.storage_write, format_bandwidth),
+        "source": operations.source,
     }
 
 
-_ROWS: dict[str, Callable[[str], Row]] = {
-    "models": _model_row,
-    "gpus": _gpu_row,
-    "clusters": _cluster_row,
-    "stacks": _stack_row,
-    "profiles": _profile_row,
-    "operations": _operations_row,
+_KINDS: dict[known.Kind, tuple[str, Callable[[str], Spec], Callable[[Any], Row]]] = {
+    "models": ("model", known.load_model, _model_row),
+    "recommenders": ("model", known.load_recommender, _recommender_row),
+    "gpus": ("gpu", known.load_gpu, _gpu_row),
+    "clusters": ("cluster", known.load_cluster, _cluster_row),
+    "stacks": ("stack", known.load_stack, _stack_row),
+    "profiles": ("profile", known.load_profile, _profile_row),
+    "operations": ("operations", known.load_operations, _operations_row),
 }
-_LOADERS: dict[str, tuple[known.Kind, Callable[[str], Spec]]] = {
-    "models": ("models", known.load_model),
-    "gpus": ("gpus", known.load_gpu),
-    "clusters": ("clusters", known.load_cluster),
-    "stacks": ("stacks", known.load_stack),
-    "profiles": ("profiles", known.load_profile),
-    "operations": ("operations", known.load_operations),
-}
+"""Kind → heading of the column of names, what loads an entry, and the cells of its row."""

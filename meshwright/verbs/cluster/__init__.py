@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import as_keywords, flag, output_flag, part_of, switch
-from meshwright.verbs.contract.command import command
+from cost_models.flags import as_keywords, flag, part_of, switch
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
-    from cost_models.discovery.discover import Discovery
-    from cost_models.fabric.files import Linked
     from cost_models.files.local import Machine
     from meshwright.terminal.output import Output
-    from meshwright.verbs.cluster.discovered import Discovered
-    from meshwright.verbs.cluster.linked import LinkedCluster
+    from meshwright.verbs.cluster.answers import ClusterFile, Discovered, LinkedCluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +38,7 @@ def discover(options: DiscoverOptions) -> Discovered:
         InputError: a link, the name or the number of nodes cannot be.
         HostError: there is no GPU here, they are split into slices, or of several kinds.
     """
-    from meshwright.verbs.cluster.discovered import discover_machine
+    from meshwright.verbs.cluster.answers import discover_machine
 
     return discover_machine(options)
 
@@ -74,7 +71,7 @@ def cluster_from_links(options: LinksOptions) -> LinkedCluster:
     Raises:
         InputError: the file cannot be read or is no cluster, or the GPU is not known; all problems at once.
     """
-    from meshwright.verbs.cluster.linked import linked_cluster
+    from meshwright.verbs.cluster.answers import linked_cluster
 
     return linked_cluster(options)
 
@@ -94,40 +91,39 @@ class ClusterFlags(DiscoverOptions):
     link: tuple[str, ...] = flag(
         "LINK", "A link you know: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
     )
-    out: Path | None = output_flag("Cluster file to write.")
 
 
-@command(ClusterFlags, name="cluster")
+@command(ClusterFlags, name="cluster", out="Cluster file to write.")
 def cluster_command(options: ClusterFlags, output: Output) -> None:
     """Write a cluster file: a template, or of this machine."""
     from cost_models.discovery.links import parse_links
     from cost_models.files.loading import TEMPLATE
-    from meshwright.verbs.cluster.linked import linked_cluster
+    from meshwright.verbs.cluster.answers import linked_cluster
 
     ways = options.template + options.discover + (options.from_links is not None)
     if ways != 1:
-        raise InputError(
-            "`--template`, `--discover` and `--from-links` are three ways; say one"
-            if ways
-            else "what of a cluster?",
-            hint=f"{TEMPLATE}; --discover -o here.yaml; --from-links links.csv; meshwright catalog clusters",
-        )
-    output.check_places(options.out)
+        several = "`--template`, `--discover` and `--from-links` are three ways; say one"
+        hint = f"{TEMPLATE}; --discover -o here.yaml; --from-links links.csv; meshwright catalog clusters"
+        raise InputError(several if ways else "what of a cluster?", hint=hint)
+    output.check_places()
     if options.template:
-        _write_template(options.out, output)
+        _write_template(output.out, output)
         return
     parse_links(options.link)
-    file = options.out
-    then = f"meshwright plan MODEL {file} ..."
+    links = dict(part.split("=", 1) for part in options.link)
+    answer: ClusterFile
     if options.from_links is not None:
-        links = dict(part.split("=", 1) for part in options.link)
-        linked = linked_cluster(part_of(options, LinksOptions, file=options.from_links, links=links))
-        _tell(linked, linked.found, file, then, output)
-        return
-    may_ask = not (output.json or output.quiet) and sys.stdin.isatty() and sys.stderr.isatty()
-    answer = _ask(options, may_ask=may_ask)
-    _tell(answer, answer.seen, file, then if answer.complete else f"fill in `unknown` in {file}", output)
-    if not answer.complete:
+        answer = linked_cluster(part_of(options, LinksOptions, file=options.from_links, links=links))
+    else:
+        may_ask = not (output.json or output.quiet) and sys.stdin.isatty() and sys.stderr.isatty()
+        answer = _ask(options, links, may_ask=may_ask)
+    output.assumed(answer.draft.assumed)
+    output.remark(answer.draft.notes)
+    shown = () if output.out is not None else ("", answer.yaml.rstrip())
+    files = [] if (file := output.out) is None else [lambda: answer.save(file)]
+    output.answer(answer.record(), answer.rows, *answer.text, *shown, files=files)
+    output.wrote(file, answer.next_commands)
+    if not answer.fits:
         output.end_with_no()
 
 
@@ -145,21 +141,8 @@ def _write_template(out: Path | None, output: Output) -> None:
     output.wrote(out, f"meshwright plan MODEL {out} ..., once it says what you have")
 
 
-def _tell(
-    answer: Discovered | LinkedCluster, found: Discovery | Linked, out: Path | None, then: str, output: Output
-) -> None:
-    """The answer, printed and written."""
-    output.assumed(found.assumed)
-    output.remark(found.notes)
-    shown = answer.text if out is not None else (*answer.text, "", answer.yaml.rstrip())
-    files = [] if out is None else [lambda: answer.save(out)]
-    output.answer(answer.record(), answer.rows, *shown, files=files)
-    output.wrote(out, then)
-
-
-def _ask(options: ClusterFlags, *, may_ask: bool) -> Discovered:
+def _ask(options: ClusterFlags, links: Mapping[str, str], *, may_ask: bool) -> Discovered:
     """The machine's answers, with a person's where there is a terminal and something is open."""
-    links = dict(part.split("=", 1) for part in options.link)
     answer = discover(nodes=options.nodes, name=options.name, links=links)
     places = [place.removeprefix("links.") for place in answer.seen.open if place.endswith("_node")]
     if not may_ask or not places:
@@ -177,9 +160,8 @@ def _asked(place: str, why: str) -> str:
 
     from cost_models.discovery.links import parse_link
 
-    question = (
-        f"{place} ({why})\n  KIND,BANDWIDTH of one GPU, one direction, e.g. infiniband,400Gb/s (empty: open)"
-    )
+    example = "KIND,BANDWIDTH of one GPU, one direction, e.g. infiniband,400Gb/s (empty: open)"
+    question = f"{place} ({why})\n  {example}"
     while True:
         words = typer.prompt(question, default="", show_default=False, err=True).strip()
         try:

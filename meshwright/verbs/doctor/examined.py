@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ from executor.doctor.examine import examine
 from executor.doctor.readings import Assumptions, Examination, Finding, Judgement, judge
 from executor.requirements import require_torch
 from meshwright.inputs.plans import any_plan_of
-from meshwright.render.tables import Table, table
+from meshwright.records import fields_of
+from meshwright.render.tables import Table, table_of
 from meshwright.render.words import percent, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.terminal.answers import Answer
 from meshwright.verbs.doctor import DoctorOptions
 from planner.plan import AnyPlan, Plan
 
@@ -29,14 +31,11 @@ def examine_machine(options: DoctorOptions) -> Examined:
     require_torch("doctor")
     here = local_cluster(processes)
     on_gpu = here.gpu.kind != "cpu"
-    wanted = processes or _of_the_job() or _of_the_plan(loaded, here.num_gpus, on_gpu=on_gpu) or here.num_gpus
+    of_job = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else None
+    wanted = processes or of_job or _of_the_plan(loaded, here.num_gpus, on_gpu=on_gpu) or here.num_gpus
     assumed, notes = _assumed(loaded, here.gpu.name, on_gpu=on_gpu)
     seen = examine(wanted, device="cuda" if on_gpu else "cpu")
     return Examined(seen=seen, judgement=judge(seen, assumed), assumes=assumed is not None, notes=notes)
-
-
-def _of_the_job() -> int | None:
-    return int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else None
 
 
 def _of_the_plan(plan: AnyPlan | None, devices: int, *, on_gpu: bool) -> int | None:
@@ -69,7 +68,7 @@ _BUSY = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Examined(AnswerBase):
+class Examined(Answer):
     """A machine before a job."""
 
     seen: Examination
@@ -92,8 +91,7 @@ class Examined(AnswerBase):
     def document(self) -> dict[str, Any]:
         return {
             "passed": self.passed,
-            "backend": self.seen.backend,
-            "seconds": self.seen.seconds,
+            **fields_of(self.seen, "backend", "seconds"),
             "checks": self.rows,
             "findings": [asdict(one) | {"sentence": sentence(one)} for one in self.judgement.findings],
             "hosts": [one.model_dump(mode="json") for one in self.seen.hosts],
@@ -104,38 +102,32 @@ class Examined(AnswerBase):
     @property
     def text(self) -> tuple[str | Table, ...]:
         seen = self.seen
-        hosts = {one.host for one in seen.hosts}
+        here = Counter(one.host for one in seen.hosts)
+        where = f"{counted(len(seen.hosts), 'process')} on {counted(len(here), 'host')}"
         devices = ", ".join(sorted({one.device for one in seen.hosts}))
-        header = (
-            f"{counted(len(seen.hosts), 'process')} on {counted(len(hosts), 'host')},"
-            f" {devices} ({seen.backend}), examined in {format_seconds(seen.seconds)}"
-        )
-        lines: list[str | Table] = [wrapped(header), "", self._table, ""]
-        busy = sorted({one.host for one in seen.hosts if one.load > _BUSY * one.cores + _on(seen, one.host)})
-        lines += [
-            wrapped(f"{host} runs other work, too: its links look slower than they are") for host in busy
-        ]
-        lines += [wrapped(note) for note in self.notes]
+        examined = f"{devices} ({seen.backend}), examined in {format_seconds(seen.seconds)}"
+        lines: list[str | Table] = [wrapped(f"{where}, {examined}"), "", self._table, ""]
+        busy = sorted({one.host for one in seen.hosts if one.load > _BUSY * one.cores + here[one.host]})
+        other = "runs other work, too: its links look slower than they are"
+        lines += [wrapped(note) for note in (*(f"{host} {other}" for host in busy), *self.notes)]
         if self.passed:
             lines.append("No device or link is slower than it should be.")
         return (*lines, *(wrapped(sentence(one)) for one in self.judgement.findings))
 
     @property
     def _table(self) -> Table:
-        headers = ["", "median", "worst", "where", "noise"] + ["plan"] * self.assumes
-        cells = []
-        for one in self.judgement.checks:
-            row = [
-                one.check,
-                _amount(one.check, one.typical),
-                _amount(one.check, one.worst),
-                one.worst_of,
-                "" if one.noise is None else percent(one.noise),
-            ]
-            cells.append(
-                row + ["" if one.assumed is None else _amount(one.check, one.assumed)] * self.assumes
-            )
-        return table(headers, cells, words=("", "where"))
+        checks = self.judgement.checks
+        columns = {
+            "": [one.check for one in checks],
+            "median": [_amount(one.check, one.typical) for one in checks],
+            "worst": [_amount(one.check, one.worst) for one in checks],
+            "where": [one.worst_of for one in checks],
+            "noise": ["" if one.noise is None else percent(one.noise) for one in checks],
+        }
+        if self.assumes:
+            assumed = [(one.check, one.assumed) for one in checks]
+            columns["plan"] = ["" if value is None else _amount(check, value) for check, value in assumed]
+        return table_of(columns, words=("", "where"))
 
 
 def sentence(one: Finding) -> str:
@@ -146,19 +138,13 @@ def sentence(one: Finding) -> str:
     return f"{one.who}: {one.check} {percent(one.share)} {'less' if less else 'slower'} than {one.than}"
 
 
-def _on(seen: Examination, host: str) -> int:
-    return sum(one.host == host for one in seen.hosts)
-
-
 def _amount(check: str, value: float) -> str:
-    if check == "matmul":
-        return f"{value / 1e12:.4g} TFLOP/s"
-    if check == "free memory":
-        return format_bytes(value)
-    if check == "clock":
-        return f"{value / 1e9:.2f} GHz"
-    if check == "cores":
-        return f"{value:.0f}"
     if check.startswith(("launch", "latency")):
         return f"{value * 1e6:.1f} us"
-    return f"{value / 1e9:.3g} GB/s"
+    written = {
+        "matmul": f"{value / 1e12:.4g} TFLOP/s",
+        "free memory": format_bytes(value),
+        "clock": f"{value / 1e9:.2f} GHz",
+        "cores": f"{value:.0f}",
+    }
+    return written.get(check, f"{value / 1e9:.3g} GB/s")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, plan_file
 from meshwright.inputs.options import Ending, Operations, tokens_flag
-from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -39,7 +39,7 @@ def forecast(options: ForecastOptions) -> Forecasted:
         InputError: something is missing or wrong; everything that is, at once.
         InfeasibleError: the job never ends.
     """
-    from meshwright.verbs.forecast.reading import ask
+    from meshwright.verbs.forecast.forecasted import ask
 
     return ask(options).answer()
 
@@ -47,7 +47,7 @@ def forecast(options: ForecastOptions) -> Forecasted:
 @command(ForecastOptions, name="forecast")
 def forecast_command(options: ForecastOptions, output: Output) -> None:
     """Say when training ends with failures, and how often to save."""
-    from meshwright.verbs.forecast.reading import ask
+    from meshwright.verbs.forecast.forecasted import ask
     from planner.plan import load_plan
 
     plan = load_plan(str(options.plan))

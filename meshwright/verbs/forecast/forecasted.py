@@ -1,30 +1,170 @@
-"""The answer of `forecast`: the day a job ends, where its time goes, how often to save, what would end it sooner."""
+"""Forecasts: the day a job ends, where its time goes, how often to save, what would end it sooner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
+from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem
 from cost_models.estimate import Breakdown
-from cost_models.expected import ExpectedStep
+from cost_models.expected import ExpectedStep, expected_step
+from cost_models.files.loading import read_price, read_tokens
 from cost_models.question import Question
 from cost_models.reliability.forecast import Forecast, changes_of, draw_ends, draw_ends_of
+from cost_models.reliability.forecast import forecast as forecast_of
+from cost_models.reliability.job import Job, job_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
+from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_count, format_days, format_seconds, grouped
-from meshwright.render.expected import expected_record
+from meshwright.inputs.goals import USUAL, operations_of
+from meshwright.inputs.options import Operations
+from meshwright.inputs.plans import plan_of
+from meshwright.inputs.problems import Problems, read_flag
+from meshwright.records import fields_of
+from meshwright.records.runs import read_report
+from meshwright.render.estimates import expected_record
 from meshwright.render.goals import gpus_in_words
-from meshwright.render.tables import Table, table
-from meshwright.render.words import Fact, money, percent, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.any_run import PART_WORDS
+from meshwright.render.tables import Table, table_of
+from meshwright.render.words import Fact, money, part_label, percent, spaced, wrapped
+from meshwright.terminal.answers import Answer
+from meshwright.verbs.forecast import ForecastOptions
+from meshwright.verbs.ran import PART_WORDS, operations_spec
+from planner.objectives import Objective
+from planner.plan import AnyPlan, Plan, priced_again
 
 if TYPE_CHECKING:
     from meshwright.plots.drawn import Drawing
+
+_UNREAD = "the job cannot be read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastQuestion:
+    """A job and its operations that were read: what is left is to forecast."""
+
+    question: Question
+    job: Job
+    operations: OperationsSpec
+    every: int | None
+    """Steps between checkpoints that a person fixed; None: the best."""
+    expected: ExpectedStep | None = None
+    """What a step should take, with its interval; None: as long as it says."""
+    price: float | None = None
+    """Of a GPU-hour."""
+    start: date | None = None
+    assumptions: tuple[str, ...] = ()
+
+    def answer(self) -> Forecasted:
+        """Forecast the end of the job.
+
+        Raises:
+            InfeasibleError: it never ends.
+            InputError: an interval that storage cannot keep up with.
+        """
+        return Forecasted(asked=self, found=forecast_of(self.job, self.operations, self.every))
+
+
+def ask(options: ForecastOptions) -> ForecastQuestion:
+    """Read everything that `forecast` is given; operations and price are the plan's where they are not said.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    plan = plan_of(options.plan)
+    asked, problems = plan.objective or Objective(), Problems()
+    if options.operations is None and asked.operations is not None:
+        options = replace(options, operations=asked.operations)
+    question = problems.read(lambda: _to_train_on(plan.question, options.tokens))
+    operations = problems.read(lambda: operations_of(_read(options)))
+    price = problems.read(lambda: read_flag("--price", options.price, read_price, _UNREAD))
+    price = asked.price if options.price is None else price
+    start = problems.read(lambda: read_flag("--start", options.start, _date, _UNREAD))
+    problems.require()
+    assert question is not None
+    assert operations is not None
+    assumed = f"operations `{USUAL}`, as nothing is said of yours (--operations)"
+    job, expected = _job(question, plan)
+    return ForecastQuestion(
+        question=question,
+        job=job,
+        expected=expected,
+        price=price,
+        start=start,
+        operations=operations,
+        every=options.every,
+        assumptions=() if options.operations is not None else (assumed,),
+    )
+
+
+def _job(question: Question, plan: Plan) -> tuple[Job, ExpectedStep | None]:
+    """The job of a plan, at the step that is expected of it."""
+    priced = priced_again(plan)
+    expected = expected_step(question, priced)
+    seconds = priced.step_seconds if expected is None else expected.seconds
+    return job_of(question, seconds, plan.layout), expected
+
+
+def _date(said: str | date) -> date:
+    try:
+        return said if isinstance(said, date) else date.fromisoformat(said.strip())
+    except ValueError:
+        what = f"`{printable(str(said), limit=60)}` is no date"
+        raise ValueError(f"{what}; write it like `2027-01-04`") from None
+
+
+def steps_between_checkpoints(
+    plan: AnyPlan, steps: int, operations: str | OperationsSpec | None = None, *, restarts: int | None = None
+) -> tuple[int, str]:
+    """The best number of steps from one checkpoint to the next, and the operations that it is best for.
+
+    They are those given, else those that the plan counts, else `llama3`. A plan that says nothing of tokens trains for
+    `steps`. `restarts`: how often the run starts lost ranks again; None: as often as it takes.
+
+    Raises:
+        InputError: a plan that is no transformer's, operations that cannot be read, or neither spares nor restarts.
+        InfeasibleError: the job never ends.
+    """
+    if not isinstance(plan, Plan):
+        raise InputError("--every auto forecasts transformers only", hint="say how many steps")
+    counted = (plan.objective or Objective()).operations
+    known = operations_of(_read(Operations(operations=operations or counted)))
+    if known.spares == 0 and restarts == 0:
+        why = f"`{known.name}` has no spare node, and nothing starts the run again"
+        hint = "--restarts 3, or a spare; without either save by hand: --every 100"
+        raise InputError(f"the first failure ends the run: {why}", hint=hint)
+    question = plan.question
+    asked = _to_train_on(question, question.training.tokens or steps * question.training.tokens_per_step)
+    return forecast_of(_job(asked, plan)[0], known).interval, known.name
+
+
+def _read(options: Operations) -> Operations:
+    """The inputs, with what a run's report measured in the place of its name."""
+    name = options.operations
+    if not isinstance(name, str) or not name.endswith(".json"):
+        return options
+    report = read_report(Path(name))
+    if report.operations is None:
+        hint = "run it with --checkpoint and --every"
+        raise InputError(f"`{name}` tells nothing of saves and restarts", hint=hint)
+    return replace(options, operations=operations_spec(report.operations, len(report.ranks), name))
+
+
+def _to_train_on(question: Question, tokens: str | float | None) -> Question:
+    """The question with so many tokens to train on."""
+    if tokens is None and question.training.tokens is None:
+        missing = [Problem("--tokens", "missing: how many to train on")]
+        hint = "for example --tokens 15T"
+        raise InputError("nobody says for how long the job trains", problems=missing, hint=hint)
+    count = read_flag("--tokens", tokens, read_tokens, _UNREAD) or question.training.tokens
+    return replace(question, training=question.training.model_copy(update={"tokens": count}))
+
 
 _STEPS = 40
 """Steps that ends are drawn with."""
@@ -37,42 +177,32 @@ _WORTH = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Forecasted(AnswerBase):
+class Forecasted(Answer):
     """A job and its forecast."""
 
-    question: Question
+    asked: ForecastQuestion
     found: Forecast
-    every: int | None = None
-    """Steps between checkpoints that a person fixed; None: the best."""
-    expected: ExpectedStep | None = None
-    """What a step should take, with its interval; None: as long as it says."""
-    price: float | None = None
-    """Of a GPU-hour."""
-    start: date | None = None
-    assumptions: tuple[str, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What had to be assumed to read the question."""
+        return self.asked.assumptions
 
     @cached_property
     def ends(self) -> tuple[float, float, float]:
-        """Seconds until it ends, as `ENDS`: steps and failures are drawn for the outer ones."""
-        if self.expected is None:
-            drawn = draw_ends(self.found)
-        else:
-            shares = (np.arange(_STEPS) + 0.5) / _STEPS
-            normal = np.array([NormalDist().inv_cdf(share) for share in shares])
-            drawn = draw_ends_of(self.found, self.expected.sample_steps(normal))
-        early, late = np.quantile(drawn, (0.05, 0.95)).tolist()
-        return early, self.found.seconds, late
+        """Seconds until it ends, as `ENDS`."""
+        return ends_of(self.found, self.asked.expected)
 
     @cached_property
     def changes(self) -> dict[str, Forecast]:
         """What would end the job sooner."""
-        return changes_of(self.found, self.every)
+        return changes_of(self.found, self.asked.every)
 
     def plot(self) -> Drawing:
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
         from meshwright.plots.drawing import draw_forecast
 
-        return draw_forecast(self.question, self.found)
+        return draw_forecast(self.asked.question, self.found)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -83,31 +213,32 @@ class Forecasted(AnswerBase):
         ]
 
     def document(self) -> dict[str, Any]:
-        found, one, expected = self.found, self.found.segment, self.expected
+        found, one, expected = self.found, self.found.segment, self.asked.expected
+        job = found.job
         return {
             "assumptions": list(self.assumptions),
             "operations": found.operations.model_dump(mode="json", exclude_none=True),
             "job": {
-                "model": self.question.model.name,
-                "gpus": found.job.gpus,
-                "steps": found.job.steps,
-                "step_seconds": found.job.step_seconds,
-                "step_seconds_on_paper": found.job.step_seconds if expected is None else expected.on_paper,
-                "checkpoint_bytes": found.job.checkpoint_bytes,
+                "model": self.asked.question.model.name,
+                **fields_of(job, "gpus", "steps", "step_seconds"),
+                "step_seconds_on_paper": job.step_seconds if expected is None else expected.on_paper,
+                "checkpoint_bytes": job.checkpoint_bytes,
             },
-            "expected": expected_record(self.question, None, expected),
+            "expected": expected_record(self.asked.question, None, expected),
             "seconds": found.seconds,
             "deviation_seconds": found.deviation,
             "ends_seconds": dict(zip(ENDS, self.ends, strict=True)),
-            "dates": None if self.start is None else dict(zip(ENDS, map(str, self._dates), strict=True)),
-            "price": self.price,
-            "costs": None if self.price is None else dict(zip(ENDS, self._costs, strict=True)),
+            "dates": None
+            if self.asked.start is None
+            else dict(zip(ENDS, map(str, self._dates), strict=True)),
+            "price": self.asked.price,
+            "costs": None if self.asked.price is None else dict(zip(ENDS, self._costs, strict=True)),
             "goodput": found.goodput,
             "parts": dict(found.parts),
             "failures": found.failures,
             "seconds_between_failures": one.mtbf,
             "restart_seconds": one.restart,
-            **({} if found.job.start is None else {"start": dict(found.job.start)}),
+            **({} if job.start is None else {"start": dict(job.start)}),
             **({} if found.resumes is None else {"resume": dict(found.resumes)}),
             "checkpoint": {
                 "every_steps": found.interval,
@@ -118,8 +249,7 @@ class Forecasted(AnswerBase):
                 "daly_seconds": daly(one.saving, one.mtbf),
                 "first_order_ratio": first_order_ratio(one),
             },
-            "gpu_hours": found.gpu_hours,
-            "kilowatt_hours": found.kilowatt_hours,
+            **fields_of(found, "gpu_hours", "kilowatt_hours"),
             "replaces_slow_hosts": found.evicts,
             "changes": [
                 {"change": name, "seconds": after.seconds, "saved_seconds": found.seconds - after.seconds}
@@ -130,39 +260,36 @@ class Forecasted(AnswerBase):
     @property
     def text(self) -> tuple[str | Table, ...]:
         found = self.found
-        tokens = self.question.training.tokens
-        assert tokens is not None
+        question, steps = self.asked.question, grouped(found.job.steps)
+        tokens = format_count(question.training.tokens or 0)
         header = (
-            f"{self.question.model.name} on {gpus_in_words(self.question)}: {format_count(tokens)} tokens take"
-            f" {grouped(found.job.steps)} steps of {format_seconds(found.job.step_seconds)}{self._on_paper};"
-            f" operations {found.operations.name}"
+            f"{question.model.name} on {gpus_in_words(question)}: {tokens} tokens take {steps} steps of"
+            f" {format_seconds(found.job.step_seconds)}{self._on_paper}; operations {found.operations.name}"
         )
-        lines: list[str | Table] = [wrapped(header), "", wrapped(self._end), "", self._parts]
-        lines += ["", wrapped(self._interval), "", wrapped(self._failures)]
-        if self.changes:
-            lines += ["", "Would end it sooner:", self._sooner]
-        return tuple(lines)
+        words = wrapped(self._interval), wrapped(self._failures)
+        sooner = ("", "Would end it sooner:", self._sooner) if self.changes else ()
+        return *spaced(wrapped(header), wrapped(self._end), self._parts, *words), *sooner
 
     @property
     def _on_paper(self) -> str:
         """ " (90 % interval 13.8 s to 16.1 s; 14.9 s on paper)"."""
-        if self.expected is None:
+        if self.asked.expected is None:
             return ""
-        low, high = map(format_seconds, self.expected.interval)
-        return f" (90 % interval {low} to {high}; {format_seconds(self.expected.on_paper)} on paper)"
+        low, high = map(format_seconds, self.asked.expected.interval)
+        return f" (90 % interval {low} to {high}; {format_seconds(self.asked.expected.on_paper)} on paper)"
 
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
         """When training ends and, where a GPU-hour has a price, what it costs."""
         early, middle, late = map(_time, self.ends)
         ends = f"after {middle}{_within(early, late)}"
-        if self.start is not None:
+        if self.asked.start is not None:
             first, day, last = self._dates
-            ends = f"on {day}{_within(str(first), str(last))} ({middle} from {self.start})"
-        if self.price is None:
+            ends = f"on {day}{_within(str(first), str(last))} ({middle} from {self.asked.start})"
+        if self.asked.price is None:
             return (Fact(name="ends", value=ends),)
         low, cost, high = map(money, self._costs)
-        costs = f"{cost}{_within(low, high)}, at {money(self.price)} a GPU-hour"
+        costs = f"{cost}{_within(low, high)}, at {money(self.asked.price)} a GPU-hour"
         return Fact(name="ends", value=ends), Fact(name="costs", value=costs)
 
     @property
@@ -175,28 +302,28 @@ class Forecasted(AnswerBase):
     @property
     def _dates(self) -> list[date]:
         """The days on which it ends: early, expected, late."""
-        assert self.start is not None
-        last = (date.max - self.start).days
-        return [self.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends]
+        assert self.asked.start is not None
+        last = (date.max - self.asked.start).days
+        return [self.asked.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends]
 
     @property
     def _costs(self) -> list[float]:
         """Dollars of all its GPU-hours: early, expected, late."""
-        assert self.price is not None
-        return [self.price * self.found.job.gpus * end / 3600 for end in self.ends]
+        assert self.asked.price is not None
+        return [self.asked.price * self.found.job.gpus * end / 3600 for end in self.ends]
 
     @property
     def _parts(self) -> Table:
-        unit, length = next(
-            (unit, length) for unit, length in _UNITS if self.found.seconds >= _WORTH * length or length == 1
-        )
-        rows = [
-            (PART_WORDS[part], f"{seconds / length:,.2f}", percent(seconds / self.found.seconds))
-            for part, seconds in self.found.parts.items()
-            if seconds > 0
-        ]
-        rows.append(("expected", f"{self.found.seconds / length:,.2f}", percent(1.0)))
-        return table(("where time goes", unit, "share"), rows, names=("where time goes",))
+        total = self.found.seconds
+        unit, length = next(one for one in _UNITS if total >= _WORTH * one[1] or one[1] == 1)
+        parts = {PART_WORDS[part]: seconds for part, seconds in self.found.parts.items() if seconds > 0}
+        parts["expected"] = total
+        columns = {
+            "where time goes": list(parts),
+            unit: [f"{seconds / length:,.2f}" for seconds in parts.values()],
+            "share": [percent(seconds / total) for seconds in parts.values()],
+        }
+        return table_of(columns, names=("where time goes",))
 
     @property
     def _interval(self) -> str:
@@ -212,11 +339,9 @@ class Forecasted(AnswerBase):
     @property
     def _failures(self) -> str:
         found, one = self.found, self.found.segment
-        words = (
-            f"{found.failures:,.0f} failures are expected, one every {_time(one.mtbf)}; each costs"
-            f" {_time(one.restart)} to restart and {_time(one.lost * found.segments / max(found.failures, 1e-9))}"
-            " of work done again"
-        )
+        lost = _time(one.lost * found.segments / max(found.failures, 1e-9))
+        words = f"{found.failures:,.0f} failures are expected, one every {_time(one.mtbf)}; each costs"
+        words += f" {_time(one.restart)} to restart and {lost} of work done again"
         if found.waiting.chance:
             words += f"; {percent(found.waiting.chance)} find no spare node and wait {_time(found.waiting.seconds)}"
         if found.resumes is not None:
@@ -227,19 +352,30 @@ class Forecasted(AnswerBase):
 
     @property
     def _sooner(self) -> Table:
-        rows = [
-            (name, _time(after.seconds), _time(self.found.seconds - after.seconds))
-            for name, after in self.changes.items()
-        ]
-        return table(("change", "ends after", "sooner by"), rows, words=("change",))
+        columns = {
+            "change": list(self.changes),
+            "ends after": [_time(after.seconds) for after in self.changes.values()],
+            "sooner by": [_time(self.found.seconds - after.seconds) for after in self.changes.values()],
+        }
+        return table_of(columns, words=("change",))
+
+
+def ends_of(found: Forecast, expected: ExpectedStep | None) -> tuple[float, float, float]:
+    """Seconds until a job ends, as `ENDS`: steps and failures are drawn for the outer ones."""
+    if expected is None:
+        drawn = draw_ends(found)
+    else:
+        shares = (np.arange(_STEPS) + 0.5) / _STEPS
+        normal = np.array([NormalDist().inv_cdf(share) for share in shares])
+        drawn = draw_ends_of(found, expected.sample_steps(normal))
+    early, late = np.quantile(drawn, (0.05, 0.95)).tolist()
+    return early, found.seconds, late
 
 
 def start_words(start: Breakdown) -> str:
     """ "5.21 s (processes 4.90 s, groups 310.0 ms)" """
-    parts = ", ".join(
-        f"{part.replace('_', ' ')} {format_seconds(seconds)}" for part, seconds in start.items() if seconds
-    )
-    return f"{_time(start.total)} ({parts})"
+    parts = [f"{part_label(part)} {format_seconds(seconds)}" for part, seconds in start.items() if seconds]
+    return f"{_time(start.total)} ({', '.join(parts)})"
 
 
 def _time(seconds: float) -> str:

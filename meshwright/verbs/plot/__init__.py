@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cost_models.documents import printable
 from cost_models.errors import WARNING, UnknownNameError
-from cost_models.flags import argument, flag, output_flag, part_of
+from cost_models.flags import argument, flag, part_of
 from meshwright.inputs.options import Failures, tokens_flag
-from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
@@ -95,10 +95,9 @@ class PlotFlags(PlotOptions):
             completion="plans",
         )
     )
-    out: Path | None = output_flag("Default KIND.png; .svg, .pdf.")
 
 
-@command(PlotFlags, name="plot")
+@command(PlotFlags, name="plot", out="Default KIND.png; .svg, .pdf.")
 def plot_command(options: PlotFlags, output: Output) -> None:
     """Draw a curve or a breakdown."""
     from meshwright.plots.parts.style import check_suffix
@@ -109,7 +108,7 @@ def plot_command(options: PlotFlags, output: Output) -> None:
     kind, asked = options.drawn, part_of(options, PlotOptions)
     require_kind(kind)
     check_options(kind, asked)
-    path = options.out or Path(f"{kind}.png")
+    path = output.out or Path(f"{kind}.png")
     check_suffix(path)
     output.check_places(path)
     with searching(output, options.time_limit or CURVE_SECONDS) as budget:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, UnknownNameError
@@ -19,14 +19,64 @@ from meshwright.plots.drawn import Drawing
 from meshwright.records import frames
 from meshwright.records.runs import read_report
 from meshwright.render.words import sentence_list, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.family import verbs_of_plan
+from meshwright.terminal.answers import Answer
+from meshwright.verbs.contract import option_word, verbs_of_plan
 from meshwright.verbs.forecast import forecast
-from meshwright.verbs.plot import CURVE_SECONDS, PlotOptions
-from meshwright.verbs.plot.requests import PictureRequest
-from planner.plan import Plan, load_any_plan, load_plan, priced_again
-from planner.search.search import Budget
+from meshwright.verbs.plot import CURVE_SECONDS, PLOTS, PlotOptions
+from planner.plan import AnyPlan, Plan, load_any_plan, load_plan, priced_again
+from planner.search.search import KINDS, Budget
 from planner.space.obstacles import notes_of
+
+P = TypeVar("P", bound=AnyPlan)
+
+
+STACKED = "stacked"
+"""Strong scaling with the parts of each step on one another, for families that draw it."""
+
+
+def scaling_kinds(options: PlotOptions, *more: str) -> Sequence[str]:
+    """The kinds of scaling that are asked for, one of them or of `more`. Raises InputError for one that is none."""
+    if options.kind is None:
+        return KINDS
+    known = (*KINDS, *more)
+    if options.kind not in known:
+        names = sentence_list([f"`{one}`" for one in known])
+        raise InputError(f"--kind: `{options.kind}` is not one of {names}")
+    return (options.kind,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureRequest:
+    """Files to draw, or the plans in them, options, and the notes met on the way."""
+
+    files: Sequence[Path] = ()
+    plans: Sequence[AnyPlan] = ()
+    options: PlotOptions
+    budget: Budget
+    """For the searches of a curve."""
+    notes: list[str] = field(default_factory=list)
+    """What the pictures pass over."""
+    named: bool = True
+    """Whether their data are read besides, so that every layout in them needs its name."""
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Add those that are new."""
+        self.notes.extend(note for note in notes if note not in self.notes)
+
+    def only(self, kind: str, plan_type: type[P]) -> P:
+        """The one plan. Raises InputError where there are several."""
+        if len(self.plans) != 1:
+            raise InputError(f"`{kind}` draws one plan, not {len(self.plans)}")
+        return self.all(plan_type)[0]
+
+    def all(self, plan_type: type[P]) -> list[P]:
+        """The plans. Raises InputError where one is of another family."""
+        found = [plan for plan in self.plans if isinstance(plan, plan_type)]
+        if strangers := [plan for plan in self.plans if not isinstance(plan, plan_type)]:
+            kinds = [f"`{plan.kind}` of {plan.model_name}" for plan in (found[0], strangers[0])]
+            raise InputError(f"plans of two kinds cannot be drawn together: {', '.join(kinds)}")
+        return found
+
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
@@ -62,14 +112,11 @@ def draw_kind(kind: str, files: Sequence[str | Path], options: PlotOptions, budg
 
 def check_options(kind: str, options: PlotOptions) -> None:
     """Raises InputError where an option means nothing to this kind of plot."""
-    problems = [
-        Problem(
-            "--" + name.replace("_", "-"),
-            f"is for {sentence_list([f'`{one}`' for one in kinds])}, not `{kind}`",
-        )
-        for name, kinds in _MEANT_FOR.items()
-        if getattr(options, name) not in (None, ()) and kind not in kinds
-    ]
+    problems = []
+    for name, kinds in _MEANT_FOR.items():
+        if getattr(options, name) not in (None, ()) and kind not in kinds:
+            meant = sentence_list([f"`{one}`" for one in kinds])
+            problems.append(Problem(option_word(name), f"is for {meant}, not `{kind}`"))
     if problems:
         raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
@@ -81,9 +128,8 @@ def _of_plans(kind: str, request: PictureRequest) -> Drawing:
         request.note(verbs_of_plan(plan).notes(plan))
     verbs = verbs_of_plan(plans[0])
     if kind not in verbs.pictures:
-        raise InputError(
-            f"`{kind}` is not drawn of {verbs.noun}", hint=f"{sentence_list(sorted(verbs.pictures))} are"
-        )
+        hint = f"{sentence_list(sorted(verbs.pictures))} are"
+        raise InputError(f"`{kind}` is not drawn of {verbs.noun}", hint=hint)
     return verbs.pictures[kind](replace(request, plans=plans))
 
 
@@ -112,9 +158,8 @@ def _topology(request: PictureRequest) -> Drawing:
     if len(plans) > 1:
         raise InputError(f"`topology` draws one cluster with one plan, not {len(plans)}")
     if gpus is not None and not _NUMBER.fullmatch(gpus):
-        raise InputError(
-            f"--gpus: `{printable(gpus)}` is not one number of GPUs; `topology` draws one cluster"
-        )
+        what = f"`{printable(gpus)}` is not one number of GPUs"
+        raise InputError(f"--gpus: {what}; `topology` draws one cluster")
     if not plans:
         return draw_topology(resolve_cluster(name, None if gpus is None else int(gpus)))
     if gpus is not None:
@@ -122,10 +167,8 @@ def _topology(request: PictureRequest) -> Drawing:
     plan = _plan(request, Path(plans[0]))
     asked, planned = resolve_cluster(name).name, parts_of(plan.question)[0]
     if asked != planned.name:
-        raise InputError(
-            f"`{plans[0]}` is a plan for `{planned.name}`, not for `{asked}`",
-            hint=f"meshwright plot topology {planned.name} {plans[0]}",
-        )
+        hint = f"meshwright plot topology {planned.name} {plans[0]}"
+        raise InputError(f"`{plans[0]}` is a plan for `{planned.name}`, not for `{asked}`", hint=hint)
     return draw_topology(planned, plan.question, priced_again(plan))
 
 
@@ -145,16 +188,13 @@ def _timeline(request: PictureRequest) -> Drawing:
 
     plan, report = _plan(request, request.files[0]), read_report(request.files[1])
     if report.layout != plan.layout:
-        raise InputError(
-            f"`{request.files[1]}` is of another layout than `{request.files[0]}`",
-            problems=[Problem("the plan", plan.layout.brief), Problem("the run", report.layout.brief)],
-        )
+        differ = [Problem("the plan", plan.layout.brief), Problem("the run", report.layout.brief)]
+        what = f"`{request.files[1]}` is of another layout than `{request.files[0]}`"
+        raise InputError(what, problems=differ)
     measured = frames.passes_frame(report)
     if measured.empty:
-        raise InputError(
-            f"`{request.files[1]}` tells no passes",
-            hint="`measure` needs the traces of all ranks of one pipeline; `run` tells them of its own",
-        )
+        hint = "`measure` needs the traces of all ranks of one pipeline; `run` tells them of its own"
+        raise InputError(f"`{request.files[1]}` tells no passes", hint=hint)
     planned = frames.timeline_frame(plan.question, plan.layout)
     planned = planned[planned["lane"] == ""] if "lane" in planned else planned
     subject = f"{plan.model.name}, {plan.layout.brief} on {report.environment.device}"
@@ -174,19 +214,16 @@ def _ranks(request: PictureRequest) -> Drawing:
 
         return Drawing(frame=late, figure=late_ranks(late, subject))
     if report.is_foreign:
-        raise InputError(
-            f"`{request.files[0]}` tells nothing of what each rank did: it was read from another trainer's log",
-            hint=f"meshwright plot accuracy {request.files[0]} draws what it tells",
-        )
+        what = "tells nothing of what each rank did: it was read from another trainer's log"
+        hint = f"meshwright plot accuracy {request.files[0]} draws what it tells"
+        raise InputError(f"`{request.files[0]}` {what}", hint=hint)
     frame = frames.ranks_frame(report)
     return Drawing(frame=frame, figure=ranks(frame, report.slow_ranks, report.first_measured_step, subject))
 
 
 _KINDS: dict[str, Callable[[PictureRequest], Drawing]] = {
-    **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
+    **{kind: partial(_of_plans, kind) for kind in PLOTS},
     "timeline": _timeline,
-    **{kind: partial(_of_plans, kind) for kind in ("window", "far-links", "ladder")},
-    **{kind: partial(_of_plans, kind) for kind in ("heatmap", "tornado")},
     "forecast": _forecast,
     "cache": _cache,
     "topology": _topology,
@@ -196,7 +233,7 @@ _KINDS: dict[str, Callable[[PictureRequest], Drawing]] = {
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plotted(AnswerBase):
+class Plotted(Answer):
     """One kind of plot, drawn."""
 
     kind: str

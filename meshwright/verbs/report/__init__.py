@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import argument, as_keywords, flag, output_flag, plan_file
+from cost_models.flags import argument, as_keywords, flag, plan_file
 from meshwright.inputs.options import Ending, tokens_flag
-from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -56,17 +56,16 @@ class ReportFlags(ReportOptions):
     """What `meshwright report` takes."""
 
     time_limit: float | None = flag("SECONDS", "Of all searches; 60.", kind=float, minimum=0.001)
-    out: Path | None = output_flag("Default: the plan's name with .html.")
 
 
-@command(ReportFlags, name="report", shows=("json", "quiet"))
+@command(ReportFlags, name="report", shows=("json", "quiet"), out="Default: the plan's name with .html.")
 def report_command(options: ReportFlags, output: Output) -> None:
     """Write a plan as one HTML page: answer, proof, why, pictures."""
     from meshwright.terminal.printing import say
     from meshwright.terminal.progress import searching
     from meshwright.verbs.report.writing import write_page
 
-    path = options.out or Path(str(options.plan)).with_suffix(".html")
+    path = output.out or Path(str(options.plan)).with_suffix(".html")
     output.check_places(path)
     with searching(output, options.time_limit or PAGE_SECONDS) as budget:
         answer = write_page(replace(options, budget=budget))

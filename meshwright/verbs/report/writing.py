@@ -2,27 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cost_models.errors import InfeasibleError, InputError
+from cost_models.errors import InfeasibleError, InputError, MeshwrightError
 from cost_models.files.whole import write_whole
 from cost_models.flags import given_flags, part_of
 from executor.measure.any_report import AnyReport
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
+from meshwright.plots.drawn import Drawing
 from meshwright.records.runs import read_any_report
-from meshwright.render.words import lines_of_any_length
-from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.family import read_plan, verbs_of_plan
+from meshwright.render.words import Fact, lines_of_any_length
+from meshwright.terminal.answers import SavedAnswer
+from meshwright.verbs.contract import read_plan, verbs_of_plan
 from meshwright.verbs.forecast import ForecastOptions
-from meshwright.verbs.forecast.reading import ask
+from meshwright.verbs.forecast.forecasted import ask
+from meshwright.verbs.plot import PlotOptions
+from meshwright.verbs.plot.drawing import PictureRequest
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
-from meshwright.verbs.report.requests import USUAL_NAME, PageRequest
 from planner.plan import AnyPlan, Plan, package_version, plan_text
 from planner.search.search import Budget
+
+USUAL_NAME = "plan.yaml"
+_POINTS = "8"
+"""Of a frontier: each is a search."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PageRequest:
+    """How the plan is called, the time for searches, and the notes met on the way."""
+
+    name: str = USUAL_NAME
+    """The plan's file, as commands on the page name it."""
+    budget: Budget = field(default_factory=Budget)
+    """For the searches of the page."""
+    ends: tuple[Fact, ...] = ()
+    """When training ends and what it costs; empty where the tokens are not known."""
+    forecast: Mapping[str, Any] = field(default_factory=dict)
+    """The same as the document of `forecast`, under that name."""
+    notes: list[str] = field(default_factory=list)
+    """What the page passes over."""
+
+    def tell(self, doing: str) -> None:
+        """Say what is being made now."""
+        if self.budget.on_status is not None:
+            self.budget.on_status(doing)
+
+
+def pictures(
+    plan: AnyPlan,
+    request: PageRequest,
+    wanted: Sequence[tuple[str, str]],
+    drawers: Mapping[str, Callable[[PictureRequest], Drawing]],
+) -> Iterator[Chapter]:
+    """A chapter for each (title, kind of plot); one that cannot be drawn says why."""
+    for title, kind in wanted:
+        request.tell(f"drawing {kind}")
+        options = PlotOptions(points=_POINTS) if kind == "frontier" else PlotOptions()
+        asked = PictureRequest(
+            plans=[plan], options=options, budget=replace(request.budget), notes=request.notes, named=False
+        )
+        try:
+            drawing = drawers[kind](asked)
+        except MeshwrightError as error:  # what is asked of it is the page's, not the user's
+            yield Chapter(title=title, blocks=[f"Not drawn: {error}"])
+        else:
+            command = f"meshwright plot {kind} {request.name}"
+            table = [drawing.table] if drawing.table else []
+            yield Chapter(title=title, blocks=[*table, Picture(drawing=drawing, command=command)])
 
 
 def write_page(options: ReportOptions) -> Reported:
@@ -62,7 +112,7 @@ def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
 
 def _beside(plan: AnyPlan, measured: AnyReport) -> Chapter:
     """What was predicted beside what a run measured."""
-    answer = verbs_of_plan(plan).running(plan).told_again(measured)
+    answer = verbs_of_plan(plan).running(plan).answer(measured)
     return Chapter(title="Predicted beside measured", blocks=[*answer.text])
 
 
@@ -87,7 +137,7 @@ def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterato
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Reported(AnswerBase):
+class Reported(SavedAnswer):
     """A page about a plan; notebooks show it."""
 
     title: str

@@ -1,24 +1,26 @@
-"""`run`: trains with a plan on this machine, each rank in its own process, and sets measured beside predicted.
+"""`run` and `emulate`: training with a plan on this machine, or one rank of it alone, beside what was predicted.
 
-Its flags are the fields of `executor.run_config.RunConfig`, which is imported when `run` is.
+Flags of `run` are the fields of `executor.run_config.RunConfig`, which is imported when `run` is.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError
-from cost_models.flags import flag, plan_file, switch
+from cost_models.flags import as_keywords, flag, plan_file, switch
 from meshwright.inputs.options import AUTO
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_options, verbs_of_plan
+from meshwright.verbs.contract import command, read_plan, require_options, verbs_of_plan
 
 if TYPE_CHECKING:
+    from meshwright.inputs.plans import HasPlan
+    from meshwright.terminal.answers import SavedAnswer
     from meshwright.terminal.output import Output
+    from planner.plan import AnyPlan
 
 _OF_FAMILIES = (
     "rate_warm_up",
@@ -113,3 +115,37 @@ def _version(file: Path | None) -> tuple[int, int] | None:
         return None
     status = file.stat()
     return status.st_ino, status.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class EmulateOptions:
+    """What `emulate` takes."""
+
+    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
+    rank: int = flag("R", "Which of the plan's ranks.", default=0, kind=int)
+    _: KW_ONLY
+    fake: bool = switch("Memory only, and no device.")
+    steps: int = flag("N", "Steps whose compute is timed.", default=3, kind=int, minimum=1)
+
+
+@as_keywords(EmulateOptions)
+def emulate(options: EmulateOptions) -> SavedAnswer:
+    """Run one rank of a plan for any number of GPUs: its memory by part, and its compute where there is a device.
+
+    `fake` follows memory only, and needs no device.
+
+    Raises:
+        InputError: a broken plan, one that cannot be trained, or one without this rank.
+        HostError: no torch, or the device has too little memory.
+        RunError: the rank failed or ran out of memory.
+    """
+    loaded, verbs = read_plan(options.plan, "emulate", ["fake"] if options.fake else [])
+    return verbs.running(loaded).alone(options.rank, steps=options.steps, fake=options.fake)
+
+
+@command(EmulateOptions, name="emulate", out="Write a JSON report.")
+def emulate_command(options: EmulateOptions, output: Output) -> None:
+    """Run one rank of a plan alone, for any number of GPUs."""
+    output.check_places()
+    plan = output.load(options.plan)
+    output.finish(emulate(plan, options.rank, fake=options.fake, steps=options.steps))

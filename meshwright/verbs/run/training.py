@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from cost_models.errors import InputError
 from executor.run_config import RunConfig
 from meshwright.inputs.options import AUTO
-from meshwright.verbs.contract.answers import RunAnswer
-from meshwright.verbs.contract.family import verbs_of_plan
+from meshwright.verbs.contract import verbs_of_plan
 
 if TYPE_CHECKING:
     from cost_models.specs.cluster import OperationsSpec
     from executor.launch.launch import OnNote, OnStep
     from meshwright.inputs.plans import HasPlan
+    from meshwright.verbs.ran import AnyRan
     from planner.plan import AnyPlan
 
 
@@ -27,7 +27,7 @@ def run(
     name: str | None = None,
     operations: str | OperationsSpec | None = None,
     **flags: Any,
-) -> RunAnswer:
+) -> AnyRan[Any]:
     """Train with a plan or a plan file on this machine, each rank in its own process.
 
     What can be asked for is what `meshwright run` has flags for, by the same names and with the same defaults, but for
@@ -56,11 +56,10 @@ def run(
     name = name or (Path(plan).name if isinstance(plan, (str, Path)) else None)
     loaded = any_plan_of(plan)
     if flags.get("every") == AUTO:
-        from meshwright.verbs.forecast.reading import steps_between_checkpoints
+        from meshwright.verbs.forecast.forecasted import steps_between_checkpoints
 
-        every, known = steps_between_checkpoints(
-            loaded, flags.get("steps", RunConfig().steps), operations, restarts=flags.get("restarts")
-        )
+        steps, restarts = flags.get("steps", RunConfig().steps), flags.get("restarts")
+        every, known = steps_between_checkpoints(loaded, steps, operations, restarts=restarts)
         flags["every"] = every
         if on_note is not None:
             on_note(f"Saving every {counted(every, 'step')}, as is best with operations {known}")

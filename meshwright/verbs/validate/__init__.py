@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import flag, output_flag, switch
-from meshwright.verbs.contract.command import command
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile
@@ -107,13 +107,9 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
 
 def _refuse_others(options: ValidateFlags) -> None:
     """Raises InputError where an option means nothing to runs of recommenders."""
-    given = {
-        "--stack": options.stack,
-        "--profile": options.profile,
-        "--anchors": options.anchors,
-        "-o": options.out,
-    }
-    if strange := [name for name, value in given.items() if value]:
+    names = ("--stack", "--profile", "--anchors", "-o")
+    values = (options.stack, options.profile, options.anchors, options.out)
+    if strange := [name for name, value in zip(names, values, strict=True) if value]:
         raise InputError(f"{', '.join(strange)} goes with runs of transformers, not with --recommenders")
 
 

@@ -24,7 +24,7 @@ from cost_models.measured.validation.scores import (
 from cost_models.units import format_seconds
 from meshwright.pages.html import templates
 from meshwright.render.words import part_label, percent
-from meshwright.verbs.validate import text
+from meshwright.verbs.validate import validated as text
 
 PREDICTED_PLOT = "images/accuracy-predicted.png"
 AXES_PLOT = "images/accuracy-by-axis.png"
@@ -49,6 +49,7 @@ def accuracy_page(
 ) -> str:
     """The page as Markdown; its plots are beside it."""
     notes = source_notes()
+    measured = {name: note.measured for name, note in notes.items()}
     environment = templates("meshwright.verbs.validate", escaped=False)
     environment.filters |= {"cell": _cell, "dashes": lambda _: " --- "}
     page = environment.get_template("accuracy.md.j2").render(
@@ -56,12 +57,12 @@ def accuracy_page(
         summary=" ".join(text.summary(predictions, anchors=anchors).split()),
         compared=[
             [
-                source.source,
-                str(source.rows),
-                str(source.step.count if source.step else 0),
-                notes[source.source].measured if source.source in notes else _OWN,
+                one.source,
+                str(one.rows),
+                str(one.step.count if one.step else 0),
+                measured.get(one.source, _OWN),
             ]
-            for source in sources
+            for one in sources
         ],
         predicted_plot=PREDICTED_PLOT,
         axes_plot=AXES_PLOT,
@@ -110,15 +111,12 @@ def _figures(group: Figures) -> dict[str, Any]:
     ]
     near = f"{group.within:g} {_UNITS[group.quantity]}"
     profiles = sorted({point.profile for point in group.points})
-    met = [
-        f"Within {near}: {group.within_tolerance} of {len(group.points)}; profiles: {', '.join(profiles)}."
-    ]
+    tolerated = f"{group.within_tolerance} of {len(group.points)}"
+    met = [f"Within {near}: {tolerated}; profiles: {', '.join(profiles)}."]
     if group.ladder:
         headers += ["adds, published", "adds, predicted"]
-        adds = [
-            (two.published - one.published, two.predicted - one.predicted)
-            for one, two in pairwise(group.points)
-        ]
+        pairs = pairwise(group.points)
+        adds = [(two.published - one.published, two.predicted - one.predicted) for one, two in pairs]
         for row, added in zip(rows, [("", ""), *((f"{a:+.1f}", f"{b:+.1f}") for a, b in adds)], strict=True):
             row += added
         right = sum(abs(found - known) <= group.within for known, found in adds)
@@ -129,22 +127,13 @@ def _figures(group: Figures) -> dict[str, Any]:
 def _sweeps(sources: Sequence[SourceScore]) -> Cells:
     """Sweeps with the largest regret."""
     found = [(source.source, sweep) for source in sources for sweep in source.sweeps if sweep.regret > 0]
-    return [
-        [
-            name,
-            _sweep(sweep.key),
-            str(sweep.rows),
-            percent(sweep.regret),
-            "-" if sweep.tau is None else f"{sweep.tau:.2f}",
-        ]
-        for name, sweep in _a_few_of_each(sorted(found, key=lambda one: -one[1].regret), lambda one: one[0])
-    ]
-
-
-def _sweep(key: Sequence[str]) -> str:
-    """The cells that rows of a sweep share, in words."""
-    model, sequence, gpus, batch, gpu, precision = key
-    return f"{model}, sequence {sequence}, {gpus} x {gpu}, batch {batch}, {precision}"
+    cells = []
+    for name, sweep in _a_few_of_each(sorted(found, key=lambda one: -one[1].regret), lambda one: one[0]):
+        model, sequence, gpus, batch, gpu, precision = sweep.key
+        shared = f"{model}, sequence {sequence}, {gpus} x {gpu}, batch {batch}, {precision}"
+        tau = "-" if sweep.tau is None else f"{sweep.tau:.2f}"
+        cells.append([name, shared, str(sweep.rows), percent(sweep.regret), tau])
+    return cells
 
 
 def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
@@ -158,14 +147,9 @@ def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
     for part, pairs in shares.items():
         heavy = [(share, error) for share, error in pairs if share >= _HEAVY]
         if len(heavy) >= _ENOUGH:
-            errors = [error for _, error in heavy]
-            yield [
-                part_label(part),
-                str(len(heavy)),
-                percent(statistics.median(share for share, _ in heavy)),
-                text.signed_percent(statistics.median(errors)),
-                percent(statistics.median(abs(error) for error in errors)),
-            ]
+            share, error = (statistics.median(values) for values in zip(*heavy, strict=True))
+            off = percent(statistics.median(abs(error) for _, error in heavy))
+            yield [part_label(part), str(len(heavy)), percent(share), text.signed_percent(error), off]
 
 
 def _worst(predictions: Sequence[Prediction]) -> Cells:
@@ -175,17 +159,9 @@ def _worst(predictions: Sequence[Prediction]) -> Cells:
     ordered = sorted(timed, key=lambda pair: -abs(pair[0]))
     for error, one in _a_few_of_each(ordered, lambda pair: pair[1].row.source):
         assert one.case is not None
-        assert one.step_seconds is not None
-        cells.append(
-            [
-                one.row.row_id,
-                one.row.text("model_name"),
-                f"`{one.case.layout.brief}`",
-                format_seconds(measured_seconds(one.row) or 0.0),
-                format_seconds(one.step_seconds),
-                text.signed_percent(error),
-            ]
-        )
+        what = one.row.row_id, one.row.text("model_name"), f"`{one.case.layout.brief}`"
+        times = measured_seconds(one.row) or 0.0, one.step_seconds or 0.0
+        cells.append([*what, *map(format_seconds, times), text.signed_percent(error)])
     return cells
 
 
@@ -209,13 +185,9 @@ def _a_few_of_each(items: Sequence[T], source_of: Callable[[T], str]) -> Iterato
     seen: Counter[str] = Counter()
     for item in items:
         seen[source_of(item)] += 1
-        if seen[source_of(item)] <= _OF_EACH and seen.total() - _over(seen) <= _MAX_ROWS:
+        shown = sum(min(number, _OF_EACH) for number in seen.values())
+        if seen[source_of(item)] <= _OF_EACH and shown <= _MAX_ROWS:
             yield item
-
-
-def _over(seen: Counter[str]) -> int:
-    """Items of sources that have had their share."""
-    return sum(max(0, number - _OF_EACH) for number in seen.values())
 
 
 def _cell(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cost_models.measured.validation.recommenders import (
     RecommenderPrediction,
@@ -17,10 +17,7 @@ from cost_models.measured.validation.recommenders import (
 )
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from meshwright.verbs.contract.answer import AnswerBase
-
-if TYPE_CHECKING:
-    pass
+from meshwright.terminal.answers import Answer
 
 
 def predict_runs(runs: Sequence[str | Path]) -> ValidatedRecommenders:
@@ -37,7 +34,7 @@ _HEADERS = ("framework", "GPU", "timed", "median", "worst", "memory", "out of me
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidatedRecommenders(AnswerBase):
+class ValidatedRecommenders(Answer):
     """Runs of recommenders with their predictions."""
 
     predictions: tuple[RecommenderPrediction, ...]
@@ -67,9 +64,8 @@ class ValidatedRecommenders(AnswerBase):
         yield table(_HEADERS, [_cells(one) for one in self.scores], words=("framework", "GPU"))
         if shares := _exchange_shares(self.predictions):
             said = ", ".join(f"{share:.0%} on {gpus} GPUs" for gpus, share in shares.items())
-            yield wrapped(
-                f"Of MLPerf's steps, exchanges of vectors and gradients are predicted to take {said}."
-            )
+            exchanges = "exchanges of vectors and gradients are predicted to take"
+            yield wrapped(f"Of MLPerf's steps, {exchanges} {said}.")
 
 
 def _row(one: RecommenderPrediction) -> dict[str, Any]:
@@ -97,15 +93,8 @@ def _row(one: RecommenderPrediction) -> dict[str, Any]:
 def _cells(one: RecommenderScore) -> tuple[str, ...]:
     memory = f"{one.median_memory_error:.1%}" if one.median_memory_error is not None else "-"
     full, caught = one.out_of_memory
-    return (
-        one.framework,
-        one.gpu,
-        str(one.runs),
-        f"{one.median_error:.1%}",
-        f"{one.worst_error:.0%}",
-        memory,
-        f"{caught} of {full} caught" if full else "-",
-    )
+    off = f"{one.median_error:.1%}", f"{one.worst_error:.0%}", memory
+    return (one.framework, one.gpu, str(one.runs), *off, f"{caught} of {full} caught" if full else "-")
 
 
 def _exchange_shares(predictions: tuple[RecommenderPrediction, ...]) -> dict[int, float]:

@@ -1,13 +1,16 @@
-"""Validation: predicts runs that others timed, and says how far off."""
+"""Validation: predicts runs that others timed, and says how far off, as records, tables and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_models.documents import printable
 from cost_models.errors import UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.whole import write_whole
@@ -16,26 +19,286 @@ from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.measured.validation.predictions import Figures, Prediction, predict, published_figures
 from cost_models.measured.validation.scores import (
+    ChanceRange,
     ChoiceScore,
+    ErrorScore,
     SourceScore,
+    SweepScore,
     brier_scores,
     chance_ranges,
     choice_scores,
+    measured_bytes,
+    measured_seconds,
     score,
+    step_error,
 )
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.units import grouped
+from cost_models.units import counted, grouped
 from meshwright.inputs.problems import Problems
 from meshwright.plots.drawn import Drawing
-from meshwright.records import frame_of
-from meshwright.render.tables import Table
-from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.validate import ValidateOptions, records
-from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
-from meshwright.verbs.validate.text import step_table, summary, validation_text
+from meshwright.records import fields_of, frame_of
+from meshwright.render.tables import Table, table
+from meshwright.render.words import percent, wrapped
+from meshwright.terminal.answers import Answer
+from meshwright.verbs.validate import ValidateOptions
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SUBJECT = "runs that others timed"
+
+
+def prediction_record(prediction: Prediction) -> dict[str, Any]:
+    """One row; seconds and bytes, null where nothing was predicted or measured."""
+    case = prediction.case
+    return {
+        "row_id": prediction.row.row_id,
+        "source_id": prediction.row.source,
+        "predicted_step_seconds": prediction.step_seconds,
+        "predicted_peak_bytes": prediction.peak_bytes,
+        "predicted_fits": prediction.fits,
+        **fields_of(prediction, "fits_probability", "verdict"),
+        "measured_step_seconds": measured_seconds(prediction.row),
+        "measured_peak_bytes": measured_bytes(prediction.row),
+        "ran_out_of_memory": prediction.row.flag("oom"),
+        "layout": case and str(case.layout),
+        "stack": case and case.question.stack.name,
+        "profile": case and case.question.hardware.name,
+        "parts": dict(prediction.parts),
+        "assumptions": list(prediction.assumptions),
+        "trust": prediction.trust or None,
+        "anchor": prediction.anchor,
+        "skipped": prediction.skipped or None,
+    }
+
+
+def prediction_row(prediction: Prediction) -> dict[str, Any]:
+    """The same, flat: a column for each part of the step, assumptions in one cell."""
+    record = prediction_record(prediction)
+    parts = {f"{part}_seconds": seconds for part, seconds in record.pop("parts").items()}
+    return record | {"assumptions": "; ".join(record["assumptions"])} | parts
+
+
+def source_record(source: SourceScore) -> dict[str, Any]:
+    """Every figure of one source; shares, null where the rows do not say."""
+    return {
+        "source_id": source.source,
+        "rows": source.rows,
+        "timed_predicted": source.predicted,
+        "skipped": source.skipped,
+        "step_seconds": source.step and asdict(source.step),
+        "anchored_step_seconds": source.anchored and asdict(source.anchored),
+        "peak_bytes": source.memory and asdict(source.memory),
+        "out_of_memory": asdict(source.verdicts),
+        "regret": {"mean": source.mean_regret, "worst": source.worst_regret},
+        "kendall_tau": source.mean_tau,
+        "sweeps": [sweep_record(sweep) for sweep in source.sweeps],
+    }
+
+
+def source_row(source: SourceScore) -> dict[str, Any]:
+    """The same, flat and without the sweeps: `step_seconds_median`, `out_of_memory_recall`, `regret_worst` …"""
+    record = source_record(source)
+    del record["sweeps"]
+    row: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            row |= {f"{name}_{figure}": share for figure, share in value.items()}
+        elif name in ("step_seconds", "anchored_step_seconds", "peak_bytes"):  # nothing to compare with
+            row |= {f"{name}_{figure.name}": None for figure in fields(ErrorScore)}
+        else:
+            row[name] = value
+    return row
+
+
+def sweep_record(sweep: SweepScore) -> dict[str, Any]:
+    """One sweep by the cells that name it."""
+    return {"sweep": list(sweep.key), "rows": sweep.rows, "regret": sweep.regret, "kendall_tau": sweep.tau}
+
+
+def choice_record(choice: ChoiceScore) -> dict[str, Any]:
+    """Regrets by sweep, and how often a stated interval held the measured ratio of two times."""
+    return {
+        "source_id": choice.source,
+        "regret_fastest": list(choice.point),
+        "regret_recommended": list(choice.recommended),
+        "pairs": choice.pairs,
+        "covered": choice.covered,
+    }
+
+
+def plot_subject(anchors: int) -> str:
+    """What plots of residuals are about."""
+    return f"{SUBJECT}; {counted(anchors, 'anchor')} a sweep" if anchors else SUBJECT
+
+
+def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
+    """A row per run that was timed and predicted, with what it can be sorted by.
+
+    Columns: `row_id`, `source`, `measured_seconds`, `predicted_seconds`, `bound_by` (the largest part beside compute),
+    `tp`, `pp`, `mbs`, `gpus`, `layout`.
+    """
+    columns = ["row_id", "source", "measured_seconds", "predicted_seconds", "bound_by"]
+    rows = []
+    for one in predictions:
+        if one.case is not None and step_error(one) is not None:
+            row, layout = one.row, one.case.layout
+            seconds = measured_seconds(row), one.step_seconds
+            degrees = layout.tp, layout.pp, layout.mbs, layout.num_gpus
+            rows.append((row.row_id, row.source, *seconds, _bound_by(one.parts), *degrees, layout.brief))
+    return frame_of(rows, columns=[*columns, "tp", "pp", "mbs", "gpus", "layout"])
+
+
+def _bound_by(parts: Mapping[str, float]) -> str:
+    others = {part: seconds for part, seconds in parts.items() if part != "compute"}
+    return max(others, key=others.__getitem__) if others else "compute"
+
+
+STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
+MEMORY_HEADERS = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
+CHOICE_HEADERS = ("source", "sweeps", "fastest", "worst", "recommended", "its worst", "pairs", "in 90 %")
+CHANCE_HEADERS = ("probability", "runs", "predicted", "fitted")
+_NOTHING = "-"
+_MAX_REASONS = 8
+
+
+def validation_text(
+    predictions: Sequence[Prediction],
+    sources: Sequence[SourceScore],
+    choices: Sequence[ChoiceScore],
+    *,
+    anchors: int,
+) -> Iterator[str | Table]:
+    """The tables, what their columns mean, and what was skipped."""
+    timed = [source for source in sources if source.step]
+    if timed:
+        yield from _section(
+            "Step time. Errors are predicted / measured - 1; bias: their mean; tau: rank correlation within sweeps;"
+            " regret, worst: how much slower the layout with the best prediction ran than the fastest of its sweep,"
+            " on average and at worst.",
+            step_table(timed),
+        )
+    if choices:
+        yield from _section(
+            "Choices within sweeps. Regret of the layout predicted fastest and of the one recommended, on average and"
+            " at worst; in 90 %: of all pairs of layouts, the share whose measured ratio of times lay in the"
+            " model's 90 % interval.",
+            table(CHOICE_HEADERS, [choice_cells(one) for one in choices], words=("source",)),
+        )
+    if held := [source for source in sources if speaks_of_memory(source)]:
+        yield from _section(
+            "Memory. Caught: runs out of memory that were predicted so; alarms: runs that fitted but were predicted"
+            " not to; precision: share of predictions of running out that were right.",
+            table(MEMORY_HEADERS, [memory_cells(source) for source in held], words=("source",)),
+        )
+    if any(one.row.flag("oom") for one in predictions):
+        chances = [chance_cells(one) for one in chance_ranges(predictions)]
+        yield from _section(chances_heading(predictions), table(CHANCE_HEADERS, chances))
+    yield summary(predictions, anchors=anchors)
+    for reason, rows in reasons(predictions)[:_MAX_REASONS]:
+        yield wrapped(f"  {rows} skipped: {reason}", indent="    ")
+
+
+def _section(heading: str, body: Table) -> Iterator[str | Table]:
+    """What the columns of a table mean, and the table."""
+    yield from (wrapped(heading, indent=""), "", body, "")
+
+
+def step_table(sources: Sequence[SourceScore]) -> Table:
+    """A line of step-time errors for each source with timed runs."""
+    return table(STEP_HEADERS, [step_cells(one) for one in sources if one.step], words=("source",))
+
+
+def step_cells(source: SourceScore) -> list[str]:
+    """One line of the table of step times."""
+    step = source.step
+    assert step is not None
+    tau = source.mean_tau
+    return [
+        printable(source.source, 40),
+        str(step.count),
+        _percent(step.median),
+        _percent(step.p90),
+        signed_percent(step.bias),
+        _NOTHING if tau is None else f"{tau:.2f}",
+        _percent(source.mean_regret),
+        _percent(source.worst_regret),
+    ]
+
+
+def memory_cells(source: SourceScore) -> list[str]:
+    """One line of the table of memory."""
+    memory, verdicts = source.memory, source.verdicts
+    out, ran = verdicts.caught + verdicts.missed, verdicts.false_alarms + verdicts.agreed
+    return [
+        printable(source.source, 40),
+        str(memory.count) if memory else _NOTHING,
+        _percent(memory.median if memory else None),
+        _percent(memory.p90 if memory else None),
+        signed_percent(memory.bias if memory else None),
+        f"{verdicts.caught}/{out}" if out else _NOTHING,
+        f"{verdicts.false_alarms}/{ran}" if ran else _NOTHING,
+        _percent(verdicts.precision),
+    ]
+
+
+def choice_cells(choice: ChoiceScore) -> list[str]:
+    """One line of the table of choices."""
+    point, recommended = choice.point, choice.recommended
+    return [
+        printable(choice.source, 40),
+        str(len(point)) if point else _NOTHING,
+        _percent(statistics.mean(point) if point else None),
+        _percent(max(point, default=None)),
+        _percent(statistics.mean(recommended) if recommended else None),
+        _percent(max(recommended, default=None)),
+        str(choice.pairs) if choice.pairs else _NOTHING,
+        _percent(choice.covered),
+    ]
+
+
+def chances_heading(predictions: Sequence[Prediction]) -> str:
+    """What the columns of the table of chances mean, and how far chances are from what happened."""
+    words = "Runs by their predicted probability of fitting: its mean, and the share that fitted."
+    if (told := brier_scores(predictions)) is None:
+        return words
+    return f"{words} Brier score {told[0]:.3f}; with the same probability for every run {told[1]:.3f}."
+
+
+def chance_cells(found: ChanceRange) -> list[str]:
+    """One line of the table of chances."""
+    chance = f"{100 * found.least:.0f} to {100 * found.most:.0f} %"
+    return [chance, str(found.runs), _percent(found.fits_probability), _percent(found.ran_share)]
+
+
+def speaks_of_memory(source: SourceScore) -> bool:
+    """A peak was measured, a run ran out of memory, or one that ran was said not to fit."""
+    verdicts = source.verdicts
+    return bool(source.memory or verdicts.caught + verdicts.missed + verdicts.false_alarms)
+
+
+def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
+    """How many rows were predicted."""
+    skipped = sum(bool(one.skipped) and not one.anchor for one in predictions)
+    given = sum(one.anchor for one in predictions)
+    words = [f"{counted(len(predictions) - skipped - given, 'row')} predicted", f"{skipped} skipped"]
+    if anchors:
+        words.append(f"{given} given as anchors, {anchors} a sweep of one framework and GPU")
+    return wrapped(", ".join(words))
+
+
+def reasons(predictions: Sequence[Prediction]) -> list[tuple[str, int]]:
+    """Why rows were skipped, the most frequent reason first."""
+    return Counter(one.skipped for one in predictions if one.skipped and not one.anchor).most_common()
+
+
+def _percent(share: float | None) -> str:
+    return _NOTHING if share is None else percent(share)
+
+
+def signed_percent(share: float | None) -> str:
+    """0.031 → "+3.1 %"; a dash for None."""
+    return _NOTHING if share is None else percent(share, "+.1%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +356,7 @@ _KINDS = ("accuracy", "errors")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Validated(AnswerBase):
+class Validated(Answer):
     """Runs with their predictions, and the figures of each source."""
 
     predictions: tuple[Prediction, ...]
@@ -117,7 +380,7 @@ class Validated(AnswerBase):
 
     def sources_to_frame(self) -> pd.DataFrame:
         """A row for each source: errors of step time and memory, verdicts, order and regret; shares."""
-        return frame_of([records.source_row(source) for source in self.sources])
+        return frame_of([source_row(source) for source in self.sources])
 
     def plot(self, kind: str = "accuracy") -> Drawing:
         """Draw `accuracy` (predicted against measured) or `errors` (by part, axis, size and source).
@@ -130,24 +393,24 @@ class Validated(AnswerBase):
 
         if kind not in _KINDS:
             raise UnknownNameError("plot", kind, _KINDS)
-        frame = records.residual_frame(self.predictions)
+        frame = residual_frame(self.predictions)
         if frame.empty:
             raise ValueError("no run was both timed and predicted")
         drawn = predicted_against_measured if kind == "accuracy" else errors_by_axis
-        return Drawing(frame=frame, figure=drawn(frame, records.plot_subject(self.anchors)))
+        return Drawing(frame=frame, figure=drawn(frame, plot_subject(self.anchors)))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each run, flat."""
-        return [records.prediction_row(one) for one in self.predictions]
+        return [prediction_row(one) for one in self.predictions]
 
     def document(self) -> dict[str, Any]:
         brier = brier_scores(self.predictions)
         return {
             "anchors": self.anchors,
-            "rows": [records.prediction_record(one) for one in self.predictions],
-            "sources": [records.source_record(one) for one in self.sources],
-            "choices": [records.choice_record(one) for one in self.choices],
+            "rows": [prediction_record(one) for one in self.predictions],
+            "sources": [source_record(one) for one in self.sources],
+            "choices": [choice_record(one) for one in self.choices],
             "figures": [one.model_dump() for one in self.figures],
             "chances": [asdict(one) for one in chance_ranges(self.predictions)],
             "brier": brier and {"predicted": brier[0], "constant": brier[1]},
@@ -159,12 +422,14 @@ class Validated(AnswerBase):
 
     def save_page(self, folder: Path) -> None:
         """Write a page of it all, `accuracy.md`, with its plots into a folder."""
+        from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
+
         (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
         page = accuracy_page(
             self.predictions, self.sources, self.choices, anchors=self.anchors, figures=self.figures
         )
         write_whole(folder / PAGE, page)
-        if not records.residual_frame(self.predictions).empty:
+        if not residual_frame(self.predictions).empty:
             self.plot("accuracy").save(folder / PREDICTED_PLOT)
             self.plot("errors").save(folder / AXES_PLOT)
 

@@ -26,7 +26,7 @@ from executor.launch.environment import LOOPBACK
 from executor.launch.launch import run_plan
 from executor.measure.report import RunReport, load_report
 from executor.run_config import RunConfig
-from meshwright.verbs.contract.any_run import start_line
+from meshwright.verbs.ran import start_line
 from planner.plan import Plan, save_plan
 from planner.rules.legality import check
 from planner.rules.stack import require_runnable

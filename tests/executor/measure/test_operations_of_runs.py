@@ -8,12 +8,7 @@ import pytest
 
 from cost_models.errors import InputError
 from executor.measure.any_report import OperationsReport, operations_of_record
-from meshwright.verbs.contract.any_run import (
-    forecast_shares,
-    operations_rows,
-    operations_spec,
-    operations_text,
-)
+from meshwright.verbs.ran import forecast_shares, operations_rows, operations_spec, operations_text
 
 Line = dict[str, Any]
 

@@ -87,7 +87,7 @@ def test_a_kept_report_is_read_and_told_again(processes: Processes, tmp_path: Pa
     report, path = processes.run(2, _trained, plan)[0], tmp_path / "run-report.json"
     save_report(report, path)
     assert read_any_report(path) == report
-    again = RecommenderRun(plan).told_again(report)
+    again = RecommenderRun(plan).answer(report)
     assert list(again.record()) == ["schema", "comparison", "operations", "report"]
     assert list(again.to_frame()["quantity"]) == [row["quantity"] for row in again.rows]
     assert "samples/s" in again.text[0]

@@ -136,7 +136,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_only_run_and_measuring_need_torch() -> None:
     code = (
         "import sys\n"
-        "from meshwright.verbs import advise, calibrate, compare, emulate, estimate, explain, plan\n"
+        "from meshwright.verbs import calibrate, compare, estimate, explain, plan, run\n"
         "from meshwright.verbs import plot, validate, verify\n"
         "print({'torch', 'matplotlib', 'pandas'} & set(sys.modules))"
     )

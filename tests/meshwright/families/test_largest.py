@@ -141,7 +141,7 @@ def test_learned_positions_end_sequences() -> None:
     assert found.largest.question.training.sequence_length == 1024
     assert not found.largest.next_fails
     assert "1,024 tokens is the largest there is" in str(found)
-    assert not any("time ran out" in one for one in found.remarks)
+    assert not any("time ran out" in one for one in found.remarks())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from executor.families import Training
 from executor.measure.any_report import AnyReport
 from meshwright.cli.commands import typer_function
 from meshwright.cli.frame import VERBS, command_of
-from meshwright.verbs.contract.family import Verbs, require_options, require_verb, verbs_of_plan
+from meshwright.verbs.contract import Verbs, require_options, require_verb, verbs_of_plan
 from planner.plan import AnyPlan, load_any_plan
 
 

@@ -22,12 +22,12 @@ from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from meshwright.inputs.options import Request
 from meshwright.inputs.questions import cluster_of, single_count
 from meshwright.plots.drawn import Drawing
-from meshwright.verbs.contract.answer import AnswerBase
-from meshwright.verbs.contract.family import Verbs
+from meshwright.terminal.answers import PlanAnswer
+from meshwright.verbs.contract import Verbs
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
-from meshwright.verbs.plot.requests import PictureRequest
-from planner.plan import AnyPlan, package_version, save_plan
+from meshwright.verbs.plot.drawing import PictureRequest
+from planner.plan import AnyPlan, package_version
 from planner.search.search import Budget
 
 
@@ -78,7 +78,7 @@ class MatrixPlan(AnyPlan):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Products(AnswerBase):
+class Products(PlanAnswer):
     """Plans, best first: the answer of every verb of this family."""
 
     plans: tuple[MatrixPlan, ...]
@@ -99,19 +99,8 @@ class Products(AnswerBase):
     def text(self) -> tuple[str, ...]:
         return tuple(f"split{one.split}: {one.seconds:.6f} s" for one in self.plans)
 
-    def record(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {"products": self.rows}
-
-    def save(self, path: str | Path) -> None:
-        save_plan(self.plan, path)
-
-    def remarks(self, *, interrupted: bool) -> Sequence[str]:
-        return ()
-
-    more = ""
-
-    def next_commands(self, path: Path) -> str:
-        return f"meshwright explain {path}"
 
 
 @dataclass(frozen=True)
@@ -122,7 +111,7 @@ class Asked:
     assumptions: Sequence[str] = ()
     notes: Sequence[str] = ()
 
-    def answer(self, top: int | None = None, budget: Budget | None = None) -> Products:
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> Products:
         return Products(plans=tuple(sorted(self.plans, key=lambda plan: plan.seconds)[: top or 5]))
 
 

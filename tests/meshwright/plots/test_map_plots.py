@@ -18,7 +18,7 @@ from meshwright.plots.curves.tornado import tornado
 from meshwright.plots.drawn import Drawing
 from meshwright.plots.parts.style import TIME_COLOURS
 from meshwright.verbs.plot import PlotOptions, plot
-from meshwright.verbs.plot.requests import PictureRequest
+from meshwright.verbs.plot.drawing import PictureRequest
 from planner.answers.frontier import heatmap_frame
 from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions, parse_restrictions

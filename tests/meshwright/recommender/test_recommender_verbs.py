@@ -10,8 +10,7 @@ import pytest
 from command_line import SHOP
 
 import meshwright as mw
-from meshwright.families.recommender.answers import ShardingEstimated
-from meshwright.families.recommender.imported import Imported, no_slower
+from meshwright.families.recommender.planned import Imported, ShardingEstimated, no_slower
 
 ASKED = ("dgx-h100", "--gpus", "2", "--global-batch", "8K")
 

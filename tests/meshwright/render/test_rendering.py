@@ -17,11 +17,17 @@ from cost_models.pipeline.pricing import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
 from meshwright.families.transformer.compare import comparison_table
-from meshwright.families.transformer.planning.ranking import answer_cells, frontier_words
+from meshwright.families.transformer.ranked import answer_columns, frontier_words
 from meshwright.records.estimates import estimate_record
 from meshwright.records.runs import ComparedQuantity
-from meshwright.render.estimates import chance_text, estimate_text, memory_sentence, mfu_words, time_sentence
-from meshwright.render.expected import nearest_sentence
+from meshwright.render.estimates import (
+    chance_text,
+    estimate_text,
+    memory_sentence,
+    mfu_words,
+    nearest_sentence,
+    time_sentence,
+)
 from meshwright.render.explanation import binding_sentence
 from meshwright.render.goals import sizes_text
 from meshwright.render.measured import comparison_table as run_table
@@ -352,6 +358,5 @@ def test_days_of_a_ranking_have_a_thousands_separator() -> None:
         objective=SimpleNamespace(name="time"),
         places=lambda one: (1, 1),
     )
-    headers, rows = answer_cells(ranking, 2)
-    assert rows[0][headers.index("days")] == "2,509.5"
+    assert answer_columns(ranking, 2)["days"][0] == "2,509.5"
     assert "$1 M in 2,509.5 days on 8 GPUs of a" in frontier_words(ranking)

@@ -68,10 +68,10 @@ def test_questions_are_asked_of_a_person_until_they_are_answered(
     said = iter(["fast", "infiniband,400Gb/s"])
     verb = import_module("meshwright.verbs.cluster")
     monkeypatch.setattr(typer, "prompt", lambda *words, **flags: next(said))
-    answer = verb._ask(verb.ClusterFlags(nodes=2), may_ask=True)
+    answer = verb._ask(verb.ClusterFlags(nodes=2), {}, may_ask=True)
     assert answer.complete
     assert answer.cluster.links.inter_node.bandwidth == 50e9
-    assert not verb._ask(verb.ClusterFlags(nodes=2), may_ask=False).complete
+    assert not verb._ask(verb.ClusterFlags(nodes=2), {}, may_ask=False).complete
 
 
 def test_tools_that_fail_or_hang_are_said(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:

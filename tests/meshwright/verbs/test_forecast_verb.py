@@ -10,7 +10,7 @@ import pytest
 import meshwright as mw
 from cost_models.files.catalog import load_operations
 from meshwright import Forecasted, InputError, estimate, forecast
-from meshwright.verbs.forecast.reading import steps_between_checkpoints
+from meshwright.verbs.forecast.forecasted import steps_between_checkpoints
 from meshwright.verbs.plot import PlotOptions, plot
 from planner.plan import load_plan
 

@@ -36,7 +36,7 @@ CASES = [
     for verb in map(command_of, VERBS)
     for flag in ("--csv", "-o")
     if (flag == "--csv" and "csv" in verb.shows)
-    or (flag == "-o" and "out" in flags_of(verb.options) and verb.name not in ELSEWHERE)
+    or (flag == "-o" and (verb.out or "out" in flags_of(verb.options)) and verb.name not in ELSEWHERE)
 ]
 
 

@@ -18,7 +18,7 @@ from effort import number, spread
 
 from cost_models.errors import InputError
 from meshwright.cli.frame import main
-from meshwright.verbs.contract.family import verbs_of_plan
+from meshwright.verbs.contract import verbs_of_plan
 from meshwright.verbs.verify import _read, verify
 from planner.search.search import Budget
 from planner.serving import ServingPlan

@@ -33,7 +33,7 @@ def ask(meshwright) -> Ask:
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's pictures are searched for; what agrees here are its figures."""
-    monkeypatch.setattr("meshwright.families.transformer.chapters.pictures", lambda *_: iter(()))
+    monkeypatch.setattr("meshwright.families.transformer.pictures.pictures", lambda *_: iter(()))
 
 
 @pytest.mark.parametrize(

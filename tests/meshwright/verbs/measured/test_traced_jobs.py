@@ -9,7 +9,7 @@ import pytest
 from played_jobs import FAULTS, Fault, plan_of, play
 
 from cost_models.pipeline.pricing import pass_spans, price_ranks
-from meshwright.families.transformer.measured import measure
+from meshwright.families.transformer.run import measure
 from planner.plan import save_plan
 
 

@@ -16,7 +16,7 @@ from cost_models.reliability.job import job_of
 from cost_models.units import counted, format_count, format_days, grouped
 from meshwright.render.goals import value_text
 from meshwright.render.words import money, percent
-from meshwright.verbs.forecast.forecasted import ENDS, Forecasted
+from meshwright.verbs.forecast.forecasted import ENDS, ends_of
 from planner.objectives import Objective, training_steps
 
 _HOUR = 3600.0
@@ -113,5 +113,5 @@ def _ends(
         return steps * expected.low, steps * expected.seconds, steps * expected.high
     with suppress(InfeasibleError):
         found = forecast(job_of(question, expected.seconds, layout), objective.operations)
-        return Forecasted(question=question, found=found, expected=expected).ends
+        return ends_of(found, expected)
     return ()

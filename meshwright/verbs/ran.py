@@ -13,30 +13,25 @@ from cost_models.errors import InputError
 from cost_models.reliability.segments import Segment
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import counted, format_bytes, format_seconds
-from meshwright.render.tables import Table, table
+from meshwright.render.tables import Table, table_of
 from meshwright.render.words import percent, wrapped
-from meshwright.verbs.contract.answer import AnswerBase
+from meshwright.terminal.answers import Answer, SavedAnswer
 
 if TYPE_CHECKING:
     from executor.clock import StartReport
     from executor.emulate.alone import AnyEmulation
     from executor.measure.any_report import AnyReport, OperationsReport
 
-
 R = TypeVar("R", bound="AnyReport")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AnyRan(AnswerBase, Generic[R]):
+class AnyRan(Answer, Generic[R]):
     """What a run measured, beside what was predicted: a family says which quantities, and how that is told."""
 
     report: R
     steps: int
     """Optimizer steps that were asked for."""
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        raise NotImplementedError
 
     def told(self) -> Iterable[str | Table]:
         """What is printed of the run but its saves and failures."""
@@ -48,11 +43,8 @@ class AnyRan(AnswerBase, Generic[R]):
         return self.report.losses
 
     def document(self) -> dict[str, Any]:
-        return {
-            "comparison": self.rows,
-            "operations": self.operations,
-            "report": self.report.model_dump(mode="json"),
-        }
+        report = self.report.model_dump(mode="json")
+        return {"comparison": self.rows, "operations": self.operations, "report": report}
 
     @property
     def operations(self) -> list[dict[str, Any]]:
@@ -79,7 +71,7 @@ E = TypeVar("E", bound="AnyEmulation")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AnyEmulated(AnswerBase, Generic[E]):
+class AnyEmulated(SavedAnswer, Generic[E]):
     """One rank of a plan that ran alone, beside what was predicted: a family says which quantities, and tells it."""
 
     report: E
@@ -138,9 +130,8 @@ def forecast_shares(seen: OperationsReport) -> dict[str, float]:
     """Part → its share of the time by the formula of a segment."""
     one = segment_of(seen)
     if math.isinf(one.mtbf):
-        return {"training": one.work / one.length, "saving": one.saving / one.length} | dict.fromkeys(
-            ("lost_work", "restarting"), 0.0
-        )
+        shares = {"training": one.work / one.length, "saving": one.saving / one.length}
+        return shares | {"lost_work": 0.0, "restarting": 0.0}
     return {
         "training": one.goodput,
         "saving": one.saving / one.expected,
@@ -156,9 +147,8 @@ def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsS
         InputError: it saved nothing.
     """
     if not (seen.mean_save.size and seen.mean_save.flush):
-        raise InputError(
-            f"`{name}` tells of no checkpoint that was written", hint="--checkpoint saves, --every how often"
-        )
+        hint = "--checkpoint saves, --every how often"
+        raise InputError(f"`{name}` tells of no checkpoint that was written", hint=hint)
     save, restart, one = seen.mean_save, seen.mean_restart, segment_of(seen)
     return OperationsSpec.model_validate(
         {
@@ -205,18 +195,15 @@ PART_WORDS = {
 
 
 def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
-    """Where the time of a run went; `rows` are of `meshwright.verbs.contract.any_run`."""
+    """Where the time of a run went; `rows` are of `meshwright.verbs.ran`."""
     yield ""
-    cells = [
-        (
-            PART_WORDS[row["part"]],
-            percent(row["forecast_share"]),
-            percent(row["share"]),
-            format_seconds(row["seconds"]),
-        )
-        for row in rows
-    ]
-    yield table(("where time went", "forecast", "measured", ""), cells, words=("where time went",))
+    columns = {
+        "where time went": [PART_WORDS[row["part"]] for row in rows],
+        "forecast": [percent(row["forecast_share"]) for row in rows],
+        "measured": [percent(row["share"]) for row in rows],
+        "": [format_seconds(row["seconds"]) for row in rows],
+    }
+    yield table_of(columns, words=("where time went",))
     yield wrapped(_saves(seen))
     if seen.restarts:
         yield wrapped(_restarts(seen))
@@ -224,15 +211,10 @@ def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -
 
 def _saves(seen: OperationsReport) -> str:
     save = seen.mean_save
-    words = (
-        f"{counted(len(seen.saves), 'save')}, every {counted(seen.every, 'step')}: each stops training for"
-        f" {format_seconds(save.blocked)}"
-    )
-    return words + (
-        f" and is readable {format_seconds(save.flush)} later ({format_bytes(save.size)})"
-        if save.size
-        else ""
-    )
+    often = f"{counted(len(seen.saves), 'save')}, every {counted(seen.every, 'step')}"
+    words = f"{often}: each stops training for {format_seconds(save.blocked)}"
+    later = f"{format_seconds(save.flush)} later ({format_bytes(save.size)})"
+    return f"{words} and is readable {later}" if save.size else words
 
 
 def _restarts(seen: OperationsReport) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,8 +9,16 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, MixedCluster, Precision
-from meshwright.inputs.goals import Pick, objective_of, pick_of, proof_of, risk_of, tokens_of
-from meshwright.inputs.limits import confident, restrictions_of
+from meshwright.inputs.goals import (
+    Pick,
+    confident,
+    objective_of,
+    pick_of,
+    proof_of,
+    restrictions_of,
+    risk_of,
+    tokens_of,
+)
 from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count, whole_cluster
@@ -22,8 +29,8 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import SYNTAX, parse_sizes
 
 if TYPE_CHECKING:
-    from meshwright.families.transformer.planning.clusters import ClustersQuestion
-    from meshwright.families.transformer.planning.planned import Planned
+    from meshwright.families.transformer.planned import Planned
+    from meshwright.families.transformer.ranked import ClustersQuestion
     from planner.plan import Plan
     from planner.search.search import Budget
 
@@ -61,18 +68,20 @@ class PlanQuestion:
         """What of the question the answer leaves out."""
         return notes_of(self.question, self.restrictions)
 
-    def answer(self, top: int | None, budget: Budget) -> Planned:
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> Planned:
         """Search within the budget and rank `top` layouts.
 
         Raises:
             InfeasibleError: nothing fits, or nothing meets the deadline.
         """
         # what is wrong with a question is said before any of the search is imported
-        from meshwright.families.transformer.planning.planned import Planned
+        from meshwright.families.transformer.planned import Planned
         from planner.answers.feasibility import with_remedies
         from planner.answers.optimum import optimise
         from planner.answers.recommend import recommend
+        from planner.search.search import Budget
 
+        budget = budget or Budget()
         budget.proof = self.proof
         with with_remedies(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
             optimum = optimise(
@@ -107,19 +116,12 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
         InputError: something is missing or wrong; everything that is, at once.
     """
     problems = Problems()
-    read: Sequence[PlanQuestion | ClustersQuestion | None]
-    if options.clusters:
-        from meshwright.families.transformer.planning.clusters import ask_clusters
-
-        read = [problems.read(lambda: ask_clusters(options))]
-    else:
-        read = [problems.read(lambda: _ask_one(options))]
+    found = problems.read(lambda: _ask_on_clusters(options))
     restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
     picked = problems.read(lambda: pick_of(options.pick))
     weighed = problems.read(lambda: risk_of(options.risk))
     proof = problems.read(lambda: proof_of(options.solver))
     problems.require()
-    found = read[0]
     assert found is not None
     assert restrictions is not None
     assert picked is not None
@@ -130,16 +132,15 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
         question = replace(found.question, risk=weighed)
         return replace(found, question=question, restrictions=within, pick=picked, proof=proof)
     if weighed != "none":
-        raise InputError(
-            "`--risk` weighs the step time on one cluster's own GPUs, in one precision",
-            hint="leave out --risk, or --objective, several --gpus, precisions or clusters",
-        )
+        what = "`--risk` weighs the step time on one cluster's own GPUs, in one precision"
+        hint = "leave out --risk, or --objective, several --gpus, precisions or clusters"
+        raise InputError(what, hint=hint)
     return replace(found, restrictions=within, proof=proof)
 
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     """The question that a plan file answers, within its restrictions."""
-    from meshwright.families.transformer.planning.clusters import clusters_of_plan
+    from meshwright.families.transformer.ranked import clusters_of_plan
     from planner.answers.optimum import answered_question
 
     told, objective = plan.recommendation, plan.objective
@@ -155,6 +156,15 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         top=TOP if told is None else told.top,
         pick="fastest" if told is None else "recommended",
     )
+
+
+def _ask_on_clusters(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
+    """Read the question on one cluster, or on a choice of several."""
+    if not options.clusters:
+        return _ask_one(options)
+    from meshwright.families.transformer.ranked import ask_clusters
+
+    return ask_clusters(options)
 
 
 def _ask_one(options: PlanOptions) -> PlanQuestion:
@@ -177,8 +187,7 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
     question, (objective, said) = questions[0], aim
     tokens, counted = tokens_of(options, said, question)
     if tokens is not None:
-        training = question.training.model_copy(update={"tokens": tokens})
-        question = replace(question, training=training)
+        question = replace(question, training=question.training.model_copy(update={"tokens": tokens}))
     objective.require_complete(question)
     if sizes:  # nodes are whole in the question, whatever part of one is chosen
         question = replace(question, cluster=whole_nodes(options))
@@ -205,11 +214,8 @@ def sizes_up_to(request: Request, most: int | None, question: Question) -> tuple
     """Doublings from one node to the given number of GPUs."""
     whole = whole_nodes(request)
     if most is None:
-        raise InputError(
-            "`--objective gpus` cannot be answered",
-            problems=[Problem("--gpus", "missing: which numbers of GPUs there are to choose from")],
-            hint=SYNTAX,
-        )
+        missing = [Problem("--gpus", "missing: which numbers of GPUs there are to choose from")]
+        raise InputError("`--objective gpus` cannot be answered", problems=missing, hint=SYNTAX)
     return parse_sizes(f"{min(whole.gpus_per_node, most)}..{most}", replace(question, cluster=whole))
 
 
@@ -217,8 +223,6 @@ def whole_nodes(request: Request) -> ClusterSpec:
     """The cluster with whole nodes, where the answer may use part of one."""
     cluster = whole_cluster(request)
     if isinstance(cluster, MixedCluster):
-        raise InputError(
-            f"the number of GPUs of `{cluster.name}` is no choice: it has several pools",
-            hint="change the pools in its file",
-        )
+        what = f"the number of GPUs of `{cluster.name}` is no choice: it has several pools"
+        raise InputError(what, hint="change the pools in its file")
     return cluster

@@ -1,24 +1,16 @@
-"""What the verbs ask of a family of models, and which family answers: that of a model, or of a plan file."""
+"""What verbs and families agree on: answers, commands, and what a family of models answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from cost_models.errors import InputError
-from cost_models.families import FAMILIES, Family, family_of_plan_kind, load
-from meshwright.terminal.output import Asked
-from meshwright.verbs.contract.answers import (
-    AdviceAnswer,
-    Answer,
-    EstimateAnswer,
-    LargestAnswer,
-    PlanAnswer,
-    RunAnswer,
-    SavedAnswer,
-    ServedAnswer,
-)
+from cost_models.families import Family, family_of_plan_kind, load
+from meshwright.terminal.answers import Answer, PlanAnswer, PlanAsked, SavedAnswer
+from meshwright.terminal.output import Output
 
 if TYPE_CHECKING:
     from cost_models.base import Spec
@@ -28,39 +20,58 @@ if TYPE_CHECKING:
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawn import Drawing
     from meshwright.verbs.estimate import EstimateOptions
-    from meshwright.verbs.export import ImportOptions
-    from meshwright.verbs.largest import LargestOptions
     from meshwright.verbs.plan import PlanOptions
-    from meshwright.verbs.plan_cache import CacheOptions
-    from meshwright.verbs.plot.requests import PictureRequest
-    from meshwright.verbs.report.requests import PageRequest
-    from meshwright.verbs.serve import ServeOptions
+    from meshwright.verbs.plot.drawing import PictureRequest
+    from meshwright.verbs.ran import AnyRan
+    from meshwright.verbs.report.writing import PageRequest
     from planner.plan import AnyPlan
     from planner.search.search import Budget
     from planner.verify import Check
 
+O = TypeVar("O")  # noqa: E741
+ALL = ("json", "csv", "quiet")
+"""Every flag of `Output`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[O]):
+    """One verb of the command line."""
+
+    options: type[O]
+    call: Callable[[O, Output], None]
+    name: str
+    shows: tuple[str, ...]
+    """Flags of `Output` that it has, beside `-o`."""
+    hides: tuple[str, ...]
+    """Flags of shared options that it has not."""
+    nested: str
+    """A record, `module:name`, whose flags are in the field `config` of the options, by name."""
+    rest: str
+    """Heading in its help of the flags that only it has."""
+    out: str
+    """Help of `-o`; empty: it has no such flag of `Output`. With it the verb checks what it writes itself."""
+
+    @property
+    def help(self) -> str:
+        """What the verb does."""
+        return self.call.__doc__ or ""
+
+
+def command(
+    options: type[O],
+    *,
+    name: str,
+    shows: tuple[str, ...] = ("json", "csv", "quiet"),
+    hides: tuple[str, ...] = (),
+    nested: str = "",
+    rest: str = "Options",
+    out: str = "",
+) -> Callable[[Callable[[O, Output], None]], Command[O]]:
+    """Make a verb of what it does on the command line; its help is the docstring."""
+    return lambda call: Command(options, call, name, shows, hides, nested, rest, out)
+
+
 P = TypeVar("P", bound="AnyPlan", contravariant=True)
-
-
-class PlanAsked(Asked, Protocol):
-    """A question for the best plans: what is left is to search."""
-
-    def answer(self, top: int | None, budget: Budget) -> PlanAnswer:
-        """Search within the budget and rank `top` plans. Raises InfeasibleError where nothing fits."""
-
-
-class EstimateAsked(Asked, Protocol):
-    """A question for the price of one layout, or of what another trainer runs."""
-
-    def answer(self, budget: Budget | None = None) -> EstimateAnswer:
-        """Price it. Raises InputError where it cannot run."""
-
-
-class LargestAsked(Asked, Protocol):
-    """A question for the largest size that fits."""
-
-    def answer(self, budget: Budget) -> LargestAnswer:
-        """Search sizes within the budget."""
 
 
 class Running(Protocol):
@@ -72,11 +83,8 @@ class Running(Protocol):
     def step_line(self, step: Mapping[str, Any]) -> str:
         """One step, with what was predicted."""
 
-    def answer(self, report: AnyReport, steps: int) -> RunAnswer:
-        """Predicted beside measured."""
-
-    def told_again(self, report: AnyReport) -> Answer:
-        """Predicted beside measured, of a report that was kept."""
+    def answer(self, report: AnyReport, steps: int | None = None) -> AnyRan[Any]:
+        """Predicted beside measured, of so many `steps` that were asked for; None: as many as the report has."""
 
     def next_step(self, report: AnyReport, path: Path) -> str:
         """What to do with the report in this file."""
@@ -92,23 +100,6 @@ class Running(Protocol):
             HostError: the device has too little memory.
             RunError: the rank failed or ran out of memory.
         """
-
-
-class FindsLargest(Protocol):
-    """A family whose models come in sizes."""
-
-    def largest(self, options: LargestOptions) -> LargestAsked:
-        """Read everything that the largest size is asked with. Raises InputError."""
-
-
-class ServesCaches(Protocol):
-    """A family whose tables are cached while serving."""
-
-    def plan_cache(self, options: CacheOptions) -> ServedAnswer:
-        """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
-
-    def serve(self, options: ServeOptions) -> SavedAnswer:
-        """Answer lookups from a planned cache. Raises InputError, HostError."""
 
 
 class Verbs(Protocol[P]):
@@ -132,15 +123,8 @@ class Verbs(Protocol[P]):
     def ask_again(self, plan: P) -> PlanAsked:
         """The question that a plan file answers."""
 
-    def ask_estimate(self, options: EstimateOptions) -> EstimateAsked:
+    def ask_estimate(self, options: EstimateOptions) -> PlanAsked:
         """Read everything that `estimate` is given. Raises InputError: everything that is wrong, at once."""
-
-    @property
-    def trainers(self) -> frozenset[str]:
-        """Trainers whose files `import` reads as questions of this family."""
-
-    def ask_import(self, trainer: str, options: ImportOptions) -> EstimateAsked:
-        """Read what a trainer runs. Raises InputError: the source, or what is said beside it, is wrong."""
 
     def about(self, plan: P) -> str:
         """The model and its GPUs in a few words."""
@@ -163,25 +147,17 @@ class Verbs(Protocol[P]):
     def why_not(self, plan: P, layout: str) -> Answer:
         """Why a layout is not the plan."""
 
-    def advise(self, plan: P, layout: str | None, budget: Budget) -> AdviceAnswer:
+    def advise(self, plan: P, layout: str | None, budget: Budget) -> PlanAnswer:
         """What to change of a plan, or of another layout of its question, that is run today. Raises InputError."""
 
     def compare(self, first: P, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Answer:
         """Plans and layouts side by side, measured against the first. Raises InputError."""
-
-    def reshard(self, first: P, second: str | Path | AnyPlan, *, states: bool) -> Answer:
-        """What moves between the layouts of two plans. Raises InputError."""
 
     def verify(self, plan: P, budget: Budget) -> Iterable[Check]:
         """Price a plan again and prove it again."""
 
     def running(self, plan: P) -> Running:
         """How a run of the plan is told."""
-
-
-def later(name: str) -> Any:
-    """A verb of a family by its name, `module:function`, which is imported when it is called."""
-    return staticmethod(lambda *arguments, **options: load(name)(*arguments, **options))
 
 
 def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:
@@ -213,16 +189,6 @@ def read_plan(
     return loaded, verbs
 
 
-def verbs_with(method: str) -> Any:
-    """The verbs of the one family that answers a question of its own."""
-    return next(one for one in map(_verbs, FAMILIES.values()) if hasattr(one, method))
-
-
-def verbs_that_read(trainer: str) -> Verbs[Any]:
-    """The verbs of the family whose plans a trainer's files are."""
-    return next(one for one in map(_verbs, FAMILIES.values()) if trainer in one.trainers)
-
-
 def _verbs(family: Family) -> Verbs[Any]:
     verbs: Callable[[], Verbs[Any]] = load(family.verbs)
     return verbs()
@@ -240,10 +206,8 @@ def option_word(name: str) -> str:
 def require_verb(verbs: Verbs[Any], verb: str) -> None:
     """Raise InputError where a verb is not for this family."""
     if verb not in verbs.takes:
-        raise InputError(
-            f"`meshwright {verb}` does not take {verbs.noun}",
-            hint=f"there are {', '.join(sorted(verbs.takes))}",
-        )
+        hint = f"there are {', '.join(sorted(verbs.takes))}"
+        raise InputError(f"`meshwright {verb}` does not take {verbs.noun}", hint=hint)
 
 
 def require_options(verbs: Verbs[Any], verb: str, given: Collection[str]) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError
 from cost_models.flags import as_keywords, flag, plan_file
+from cost_models.units import counted
 from meshwright.inputs.options import Proving
-from meshwright.verbs.contract.command import command
-from meshwright.verbs.contract.family import require_options, verbs_of_plan
+from meshwright.terminal.answers import Answer
+from meshwright.verbs.contract import command, require_options, verbs_of_plan
 
 if TYPE_CHECKING:
+    from meshwright.render.tables import Table
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
     from planner.search.search import Budget
@@ -76,7 +79,6 @@ def _checks(plan: AnyPlan | ServingPlan, budget: Budget, options: VerifyOptions)
 def verify_command(options: VerifyOptions, output: Output) -> None:
     """Price a plan again and prove it again; say what is not true."""
     from meshwright.terminal.progress import searching
-    from meshwright.verbs.verify.verified import Verified
     from planner.serving import ServingPlan
 
     path = Path(str(options.plan))
@@ -85,13 +87,69 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
         checks = _checks(loaded, budget, options)
     if isinstance(loaded, ServingPlan):
         about = f"cache of {loaded.question.model.name}"
-        answer = Verified(path=path, about=about, searched=True, checks=checks)
+        answer = Verified(path, about, searched=True, checks=checks)
     else:
         output.remark(loaded.notes)
         verbs = verbs_of_plan(loaded)
         figures = {} if loaded.problems() else verbs.figures(loaded)
-        about = verbs.about(loaded)
-        answer = Verified(path=path, about=about, searched=loaded.searched, checks=checks, figures=figures)
+        answer = Verified(path, verbs.about(loaded), loaded.searched, checks, figures)
     output.show(answer)
     if not answer.passed:
         output.end_with_no()
+
+
+_VERDICTS = {True: "pass", False: "FAIL", None: "open"}
+
+
+@dataclass(frozen=True, repr=False)
+class Verified(Answer):
+    """A plan file and what its checks found."""
+
+    path: Path
+    about: str
+    """The plan's model and GPUs in a few words."""
+    searched: bool
+    """Whether the plan was searched for, and claims an optimum."""
+    checks: tuple[Check, ...]
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """The plan's price, as `explain` writes it."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each check."""
+        checks = [(one.name, _VERDICTS[one.passed], one.what) for one in self.checks]
+        return [dict(zip(("check", "verdict", "found"), check, strict=True)) for check in checks]
+
+    def document(self) -> dict[str, Any]:
+        head = {"plan": str(self.path), "verified": self.passed, "proof": self.searched}
+        checks = [{"check": one.name, "passed": one.passed, "found": one.what} for one in self.checks]
+        return {**head, **self.figures, "checks": checks}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        from meshwright.render.tables import table
+        from meshwright.render.words import wrapped
+
+        headers = ("check", "verdict", "found")
+        cells = [tuple(row.values()) for row in self.rows]
+        checks = table(headers, cells, words=("found",), names=("check", "verdict"))
+        return wrapped(f"{self.path.name}: {self.about}"), "", checks, "", wrapped(self._conclusion)
+
+    @property
+    def _conclusion(self) -> str:
+        """The verdict in a sentence."""
+        checks = counted(len(self.checks), "check")
+        verdicts = [check.passed for check in self.checks]
+        if failed := verdicts.count(False):
+            return f"Not verified: {failed} of {checks} failed"
+        if still_open := verdicts.count(None):
+            return f"Not verified: {still_open} of {checks} could not be decided in time"
+        if not self.searched:
+            what = "the layout was asked for, not searched, so the file claims no optimum"
+            return f"Verified as a price: {what}"
+        return f"Verified: {checks}, prices and proof"

@@ -1,0 +1,523 @@
+"""`plan`, `estimate`, `import` and `compare` of recommenders: questions read, shardings priced or searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.documents import Document, printable
+from cost_models.errors import InputError, Problem, UnknownNameError
+from cost_models.files import catalog
+from cost_models.files.loading import read_once
+from cost_models.files.recommenders import resolve_recommender, resolve_recommender_training
+from cost_models.flags import part_of
+from cost_models.memory.device import is_own_host
+from cost_models.recommender.prices import RecommenderEstimate, estimate
+from cost_models.recommender.question import RecommenderQuestion, complete_recommender
+from cost_models.specs.cluster import ClusterSpec, MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.sharding import Sharding, parse_sharding
+from cost_models.specs.recommender.training import RecommenderTraining
+from cost_models.specs.training import TrainingSpec
+from cost_models.units import counted, format_bytes, format_count, parse_bytes
+from meshwright.families.recommender.text import (
+    estimate_record,
+    gpus_table,
+    memory_text,
+    precise,
+    question_record,
+    question_text,
+    sharding_facts,
+    stages_table,
+    step_text,
+    table_rows,
+    where_table,
+)
+from meshwright.inputs import questions
+from meshwright.inputs.options import Limits, Request
+from meshwright.inputs.plans import any_plan_of, is_plan
+from meshwright.inputs.problems import Problems, read_flag
+from meshwright.records import fields_of
+from meshwright.render.tables import Table, table
+from meshwright.render.words import change_words, facts_text, percent, spaced, wrapped
+from meshwright.terminal.answers import Answer, PlanAnswer
+from meshwright.verbs.estimate import EstimateOptions
+from meshwright.verbs.export import ImportOptions
+from meshwright.verbs.plan import PlanOptions
+from planner.formats.torchrec import import_sharding
+from planner.plan import AnyPlan
+from planner.recommender.advice import refusal
+from planner.recommender.plan import RecommenderPlan, make_recommender_plan
+from planner.recommender.problem import OBJECTIVES, Objective
+from planner.recommender.restrictions import ShardingLimits, ShardingRestrictions, covered_options
+from planner.recommender.search import ENOUGH, PROVEN, ShardingCertificate, plan_sharding
+from planner.search.search import Budget
+
+if TYPE_CHECKING:
+    from meshwright.plots.drawn import Drawing
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardingEstimated(PlanAnswer):
+    """A question and the price of a sharding that was given."""
+
+    question: RecommenderQuestion
+    estimate: RecommenderEstimate
+    sharding: Sharding
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> RecommenderPlan:
+        """The sharding as a plan that was given, not searched for."""
+        return make_recommender_plan(self.question, self.sharding)
+
+    @property
+    def fits(self) -> bool:
+        """Whether GPUs and hosts hold it."""
+        return self.estimate.fits
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each table."""
+        return table_rows(self.question, self.sharding)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "question": question_record(self.question),
+            "assumptions": list(self.assumptions),
+            "layout": str(self.sharding),
+            "tables": self.rows,
+            "estimate": estimate_record(self.estimate),
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        question, priced = self.question, self.estimate
+        tables = where_table(question, self.sharding), stages_table(priced), gpus_table(priced)
+        end = f"{step_text(question, priced)}\n{memory_text(priced)}"
+        return spaced(question_text(question, priced), *tables, end)
+
+    def plot(self, kind: str = "sharding") -> Drawing:
+        """A picture with its data: `time`, `memory` or `sharding`. Raises UnknownNameError for another kind."""
+        from meshwright.families.recommender.pictures import draw
+
+        return draw(kind, self.question, self.sharding)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardingPlanned(ShardingEstimated):
+    """The best sharding and its proof."""
+
+    limits: ShardingLimits
+    certificate: ShardingCertificate
+
+    @property
+    def plan(self) -> RecommenderPlan:
+        """The sharding as a plan."""
+        return make_recommender_plan(self.question, self.sharding, self.limits, self.certificate)
+
+    def document(self) -> dict[str, Any]:
+        certificate = self.certificate.model_dump(mode="json") | {"seconds": self.certificate.seconds}
+        return super().document() | {"certificate": certificate}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright plan` prints: how to shard, its step and memory, the proof, and what lies where."""
+        question, priced, sharding = self.question, self.estimate, self.sharding
+        facts = facts_text(sharding_facts(question, priced, sharding, self.certificate))
+        return spaced(question_text(question, priced), facts, where_table(question, sharding))
+
+    def remarks(self, *, interrupted: bool = False) -> list[str]:
+        if self.certificate.gap <= 0 or interrupted:
+            return []
+        within = f"within {100 * self.certificate.gap:.2g} % of the optimum"
+        if self.certificate.gap <= ENOUGH:
+            return [f"note: {within}, closer than prices of tables are known; a longer --time-limit goes on"]
+        return [f"warning: proved {within}; more time may close the gap"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardingsCompared(Answer):
+    """Shardings side by side, measured against the first."""
+
+    priced: Sequence[ShardingEstimated]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each quantity."""
+        return [
+            {"quantity": name, **{str(nth): value for nth, value in enumerate(values, 1)}, "unit": unit}
+            for name, values, unit in self._lines
+        ]
+
+    def document(self) -> dict[str, Any]:
+        names = ("question", "layout", "estimate")
+        return {"plans": [{name: one.document()[name] for name in names} for one in self.priced]}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        formats = {"seconds": precise, "bytes": format_bytes, "share": percent, "samples/s": format_count}
+        cells = []
+        for name, values, unit in self._lines:
+            if any(values):
+                write = formats[unit]
+                changed = change_words(write, unit, values[0], values[-1])
+                cells.append((name, *map(write, values), changed))
+        headers = ("", *map(str, range(1, len(self.priced) + 1)), "change")
+        of = [(one.question.model.name, one.question.cluster) for one in self.priced]
+        plans = [f"{nth}: {name} on {on.num_gpus} x {on.gpu.name}" for nth, (name, on) in enumerate(of, 1)]
+        return *map(wrapped, plans), "", table(headers, cells, words=("",))
+
+    @property
+    def _lines(self) -> list[tuple[str, list[float], str]]:
+        """Quantity, its value for each sharding, and its unit."""
+        prices = [one.estimate for one in self.priced]
+        stages = [(f"  {name}", [one.stages[name] for one in prices], "seconds") for name in prices[0].stages]
+        return [
+            ("step", [one.step_seconds for one in prices], "seconds"),
+            *stages,
+            ("most of one GPU", [one.busiest_sum_seconds for one in prices], "seconds"),
+            ("samples/s", [one.samples_per_second for one in prices], "samples/s"),
+            ("dense MFU", [one.mfu for one in prices], "share"),
+            ("peak memory", [float(one.device_bytes.max()) for one in prices], "bytes"),
+            ("host memory", [float(one.host_bytes.max()) for one in prices], "bytes"),
+        ]
+
+
+def compare(first: RecommenderPlan, others: Sequence[str | Path | AnyPlan]) -> ShardingsCompared:
+    """Plans and shardings side by side, measured against the first; no trainer has rules for them."""
+    chosen = [(first.question, first.sharding)]
+    for other in others:
+        if not is_plan(other):
+            chosen.append((first.question, sharding_of(first.question, str(other))))
+            continue
+        plan = any_plan_of(other)
+        if not isinstance(plan, RecommenderPlan):
+            raise InputError(f"plans of two kinds cannot be compared: {plan.model_name} is no recommender")
+        chosen.append((plan.question, plan.sharding))
+    return ShardingsCompared(priced=[priced_sharding(*one) for one in chosen])
+
+
+def priced_sharding(
+    question: RecommenderQuestion, sharding: Sharding, assumptions: tuple[str, ...] = ()
+) -> ShardingEstimated:
+    """The price of a sharding. Raises InputError where it names GPUs or nodes that are not there."""
+    priced = estimate(question, sharding)
+    return ShardingEstimated(question=question, estimate=priced, sharding=sharding, assumptions=assumptions)
+
+
+MOST_PROBLEMS = 5
+"""Tables that are named of those that cannot be held as said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingQuestion:
+    """A question that was read whole: what is left is to search."""
+
+    question: RecommenderQuestion
+    limits: ShardingLimits
+    objective: Objective = "step"
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> ShardingPlanned:
+        """Search within the budget. Raises DoesNotFitError: no sharding fits, which is proven."""
+        budget, restrictions = budget or Budget(), self.limits.read(self.question.model)
+
+        def tell(value: float, bound: float, doing: str) -> None:
+            if budget.on_status is not None:
+                budget.on_status(doing)
+
+        found = plan_sharding(
+            covered_options(self.question, restrictions),
+            objective=self.objective,
+            restrictions=restrictions,
+            budget=budget,
+            progress=tell,
+        )
+        budget.interrupted = budget.interrupted or found.interrupted
+        return ShardingPlanned(
+            question=self.question,
+            estimate=estimate(self.question, found.sharding),
+            sharding=found.sharding,
+            limits=self.limits,
+            certificate=found.certificate,
+            assumptions=self.assumptions,
+        )
+
+
+def ask(options: PlanOptions) -> ShardingQuestion:
+    """Read everything that `plan` is given.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    problems = Problems()
+    gpus = problems.read(lambda: _one_count(options.gpus))
+    read = Problems()
+    model = read.read(lambda: _model(options))
+    known = options if model is None else replace(options, model=model)
+    question = problems.read(lambda: question_of(known, gpus or None))
+    limits = problems.read(lambda: _limits(options))
+    objective = problems.read(lambda: _objective(options.objective))
+    words = None if model is None or limits is None else problems.read(lambda: limits.read(model))
+    if question is not None and words is not None:
+        problems.read(lambda: _require_tiers(question, words))
+    problems.require()
+    assert question is not None
+    assert limits is not None
+    assert objective is not None
+    assumed = tuple(_assumed(options, question))
+    return ShardingQuestion(question=question, limits=limits, objective=objective, assumptions=assumed)
+
+
+def ask_again(plan: RecommenderPlan) -> ShardingQuestion:
+    """The question that a plan file answers."""
+    told = plan.certificate
+    objective: Objective = "step" if told is None else told.objective
+    return ShardingQuestion(question=plan.question, limits=plan.restrictions, objective=objective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSharding:
+    """A question and a sharding that were read: what is left is to price it."""
+
+    question: RecommenderQuestion
+    sharding: Sharding
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> ShardingEstimated:
+        """Price it. Raises InputError where it names GPUs or nodes that are not there."""
+        return priced_sharding(self.question, self.sharding, self.assumptions)
+
+
+def ask_estimate(options: EstimateOptions) -> GivenSharding:
+    """Read everything that `estimate` is given.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    question = question_of(options, questions.single_count(options.gpus))
+    sharding = sharding_of(question, options.layout)
+    assumptions = tuple(_assumed(options, question))
+    return GivenSharding(question=question, sharding=sharding, assumptions=assumptions)
+
+
+def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:
+    """Read where every table lies. Raises InputError."""
+    try:
+        return parse_sharding(text, question.model.num_tables)
+    except InputError as error:
+        hint = "write it like `table:0-3=whole@0,1,2,3 table:4-25=row`"
+        raise InputError(error.headline, problems=error.problems, hint=hint) from None
+
+
+def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
+    """Build the question.
+
+    Raises:
+        InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
+    """
+    questions.require_nouns(request)
+    problems = Problems()
+    model = problems.read(lambda: _model(request))
+    cluster = problems.read(lambda: questions.cluster_of(request.cluster, gpus))
+    host_memory = problems.read(lambda: questions.read_host_memory(request.host_memory))
+    training = problems.read(lambda: _training(request))
+    problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
+    problems.read(lambda: questions.require_profile(request.profile))
+    problems.require()
+    assert model is not None
+    assert cluster is not None
+    assert training is not None
+    _require_even_batch(training.global_batch, cluster)
+    sized = questions.with_host_memory(cluster, host_memory)
+    return complete_recommender(model, sized, training, stack=request.stack, profile=request.profile)
+
+
+def _require_even_batch(batch: int, cluster: ClusterSpec | MixedCluster) -> None:
+    """Raises InputError where GPUs cannot have as many samples each."""
+    gpus = cluster.num_gpus
+    if batch % gpus:
+        below = batch - batch % gpus
+        near = [str(one) for one in (below, below + gpus) if one]
+        raise InputError(
+            f"--global-batch: {batch} samples are not the same number on each of {counted(gpus, 'GPU')}",
+            hint=f"{' and '.join(near)} {'are' if len(near) > 1 else 'is'}",
+        )
+
+
+def _model(request: Request) -> RecommenderSpec:
+    if isinstance(request.model, (str, Document)):
+        return resolve_recommender(request.model)
+    assert isinstance(request.model, RecommenderSpec), "another family reads it"
+    return request.model
+
+
+def _training(request: Request) -> RecommenderTraining:
+    """The job, with the amounts that were given beside it."""
+    said = {"global_batch": request.global_batch, "precision": questions.in_words(request.precision)}
+    job = request.training
+    if isinstance(job, TrainingSpec):
+        raise InputError("`training` is a transformer's, the model is a recommender")
+    if isinstance(job, RecommenderTraining):
+        given = {name: value for name, value in said.items() if value is not None}
+        return resolve_recommender_training(None, **(job.model_dump(exclude_unset=True) | given))
+    return resolve_recommender_training(None if job is None else str(job), **said)
+
+
+def _one_count(gpus: object) -> int:
+    """The one number of GPUs; 0 where none was said."""
+    text = "" if gpus is None else str(gpus).strip()
+    if text and not (text.isdecimal() and text.strip("0")):
+        what = f"`{printable(text)}` is not one number of GPUs"
+        raise InputError(f"--gpus: {what}", hint="tables are sharded over one")
+    return int(text or 0)
+
+
+def _objective(word: str | None) -> Objective:
+    name = "step" if word in (None, "time") else word
+    for known in OBJECTIVES:
+        if name == known:
+            return known
+    raise UnknownNameError("objective", str(word), OBJECTIVES, hint=f"there are {', '.join(OBJECTIVES)}")
+
+
+def _limits(limits: Limits) -> ShardingLimits:
+    size = read_flag("--max-memory", limits.max_memory, parse_bytes)
+    words = fields_of(limits, "fix", "together", "forbid", "allow")
+    return ShardingLimits.model_validate(words | {"max_memory": None if size is None else f"{size!r} B"})
+
+
+def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrictions) -> None:
+    """Refuse tables in host memory where devices have no other, and splits that no rule allows."""
+    on_host = next((said for said in restrictions.fixed if said.option.tier == "host"), None)
+    if on_host is not None and is_own_host(question.cluster):
+        raise InputError(
+            f"`--fix table:{on_host.first}={on_host.option}` on `{question.cluster.name}`: its devices' memory is the"
+            " host's",
+            hint=f"fix it as `{replace(on_host.option, tier='device', cached=0.0)}`",
+        )
+    problems = [
+        Problem(f"--fix table:{table}={said.option}", reason)
+        for said in restrictions.fixed
+        for table in range(said.first, said.last + 1)
+        if (reason := refusal(question, table, said.option))
+    ]
+    if problems:
+        raise InputError("tables cannot be held so", problems=problems[:MOST_PROBLEMS])
+
+
+def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:
+    """What nobody said and prices depend on."""
+    if request.training is None:
+        training = question.training
+        yield f"tables in {training.table_dtype}, updated by {training.optimizer}; --training says otherwise"
+    if is_own_host(question.cluster):
+        return
+    if not question.cluster.host_memory:
+        yield "no memory of hosts: nobody says how much there is (--host-memory)"
+    elif request.host_memory is not None:
+        yield f"hosts have {format_bytes(question.cluster.host_memory)} each"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Imported(PlanAnswer):
+    """A sharding of another trainer's file, beside the best."""
+
+    today: ShardingEstimated
+    best: ShardingPlanned
+
+    @property
+    def gain(self) -> float:
+        """Share of today's step that the best one saves; not below zero."""
+        return max(0.0, 1 - self.best.estimate.step_seconds / self.today.estimate.step_seconds)
+
+    def document(self) -> dict[str, Any]:
+        """What `estimate` says, with the best beside it."""
+        return self.today.document() | {"best": self.best.record(), "gain": self.gain}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each table."""
+        return self.today.rows
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        return *self.today.text, "", self._beside(), "", wrapped(self._finding())
+
+    def _beside(self) -> Table:
+        rows = []
+        for name, one in (("today", self.today), ("best", self.best)):
+            fullest = float(one.estimate.device_bytes.max())
+            stages = one.estimate.stages
+            longest = max(stages, key=lambda stage: stages[stage])
+            rows.append((name, precise(one.estimate.step_seconds), format_bytes(fullest), longest))
+        headers = ("which", "step", "fullest GPU", "longest stage")
+        return table(headers, rows, names=("which", "longest stage"))
+
+    def _finding(self) -> str:
+        step = precise(self.best.estimate.step_seconds)
+        gap = self.best.certificate.gap
+        proof = "which is proved" if gap <= PROVEN else f"proved within {percent(gap)}"
+        if self.gain <= PROVEN:
+            none = "No sharding is" if gap <= PROVEN else "No sharding was found that is"
+            return f"{none} faster than what runs today ({proof})"
+        return f"What runs today is {percent(1 / (1 - self.gain) - 1)} slower than the best, {step} ({proof})"
+
+    @property
+    def plan(self) -> RecommenderPlan:
+        """What runs today as a plan."""
+        return self.today.plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportQuestion:
+    """A sharding of another trainer's file, and the question for the best one: what is left is to search."""
+
+    given: GivenSharding
+    best: ShardingQuestion
+    notes: tuple[str, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What nobody said and prices depend on."""
+        return self.given.assumptions
+
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> Imported:
+        """Price the sharding, and search for the best."""
+        today = self.given.answer()
+        return Imported(today=today, best=no_slower(self.best.answer(budget), today))
+
+
+def no_slower(best: ShardingPlanned, today: ShardingEstimated) -> ShardingPlanned:
+    """The best sharding that is known: what a search found, or what runs today where that is faster and fits."""
+    seconds, proof = today.estimate.step_seconds, best.certificate
+    if not today.estimate.fits or seconds >= best.estimate.step_seconds:
+        return best
+    bound = min(proof.bound, seconds)
+    proof = proof.model_copy(update={"value": seconds, "bound": bound, "gap": 1 - bound / seconds})
+    return replace(best, estimate=today.estimate, sharding=today.sharding, certificate=proof)
+
+
+def ask_import(options: ImportOptions) -> ImportQuestion:
+    """Read a sharding plan of TorchRec. Raises InputError: the file, or what is said beside it, is wrong."""
+    if options.also is not None or options.ignore:
+        flag = "--also" if options.also is not None else "--ignore"
+        raise InputError(f"{flag}: a sharding plan has no settings beside its tables", hint="leave it out")
+    if options.sequence is not None:
+        raise InputError("--sequence: a recommender has no sequences", hint="leave it out")
+    if not options.model:
+        raise InputError("TorchRec's plan has no model", hint="name it: `import plan.json MODEL CLUSTER`")
+    named = options.model
+    model = named if isinstance(named, RecommenderSpec) else resolve_recommender(read_once(str(named)))
+    sharding, world = import_sharding(options.source, model)
+    if options.gpus not in (None, world):
+        what = f"`{options.source}` is for {world} GPUs, --gpus says {options.gpus}"
+        raise InputError(what, hint="leave out --gpus")
+    known = replace(options, model=model, gpus=world)
+    given = ask_estimate(part_of(known, EstimateOptions, layout=str(sharding)))
+    return ImportQuestion(given=given, best=ask(part_of(known, PlanOptions)))

@@ -1,0 +1,332 @@
+"""The largest size of a family, or the longest sequence, that fits on a cluster: question, answer and proofs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cost_models.documents import Document, printable
+from cost_models.errors import InputError, Problem, UnknownNameError
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_model
+from cost_models.memory.device import usable_host_memory
+from cost_models.pipeline.pricing import trust_of
+from cost_models.question import Question
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
+from meshwright.inputs.goals import confident, known_word, restrictions_of
+from meshwright.inputs.problems import Problems
+from meshwright.inputs.questions import question_of, single_count, whole_cluster
+from meshwright.records import fields_of
+from meshwright.records.estimates import estimate_record, estimate_row, question_record
+from meshwright.render.ranked import question_header
+from meshwright.render.tables import Table, table
+from meshwright.render.words import percent, sentence_list, spaced, wrapped
+from meshwright.terminal.answers import SavedAnswer
+from meshwright.verbs.plan import LargestOptions
+from planner.answers.feasibility import LargestSize, largest_sizes
+from planner.answers.optimum import PROVEN
+from planner.plan import Plan, make_plan, save_plan
+from planner.search.search import Budget
+from planner.space.obstacles import notes_of
+from planner.space.restrictions import Restrictions
+from planner.space.sizes import LADDERS, SEQUENCE_STEP, WAYS, By, Family, family_named
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Largest(SavedAnswer):
+    """A family on a cluster, and its largest sizes."""
+
+    family: Family
+    question: Question
+    """With the family's base in place of a size."""
+    sizes: tuple[LargestSize, ...]
+    """One for nothing in host memory, one for each residency of the stack, and one for all of them."""
+    restrictions: Restrictions
+    searches: int
+    seconds: float
+    """Of all searches together."""
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def largest(self) -> LargestSize:
+        """The largest of all; of equals the fastest."""
+
+        def key(one: LargestSize) -> tuple[int, float]:
+            return one.size, -math.inf if one.result is None else -one.result.best.step_seconds
+
+        return max(self.sizes, key=key)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the largest; None where nothing fits."""
+        best = self.largest
+        if best.question is None or best.result is None:
+            return None
+        return make_plan(best.question, best.result.best, None, self.restrictions)
+
+    def save(self, path: str | Path) -> None:
+        """Write that plan."""
+        if (plan := self.plan) is not None:
+            save_plan(plan, Path(path))
+
+    @property
+    def fits(self) -> bool:
+        """Whether anything fits."""
+        return self.plan is not None
+
+    def next_commands(self, path: Path) -> str:
+        return f"meshwright explain {path}, meshwright run {path}"
+
+    def remarks(self, *, interrupted: bool = False) -> tuple[str, ...]:
+        notes = []
+        unproved = [one for one in self.sizes if not (one.next_fails or one.size == self.family.largest_size)]
+        if any(one.comparable for one in unproved):
+            notes.append("warning: time ran out before every size was decided; allow more with --time-limit")
+        elif unproved:
+            larger = "of blocks of several kinds, or in chunks alone, larger may fit"
+            notes.append(f"note: the largest found: {larger}")
+        gaps = [one.result.certificate.gap for one in self.sizes if one.result is not None]
+        if max(gaps, default=0.0) > PROVEN:
+            within = f"within {percent(max(gaps))} of the fastest"
+            within = within if max(gaps) < 1 else "none proved the fastest"
+            proved = "" if unproved else "sizes are proved, "
+            notes.append(f"note: {proved}layouts are the best found in a few seconds each, {within}")
+        return tuple(notes)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each, flat."""
+        plans = [{} if one.result is None else estimate_row(one.result.best) for one in self.sizes]
+        return [self._size(one) | plan for one, plan in zip(self.sizes, plans, strict=True)]
+
+    def document(self) -> dict[str, Any]:
+        host, family = self.question.cluster.host_memory, self.family
+        asked = {"model": None, "family": family.name, "by": family.by, "host_memory": host}
+        sizes = [
+            {
+                **self._size(one),
+                "next": self._shape(one.size + 1) | {"fits": False if one.next_fails else None},
+                "plan": one.result and estimate_record(one.result.best),
+            }
+            for one in self.sizes
+        ]
+        question = question_record(self.question) | asked
+        assumptions = list(self.assumptions)
+        return {"question": question, "assumptions": assumptions, "sizes": sizes, "searches": self.searches}
+
+    def _size(self, one: LargestSize) -> dict[str, Any]:
+        return {"offloads": "+".join(one.offloads), **self._shape(one.size), "next_fails": one.next_fails}
+
+    def _shape(self, size: int) -> dict[str, Any]:
+        if not 0 < size <= self.family.largest_size:
+            return {"parameters": 0, "num_layers": 0, "hidden_size": 0}
+        length = self.family.sequence(size)
+        shape = fields_of(self.family.model(size), "num_layers", "hidden_size")
+        longest = {} if length is None else {"sequence_length": length}
+        return {"parameters": self.family.parameters(size), **shape, **longest}
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        asked = self.largest.question if self.family.by == "sequence" else None
+        header = largest_header(self.family, asked or self.question, self.sizes)
+        headers = ("offloads", "size", "shape", "step", "tok/s", "peak mem", "host mem", "layout")
+        cells = [_cells(self.family, one) for one in self.sizes]  # tokens/s of all GPUs together
+        sizes = table(headers, cells, words=("layout",), names=("offloads",))
+        return spaced(header, sizes, proofs_sentence(self.family, self.sizes, self.searches, self.seconds))
+
+
+_NOTHING = "-"
+
+
+def largest_header(family: Family, question: Question, sizes: Sequence[LargestSize]) -> str:
+    """Two sentences: what was asked, and how far the prices may be believed."""
+    known = [one.result.best.memory_limit for one in sizes if one.result is not None]
+    limit = max(known, default=question.cluster.gpu.memory)
+    host = question.cluster.host_memory
+    of_lengths, of_sizes = f"longest sequence of {family.name}", f"sizes of {family.name} by {family.by}"
+    subject = of_lengths if family.by == "sequence" else of_sizes
+    trust = trust_of(max(question.pools, key=lambda pool: pool.hardware.median_error or 1.0))
+    memory = f"{format_bytes(limit)} of memory per GPU"
+    if host is not None:
+        usable = format_bytes(usable_host_memory(question.cluster))
+        memory += f", and {usable} of the {format_bytes(host)} of each host"
+    return f"{question_header(question, trust, subject=subject)}\n{wrapped(memory)}"
+
+
+def _cells(family: Family, one: LargestSize) -> tuple[str, ...]:
+    offloads = "nothing" if not one.offloads else one.offloads[0] if len(one.offloads) == 1 else "any"
+    if not one.size:
+        return (offloads, *[_NOTHING] * 6, "nothing fits")
+    head = offloads, format_count(float(family.parameters(one.size))), shape_of(family, one.size)
+    if one.result is None:
+        return (*head, *[_NOTHING] * 4, "not searched in time")
+    best = one.result.best
+    speed = format_seconds(best.step_seconds), grouped(round(best.tokens_per_second))
+    host = format_bytes(best.host_bytes) if any(best.layout.offload) else _NOTHING
+    return (*head, *speed, format_bytes(best.peak_bytes), host, best.layout.brief)
+
+
+def shape_of(family: Family, size: int) -> str:
+    """ "39x4096": blocks by width; or "12,288 tokens"."""
+    if (length := family.sequence(size)) is not None:
+        return f"{grouped(length)} tokens"
+    model = family.model(size)
+    return f"{model.num_layers}x{model.hidden_size}"
+
+
+def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int, seconds: float) -> str:
+    """From which sizes on none is proved to fit; "proved" is said of these only."""
+    failing = sorted({one.size + 1 for one in sizes if one.next_fails})
+    work = f"{counted(searches, 'search')} in {format_seconds(seconds)}"
+    if all(one.size == family.largest_size for one in sizes):
+        return wrapped(f"All fit: {shape_of(family, family.largest_size)} is the largest there is; {work}")
+    if not failing:
+        return wrapped(f"Nothing proved: each is the largest found; {work}")
+    shapes = sentence_list([shape_of(family, size) for size in failing])
+    each = "each is the largest" if all(one.next_fails for one in sizes) else "those below are the largest"
+    what = f"multiple of {SEQUENCE_STEP} tokens" if family.by == "sequence" else "size"
+    nearest = f"next ({shapes})" if len(failing) == 1 else f"next ones ({shapes})"
+    return wrapped(f"Proved: no {what} from the {nearest} on fits in any layout, so {each}; {work}")
+
+
+USUAL_SEQUENCE = 2048
+USUAL_BATCH = 8
+"""Tokens of a sequence, and sequences a step on every GPU, where nobody says."""
+_EXAMPLE = "meshwright plan llama hgx-h200 --largest --gpus 1 --host-memory 128GiB --stack meshwright"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestQuestion:
+    """A family and a question without its model, both read: what is left is to search."""
+
+    family: Family
+    question: Question
+    """With the family's base."""
+    restrictions: Restrictions
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the question the answer leaves out."""
+        return notes_of(self.question, self.restrictions)
+
+    def answer(self, budget: Budget) -> Largest:
+        """Search sizes within the budget."""
+        found = tuple(largest_sizes(self.question, self.family, self.restrictions, budget))
+        return Largest(
+            family=self.family,
+            question=self.question,
+            sizes=found,
+            restrictions=self.restrictions,
+            searches=budget.searches,
+            seconds=budget.seconds_spent,
+            assumptions=self.assumptions,
+        )
+
+
+def ask(options: LargestOptions) -> LargestQuestion:
+    """Read everything that the largest size is asked with.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    problems = Problems()
+    _require_nouns(options)
+    way = problems.read(lambda: _way(options.by))
+    problems.read(lambda: _require_open(options, way))
+    family = problems.read(lambda: _family(options.model, way or "depth"))
+    restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
+    count = problems.read(lambda: _count(options.gpus))
+    cluster = problems.read(lambda: whole_cluster(replace(options, host_memory=None)))
+    # to read the rest of what is wrong
+    base = catalog.load_model("llama2-7b") if family is None else family.base
+    asked = options
+    assumed: tuple[str, ...] = ()
+    if cluster is not None:
+        asked, assumed = _with_job(options, base, count or cluster.num_gpus, way or "depth")
+        found = problems.read(lambda: question_of(replace(asked, model=base, gpus=count or None)))
+    problems.require()
+    assert family is not None
+    assert restrictions is not None
+    assert found is not None
+    question, assumptions = found
+    if "offload" in options.forbid:
+        question = replace(question, stack=question.stack.model_copy(update={"residencies": ()}))
+    elif question.cluster.gpu.kind != "cpu":
+        restrictions = replace(restrictions, allowed=restrictions.allowed | {"offload"})
+    return LargestQuestion(
+        family=family,
+        question=question,
+        restrictions=confident(restrictions, question),
+        assumptions=(*assumed, *assumptions),
+    )
+
+
+def _require_nouns(options: LargestOptions) -> None:
+    missing = [noun for noun, value in (("FAMILY", options.model), ("CLUSTER", options.cluster)) if not value]
+    if problems := [Problem(noun, "missing") for noun in missing]:
+        raise InputError("nothing to look for", problems=problems, hint=_EXAMPLE)
+
+
+def _require_open(options: LargestOptions, way: By | None) -> None:
+    """Raises InputError where what grows was said to be so much."""
+    if way == "sequence" and options.sequence is not None:
+        what = "is what is looked for: leave it out, or leave out --longest"
+        raise InputError("one length of sequences was named", problems=[Problem("--sequence", what)])
+
+
+def _way(by: str | None) -> By:
+    """What grows; depth where nobody says."""
+    what = f"is none of {', '.join(f'`{word}`' for word in WAYS)}"
+    return known_word(WAYS, printable(by or "depth"), "--by", "cannot tell what grows", what)
+
+
+def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -> Family:
+    """The family of a name, or of a model that grows in depth."""
+    assert not isinstance(name, (RecommenderSpec, Document)), "a family is named"
+    if isinstance(name, str) and way != "sequence" and (found := family_named(name, way)) is not None:
+        return found
+    try:
+        model = resolve_model(name).spec if isinstance(name, str) else name
+    except UnknownNameError:
+        if way == "sequence":
+            raise
+        known = (*LADDERS, *catalog.names("models"))
+        hint = f"families: {', '.join(LADDERS)}; by depth also any model"
+        raise UnknownNameError("family", printable(str(name)), known, hint=hint) from None
+    if way == "width":
+        what = f"`--by width` follows sizes that were published; `{model.name}` is no family of such"
+        raise InputError(what, hint=f"families: {', '.join(LADDERS)}; or --by depth")
+    return Family(name=model.name, base=model, by=way)
+
+
+def _count(gpus: int | str | Sequence[int] | None) -> int:
+    """The one number of GPUs that was said; 0: none was."""
+    if gpus is None:
+        return 0
+    count = single_count(gpus)
+    if count is None:
+        raise InputError(f"--gpus: `{gpus}` is not one number of GPUs", hint="--largest asks about one")
+    return count
+
+
+def _with_job(
+    options: LargestOptions, base: TransformerSpec, gpus: int, way: By
+) -> tuple[LargestOptions, tuple[str, ...]]:
+    """The inputs with a training job where none is said, and what was assumed."""
+    if options.training is not None:
+        return options, ()
+    said = []
+    if options.global_batch is None:
+        options = replace(options, global_batch=USUAL_BATCH * max(gpus, 1))
+        said.append(f"--global-batch {options.global_batch}")
+    if options.sequence is None:
+        options = replace(options, sequence=min(USUAL_SEQUENCE, base.max_positions))
+        if way != "sequence":
+            said.append(f"--sequence {options.sequence}")
+    return options, (f"`{' '.join(said)}`",) if said else ()

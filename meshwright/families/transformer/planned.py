@@ -1,0 +1,533 @@
+"""The answer of `plan`: ranked layouts with their proof, as text, as a frame, as JSON, as pictures, as a plan file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.axes.layout import Layout
+from cost_models.defaults import OWN_STACKS
+from cost_models.estimate import Estimate, error_between, pair_error_of
+from cost_models.expected import ExpectedStep, expected_step
+from cost_models.question import Question
+from cost_models.risk import FITTING, Risk
+from cost_models.units import counted, format_bytes, format_seconds, grouped
+from meshwright.families.transformer.training import training_run
+from meshwright.inputs.goals import Pick, objective_of
+from meshwright.inputs.options import Goal
+from meshwright.records import fields_of
+from meshwright.records.estimates import estimate_record, optimum_record, optimum_rows
+from meshwright.render.estimates import (
+    chance_text,
+    estimate_facts,
+    expected_record,
+    host_facts,
+    nearest_sentence,
+    warning_lines,
+)
+from meshwright.render.explanation import saves_and_pays
+from meshwright.render.goals import (
+    changes_worth,
+    left_out_text,
+    measured_words,
+    optimum_proof_words,
+    worth_sentence,
+)
+from meshwright.render.ranked import (
+    certificate_sentence,
+    optimum_table,
+    placed_on_pools,
+    proof_words,
+    question_header,
+)
+from meshwright.render.tables import Table, in_notebook
+from meshwright.render.words import NEGLIGIBLE_SHARE, NOT_PROVED, Fact, change, facts_text, percent, wrapped
+from meshwright.terminal.answers import PlanAnswer
+from planner.answers.optimum import POINTS, PROVEN, Optimum
+from planner.answers.recommend import Alternative, Recommendation
+from planner.explain.compare import difference
+from planner.formats.registry import exporter_of
+from planner.formats.trainers import trainers_of
+from planner.objectives import Certificate
+from planner.plan import Plan, PlanCache, PlanChoice, make_plan, priced_again, save_plan
+from planner.search.branching import SearchResult
+from planner.search.search import Budget
+from planner.space.obstacles import notes_of
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshwright.plots.drawn import Drawing
+
+FASTEST: dict[Risk, str] = {
+    "none": "fastest on paper",
+    "neutral": "fastest on average over the scenarios",
+    "averse": "fastest in the slow scenarios",
+}
+"""What the optimum of all layouts is called."""
+
+
+def near_sentence(told: Recommendation) -> str:
+    """How many layouts the model cannot tell from the fastest; empty where it can, or they were not counted."""
+    if told.within_error is None or told.within_error <= 1:
+        return ""
+    error, fastest = percent(pair_error_of(told.question)), FASTEST[told.question.risk]
+    layouts = f"Up to {counted(told.within_error, 'layout')} lie within {error} of the {fastest}"
+    return wrapped(f"{layouts}, the model's error between two layouts")
+
+
+def choice_words(choice: PlanChoice) -> str:
+    """Why a layout was chosen in place of the fastest of its kind on paper."""
+    first, share = choice.first.brief, percent(choice.share)
+    own, other = format_seconds(choice.middle_seconds), format_seconds(choice.first_middle_seconds)
+    return (
+        f"least mean step over the middle half of the constants that timed runs leave open, {own}, of"
+        f" {counted(choice.layouts, 'layout')} within {share} of the fastest on paper; {first},"
+        f" {format_seconds(choice.first_seconds)} on paper, has {other}"
+    )
+
+
+def recommended_in_plan(plan: Plan) -> str:
+    """Why a plan file's layout was recommended; empty where it was not."""
+    told = plan.recommendation
+    if told is None:
+        return ""
+    if not told.why:
+        why = "no simpler layout comes within the model's error."
+        return wrapped(f"Recommended: the {FASTEST[told.risk]}; {why}")
+    own, kind = plan.prediction, f"the fastest of the layouts that {told.why}"
+    if told.choice is not None:
+        kind = f"of the layouts that {told.why} the one with the {choice_words(told.choice)}"
+    gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
+    fastest = f"The {FASTEST[told.risk]}, {told.fastest.brief}, takes {format_seconds(told.fastest_seconds)}"
+    chance = f"with a chance of {100 * told.chance:.0f} % that it is faster at all."
+    return wrapped(f"Recommended: {kind}. {fastest} ({percent(gain)} less), {chance}")
+
+
+def recommendation_record(told: Recommendation) -> dict[str, Any]:
+    """Seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
+    pair_error, near = pair_error_of(told.question), told.within_error
+    return {
+        "plan": estimate_record(told.estimate),
+        "risk": told.question.risk,
+        **fields_of(told, "why", "is_fastest"),
+        "fastest_on_paper": _beside_record(told.fastest),
+        "gain": told.gain,
+        "classical": told.classical and _beside_record(told.classical),
+        "pair_error": pair_error,
+        "fills_devices": told.fills_devices,
+        "within_error": None if near is None else {"share": pair_error, "layouts_at_most": near},
+        "expected": expected_record(told.question, told.estimate.layout, told.expected),
+        "choice": told.choice and told.choice.model_dump(mode="json"),
+        "certificate": told.certificate.model_dump(mode="json"),
+    }
+
+
+def _beside_record(other: Alternative) -> dict[str, Any]:
+    return {
+        "layout": str(other.estimate.layout),
+        **fields_of(other.estimate, "step_seconds", "peak_bytes", "fits_probability"),
+        "differs_in": list(other.axes),
+        "chance": other.chance,
+    }
+
+
+_ONE_LINE = 67
+"""Letters of a fact that stand beside its name on a line of 80 columns."""
+
+
+def plan_facts(
+    optimum: Optimum, told: Recommendation | None = None, *, cluster: str = "", proof: str = ""
+) -> Iterator[Fact]:
+    """What to train with, and how sure that is; on which cluster and with what proof, where several were searched."""
+    question = optimum.question
+    picked = optimum.result.best if told is None else told.estimate
+    if optimum.sizes:
+        where = f" of {cluster}" if cluster else ""
+        yield Fact(name="train on", value=counted(picked.layout.num_gpus, "GPU") + where)
+    yield Fact(name="train with", value=picked.layout.brief)
+    expected = expected_step(question, picked) if told is None else told.expected
+    yield from estimate_facts(picked, expected, more=_memory_words(told))
+    yield from host_facts(picked)
+    if (training := training_run(question, optimum.objective, picked, expected)) is not None:
+        yield Fact(name="training", value=training.words)
+    yield Fact(name="proof", value=proof or _proof(optimum, told))
+
+
+def beside_facts(optimum: Optimum, told: Recommendation | None) -> Iterator[Fact]:
+    """Why it is not the fastest of its kind, the runner-up with what speaks against it, and the classical layout."""
+    if told is not None and told.choice is not None:
+        yield Fact(name="choice", value=choice_words(told.choice))
+    if told is not None and not told.is_fastest:
+        beside = _beside(told.estimate, told.fastest.estimate)
+        error = error_between(told.estimate.layout, told.fastest.estimate.layout, optimum.question)
+        against = _against(told.question.risk, told.fastest.chance, error)
+        yield Fact(name="runner-up", value=f"{beside}; {against}")
+    elif len(optimum.result.estimates) > 1:
+        yield Fact(name="runner-up", value=_second(optimum))
+    if told is not None and told.classical is not None and told.classical.axes:
+        words = _beside(told.estimate, told.classical.estimate)
+        on_one_line = words if len(words) <= _ONE_LINE else words.rpartition(", ")[0]  # without its memory
+        yield Fact(name="classical", value=on_one_line)
+
+
+def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
+    """The same of a plan file, as its layout is priced now."""
+    question, told, certificate = plan.question, plan.recommendation, plan.certificate
+    yield Fact(name="train with", value=estimate.layout.brief)
+    yield from (*estimate_facts(estimate, expected_step(question, estimate)), *host_facts(estimate))
+    if certificate is None:
+        yield Fact(name="proof", value="none: this layout was given, not searched for")
+        return
+    if told is None or not told.why:
+        yield Fact(name="proof", value=proof_words(certificate, estimate.compared_seconds))
+        return
+    own = plan.prediction
+    gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
+    yield Fact(name="proof", value=f"{_kind(told.why, certificate, gain, _slower(plan))} layouts")
+    if told.choice is not None:
+        yield Fact(name="choice", value=choice_words(told.choice))
+    beside = _beside_words(own.step_seconds, told.fastest, told.fastest_seconds, told.fastest_bytes)
+    against = _against(told.risk, told.chance, error_between(estimate.layout, told.fastest, question))
+    yield Fact(name="runner-up", value=f"{beside}; {against}")
+
+
+def _proof(optimum: Optimum, told: Recommendation | None) -> str:
+    """What is proved of the layout, in one sentence."""
+    if not optimum.plain:
+        return optimum_proof_words(optimum)
+    certificate = optimum.result.certificate
+    if told is None or told.is_fastest:
+        return proof_words(certificate, optimum.result.best.compared_seconds)
+    slower = 0.0 if told.choice is None else told.estimate.step_seconds / told.choice.first_seconds - 1
+    kind = f"{_kind(told.why, told.certificate, told.gain, slower)} {grouped(certificate.layouts)}"
+    # of as many layouts they differ in how surely they fit
+    if told.certificate.layouts == certificate.layouts and told.choice is None:
+        of_all = counted(certificate.layouts, "layout")
+        kind = f"fastest of {of_all} that fits with {100 * FITTING:.0f} %; {_behind(told.gain)} the fastest"
+    return f"{kind}; proved under the cost model in {format_seconds(certificate.seconds)}"
+
+
+def _kind(why: str, certificate: Certificate, gain: float, slower: float) -> str:
+    """ "fastest of the 5,660 layouts that leave room; 0.3 % behind the fastest of all", where it is no share slower."""
+    kind = f"fastest of the {counted(certificate.layouts, 'layout')} that {why}"
+    kind = f"{percent(slower)} slower than the {kind}" if slower else kind
+    return f"{kind}; {_behind(gain)} the fastest of all"
+
+
+def _slower(plan: Plan) -> float:
+    """How much slower on paper a plan is than what its certificate is about."""
+    own = plan.prediction.weighed_seconds or plan.prediction.step_seconds
+    return own / plan.proved_seconds - 1
+
+
+def _behind(gain: float) -> str:
+    return "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} behind"
+
+
+def _against(risk: Risk, chance: float, error: float) -> str:
+    """Why the fastest on paper is not the recommended layout."""
+    likely = f"with a chance of {100 * chance:.0f} % that it is faster at all"
+    return f"{FASTEST[risk]}, but {likely}: the model's error between two such layouts is {percent(error)}"
+
+
+_WORTH_MEMORY = 0.005
+"""Share of the step from which it is said what the last of the memory would gain."""
+
+
+def _memory_words(told: Recommendation | None) -> str:
+    """What the last of the memory would buy; where no layout surely fits, that."""
+    if told is not None and told.is_risky:
+        return f"no layout fits with {100 * FITTING:.0f} %"
+    if told is None or not told.fills_devices or told.gain < _WORTH_MEMORY:
+        return ""
+    full = told.fastest.estimate
+    fits = f"fits with {chance_text(full.fits_probability)}"
+    return f"the runner-up gains {percent(told.gain)} with {format_bytes(full.peak_bytes)}, and {fits}"
+
+
+def _beside(own: Estimate, other: Estimate) -> str:
+    return _beside_words(own.step_seconds, other.layout, other.step_seconds, other.peak_bytes)
+
+
+def _beside_words(own_seconds: float, layout: Layout, seconds: float, peak_bytes: float) -> str:
+    """ "tp8 pp4 …: 16.17 s (+8.7 %), 48.4 GiB": another layout beside the chosen one."""
+    gain = change(own_seconds, seconds)
+    return f"{layout.brief}: {format_seconds(seconds)} ({gain}), {format_bytes(peak_bytes)}"
+
+
+def _second(optimum: Optimum) -> str:
+    """The second of the ranking, with what the first does better."""
+    first, other = optimum.result.estimates[:2]
+    told = _beside(first, other)
+    if optimum.sizes:
+        told = f"{counted(other.layout.num_gpus, 'GPU')}, {told}"
+    if not optimum.plain:
+        measure = optimum.objective.measure
+        shown = measure.unit in ("GPUs", "bytes", "share", "seconds")  # as one of the figures before
+        return told if shown else f"{told}; {measured_words(measure, optimum.value_of(other))}"
+    parts = difference(first.time, other.time)
+    return f"{told}; the plan {saves_and_pays(parts, first.step_seconds)}"
+
+
+_ODD_FACTOR = 7
+"""Prime factors of a number of GPUs from which on few degrees divide both it and a model."""
+_NOT_COMPARED = (
+    "warning: time ran out before simpler layouts, and those that fit more surely, were compared: this is the fastest"
+    " on paper; allow more with --time-limit"
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Planned(PlanAnswer):
+    """A question, its best plans and the proof."""
+
+    optimum: Optimum
+    restrictions: Restrictions
+    gpus_per_node: int
+    """Of a whole node of the cluster that was asked for."""
+    assumptions: tuple[str, ...] = ()
+    """What had to be assumed to read the model."""
+    recommendation: Recommendation | None = None
+    """The layout to run, beside the fastest on paper; None where something else than the fastest step was asked for,
+    or the search has no proof."""
+    pick: Pick = "recommended"
+    compares: bool = False
+    """Whether simpler layouts were to be compared with the fastest."""
+    """Which of the two `plan` is."""
+    ranks: bool = False
+    """Whether the ranking is printed below the answer."""
+
+    @property
+    def question(self) -> Question:
+        """The question that was asked, on the best plan's number of GPUs."""
+        return self.optimum.question
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the question the answer leaves out."""
+        return notes_of(self.question, self.restrictions)
+
+    @property
+    def result(self) -> SearchResult:
+        """The ranked layouts and their certificate."""
+        return self.optimum.result
+
+    @property
+    def best(self) -> Estimate:
+        """The best layout."""
+        return self.result.best
+
+    @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        """All ranked layouts, best first."""
+        return self.result.estimates
+
+    @property
+    def certificate(self) -> Certificate:
+        """The proof that no layout is better, or how far it got."""
+        return self.result.certificate
+
+    @property
+    def plan(self) -> Plan:
+        """The layout that was picked, as a plan: the recommended one where there is one, or the best."""
+        objective, told = self.optimum.for_file(self.gpus_per_node), self.recommendation
+        if told is None or self.pick == "fastest":
+            return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
+        written = told.for_file(self.restrictions, self.certificate.top)
+        own = told.estimate, told.certificate, told.within
+        return make_plan(self.question, *own, objective, recommendation=written)
+
+    @cached_property
+    def _writer(self) -> tuple[str, str]:
+        """The exporter that writes the plan; else none (""), and why none does."""
+        return exporter_of(self.plan)
+
+    @property
+    def exporter(self) -> tuple[str, str]:
+        """The same of a recommended layout."""
+        return ("", "") if self.recommendation is None else self._writer
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan that was picked; what was proved of its rivals is kept for the verbs that ask next."""
+        from planner.explain.reasons import RIVALS
+
+        plan, proof = self.plan, self.certificate
+        save_plan(plan, Path(path))
+        own = (plan.layout, plan.restrictions.read) == (self.best.layout, self.restrictions)
+        proved = self.optimum.plain and proof.proved_by == "search" and not proof.undecided
+        if own and proved and proof.top >= RIVALS:
+            PlanCache(plan).store("rivals", [one.layout for one in self.estimates[:RIVALS]])
+
+    def explain(self) -> str:
+        """Say what binds the plan, what it wins by, and what would change it."""
+        from meshwright.families.transformer.explain import Explained
+        from planner.explain.reasons import explain
+
+        plan = self.plan
+        explanation = explain(plan, priced_again(plan))
+        return repr(Explained(question=self.question, explanation=explanation, plan=plan))
+
+    def why_not(self, layout: str) -> str:
+        """Say why another layout is not the plan."""
+        from meshwright.render.explanation import why_not_text
+        from planner.explain.reasons import why_not
+
+        plan = self.plan
+        priced = priced_again(plan)
+        return why_not_text(why_not(self.question, priced, layout, plan.user_restrictions), priced)
+
+    def frontier(
+        self,
+        between: tuple[str, str] = ("time", "memory"),
+        *,
+        gpus: Sequence[int] = (),
+        points: int | None = POINTS,
+        time_limit: float | None = None,
+    ) -> pd.DataFrame:
+        """The exact frontier of two objectives, over these numbers of GPUs (default: the plan's); a row per point.
+
+        `points` is how many at most where memory is one of them (None: all); `time_limit` is in seconds.
+        """
+        from planner.answers.frontier import exact_frontier, pareto_frame
+
+        price = self.optimum.objective.price
+        goals = [Goal(objective=name, price=price if name == "cost" else None) for name in between]
+        first, second = (objective_of(goal)[0] for goal in goals)
+        budget = Budget(time_limit=time_limit, keep_on_interrupt=True)
+        asked, pair, within = self.question, (first, second), self.restrictions
+        found = exact_frontier(asked, pair, sizes=gpus, points=points, restrictions=within, budget=budget)
+        return pareto_frame(found)
+
+    def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
+        """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
+        from meshwright.plots.curves.drawing import draw
+
+        return draw(kind, self.question, self.estimates, gpus, self.restrictions)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each layout, with the objective's value where it is not the step time."""
+        return optimum_rows(self.optimum)
+
+    def document(self) -> dict[str, Any]:
+        told, expected = self.recommendation, self.expected
+        training = training_run(self.question, self.optimum.objective, self.picked, expected)
+        record = optimum_record(self.optimum, self.assumptions, self.notes)
+        record["expected"] = expected_record(self.question, self.picked.layout, expected)
+        record["training"] = training and training.record()
+        if worth := changes_worth(self.question, self.picked):
+            record["step_seconds_without"] = worth
+        if told is not None:
+            export = dict(zip(("to", "why_not"), self.exporter, strict=True))
+            record |= {"recommended": recommendation_record(told), "pick": self.pick, "export": export}
+        return record
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright plan` prints: what to train with, the runner-up, and the ranking where it was asked for."""
+        told, picked, question = self.recommendation, self.picked, self.question
+        head = question_header(question, picked.trust), "", facts_text(self.facts)
+        below = [*warning_lines(picked), worth_sentence(question, picked)]
+        below += [] if told is None else [nearest_sentence(question, picked.layout, told.expected)]
+        ranking = ("", *self.ranking) if self.ranks else ()
+        return *head, *placed_on_pools(question, self.best), *filter(None, below), *ranking
+
+    def _repr_html_(self) -> str:
+        return in_notebook(replace(self, ranks=True).text)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What to train with, its step, memory and proof, and the runner-up."""
+        told = self.recommendation
+        return *plan_facts(self.optimum, told), *beside_facts(self.optimum, told)
+
+    @property
+    def ranking(self) -> tuple[str | Table, ...]:
+        """The best layouts on paper in their order, with how many more come close."""
+        near = "" if self.recommendation is None else near_sentence(self.recommendation)
+        proof = certificate_sentence(self.certificate, self.best.compared_seconds)
+        below = [*filter(None, [proof * self.optimum.plain, near])]
+        return optimum_table(self.optimum), *([""] if below else []), *below
+
+    def remarks(self, *, interrupted: bool = False) -> list[str]:
+        """What is said below the answer: the best of other precisions, what has no answer, what is not proved."""
+        others = [
+            f"note: in {other.training.precision} the best is {estimate.layout.brief},"
+            f" {format_seconds(estimate.step_seconds)} a step"
+            for other, estimate in self.optimum.others
+        ]
+        odd = odd_count_note(self.question.cluster.num_gpus, self.certificate)
+        why = self.exporter[1]
+        unwritten = f"note: `export` cannot write this plan: {why}" if why else ""
+        unproved = "" if interrupted else self._unproved()
+        return [*others, *filter(None, [left_out_text(self.optimum), odd, unwritten, unproved])]
+
+    def _unproved(self) -> str:
+        if self.optimum.gap > PROVEN:
+            return NOT_PROVED
+        if undecided := self.certificate.undecided:
+            left = counted(undecided, "layout")
+            return f"warning: only the first is proved; {left} may still belong among the others"
+        ended = self.compares and self.recommendation is None and not self.question.has_pools
+        return _NOT_COMPARED if ended else ""
+
+    @property
+    def more(self) -> str:
+        """What else there is to ask for."""
+        return "" if self.ranks else "--top 5 prints the ranking"
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+        if self.question.has_pools and not self.best.replicas:
+            return f"meshwright explain {path}"
+        return f"meshwright explain {path}, {running_command(self.plan, path, self._writer[0])}"
+
+    @cached_property
+    def expected(self) -> ExpectedStep | None:
+        """What the step of the layout that is saved should take."""
+        told = self.recommendation
+        return expected_step(self.question, self.picked) if told is None else told.expected
+
+    @property
+    def picked(self) -> Estimate:
+        """The layout that is saved as the plan."""
+        told = self.recommendation
+        return self.best if told is None or self.pick == "fastest" else told.estimate
+
+
+def running_command(plan: Plan, path: Path, writer: str) -> str:
+    """How to run a plan: here where one node is enough and the stack is our own, else as files of the trainer whose
+    exporter writes it; where none does (""), of its stack's."""
+    cluster = plan.question.cluster
+    if plan.stack.name in OWN_STACKS:
+        here = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
+        return f"meshwright run {path}" if here else f"meshwright export {path} --to slurm"
+    trainer = writer or next(iter(trainers_of(plan.stack)), "")
+    return f"meshwright export {path} --to {trainer}" if trainer else f"meshwright run {path}"
+
+
+def odd_count_note(gpus: int, certificate: Certificate) -> str:
+    """A note where the number of GPUs has a factor that leaves few layouts; else nothing."""
+    largest = _largest_factor(gpus)
+    if largest < _ODD_FACTOR:
+        return ""
+    less = next(one for one in range(gpus, 0, -1) if _largest_factor(one) <= 3)
+    more = next(one for one in count(gpus) if _largest_factor(one) <= 3)
+    layouts = counted(certificate.layouts, "layout")
+    return f"note: {gpus} GPUs are a multiple of {largest}, which leaves {layouts}; --gpus {less} or {more} has more"
+
+
+def _largest_factor(number: int) -> int:
+    """The largest prime factor; 1 of 1."""
+    largest, factor = 1, 2
+    while number > 1:
+        while number % factor == 0:
+            number, largest = number // factor, factor
+        factor += 1
+    return largest

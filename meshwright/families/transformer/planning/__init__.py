@@ -1,1 +1,0 @@
-"""`plan` of a transformer: questions, and the answers with their text and record."""

@@ -1,0 +1,330 @@
+"""Reads what a job trains: lengths of documents, parts of a model, and what is fine-tuned."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, cast, get_args
+
+from cost_models.documents import printable
+from cost_models.errors import MOST_PROBLEMS, InputError, Problem, did_you_mean
+from cost_models.files.reading import read_text
+from cost_models.operators.parameters import matrix_names, missing_targets
+from cost_models.specs.kinds import frozen_parts
+from cost_models.specs.training import (
+    DEFAULT_RANK,
+    DEFAULT_TARGETS,
+    Base,
+    Group,
+    LengthsSpec,
+    Matrix,
+    Packing,
+    Reference,
+    TrainingSpec,
+    TuningSpec,
+    grouped_lengths,
+    truncated_share,
+)
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import grouped
+from meshwright.inputs.goals import one_of
+from meshwright.inputs.options import Job
+
+_MOST_BYTES = 100_000_000
+"""Of a file of lengths, some ten million documents."""
+_HINT = "write --lengths 'lognormal(600,0.9)': mean in tokens, deviation of the logarithms; or name a file of lengths"
+_LOGNORMAL = re.compile(r"\s*lognormal\s*\(\s*([^,()]+),([^,()]+)\)\s*")
+_WORTH_SAYING = 0.001
+
+
+def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
+    """The job with documents of the lengths that the flags say; `--packing` alone says what is made of its file's.
+
+    Raises:
+        InputError: lengths that cannot be read, or are longer than a sequence.
+    """
+    words: tuple[Packing, ...] = get_args(Packing)
+    lengths, answers = training.lengths, training.answers
+    if options.lengths is not None:
+        lengths, found = _read(options.lengths, training.sequence_length)
+        answers = found if answers is None else answers
+    if options.packing is not None:
+        packing = one_of(words, options.packing, "--packing", "cannot tell what is made of documents")
+        if lengths is None:
+            raise InputError("--packing: says what is made of documents, and there are none", hint=_HINT)
+        lengths = lengths.model_copy(update={"packing": packing})
+    longest, whole = max(lengths.documents, default=0) if lengths else 0, training.sequence_length
+    if longest > whole:
+        what = f"a document of {grouped(longest)} tokens is longer than a sequence of {grouped(whole)}"
+        raise InputError(f"--lengths: {what}", hint=f"--sequence {longest}, or cut it in the file")
+    return training.model_copy(update={"lengths": lengths, "answers": answers})
+
+
+def documents_told(training: TrainingSpec) -> Iterator[str]:
+    """What was assumed of documents."""
+    cut = truncated_share(training.lengths, training.sequence_length) if training.lengths else 0.0
+    if cut >= _WORTH_SAYING:
+        yield f"{100 * cut:.1f} % of documents are longer than a sequence, and cut to it"
+
+
+def _read(said: str | LengthsSpec, whole: int) -> tuple[LengthsSpec, float | None]:
+    """Lengths, and the share of their tokens that are answers, where a file says it."""
+    if isinstance(said, LengthsSpec):
+        return said, None
+    try:
+        if match := _LOGNORMAL.fullmatch(said):
+            return LengthsSpec(lognormal=(float(match[1]), float(match[2]))), None
+        if "(" in said:
+            raise ValueError
+    except ValueError:
+        what = f"`{printable(said)}` is no distribution of lengths"
+        raise InputError(f"--lengths: {what}", hint=_HINT) from None
+    try:
+        lines = read_text(said, most_bytes=_MOST_BYTES).splitlines()
+    except InputError as error:
+        raise InputError(f"--lengths: {error.headline}", hint=_HINT) from None
+    documents, answers = _of_lines(said, lines, whole)
+    return LengthsSpec(documents=grouped_lengths(documents)), answers
+
+
+def _of_lines(path: str, lines: list[str], whole: int) -> tuple[list[int], float | None]:
+    """Tokens of each document, and the share of all that are answers, where a column is headed `answer`.
+
+    The first column has tokens of documents, or headed `prompt` of what is before their answers.
+    """
+    told = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip(' ,;\t"')]
+    rows = [(number, [word.strip(' \t"') for word in words]) for number, words in told]
+    heading = [word.lower() for word in rows.pop(0)[1]] if rows and rows[0][1][0][:1].isalpha() else []
+    column = heading.index("answer") if "answer" in heading else None
+    documents, answered, problems = list[int](), 0, list[Problem]()
+    for number, words in rows:
+        given = [words[0]] if column is None else [words[0], *(words[column : column + 1] or [""])]
+        wrong = [word for word in given if not re.fullmatch(r"0*[0-9]{1,9}", word, re.ASCII)]
+        counts = [0 if wrong else int(word) for word in given]
+        total = sum(counts) if heading[:1] == ["prompt"] else counts[0]
+        answer = sum(counts[1:])
+        what = ""
+        if wrong or not total:
+            what = f"`{printable((wrong or given)[0][:40])}` is no number of tokens above zero"
+        elif answer > total:
+            what = f"an answer of {grouped(answer)} tokens in a document of {grouped(total)}"
+        elif total > whole:
+            what = f"a document of {grouped(total)} tokens is longer than a sequence of {grouped(whole)}"
+        problems += [Problem(f"{path}:{number}", what)] if what else []
+        documents.append(total)
+        answered += answer
+    if problems or not documents or (column is not None and not answered):
+        lacks = "length" if not documents else "answer"
+        what = "lengths cannot be read" if problems else f"--lengths: {path} holds no {lacks}"
+        too_long = max(documents, default=0) > whole
+        raise InputError(
+            what,
+            problems=problems[:MOST_PROBLEMS],
+            more=max(0, len(problems) - MOST_PROBLEMS),
+            hint=f"--sequence {max(documents)}, or cut what is longer"
+            if too_long
+            else "write a number of tokens on each line",
+        )
+    return documents, None if column is None else answered / sum(documents)
+
+
+_OF_TOWERS = ("tower", "projector", "language")
+
+
+def with_parts(
+    model: TransformerSpec, training: TrainingSpec, *, mixed: bool
+) -> tuple[TrainingSpec, tuple[str, ...]]:
+    """The job with tokens of a decoder behind an encoder, or images of a tower before one, and what was assumed.
+
+    Raises:
+        InputError: the model has no such part, or the job is none of such a model.
+    """
+    if problems := [Problem(*one) for one in (*_absent(model, training), *_freezing(model, training))]:
+        raise InputError(f"`{model.name}` is not trained so", problems=problems)
+    apart = "an encoder-decoder" if model.stacks else "a decoder behind a vision tower" if model.tower else ""
+    apart = apart or ("a diffusion transformer" if model.diffusion else "")
+    apart = apart or ("frozen in part" if training.freeze else "")
+    odd = {
+        "documents of unlike length (--lengths)": training.lengths,
+        "preferences (--task dpo)": training.reference,
+        "rewards (--task reward)": training.reward or None,
+        "answers alone (--answers)": training.answers,
+        "several kinds of GPUs": True if mixed and not (model.stacks or model.diffusion) else None,
+    }
+    unpriced = [what for what, said in odd.items() if said is not None]
+    if apart and unpriced:
+        raise InputError(f"`{model.name}` is {apart}, for which {unpriced[0]} have no price")
+    if model.stacks is not None and training.target_length is None:
+        length = training.sequence_length
+        told = f"`--decoder-sequence {length}`: the decoder's sequences are as long as the encoder's"
+        return training.model_copy(update={"target_length": length}), (told,)
+    return _with_images(model, training)
+
+
+def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
+    """A diffusion transformer with images of so many patches as a sequence of the job has tokens; others as they are.
+
+    Raises:
+        InputError: they are no square.
+    """
+    drawn, length = model.diffusion, training.sequence_length
+    if drawn is None or length == drawn.tokens:
+        return model
+    side = math.isqrt(length)
+    if side**2 != length:
+        what = f"{length:,} tokens are no square of patches, which a sequence of `{model.name}` is"
+        raise InputError(what, hint=f"leave out --sequence, or --sequence {side**2}")
+    return model.model_copy(update={"diffusion": drawn.model_copy(update={"latent": side * drawn.patch})})
+
+
+def _absent(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
+    if model.stacks is None and training.target_length is not None:
+        what = f"is of a decoder behind an encoder, and `{model.name}` is one stack"
+        yield f"--decoder-sequence {training.target_length}", what
+    if model.tower is None and training.images is not None:
+        yield f"--images {training.images}", f"`{model.name}` has no vision tower"
+
+
+def _freezing(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
+    if not training.freeze:
+        return
+    if training.tuning is not None or training.reference is not None or training.reward:
+        yield "--freeze", "is for --task full"
+    if model.stacks is not None or model.further_tokens:
+        yield "--freeze", "has no price for two stacks, nor for blocks that predict further tokens"
+    for name in training.freeze:
+        if name in _OF_TOWERS and model.tower is None:
+            yield f"--freeze {name}", f"`{model.name}` has no vision tower; others are embedding and first=N"
+    blocks = model.num_layers - (model.tower.layers if model.tower else 0)
+    if training.first_frozen > blocks:
+        yield f"--freeze first={training.first_frozen}", f"`{model.name}` has {blocks} such blocks"
+    if frozen_parts(model, training).trains_nothing:
+        yield "--freeze", "leaves nothing to train"
+
+
+def _with_images(model: TransformerSpec, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:
+    if model.tower is None:
+        return training, ()
+    images, length, side = training.images or 1, training.sequence_length, model.tower.image
+    tokens = images * model.tower.features
+    if tokens >= length:
+        what = f"{images} images of {model.tower.features} tokens leave no place for text in a sequence of {length:,}"
+        raise InputError(what, hint="raise --sequence, or lower --images")
+    told = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
+    return training.model_copy(update={"images": images}), (told,) if training.images is None else ()
+
+
+_TASKS = ("full", "lora", "qlora", "dpo", "reward")
+_REFERENCES = get_args(Reference)
+_BASES = ("bf16", *get_args(Base))
+_TARGETS = (*get_args(Group), *get_args(Matrix))
+_OF_PEFT = "_proj"
+"""What peft's names of matrices end with: `q_proj` is `q`."""
+_USUAL_STACK = "fsdp"
+"""Hugging Face's trainers over `fully_shard`, with which most adapters are trained."""
+
+
+def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | None) -> TrainingSpec:
+    """The job with the adapters that the flags ask for; where its file has some, flags replace single fields.
+
+    Raises:
+        InputError: words that are none, flags that contradict one another, targets that name no matrix of the model;
+            all at once.
+    """
+    targets = options.targets.split(",") if isinstance(options.targets, str) else options.targets
+    targets = targets and [one.removesuffix(_OF_PEFT) if one not in _TARGETS else one for one in targets]
+    said = {"--rank": options.rank, "--targets": targets, "--base-precision": options.base_precision}
+    problems = [
+        *_unknown("--task", [options.task], _TASKS),
+        *_unknown("--targets", targets or [], _TARGETS),
+        *_unknown("--base-precision", [options.base_precision], _BASES),
+        *_unknown("--reference", [options.reference], _REFERENCES),
+    ]
+    given = [flag for flag, value in said.items() if value is not None]
+    task = options.task or (training.tuning.task if training.tuning else None)
+    reference = training.reference if options.task is None else None
+    reward = options.task == "reward" or (options.task is None and training.reward)
+    if options.task in ("dpo", "reward"):
+        task = "lora" if given else "full"
+    if reward and (training.answers is not None or options.reference is not None):
+        problems.append(Problem("--task reward", "has neither answers of its own nor a reference model"))
+    elif options.task == "dpo":
+        reference = cast(Reference, options.reference or "resident")
+        if reference == "host" and (given or training.tuning):
+            what = "beside adapters the reference is the model without them, so nothing need lie on the host"
+            problems.append(Problem("--reference", f"{what}; leave it out"))
+    elif options.reference is not None:
+        problems.append(Problem("--reference", "is of preferences, and there are none; add --task dpo"))
+    if given and task in (None, "full"):
+        problems += [Problem(flag, "is of adapters, and there are none; add --task lora") for flag in given]
+    if options.task == "qlora" and options.base_precision == "bf16":
+        problems.append(Problem("--base-precision", "`qlora` keeps frozen matrices in nf4 or int8"))
+    adapted = targets or (training.tuning.targets if training.tuning else ())
+    known = tuple(one for one in adapted if one in _TARGETS)
+    missing = missing_targets(model, known) if model and task != "full" else ()
+    where = "--targets" if targets else "tuning.targets"
+    problems += [Problem(where, f"`{model.name}` has no `{one}`") for one in missing if model]
+    if problems:
+        there = f"it has {_matrices(model)}" if missing and model else ""
+        raise InputError("what is trained cannot be read", problems=problems, hint=there)
+    if task in (None, "full"):
+        job = {"tuning": None, "reference": reference, "reward": reward}
+        return training.model_copy(update=job) if task else training
+    fields: dict[str, Any] = training.tuning.model_dump() if training.tuning else {}
+    fields |= {name: value for name, value in (("rank", options.rank), ("targets", targets)) if value}
+    if options.base_precision is not None:
+        fields["base"] = None if options.base_precision == "bf16" else options.base_precision
+    elif options.task is not None:
+        fields["base"] = (fields.get("base") or "nf4") if options.task == "qlora" else None
+    return training.model_copy(update={"tuning": _spec(fields), "reference": reference, "reward": reward})
+
+
+def _matrices(model: TransformerSpec) -> str:
+    return ", ".join(f"`{one}`" for one in matrix_names(model))
+
+
+def _spec(fields: dict[str, Any]) -> TuningSpec:
+    if "targets" in fields:
+        fields |= {"targets": tuple(fields["targets"])}
+    return TuningSpec(**fields)
+
+
+def _unknown(flag: str, words: Any, known: tuple[str, ...]) -> Iterator[Problem]:
+    for word in words:
+        if word is not None and word not in known:
+            what = f"`{printable(str(word))}` is not one of {', '.join(known)}"
+            yield Problem(flag, f"{what}{did_you_mean(str(word), known)}")
+
+
+def fine_tuned(
+    model: TransformerSpec, training: TrainingSpec, options: Job, *, named: bool
+) -> tuple[TransformerSpec, str | None, tuple[str, ...]]:
+    """The model without what fine-tuning leaves out, the usual stack unless another is `named`, and what was assumed.
+
+    Raises:
+        InputError: an encoder is asked for preferences or answers.
+    """
+    tuning = training.tuning
+    if model.encoder is not None and (training.reference or training.reward or training.answers is not None):
+        what = "answers (--answers)" if training.answers else "preferences (--task dpo)"
+        what = "rewards (--task reward)" if training.reward else what
+        what = f"trained to guess masked tokens: there are no {what}"
+        raise InputError(f"`{model.name}` is an encoder, {what}", hint="--task full or lora trains it")
+    if training.reward:
+        model = model.model_copy(update={"outputs": 1, "tied_embeddings": False, "further_tokens": 0})
+    if tuning is None:
+        return model, None, ()
+    told = []
+    if options.rank is None and tuning.rank == DEFAULT_RANK:
+        told.append(f"`--rank {DEFAULT_RANK}`, as is usual")
+    if options.targets is None and tuning.targets == DEFAULT_TARGETS:
+        told.append(f"`--targets {DEFAULT_TARGETS[0]}`: {_matrices(model)}")
+    stack = None
+    if not named:
+        stack = _USUAL_STACK
+        told.append(f"`--stack {stack}`, as most adapters are trained with Hugging Face's trainers")
+    if model.further_tokens:
+        model = model.model_copy(update={"further_tokens": 0})
+        told.append("blocks that predict further tokens are left out")
+    return model, stack, tuple(told)

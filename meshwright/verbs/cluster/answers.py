@@ -1,0 +1,220 @@
+"""Answers of `cluster`: a machine as it describes itself, or a graph of links with its levels and what is odd."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from cost_models.base import MAX_GPUS
+from cost_models.communication.topology import group_of
+from cost_models.discovery.discover import ClusterDraft, Discovery
+from cost_models.discovery.links import EXAMPLE, parse_links
+from cost_models.errors import InputError
+from cost_models.fabric.files import Linked, UserStatement, linked, read_links
+from cost_models.files import catalog
+from cost_models.files.local import Machine
+from cost_models.files.whole import write_whole
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.units import counted, format_bandwidth, format_seconds, grouped
+from meshwright.render.tables import Table, table, table_of
+from meshwright.render.words import wrapped
+from meshwright.terminal.answers import SavedAnswer
+from meshwright.verbs.cluster import DiscoverOptions, LinksOptions
+
+
+def discover_machine(options: DiscoverOptions) -> Discovered:
+    """Ask a machine what it is. Raises InputError, HostError."""
+    nodes, stated = nodes_and_links(options.nodes, options.links)
+    machine = options.machine or Machine()
+    found = Discovered(seen=Discovery(machine, nodes, options.name, stated))
+    if found.complete:
+        _ = found.cluster  # what would be refused as a file is refused here
+    return found
+
+
+def nodes_and_links(
+    nodes: int | None, links: Mapping[str, str] | None
+) -> tuple[int | None, dict[str, dict[str, Any]]]:
+    """What is said of a cluster beside what is found. Raises InputError."""
+    if nodes is not None and not 1 <= nodes <= MAX_GPUS:
+        raise InputError(f"--nodes: a cluster of {nodes:,} nodes cannot be")
+    return nodes, parse_links([f"{place}={text}" for place, text in (links or {}).items()])
+
+
+class ClusterFile(SavedAnswer):
+    """A cluster that was found, and the file of it."""
+
+    @property
+    def draft(self) -> ClusterDraft:
+        """Fields of the file, with assumptions and notes."""
+        raise NotImplementedError
+
+    @property
+    def yaml(self) -> str:
+        """Text of the cluster file."""
+        return self.draft.yaml
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """Cluster of the file. Raises InputError with every place that is open."""
+        return self.draft.cluster
+
+    def save(self, path: str | Path) -> None:
+        """Write the cluster file; with open places too, which `plan` refuses."""
+        write_whole(Path(path), self.yaml)
+
+    def next_commands(self, path: Path) -> str:
+        return f"meshwright plan MODEL {path} ..."
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Discovered(ClusterFile):
+    """A machine as it describes itself."""
+
+    seen: Discovery
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is open, so that a plan can be made for it."""
+        return not self.seen.open
+
+    @property
+    def fits(self) -> bool:
+        """The same, for the exit code."""
+        return self.complete
+
+    def next_commands(self, path: Path) -> str:
+        return super().next_commands(path) if self.complete else f"fill in `unknown` in {path}"
+
+    @property
+    def draft(self) -> ClusterDraft:
+        """Fields of the file, with assumptions and notes."""
+        return self.seen
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each fact that was found."""
+        return [one._asdict() for one in self.seen.facts]
+
+    def document(self) -> dict[str, Any]:
+        seen = {"complete": self.complete, "cluster": self.seen.fields, "found": self.rows}
+        notes = {"open": dict(self.seen.open), "notes": list(self.seen.notes)}
+        return seen | {"assumptions": list(self.seen.assumed)} | notes
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        cells = [list(one) for one in self.seen.facts]
+        lines: list[str | Table] = [table(["", "value", "said by"], cells, words=("value", "said by"))]
+        if self.seen.open:
+            lines += ["", f"Open, as nothing here says it ({counted(len(self.seen.open), 'place')}):"]
+            lines += [wrapped(f"  {place}: {why}", indent="    ") for place, why in self.seen.open.items()]
+            if any(place.startswith("links.") for place in self.seen.open):
+                lines.append(f"  say a link with --link {EXAMPLE}")
+        return tuple(lines)
+
+
+_MOST_ODD = 12
+"""Odd links that are printed; the file has all."""
+
+
+def linked_cluster(options: LinksOptions) -> LinkedCluster:
+    """Read a file of links. Raises InputError."""
+    file = options.file
+    nodes, said = nodes_and_links(options.nodes, options.links)
+    statement = UserStatement(nodes=nodes, hosts=options.hosts, gpus=options.gpus_per_node, **said)
+    found = read_links(file, statement)
+    gpu = options.gpu or found.facts.get("gpu")
+    if gpu is None:
+        hint = "--gpu h100-sxm, or a line `# gpu: h100-sxm`"
+        raise InputError(f"`{file}` does not say which GPU it is", hint=hint)
+    catalog.load_gpu(gpu)
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-._")[:50]
+    name = options.name or found.facts.get("name") or stem or "links"
+    answer = LinkedCluster(found=linked(found, str(file), gpu, name))
+    _ = answer.cluster  # what would be refused as a file is refused here
+    return answer
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LinkedCluster(ClusterFile):
+    """A cluster as a graph of its links."""
+
+    found: Linked
+
+    @property
+    def draft(self) -> ClusterDraft:
+        """Fields of the file, with assumptions and notes."""
+        return self.found
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each level: `level`, `kind`, `gpus` (sizes of its domains), `bandwidth` of a GPU (bytes/s),
+        `oversubscription`, `latency` (s)."""
+        levels = self.found.fabric.levels
+        innermost = next((level.bandwidth for level in levels if level.network), 0.0)
+        return [
+            {"level": level.name, "kind": level.kind, "gpus": list(level.sizes), "bandwidth": level.bandwidth}
+            | {"oversubscription": innermost / level.bandwidth if level.network else 1.0}
+            | {"latency": level.latency}
+            for level in levels
+        ]
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """A row for each kind of group: `group`, `gpus`, bytes/s of its `ring` on the slowest, and where nothing is odd
+        (`usual`)."""
+        return list(self._groups())
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        cluster, levels = self.cluster, self.found.fabric.levels
+        regular = cluster.model_copy(update={"graph": ()})
+        gpus = cluster.num_gpus
+        kinds = [("all GPUs of a node", cluster.gpus_per_node, 1)] * (cluster.gpus_per_node > 1)
+        for inner, level in pairwise(levels):
+            if level.network and inner.even:
+                stride = inner.sizes[0]
+                kinds.append((f"one GPU of each {inner.name}", gpus // stride, stride))
+        for name, size, stride in [*kinds, *[("all GPUs", gpus, 1)] * (cluster.nodes > 1)]:
+            groups = [group_of(one, size, stride) for one in (cluster, regular)]
+            ring, usual = (float(group.ring_bandwidth()[0]) for group in groups)
+            yield {"group": name, "gpus": size, "ring": ring, "usual": usual}
+
+    def document(self) -> dict[str, Any]:
+        found = {"cluster": self.found.fields, "levels": self.rows, "groups": self.groups}
+        notes = {"assumptions": list(self.found.assumed), "notes": list(self.found.notes)}
+        return found | {"odd": list(self.found.fabric.odd)} | notes
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        fabric = self.found.fabric
+        nodes, gpus = counted(len(fabric.nodes), "node"), counted(fabric.gpus_per_node, "GPU")
+        rows, rings, slower = self.rows, self.groups, [level.network for level in fabric.levels]
+        levels = {
+            "level": [row["level"] for row in rows],
+            "links": [row["kind"] for row in rows],
+            "GPUs": [" or ".join(map(grouped, row["gpus"])) for row in rows],
+            "a GPU": [format_bandwidth(row["bandwidth"]) for row in rows],
+            "oversubscribed": [
+                f"{row['oversubscription']:.3g}:1" * slower[at] for at, row in enumerate(rows)
+            ],
+            "latency": [format_seconds(row["latency"]) for row in rows],
+        }
+        groups = {
+            "ring over": [row["group"] for row in rings],
+            "GPUs": [grouped(row["gpus"]) for row in rings],
+            "slowest": [format_bandwidth(row["ring"]) for row in rings],
+            "usual": [format_bandwidth(row["usual"]) for row in rings],
+        }
+        lines: list[str | Table] = [f"{nodes} of {gpus}, {self.found.fields['gpu']}", ""]
+        lines.append(table_of(levels, names=["level", "links"]))
+        lines += ["", table_of(groups, names=["ring over"])]
+        if fabric.odd:
+            more = len(fabric.odd) - _MOST_ODD
+            lines += ["", f"Odd ({grouped(len(fabric.odd))}):"]
+            lines += [wrapped(f"  {one}", indent="    ") for one in fabric.odd[:_MOST_ODD]]
+            lines += [f"  and {grouped(more)} more"] if more > 0 else []
+        return tuple(lines)

@@ -1,1 +1,0 @@
-"""What verbs and families agree on: commands, answers, and the protocol of a family."""
