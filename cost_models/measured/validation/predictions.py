@@ -82,13 +82,13 @@ def predict(
     while batch := list(islice(remaining, _BATCH_ROWS)):
         results = dict(enumerate(case_or_reason(row, stack=stack, profile=profile) for row in batch))
         cases = {place: case for place, case in results.items() if isinstance(case, Case)}
-        priced: dict[int, Estimate | str] = {}
+        priced: dict[int, Estimate | str] = {at: one for at, one in results.items() if isinstance(one, str)}
         for place, case in cases.items():
             if place not in priced:
                 alike = {at: one.layout for at, one in cases.items() if one.question == case.question}
                 priced |= zip(alike, _estimates(case.question, list(alike.values())), strict=True)
         for place, row in enumerate(batch):
-            yield _prediction(row, results[place], priced.get(place, str(results[place])))
+            yield _prediction(row, results[place], priced[place])
 
 
 def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estimate | str]:
