@@ -49,7 +49,7 @@ from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
 from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.risk import interquartile_mean
-from planner.answers.recommend import MAX_COMPARED
+from planner.search.branching import MAX_COMPARED
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "regret.md"
