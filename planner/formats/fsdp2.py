@@ -96,7 +96,7 @@ def read_sharded(
     Raises:
         InputError: sizes that contradict one another, or are not said.
     """
-    assumed, paths = list[str](), settings.table.spelled("role")
+    paths = settings.table.spelled("role")
     mbs, steps, context = (job.pop(name) for name in ("mbs", "steps", "context"))
     tp, cp, replicas = (settings.integer(paths[role]) for role in ("tp", "cp", "replicate"))
     ep = settings.integer(paths["ep"]) if "ep" in paths else 1
@@ -112,9 +112,8 @@ def read_sharded(
     strategy = paths["strategy" if is_first and paths["strategy"] in settings.values else "reshard"]
     stage, _, scope = settings.plan_value(strategy).partition("/") if fsdp else ("0", "", "")
     zero = int(stage)
-    if is_first:
-        pace = "takes as long, and as much memory, as"
-        assumed.append(f"FSDP 1 {pace} FSDP 2 with the same layout (zero{zero})")
+    same = f"FSDP 1 takes as long, and as much memory, as FSDP 2 with the same layout (zero{zero})"
+    settings.assume(same, when=is_first)
     if fsdp and not zero and tp * cp > 1:
         raise InputError(f"tp{tp} × cp{cp} of the file needs FSDP that shards", hint="fsdp_version: 2")
     if scope and not shard % options.node:
@@ -124,7 +123,7 @@ def read_sharded(
         raise InputError(f"{gpus} GPUs are not tp{tp} × cp{cp}{experts} × {replicas} × {shard} of the file")
     if ep > 1 and shard > 1:
         copies = f"there over {shard}, in {ep} copies"
-        assumed.append(f"what is no expert is sharded over all {ep * shard} ranks; {copies}")
+        settings.assume(f"what is no expert is sharded over all {ep * shard} ranks; {copies}")
     stack = load_stack(options.stack or FSDP2)
     layout = Layout(
         tp=tp,
@@ -140,7 +139,7 @@ def read_sharded(
         layers=(model.num_layers,),
     )
     training = TrainingSpec(global_batch=mbs * steps * layout.dp, **job)
-    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=tuple(assumed))
+    return Reading(model, training, layout, stack, tuple(settings.assumed))
 
 
 def with_fused_loss(stack: StackSpec) -> StackSpec:

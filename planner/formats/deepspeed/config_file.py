@@ -179,9 +179,7 @@ def _fill_in(document: Mapping[str, Any], program: Mapping[str, Any], model: Tra
             settings.values[path] = model.hidden_size**2
         elif path in _NARROW and not any(settings.values.get(other) for other in _NARROW):
             settings.values[path] = True
-            settings.assumed.append(
-                f"`{path}: true`, which the file leaves to the program: --also {path}=false"
-            )
+            settings.assume(f"`{path}: true`, which the file leaves to the program: --also {path}=false")
         elif path in table.arguments and path not in (*_BATCHES, *_NARROW, "pipeline.stages"):
             unfilled.append(Problem(path, "`auto` is filled in when the program starts"))
         elif table.fate(path) is None and path not in table.arguments:
@@ -241,7 +239,7 @@ def _recomputes_blocks(settings: Settings, pp: int) -> bool:
         return bool(interval if pp > 1 else program)
     mentioned = any(path.startswith("activation_checkpointing") for path in settings.values)
     policy, some = ("every block is recomputed", "an") if mentioned else ("nothing is recomputed", "no")
-    settings.assumed.append(f"{policy}: the program decides, the file has {some} `activation_checkpointing`")
+    settings.assume(f"{policy}: the program decides, the file has {some} `activation_checkpointing`")
     return mentioned
 
 
@@ -270,13 +268,11 @@ def _offload_of(settings: Settings, blocks: int) -> Offload:
 
 def _training_of(settings: Settings, layout: Layout, sequence: int, stack: StackSpec) -> TrainingSpec:
     path = "optim" if settings.get("optim") and "optimizer.type" not in settings.values else "optimizer.type"
-    if path not in settings.values:
-        settings.assumed.append("AdamW: the file names no optimizer")
+    settings.assume("AdamW: the file names no optimizer", when=path not in settings.values)
     narrow = [one for one in ("bf16", "fp16") if settings.get(f"{one}.enabled")]
     if len(narrow) > 1:
         raise InputError("`bf16.enabled` contradicts `fp16.enabled`")
-    if not narrow:
-        settings.assumed.append("fp32: neither `bf16` nor `fp16` is enabled")
+    settings.assume("fp32: neither `bf16` nor `fp16` is enabled", when=not narrow)
     dtype = settings.get("data_types.grad_accum_dtype")
     gradients = None if dtype is None else "fp32" if dtype == "fp32" else "bf16"
     # the second has no effect without the first

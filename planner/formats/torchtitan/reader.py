@@ -222,7 +222,7 @@ def _microbatch(settings: Settings, pp: int) -> tuple[int, int]:
         return sequences, sequences * settings.integer(f"{_MESH}.num_pp_microbatches")
     if (local := settings.integer("training.local_batch_size", None)) is None:
         local = settings.default_of("training.local_batch_size")
-        settings.assumed.append(f"{local} sequences on a rank, torchtitan's default")
+        settings.assume(f"{local} sequences on a rank, torchtitan's default")
     size = f"{_MESH}.pipeline_parallel_microbatch_size"
     if pp == 1:
         settings.get(size)
@@ -284,8 +284,8 @@ def _even_stages(settings: Settings, blocks: int, pp: int, *, single: bool) -> t
 
 
 def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int) -> str:
-    if settings.get(_RECOMPUTE, "") == "" and f"{_RECOMPUTE}.mode" not in settings.values:
-        settings.assumed.append("selective recompute, torchtitan's default")
+    is_silent = settings.get(_RECOMPUTE, "") == "" and f"{_RECOMPUTE}.mode" not in settings.values
+    settings.assume("selective recompute, torchtitan's default", when=is_silent)
     kind = settings.get(f"{_RECOMPUTE}.mode", settings.values.get(_RECOMPUTE, "selective"))
     name = "none" if kind is None else str(kind)
     if name not in _POLICIES:
@@ -296,7 +296,7 @@ def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int) -> str:
     if not option.isdecimal() or not 1 <= int(option[:9]) <= stage_blocks:
         raise InputError(f"`{_RECOMPUTE}.selective_ac_option: {option}` is not known here")
     period, words = int(option), f"`selective_ac_option: {option}`"
-    settings.assumed.append(f"of every {period} blocks one is recomputed ({words}), the first of a stage")
+    settings.assume(f"of every {period} blocks one is recomputed ({words}), the first of a stage")
     return "full" if period == 1 else f"full:{math.ceil(stage_blocks / period)}"
 
 
@@ -332,7 +332,7 @@ def _require_known(settings: Settings) -> None:
         if isinstance(value, Unknown) and priced and table.fate(path) is None:
             message = f"only Python knows what `{value}` is"
             if path in table.arguments and (reason := table.arguments[path].why):
-                settings.assumed.append(f"no effect of `{path}`: {message}, and {reason}")
+                settings.assume(f"no effect of `{path}`: {message}, and {reason}")
                 del settings.values[path]
             else:
                 hidden.append(Problem(f"`{path}`", message))
@@ -365,7 +365,7 @@ def _training(settings: Settings, recipe: Recipe, layout: Layout, local: int) ->
         raise InputError(message, hint="it is a multiple of their product")
     if batch != smallest_batch and layout.pp > 1:
         times = batch // smallest_batch
-        settings.assumed.append(f"one pipeline a step, where the recipe fills and drains it {times} times")
+        settings.assume(f"one pipeline a step, where the recipe fills and drains it {times} times")
     fields: dict[str, Any] = {
         "global_batch": batch,
         "sequence_length": length,
@@ -390,7 +390,7 @@ def _precision(settings: Settings, recipe: Recipe) -> str:
         if kind is None:
             raise InputError(f"`{name}` changes the model in a way that is not priced here")
         precision = str(kind.lastgroup)
-        settings.assumed.append(f"products of all blocks in {precision} (`{name}`)")
+        settings.assume(f"products of all blocks in {precision} (`{name}`)")
     return precision
 
 
@@ -403,11 +403,8 @@ def _stack_of(settings: Settings, recipe: Recipe, base: StackSpec) -> StackSpec:
     facts["deterministic"] = bool(settings.get("debug.deterministic"))
     if settings.get("compile.enable_async_tensor_parallel"):
         facts["overlap_tensor_parallel"] = load_stack(_HIDES_INSIDE).overlap_tensor_parallel
-        settings.assumed.append(
-            "as much of tensor-parallel communication hidden inside products as in Megatron Core"
-        )
+        settings.assume("as much of tensor-parallel communication hidden inside products as in Megatron Core")
     if settings.get("parallelism.disable_loss_parallel"):
         facts["loss_parallel"] = False
-    if recipe.attention == "flex":
-        settings.assumed.append("FlexAttention is priced as FlashAttention")
+    settings.assume("FlexAttention is priced as FlashAttention", when=recipe.attention == "flex")
     return base.model_copy(update=facts)
