@@ -72,14 +72,14 @@ def _rules(table: Mapping[str, Breach]) -> tuple[Rule, ...]:
 def _streaming(name: str) -> dict[str, Breach]:
     """Rule that a trainer named `name` streams weights and states of all blocks from the host, or of none, and
     only if they are sharded."""
-    sentence = (
-        f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else"
-    )
-    breach = Breach(
-        lambda q, x: offloads(x) & ((x.offload_streamed < EVERY) | (x.offload_activations > 0) | _copies(x)),
-        "write `offload=streamed` with zero2 or zero3",
-    )
-    return {sentence: breach}
+    return {
+        f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else": Breach(
+            lambda q, x: (
+                offloads(x) & ((x.offload_streamed < EVERY) | (x.offload_activations > 0) | _copies(x))
+            ),
+            "write `offload=streamed` with zero2 or zero3",
+        )
+    }
 
 
 def _fsdp2_trainer(name: str) -> Trainer:
@@ -107,8 +107,7 @@ def _fsdp2_trainer(name: str) -> Trainer:
         f"{name} keeps the sequences of tensor ranks whole": Breach(
             lambda q, x: x.sp == 1, "leave out `sp`; `cp` splits them"
         ),
-    }
-    table |= _streaming(name)
+    } | _streaming(name)
     return Trainer(
         name=name, stack=FSDP2, other_stacks=(FUSED_LOSS,), rules=_rules(table), policies=("none", "full")
     )
@@ -151,10 +150,8 @@ _TORCHTITAN = {
     "expert groups lie in one shard group": Breach(
         lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0), sentence=_experts_in_shard
     ),
-}
-TORCHTITAN = Trainer(
-    name="torchtitan", stack="torchtitan", rules=_rules(_TORCHTITAN | _streaming("torchtitan"))
-)
+} | _streaming("torchtitan")
+TORCHTITAN = Trainer(name="torchtitan", stack="torchtitan", rules=_rules(_TORCHTITAN))
 
 
 def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:

@@ -54,8 +54,7 @@ def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
     elif "experts" in (targets := target_names(tuning)):
         export.lacks(path, "its adapters beside experts alone are named by the model")
     else:
-        modules = table_of("axolotl").arguments["lora_target_modules"].values
-        names = sorted(modules[name] for name in targets)
+        names = sorted(table_of("axolotl").arguments["lora_target_modules"].values[name] for name in targets)
         export.sets(path, settings, differs="modules have the names of Llama's", lora_target_modules=names)
 
 

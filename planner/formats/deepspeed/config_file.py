@@ -54,8 +54,7 @@ def _export(export: JobExport) -> None:
     export.sets("training.sequence_length", differs="what the program feeds it")
     precisions: dict[str, Written] = {one: {f"{one}.enabled": True} for one in ("bf16", "fp16")}
     export.choose("training.precision", training.precision, precisions | {"fp32": {}}, fsdp2.OTHER_PRECISION)
-    reason = f"it has no {training.optimizer}"
-    export.choose("training.optimizer", training.optimizer, _OPTIMIZERS, reason)
+    export.choose("training.optimizer", training.optimizer, _OPTIMIZERS, f"it has no {training.optimizer}")
     in_fp32 = (training.gradient_dtype or job.stack.gradient_dtype) == "fp32"
     sums = {"data_types.grad_accum_dtype": "fp32" if in_fp32 else training.precision}
     export.sets("training.gradient_dtype", sums, when=training.precision in precisions)

@@ -132,8 +132,8 @@ def write_facts(export: JobExport) -> None:
         if stack.expert_dispatch != "copies" and layout.ep * layout.expert_tp > 1:
             dispatcher = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
         export.sets("stack.expert_dispatch", dispatcher, moe_grouped_gemm=True)
-    hides = stack.overlaps_host and layout.offload.states
-    export.sets("stack.overlaps_host", overlap_cpu_optimizer_d2h_h2d=True, when=hides)
+    hides_host = stack.overlaps_host and layout.offload.states
+    export.sets("stack.overlaps_host", overlap_cpu_optimizer_d2h_h2d=True, when=hides_host)
     export.sets("stack.transformer_engine", transformer_impl="local", when=not stack.transformer_engine)
 
 
@@ -153,8 +153,8 @@ def _write_overlaps(export: JobExport) -> None:
     has_buffers = layout.tp > 1 and layout.sp and export.job.training.precision in USER_BUFFERS
     inside = has_buffers and overlaps("tp", "overlap_tensor_parallel")
     export.sets("stack.overlap_tensor_parallel", tp_comm_overlap=True, when=inside)
-    waits = layout.vpp > 1 and not overlaps("pp", "overlap_pipeline_sends")
-    export.sets("stack.overlap_pipeline_sends", overlap_p2p_comm=False, when=waits)
+    sends_late = layout.vpp > 1 and not overlaps("pp", "overlap_pipeline_sends")
+    export.sets("stack.overlap_pipeline_sends", overlap_p2p_comm=False, when=sends_late)
 
 
 def stack_of(args: Arguments, base: StackSpec, stack_named: bool) -> StackSpec:

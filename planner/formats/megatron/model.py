@@ -38,8 +38,8 @@ def _write_experts(export: JobExport) -> None:
     reason = "it balances experts by a bias beside sigmoid scores alone"
     export.lacks("model.router_scores", reason, when=model.routing_bias and scores != "sigmoid")
     reason = "it scales the weights of sigmoid scores to sum to one"
-    is_plain = not model.normalized_routing and scores != "softmax"
-    export.lacks("model.normalized_routing", reason, when=is_plain)
+    unnormalized = not model.normalized_routing and scores != "softmax"
+    export.lacks("model.normalized_routing", reason, when=unnormalized)
     coefficient = {"moe_aux_loss_coeff": model.load_balance} if model.load_balance else {}
     kind = "aux_loss" if model.load_balance else "none"
     export.sets("model.load_balance", coefficient, moe_router_load_balancing_type=kind)
@@ -60,8 +60,8 @@ def write_model(export: JobExport) -> None:
             export.sets("model.activation", differs=difference, bias_gelu_fusion=True)
         case gated, name if gated or name != "gelu":
             export.lacks("model.activation", f"it has no setting for {'a gated ' if gated else ''}{name}")
-    is_bare = model.norm != "rmsnorm" and not model.norm_bias
-    export.lacks("model.norm_bias", "its layer norms have biases", when=is_bare)
+    unbiased = model.norm != "rmsnorm" and not model.norm_bias
+    export.lacks("model.norm_bias", "its layer norms have biases", when=unbiased)
     positions = TABLE.arguments["position_embedding_type"]
     choices = {kind: {positions.name: name} for kind, name in positions.values.items()}
     export.choose("model.positions", model.positions, choices, "it has no such positions")
@@ -74,8 +74,8 @@ def write_model(export: JobExport) -> None:
     export.lacks("model.attention_bias", reason, when=model.mlp_bias and not model.attention_bias)
     reason = "attention's output has a bias where the MLP has"
     export.lacks("model.attention_output_bias", reason, when=model.attention_output_bias != model.mlp_bias)
-    is_joint = model.qk_norm and model.qk_norm_over != "head"
-    export.lacks("model.qk_norm_over", "its norm is over each head", when=is_joint)
+    over_all_heads = model.qk_norm and model.qk_norm_over != "head"
+    export.lacks("model.qk_norm_over", "its norm is over each head", when=over_all_heads)
     export.sets("model.attention_sinks", softmax_type="learnable", when=model.attention_sinks)
     if (window := model.attention_window) is not None:
         export.lacks("model.window_kind", "its windows slide", when=model.window_kind != "sliding")

@@ -236,8 +236,7 @@ def _microbatch(settings: Settings, pp: int) -> tuple[int, int]:
 
 
 def sequence_length(settings: Settings) -> int:
-    default = settings.integer("training.max_context_length")
-    return int(settings.integer("training.seq_len", default))
+    return int(settings.integer("training.seq_len", settings.integer("training.max_context_length")))
 
 
 def _stages(settings: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, ...]]:
