@@ -133,6 +133,7 @@ _TEXT_ALONE = "the part for text alone"
 _PARTS = {"attention_bias": "attention biases", "attention_output_bias": "bias on the attention's output"}
 _PARTS |= {"mlp_bias": "MLP biases", "qk_norm": "norms over queries and keys"}
 """Spec field → what a model has where the field is true."""
+_CHOSEN = "weights of chosen experts"
 _PHRASES: dict[str, dict[Any, str]] = {
     **{name: {True: part, False: f"no {part}"} for name, part in _PARTS.items()},
     "num_kv_heads": {None: "as many key/value heads as heads"},
@@ -161,10 +162,7 @@ _PHRASES: dict[str, dict[Any, str]] = {
     "separate_halves": {True: "blocks of one half each"},
     "positions": {"none": "no positions"}
     | {kind: f"{kind} positions" for kind in ("rotary", "learned", "alibi")},
-    "normalized_routing": {
-        True: "weights of chosen experts scaled to one",
-        False: "weights of chosen experts as they are",
-    },
+    "normalized_routing": {True: f"{_CHOSEN} scaled to one", False: f"{_CHOSEN} as they are"},
 }
 """Spec field → value → words; None is a value that is taken from other fields."""
 

@@ -132,10 +132,8 @@ def best_work(saving: float, mtbf: float) -> float:
     low, high = 0.0, mtbf  # at M the slope is e^{−(M+δ)/M} > 0
     for _ in range(200):
         middle = (low + high) / 2
-        if math.exp(-(middle + saving) / mtbf) - 1 + middle / mtbf < 0:
-            low = middle
-        else:
-            high = middle
+        slope = math.exp(-(middle + saving) / mtbf) - 1 + middle / mtbf
+        low, high = (middle, high) if slope < 0 else (low, middle)
     return (low + high) / 2
 
 
