@@ -273,25 +273,24 @@ class _Cluster:
             carried = np.bincount(inside, np.append(capacity, 0.0)[passed], len(inner))
             widest = levels[-1].bandwidth if levels else inf
             rates = (np.minimum(out, carried)[inner] / np.bincount(inner)[inner]).tolist()
-            levels.append(
-                FabricLevel(
-                    name=name,
-                    kind=Counter(link.kind for link in links).most_common(1)[0][0],
-                    network=network,
-                    opens=not levels,
-                    bandwidth=most_common(_rounded(min(rate, widest)) for rate in rates if rate),
-                    latency=most_common(_rounded(one) for one in seconds.tolist()),
-                    sharers=1 if levels else sharers,
-                    inner=inner,
-                    domain=domain_of_gpu,
-                    top=domain_of_gpu,
-                    end=end,
-                    bundle=bundle,
-                    capacity=capacity,
-                    cables=tuple(one.cables for one in bundles),
-                    seconds=seconds,
-                )
+            level = FabricLevel(
+                name=name,
+                kind=Counter(link.kind for link in links).most_common(1)[0][0],
+                network=network,
+                opens=not levels,
+                bandwidth=most_common(_rounded(min(rate, widest)) for rate in rates if rate),
+                latency=most_common(_rounded(one) for one in seconds.tolist()),
+                sharers=1 if levels else sharers,
+                inner=inner,
+                domain=domain_of_gpu,
+                top=domain_of_gpu,
+                end=end,
+                bundle=bundle,
+                capacity=capacity,
+                cables=tuple(one.cables for one in bundles),
+                seconds=seconds,
             )
+            levels.append(level)
             inner = domain_of_gpu
         return [replace(level, top=inner) for level in levels]
 
