@@ -226,8 +226,5 @@ def _unknown_gpu(gpu: SeenGpu) -> Fields:
     fields: Fields = {"name": name or "gpu", "reported_as": [gpu.name]}
     fields["memory"] = f"{gpu.memory_mib:.0f} MiB" if gpu.memory_mib else UNKNOWN
     fields |= {"memory_bandwidth": UNKNOWN, "peak": {"bf16": UNKNOWN}}
-    if gpu.pcie:
-        fields["host_bandwidth"] = format_bandwidth(gpu.pcie)
-    if gpu.watts:
-        fields["tdp_watts"] = round(gpu.watts)
-    return fields
+    fields |= {"host_bandwidth": format_bandwidth(gpu.pcie)} if gpu.pcie else {}
+    return fields | ({"tdp_watts": round(gpu.watts)} if gpu.watts else {})

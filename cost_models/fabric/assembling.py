@@ -48,12 +48,14 @@ def graph_of(links: Iterable[Link]) -> Links:
     return graph
 
 
-def nearest(
-    inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]
-) -> tuple[list[str], dict[str, float], dict[str, str]]:
-    """Assign each GPU the network adapter that the fewest links separate from the GPU. Returns for each GPU the
-    end (adapter) that is the fewest links away, of several one with the fewest GPUs; bytes/s that come to each
-    end in use; and idle adapter → the end in use that it stands beside, where a GPU has several adapters.
+EndsInUse = tuple[list[str], dict[str, float], dict[str, str]]
+"""End (adapter) of each GPU; bytes/s that come to each end in use; idle adapter → the end in use that it stands beside,
+where a GPU has several adapters."""
+
+
+def nearest(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]) -> EndsInUse:
+    """Assign each GPU the network adapter that the fewest links separate from the GPU, of several one with the fewest
+    GPUs.
 
     Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
     """
@@ -145,9 +147,8 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
     cluster.refuse(problems, "parallel cables are one line with their number (`x2`, or a column `count`)")
     usual = most_common(gpus_of_node.values())
     odd = {node: counted(count, "GPU") for node, count in gpus_of_node.items() if count != usual}
-    unequal = [
-        Problem(places[node], f"{node} has {count}, other nodes have {usual}") for node, count in odd.items()
-    ]
+    others = f"other nodes have {usual}"
+    unequal = [Problem(places[node], f"{node} has {count}, {others}") for node, count in odd.items()]
     cluster.refuse(unequal, "every node of a cluster has as many GPUs; leave the others out")
     cables = [link for link in links if not within_node(link)]
     levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]

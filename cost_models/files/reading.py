@@ -100,8 +100,7 @@ def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
         InputError: missing, a folder, unreadable, a pipe without a writer, too large, not text, not valid YAML or
             JSON.
     """
-    name = str(path)
-    text = read_text(path, most_bytes=most_bytes)
+    name, text = str(path), read_text(path, most_bytes=most_bytes)
     return parse_json(text, source=name) if name.endswith(".json") else parse_yaml(text, source=name)
 
 
@@ -111,8 +110,7 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
     Raises:
         InputError: missing, a folder, unreadable, a pipe without a writer, too large, not text.
     """
-    name = str(path)
-    raw = read_raw(path, most_bytes + 1)
+    name, raw = str(path), read_raw(path, most_bytes + 1)
     if len(raw) > most_bytes:
         most = f"{most_bytes // int(MB)} MB"
         raise InputError(f"`{name}` is larger than {most}; it is not an input of this tool")

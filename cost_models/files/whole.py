@@ -76,10 +76,6 @@ def _sweep_one(path: Path) -> None:
         os.close(descriptor)
 
 
-_PRINTED = (1, 2)
-"""File descriptors that a process prints to."""
-
-
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a stream whose bytes replace the file `path` atomically, once all are on the disk.
@@ -182,7 +178,7 @@ def lock_alone(descriptor: int) -> bool | None:
 
 def _opened(path: Path) -> IO[bytes]:
     """Open a file for appending, or at the position of standard output or error where that goes to the same file."""
-    for printed in _PRINTED:
+    for printed in (1, 2):  # descriptors of standard output and error
         with suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(printed)):
                 return open(os.dup(printed), "wb")

@@ -16,13 +16,15 @@ _FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"
 """Fields that no config states, or that weights do not depend on."""
 
 
-def config_of(
-    model: TransformerSpec, dtype: str, wanted: Callable[[str], bool] = lambda model_type: True
-) -> dict[str, Any] | None:
+Wanted = Callable[[str], bool]
+"""Whether a config may be of a `model_type`."""
+
+
+def config_of(model: TransformerSpec, dtype: str, wanted: Wanted | None = None) -> dict[str, Any] | None:
     """Write a Hugging Face config that represents all fields of a model, for a `model_type` accepted by `wanted`;
     None where no family can."""
     for model_type, family in families().items():
-        if wanted(model_type):
+        if wanted is None or wanted(model_type):
             config = {"model_type": model_type, "torch_dtype": dtype} | _written(model, family)
             if _read_back(config) == stated(model):
                 return config
