@@ -10,15 +10,12 @@ from typing import Any
 from benchmarks.exporters import compare
 from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
-from planner.formats.accelerate import config_file as accelerate
-from planner.formats.axolotl import config_file as axolotl
-from planner.formats.deepspeed import config_file as deepspeed
+from planner.formats import deepspeed, fsdp2, torchtitan
 from planner.formats.exporter import Job, Settings
 from planner.formats.megatron import script as megatron
 from planner.formats.megatron.arguments import written
 from planner.formats.nemo import recipe as nemo
 from planner.formats.target import Target
-from planner.formats.torchtitan import writer as torchtitan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,23 +96,23 @@ TARGETS: dict[str, Read] = {
         unread=("etp", "sequence", "shard", "sp", "recompute", "layers"),
     ),
     "accelerate": Read(
-        target=accelerate.TARGET,
+        target=fsdp2.ACCELERATE,
         stack="fsdp",
         models=DENSE + MIXTURES,
         peer="accelerate",
         read_by="`accelerate launch`'s arguments, its plugin and mesh, 1.15.0",
-        case=_text(accelerate.TARGET),
+        case=_text(fsdp2.ACCELERATE),
         read=compare.accelerate,
         same_names=False,
         unread=(*_OF_STAGES, "sequence", "mbs", "batch", "microbatches"),
     ),
     "axolotl": Read(
-        target=axolotl.TARGET,
+        target=fsdp2.AXOLOTL,
         stack="fsdp",
         models=DENSE + MIXTURES,
         peer="axolotl",
         read_by="its FSDP schema, and fields of its other schemas, not run",
-        case=_text(axolotl.TARGET),
+        case=_text(fsdp2.AXOLOTL),
         read=compare.axolotl,
         unread=_OF_STAGES,
     ),

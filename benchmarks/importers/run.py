@@ -25,7 +25,7 @@ from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import read_nemo
 from planner.formats.settings import Reading
-from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
+from planner.formats.torchtitan import read_recipe, read_torchtitan
 
 HERE = Path(__file__).parent
 TABLES = Path("cost_models/data/published")

@@ -18,7 +18,7 @@ from itertools import chain, takewhile
 from typing import NamedTuple
 
 from cost_models.errors import InputError
-from planner.formats.python_values import OPERATIONS
+from planner.formats.python import OPERATIONS
 
 OPEN, CLOSE = "\ue000", "\ue001"
 """Marks around an expansion whose value is unknown."""
@@ -784,7 +784,6 @@ def read_script(text: str, environment: Mapping[str, str] | None = None) -> Scri
     """
     if len(text) > _MOST_TEXT:
         raise InputError(f"a script of {len(text):,} characters is none that starts a training")
-    script = Script()
-    script.values.variables |= {name: [value] for name, value in (environment or {}).items()}
+    script = Script(Values({name: [value] for name, value in (environment or {}).items()}))
     script.read(text.translate({ord(OPEN): None, ord(CLOSE): None}))
     return script

@@ -1,40 +1,55 @@
-"""Sharding and batch that trainers over PyTorch's `fully_shard` (FSDP2) share, written and read.
+"""Trainers over PyTorch's `fully_shard` (FSDP2): a plan as the YAML that `accelerate launch --config_file` or
+`axolotl train` takes, under FSDP, and back, under FSDP or DeepSpeed.
 
-Sources: accelerate 1.15.0: utils/dataclasses.py (FullyShardedDataParallelPlugin), parallelism_config.py,
-utils/fsdp_utils.py (fsdp2_prepare_model).
+accelerate leaves model, sequence and batch to the program. Sources: accelerate 1.15.0: commands/config/config_args.py
+(ClusterConfig), commands/launch.py, parallelism_config.py, utils/dataclasses.py (FullyShardedDataParallelPlugin,
+DeepSpeedPlugin), utils/fsdp_utils.py (fsdp2_prepare_model); transformers' TrainingArguments; axolotl 0.18.0:
+src/axolotl/utils/schemas/config.py, fsdp.py, peft.py, training.py, validation.py, loaders/adapter.py, loaders/model.py
+(nf4 with scales quantised once more), integrations/liger/args.py, integrations/cut_cross_entropy/args.py,
+integrations/expert_parallel/plugin.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import yaml
 
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
+from cost_models.operators.parameters import target_names
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.exporter import Job, JobExport
+from planner.formats.deepspeed import (
+    OTHER_PRECISION,
+    PRECISIONS,
+    export_program,
+    export_recompute,
+    read_deepspeed,
+)
+from planner.formats.exporter import Job, JobExport, nested
 from planner.formats.rules import FSDP2, FUSED_LOSS
-from planner.formats.settings import Reading, ReadOptions, Settings
+from planner.formats.settings import Reading, ReadOptions, Settings, settings_of
 from planner.formats.table import table_of
+from planner.formats.target import Target
+from planner.formats.torchrun import torchrun_by_hand
 
-PRECISIONS = ("bf16", "fp16", "fp32")
-OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
 
-
-def is_sharded(job: Job) -> bool:
+def _is_sharded(job: Job) -> bool:
     """Whether the job runs under FSDP; otherwise each rank holds all weights, plainly or as
     DistributedDataParallel."""
     return job.layout.zero > 0 or job.layout.tp > 1 or any(job.layout.offload)
 
 
-def sharding(job: Job, table: str) -> dict[str, Any]:
+def _sharding(job: Job, table: str) -> dict[str, Any]:
     """FSDP settings of a job (version, whether weights are resharded after forward, sizes of the mesh) by the
     trainer's table of arguments; empty without FSDP."""
-    if not is_sharded(job):
+    if not _is_sharded(job):
         return {}
     layout = job.layout
     settings = {"version": 2, "reshard": layout.zero in (0, 3), "wrap": "TRANSFORMER_BASED_WRAP"}
@@ -44,23 +59,6 @@ def sharding(job: Job, table: str) -> dict[str, Any]:
         settings |= {"shard": shard, "replicate": replicas, "tp": layout.tp, "cp": layout.cp}
     paths = table_of(table).spelled("role")
     return {paths[role]: value for role, value in settings.items()}
-
-
-def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: str = "") -> None:
-    """Recompute every block in full by these settings, or none; any other policy is reported as lacking."""
-    policies = export.job.layout.policies
-    export.sets("layout.recompute", settings, differs=differs, when=policies == ("full",))
-    reason = "it recomputes whole blocks, of all or of none"
-    export.lacks("layout.recompute", reason, when=policies not in (("full",), ("none",)))
-
-
-def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], source: str) -> None:
-    """Leave the model to the program or the checkpoint; its dropout, where it has any, is that of the `source`."""
-    for field in TransformerSpec.model_fields:
-        export.sets(f"model.{field}")
-    export.supports(limits)
-    export.supports({"training.tokens": ("as many steps as the program does", None)}, "otherwise")
-    export.sets("training.dropout", differs=f"of the {source}" if export.job.question.dropout else "")
 
 
 _LIMITS: Mapping[str, tuple[Any, ...]] = {
@@ -76,16 +74,16 @@ FACTS = "selective_drops"
 """Fact of the software stack that cannot matter: they recompute whole blocks."""
 
 
-def export_job(export: JobExport, table: str) -> None:
+def _export_job(export: JobExport, table: str) -> None:
     """Set what all trainers over FSDP2 express alike, by the names in the trainer's table of arguments."""
     paths = table_of(table).spelled("role")
     export_program(export, _LIMITS, "model's config")
-    export.sets("layout.zero", sharding(export.job, table))
+    export.sets("layout.zero", _sharding(export.job, table))
     export_recompute(export, {paths["recompute"]: True})
     export.sets("layout.offload", {paths["offload"]: True}, when=any(export.job.layout.offload))
 
 
-def read_sharded(
+def _read_sharded(
     settings: Settings, model: TransformerSpec, options: ReadOptions, job: dict[str, Any], fsdp: bool
 ) -> Reading:
     """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh sizes.
@@ -142,6 +140,243 @@ def read_sharded(
     return Reading(model, training, layout, stack, tuple(settings.assumed))
 
 
-def with_fused_loss(stack: StackSpec) -> StackSpec:
+def _with_fused_loss(stack: StackSpec) -> StackSpec:
     """Copy of the stack with a loss that never holds all logits, as Liger's and cut cross-entropy."""
     return stack.model_copy(update={"loss_chunk": load_stack(FUSED_LOSS).loss_chunk})
+
+
+STRATEGY = "parallelism_config.parallelism_config_cp_comm_strategy"
+MBS, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
+CHECKPOINTING = "gradient_checkpointing"
+"""Arguments of programs over the Hugging Face Trainer."""
+
+
+def _export_accelerate(export: JobExport) -> None:
+    job, layout = export.job, export.job.layout
+    _export_job(export, "accelerate")
+    under_fsdp, gpus, nodes = _is_sharded(job), layout.num_gpus, job.question.cluster.nodes
+    kind = "FSDP" if under_fsdp else "MULTI_GPU" if gpus > 1 else "NO"
+    started = {"distributed_type": kind, "num_processes": gpus, "num_machines": nodes}
+    export.sets("layout.zero", started | _sharding(job, "accelerate"))
+    ways = {"": {}, "all-gather": {STRATEGY: "allgather"}, "ring": {STRATEGY: "alltoall"}}
+    export.choose("layout.context", job.context, ways, "its context ranks pass keys or gather them")
+    if not under_fsdp:
+        difference = f"without FSDP `--{CHECKPOINTING} true` of the program turns it on"
+        export_recompute(export, {}, difference)
+    steps = layout.microbatches(job.training.global_batch)
+    export.sets("layout.mbs", differs=f"`--{MBS} {layout.mbs}` of the program")
+    export.sets("training.global_batch", differs=f"`--{STEPS} {steps}` of the program")
+    export.sets("training.sequence_length", differs="what the program feeds it")
+    export.sets("training.optimizer", differs="the program's")
+    precisions = {name: {"mixed_precision": "no" if name == "fp32" else name} for name in PRECISIONS}
+    export.choose("training.precision", job.training.precision, precisions, OTHER_PRECISION)
+
+
+def _accelerate_command(job: Job) -> str:
+    """Command that starts a program over the Hugging Face Trainer by the YAML, with arguments that set microbatch and
+    accumulation, and recompute without FSDP."""
+    steps = job.layout.microbatches(job.training.global_batch)
+    recomputes = not _is_sharded(job) and job.layout.recompute != ("none",)
+    words = f"--{MBS} {job.layout.mbs} --{STEPS} {steps}" + f" --{CHECKPOINTING} true" * recomputes
+    return f"accelerate launch --config_file accelerate.yaml train.py {words}"
+
+
+def _write_accelerate(job: Job, settings: Mapping[str, Any], name: str) -> str:
+    written = {"compute_environment": "LOCAL_MACHINE", **nested(settings)}
+    return f"# {_accelerate_command(job)}\n{yaml.safe_dump(written, sort_keys=False)}"
+
+
+def _use_accelerate(job: Job, name: str) -> tuple[str, ...]:
+    several = ", --machine_rank and --main_process_ip on every node" if job.question.cluster.nodes > 1 else ""
+    length = job.training.sequence_length
+    yours = f"the model (`{job.model.name}`) and sequences of {length:,} are your program's"
+    return (f"use it as {_accelerate_command(job)}{several}", yours)
+
+
+_OF_ACCELERATE = (_export_accelerate, FACTS, _write_accelerate, _use_accelerate)
+ACCELERATE = Target("accelerate", "accelerate 1.15.0", "accelerate", *_OF_ACCELERATE)
+ACCELERATE_MARKS = frozenset({"distributed_type", "fsdp_config"})
+"""Keys that identify its YAML: every file has at least one."""
+_DEEPSPEED, _ZERO_STAGE = "deepspeed_config", 2
+"""The stage is DeepSpeedPlugin's where a file has none."""
+
+
+def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
+    """Read an Accelerate configuration file as model, training job, layout and stack.
+
+    Raises:
+        InputError: settings contradict one another, or are not priced here.
+    """
+    settings = settings_of(dict(document) | {_DEEPSPEED: None} | options.also, table=table_of("accelerate"))
+    kind, processes = settings.plan_value("distributed_type"), settings.integer("num_processes")
+    gpus = options.gpus or processes or 1
+    if processes and gpus != processes:
+        raise InputError(f"{gpus} GPUs contradict `num_processes: {processes}`", hint="leave out --gpus")
+    if kind == "NO" and gpus > 1:
+        raise InputError(f"`distributed_type: NO` with {gpus} processes", hint="MULTI_GPU or FSDP share them")
+    fp16, bf16, precision = settings.get("fp16"), settings.get("bf16"), settings.plan_value("mixed_precision")
+    precision = "bf16" if bf16 else "fp16" if fp16 else precision
+    inner = dict(document.get(_DEEPSPEED) or {})
+    inner |= {} if "zero_optimization" in inner else {"zero_stage": inner.get("zero_stage", _ZERO_STAGE)}
+    steps = settings.integer(STEPS, None) or inner.pop(STEPS, None) or settings.default_of(STEPS)
+    mbs = settings.integer(MBS)
+    silent = {name: size for name, size in ((MBS, mbs), (STEPS, steps)) if name not in settings.values}
+    assumed = [f"`--{name} {size}`: --also says otherwise" for name, size in silent.items()]
+    recompute = settings.plan_value("fsdp_config.fsdp_activation_checkpointing")
+    optimizer = settings.plan_value("optim")
+    if kind != "FSDP":  # accelerate leaves it alone
+        settings.read |= {path for path in settings.values if path.startswith("fsdp_config.")}
+    options = replace(options, gpus=gpus, node=max(gpus // settings.integer("num_machines"), 1))
+    if kind == "DEEPSPEED":
+        program = {"train_micro_batch_size_per_gpu": mbs, STEPS: steps, CHECKPOINTING: recompute == "full"}
+        program |= {} if precision == "fp32" else {f"{precision}.enabled": True}
+        program |= {name: value for name, value in settings.values.items() if name == "optim"}
+        run = read_deepspeed(inner, model, replace(options, also=program))
+    else:
+        job = {"sequence_length": options.sequence, "precision": precision, "optimizer": optimizer}
+        job |= {"mbs": mbs, "steps": steps, "context": settings.plan_value(STRATEGY)}
+        run = _read_sharded(settings, model, options, job, kind == "FSDP")
+    stack = _with_fused_loss(run.stack) if settings.get("use_liger_kernel") else run.stack
+    unnamed = kind != "DEEPSPEED" and "optim" not in settings.values
+    assumed += [*run.assumptions, *["AdamW: the file names no optimizer"] * unnamed]
+    return replace(run, stack=stack, assumptions=(*settings.unread(), *assumed))
+
+
+_RATE = 2e-5
+
+
+def _export_axolotl(export: JobExport) -> None:
+    job, training = export.job, export.job.training
+    _export_job(export, "axolotl")
+    rings = {"": {}, "ring": {"ring_attn_func": "batch_ring"}}
+    export.choose("layout.context", job.context, rings, "its context ranks pass keys in a ring")
+    steps = job.layout.microbatches(training.global_batch)
+    export.sets("training.global_batch", gradient_accumulation_steps=steps)
+    precisions = {"bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp32": {"bf16": False}}
+    export.choose("training.precision", training.precision, precisions, OTHER_PRECISION)
+    if training.tuning is not None:
+        _export_adapters(export, training.tuning)
+
+
+def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
+    path, alpha = "training.tuning", tuning.scale * tuning.rank
+    settings: dict[str, Any] = {"adapter": "qlora" if tuning.base == "nf4" else "lora", "lora_r": tuning.rank}
+    settings["lora_alpha"] = int(alpha) if alpha == int(alpha) else alpha
+    settings["lora_dropout"] = tuning.dropout
+    if tuning.base:
+        settings["load_in_4bit" if tuning.base == "nf4" else "load_in_8bit"] = True
+    if "all-linear" in tuning.targets:
+        difference = "on routers, too" if export.job.model.has_experts else ""
+        export.sets(path, settings, differs=difference, lora_target_linear=True)
+    elif "experts" in (targets := target_names(tuning)):
+        export.lacks(path, "its adapters beside experts alone are named by the model")
+    else:
+        names = sorted(table_of("axolotl").arguments["lora_target_modules"].values[name] for name in targets)
+        export.sets(path, settings, differs="modules have the names of Llama's", lora_target_modules=names)
+
+
+def _write_axolotl(job: Job, settings: Mapping[str, Any], name: str) -> str:
+    data = [{"path": "data.jsonl", "type": "completion"}]
+    defaults: dict[str, Any] = {"base_model": f"./{job.model.name}", "datasets": data, "output_dir": "./out"}
+    defaults |= {"attn_implementation": "flash_attention_2", "learning_rate": _RATE, "num_epochs": 1}
+    return f"# {_axolotl_command(job)}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
+
+
+def _use_axolotl(job: Job, name: str) -> tuple[str, ...]:
+    yours = "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data"
+    return (yours, f"use it as {_axolotl_command(job)}")
+
+
+def _axolotl_command(job: Job) -> str:
+    """Command that trains by the YAML, for a person to complete."""
+    arguments = torchrun_by_hand(job).removeprefix("torchrun ")
+    return f"axolotl train axolotl.yaml --launcher torchrun -- {arguments}"
+
+
+AXOLOTL = Target("axolotl", "axolotl 0.18.0", "axolotl", _export_axolotl, FACTS, _write_axolotl, _use_axolotl)
+AXOLOTL_MARKS = frozenset({"base_model", "micro_batch_size"})
+"""Keys that identify its YAML: every file has at least one."""
+_FSDP, _PREFIX = "fsdp_config", "fsdp_"
+_FULL = "sequences are full: packed, or cut to `sequence_len`"
+_CUTS = "cut_cross_entropy"
+
+
+def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
+    """Read an Axolotl configuration file as training job, layout and stack, for a model that is given.
+
+    Raises:
+        InputError: settings contradict one another, or are not priced here.
+    """
+    settings = settings_of(_with_current_names(document) | options.also, table=table_of("axolotl"))
+    if rl := settings.get("rl"):
+        raise InputError(f"`rl: {rl}` is not read here", hint="--task dpo of plan prices preferences")
+    mbs, total = settings.integer("micro_batch_size"), settings.integer("batch_size")
+    steps = settings.integer("gradient_accumulation_steps", None) or max(1, (total or mbs) // mbs)
+    fp16, bf16, cuts = settings.get("fp16") is True, settings.get("bf16"), settings.get(_CUTS) is not False
+    precision = "fp16" if fp16 else "bf16" if bf16 else "fp32"
+    sequence, tuning = settings.integer("sequence_len"), _tuning_of(settings)
+    job = {"sequence_length": sequence, "tuning": tuning, "optimizer": settings.plan_value("optimizer")}
+    packed, attention = settings.get("sample_packing"), settings.get("attn_implementation")
+    plugins = settings.plan_value("plugins")
+    context = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
+    fsdp_values = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
+    fsdp = any(one not in (None, []) for one in fsdp_values)
+    fused = settings.get("liger_fused_linear_cross_entropy") or (cuts and _CUTS in plugins)
+    if config := document.get("deepspeed"):
+        program = {"train_micro_batch_size_per_gpu": mbs, "gradient_accumulation_steps": steps}
+        program |= {f"{one}.enabled": precision == one for one in ("bf16", "fp16")}
+        program["gradient_checkpointing"] = settings.plan_value("gradient_checkpointing") == "full"
+        program["tensor_parallel.autotp_size"] = settings.integer("tensor_parallel_size")
+        program["optim"] = settings.get("optimizer")
+        if settings.integer("context_parallel_size") > 1:
+            message = "`context_parallel_size` under DeepSpeed is not priced here"
+            raise InputError(message, hint="under FSDP it is")
+        run = read_deepspeed(config, model, replace(options, also=program, sequence=sequence))
+        run = replace(run, training=run.training.model_copy(update={"tuning": tuning}))
+    else:
+        job |= {"precision": precision, "mbs": mbs, "steps": steps, "context": context}
+        run = _read_sharded(settings, model, options, job, fsdp)
+    stack = run.stack
+    if settings.get("eager_attention") or attention == "eager":
+        stack = stack.model_copy(update={"attention": "unfused"})
+    stack = _with_fused_loss(stack) if fused else stack
+    return replace(run, stack=stack, assumptions=(*settings.unread(), _FULL, *run.assumptions))
+
+
+def _tuning_of(settings: Settings) -> TuningSpec | None:
+    """LoRA settings of an Axolotl file; None if every weight is trained."""
+    bases = {"nf4": settings.get("load_in_4bit"), "int8": settings.get("load_in_8bit")}
+    rank, alpha = (settings.integer(name) for name in ("lora_r", "lora_alpha"))
+    linear, dropout = (settings.get(name) for name in ("lora_target_linear", "lora_dropout"))
+    modules = settings.plan_value("lora_target_modules")
+    if not settings.get("adapter"):
+        return None
+    adapter = settings.plan_value("adapter")
+    if rank is None:
+        raise InputError(f"`adapter: {adapter}` needs `lora_r`")
+    if not linear and not modules:
+        hint = "lora_target_linear or lora_target_modules does"
+        raise InputError(f"`adapter: {adapter}` says no modules", hint=hint)
+    names = "all-linear" if linear else modules
+    targets = (names,) if isinstance(names, str) else tuple(names)
+    base = next((base for base, is_set in bases.items() if is_set), None)
+    fields = {"rank": rank, "targets": targets, "base": base, "dropout": dropout}
+    return TuningSpec.model_validate(fields | {"alpha": None if alpha == rank else alpha})
+
+
+def _with_current_names(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Axolotl's document with older names of FSDP settings replaced by current ones (`fsdp_config.fsdp_…`, the
+    list `fsdp` of FSDP 1)."""
+    renamed = dict(document)
+    listed = renamed.pop("fsdp", None) or []
+    words = [str(word).lower() for word in (listed.split() if isinstance(listed, str) else listed)]
+    inner = {str(key).removeprefix(_PREFIX): value for key, value in (renamed.get(_FSDP) or {}).items()}
+    renamed["fsdp_version"] = renamed.get("fsdp_version") or inner.pop("version", None)
+    if inner.pop("activation_checkpointing", None):
+        renamed["gradient_checkpointing"] = True
+    if "offload" in words:
+        inner["offload_params"] = True
+    for word in words:
+        if word not in ("auto_wrap", "offload"):
+            inner.setdefault("sharding_strategy", word)
+    return renamed | {_FSDP: inner}

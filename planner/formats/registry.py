@@ -20,12 +20,15 @@ from planner.formats.target import Target
 from planner.formats.trainers import TRAINERS, trainers_of
 from planner.plan import Plan
 
-_TARGETS = {"megatron": "script", "torchtitan": "writer", "deepspeed": "config_file", "nemo": "recipe"}
-_TARGETS |= dict.fromkeys(("accelerate", "axolotl"), "config_file")
-"""Folder of a trainer → module there that writes its files, imported on first use, as most plans need one."""
+_TARGETS = {
+    "megatron": "megatron.script:TARGET",
+    "nemo": "nemo.recipe:TARGET",
+    "torchtitan": "torchtitan:TARGET",
+}
+_TARGETS |= {"deepspeed": "deepspeed:TARGET", "accelerate": "fsdp2:ACCELERATE", "axolotl": "fsdp2:AXOLOTL"}
 _OTHER = {"torchrun": "torchrun:TORCHRUN", "slurm": "torchrun:SLURM", "torchrec": "torchrec:EXPORTER"}
-EXPORTERS = {name: f"{name}.{module}:TARGET" for name, module in _TARGETS.items()} | _OTHER
-"""Name of an exporter → where in `planner.formats` it is (see `exporter_named`)."""
+EXPORTERS = _TARGETS | _OTHER
+"""Name of an exporter → where in `planner.formats` it is, imported on first use, as most plans need one."""
 _SUFFIXES = {".py": ("nemo", "torchtitan"), ".toml": ("torchtitan",), ".json": ("deepspeed", "torchrec")}
 _SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
 _SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), ("megatron",))
@@ -82,9 +85,7 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     if marked and is_pipe(source):
         message = f"`{source}` is a pipe, which is read once: its words cannot tell whose it is"
         raise InputError(message, hint=hint)
-    from planner.formats.accelerate import config_file as accelerate
-    from planner.formats.axolotl import config_file as axolotl
-    from planner.formats.deepspeed import config_file as deepspeed
+    from planner.formats import deepspeed, fsdp2
     from planner.formats.nemo import config_file as nemo_file
     from planner.formats.nemo import recipe as nemo
     from planner.formats.torchrec import MOST_BYTES
@@ -99,7 +100,11 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     is_bridge = suffix == ".py" and nemo.MARK in text
     refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options or {})
     # each file of these trainers has at least one of their keys
-    marks = {"axolotl": axolotl.MARKS, "accelerate": accelerate.MARKS, "deepspeed": deepspeed.MARKS}
+    marks = {
+        "axolotl": fsdp2.AXOLOTL_MARKS,
+        "accelerate": fsdp2.ACCELERATE_MARKS,
+        "deepspeed": deepspeed.MARKS,
+    }
     for name in marked:
         if is_bridge or marks.get(name, frozenset()) & document.keys():
             return name

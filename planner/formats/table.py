@@ -1,4 +1,4 @@
-"""A trainer's arguments in one table, `arguments.csv` of its folder, which readers and writers share.
+"""A trainer's arguments in one table of the folder `arguments`, which readers and writers share.
 
 Columns: name; kind (how its value is written); default of the release that the folder's readers name; unit; field of
 a plan that the argument sets; when an export writes the field from the table alone (`always`, `changed` from the
@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 from planner.formats.exporter import JobExport
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "arguments"
 _PARSERS: dict[str, Callable[[str], Any]] = {"whole": int, "share": float, "pattern": int, "list": str.split}
 """Kind of an argument → how the table's text becomes its default; of others it is the text, or a switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One argument of a trainer (a row of `arguments.csv`), with default and matching plan field."""
+    """One argument of a trainer (a row of its table), with default and matching plan field."""
 
     name: str
     """Name of the value in the trainer's own code."""
@@ -82,7 +82,7 @@ _FATES = ("ignored", "noted", "unpriced")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All known arguments of one trainer, read from `arguments.csv`."""
+    """All known arguments of one trainer, read from its table."""
 
     arguments: Mapping[str, Argument]
     fates: Mapping[str, Mapping[str, Fate]]
@@ -110,9 +110,9 @@ class Table:
 
 
 @cache
-def table_of(folder: str) -> Table:
-    """Read the `arguments.csv` of a trainer, given the name of the trainer's folder."""
-    with (_FOLDER / folder / "arguments.csv").open(encoding="utf-8", newline="") as file:
+def table_of(trainer: str) -> Table:
+    """Read the arguments of a trainer, given the name of its table."""
+    with (_FOLDER / f"{trainer}.csv").open(encoding="utf-8", newline="") as file:
         rows = [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
     fates: dict[str, dict[str, Fate]] = {}
     for row in rows:

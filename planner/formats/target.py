@@ -28,7 +28,7 @@ class Target:
     full_name: str
     """Trainer and version, as people write them."""
     table: str
-    """Folder of the trainer's `arguments.csv`."""
+    """Name of the trainer's table of arguments."""
     export: Callable[[e.JobExport], None]
     """Function that names the settings of fields that the table does not write."""
     facts: str

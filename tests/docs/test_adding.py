@@ -39,7 +39,7 @@ def test_the_gpu_of_the_guide_is_a_gpu() -> None:
 def test_the_files_that_the_guides_name_are_there() -> None:
     for file in ("schedules/registry.py", "data/gpus"):
         assert (ROOT / "cost_models" / file).exists()
-    for file in ("registry.py", "target.py", "deepspeed/config_file.py"):
+    for file in ("registry.py", "target.py", "deepspeed.py"):
         assert (ROOT / "planner" / "formats" / file).is_file()
     for folder in ("benchmarks/exporters", "tests/planner/formats", "cost_models/data/gpus"):
         assert (ROOT / folder).is_dir()

@@ -39,16 +39,15 @@ from meshwright.terminal.answers import PlanAnswer
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.export import ImportOptions
 from planner.explain.reasons import CompletedLayout, complete_layout, explain, why_not
-from planner.formats.accelerate.config_file import read_accelerate
-from planner.formats.axolotl.config_file import read_axolotl
-from planner.formats.deepspeed.config_file import read_deepspeed
+from planner.formats.deepspeed import read_deepspeed
+from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import KEYS, read_nemo
 from planner.formats.nemo.recipe import read_bridge
 from planner.formats.registry import is_command
 from planner.formats.settings import Reading, ReadOptions, also_settings, by_path, without
-from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
+from planner.formats.torchtitan import read_recipe, read_torchtitan
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.search.search import Budget

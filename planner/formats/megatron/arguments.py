@@ -1,6 +1,6 @@
 """Arguments of Megatron-LM's `pretrain_gpt.py` as settings by the names of their values, and back.
 
-Sources of `arguments.csv`: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py; its column
+Sources of `megatron.csv`: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py; its column
 `earlier` has names of 2021 and 2022 that scripts still use.
 """
 

@@ -19,7 +19,7 @@ from cost_models.units import LARGEST
 from planner.formats.exporter import Settings as Written
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.script import reading_of
-from planner.formats.python_values import Unknown
+from planner.formats.python import Unknown
 from planner.formats.settings import Reading, Settings, also_words, by_path, gpus_of, literal
 from planner.formats.table import Argument, Fate
 

@@ -14,13 +14,13 @@ from typing import Any
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
-from planner.formats import python_text as py
+from planner.formats import python as py
 from planner.formats.exporter import Job, JobExport, Settings
 from planner.formats.megatron.arguments import TABLE
 from planner.formats.megatron.job import FACTS, PRECISIONS
 from planner.formats.megatron.script import reading_of, write_core
 from planner.formats.nemo.config_file import STACK, FileArguments, overrides
-from planner.formats.python_values import Call, Unknown, built_by, module_of
+from planner.formats.python import Call, Unknown, built_by, module_of
 from planner.formats.settings import Reading, gpus_of, without
 from planner.formats.settings import Settings as Paths
 from planner.formats.target import Target
@@ -104,8 +104,7 @@ def _text(job: Job, settings: Settings, name: str) -> str:
         values["model.virtual_pipeline_model_parallel_size"] = job.layout.vpp
     for argument, value in settings.items():
         values |= _bridge_settings(argument, value)
-    body = [py.assign("config", py.call(_BASE))]
-    body += [py.assign(f"config.{path}", value) for path, value in values.items()]
+    body = [("config", py.call(_BASE)), *((f"config.{path}", value) for path, value in values.items())]
     about = f"{name} for NeMo's Megatron Bridge, as `meshwright export --to nemo` wrote it."
     return py.module(about, _SOURCES, body, "if __name__ == '__main__':\n    pretrain(plan(), forward_step)")
 

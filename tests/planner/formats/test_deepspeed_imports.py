@@ -18,7 +18,7 @@ from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
-from planner.formats.deepspeed.config_file import TARGET, read_deepspeed
+from planner.formats.deepspeed import TARGET, read_deepspeed
 from planner.formats.exporter import Job, nested, settings_of
 from planner.formats.registry import reader_of
 from planner.formats.settings import Reading, ReadOptions

@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from planner.formats import foreign
-from planner.formats.accelerate.config_file import read_accelerate
-from planner.formats.axolotl.config_file import read_axolotl
-from planner.formats.deepspeed.config_file import read_deepspeed
+from planner.formats.deepspeed import read_deepspeed
 from planner.formats.exporter import nested
+from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.megatron.launches import launch_of, world_size
 from planner.formats.megatron.script import read_megatron
 from planner.formats.registry import reader_of
 from planner.formats.settings import Reading, ReadOptions, UnusedSetting, unpriced, without
 from planner.formats.table import table_of
-from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
+from planner.formats.torchtitan import read_recipe, read_torchtitan
 
 FOLDER = Path(foreign.__file__).parent
 
@@ -153,7 +152,7 @@ def test_every_argument_has_one_fate_and_a_reason(folder: str) -> None:
     fates = table.fates["name"]
     assert not {*table.arguments, *table.spelled("earlier")} & {*fates}
     assert not [name for name, fate in fates.items() if not fate.reason]
-    with (FOLDER / folder / "arguments.csv").open(encoding="utf-8") as file:
+    with (FOLDER / "arguments" / f"{folder}.csv").open(encoding="utf-8") as file:
         names = [row["name"] for row in csv.DictReader(file)]
     assert len(names) == len(set(names))
 
@@ -195,7 +194,7 @@ def test_every_setting_of_a_table_has_one_fate() -> None:
     """It is read, or has a reason why no price is made of it; never both."""
     for trainer in ("megatron", "torchtitan"):
         table = table_of(trainer)
-        with (FOLDER / trainer / "arguments.csv").open(newline="") as file:
+        with (FOLDER / "arguments" / f"{trainer}.csv").open(newline="") as file:
             rows = [
                 (row["name"], row.get("flag"), row.get("nemo"), row.get("bridge"))
                 for row in csv.DictReader(file)

@@ -13,9 +13,8 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.specs.training import TuningSpec
-from planner.formats.accelerate.config_file import read_accelerate
-from planner.formats.axolotl.config_file import read_axolotl
 from planner.formats.exporter import nested
+from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.registry import reader_of
 from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.table import table_of

@@ -19,13 +19,10 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
-from planner.formats.accelerate.config_file import TARGET as ACCELERATE
-from planner.formats.accelerate.config_file import read_accelerate
-from planner.formats.axolotl.config_file import TARGET as AXOLOTL
-from planner.formats.axolotl.config_file import read_axolotl
-from planner.formats.deepspeed.config_file import TARGET as DEEPSPEED
-from planner.formats.deepspeed.config_file import read_deepspeed
+from planner.formats.deepspeed import TARGET as DEEPSPEED
+from planner.formats.deepspeed import read_deepspeed
 from planner.formats.exporter import Job, field_paths, nested, settings_of
+from planner.formats.fsdp2 import ACCELERATE, AXOLOTL, read_accelerate, read_axolotl
 from planner.formats.megatron.arguments import written
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import TARGET as MEGATRON
@@ -35,8 +32,8 @@ from planner.formats.nemo.recipe import read_bridge
 from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.table import Argument, table_of
 from planner.formats.target import Target
-from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
-from planner.formats.torchtitan.writer import TARGET as TORCHTITAN
+from planner.formats.torchtitan import TARGET as TORCHTITAN
+from planner.formats.torchtitan import read_recipe, read_torchtitan
 from planner.formats.trainers import refusals
 from planner.rules.legality import check
 

@@ -20,7 +20,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
 from planner.formats.settings import Reading
-from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
+from planner.formats.torchtitan import read_recipe, read_torchtitan
 from planner.plan import load_any_plan, make_plan
 
 

@@ -18,12 +18,32 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats import fsdp2
 from planner.formats.exporter import Job, JobExport, nested
 from planner.formats.exporter import Settings as Written
 from planner.formats.settings import Reading, ReadOptions, Settings, by_path, settings_of
 from planner.formats.table import table_of
 from planner.formats.target import Target
+
+PRECISIONS = ("bf16", "fp16", "fp32")
+OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
+
+
+def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], source: str) -> None:
+    """Leave the model to the program or the checkpoint; its dropout, where it has any, is that of the `source`."""
+    for field in TransformerSpec.model_fields:
+        export.sets(f"model.{field}")
+    export.supports(limits)
+    export.supports({"training.tokens": ("as many steps as the program does", None)}, "otherwise")
+    export.sets("training.dropout", differs=f"of the {source}" if export.job.question.dropout else "")
+
+
+def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: str = "") -> None:
+    """Recompute every block in full by these settings, or none; any other policy is reported as lacking."""
+    policies = export.job.layout.policies
+    export.sets("layout.recompute", settings, differs=differs, when=policies == ("full",))
+    reason = "it recomputes whole blocks, of all or of none"
+    export.lacks("layout.recompute", reason, when=policies not in (("full",), ("none",)))
+
 
 _RATE = 3e-4
 _ZERO = "zero_optimization"
@@ -49,11 +69,11 @@ what overlaps; it recomputes whole blocks."""
 
 def _export(export: JobExport) -> None:
     job, layout, training = export.job, export.job.layout, export.job.training
-    fsdp2.export_program(export, _LIMITS, "program's model")
+    export_program(export, _LIMITS, "program's model")
     _export_layout(export)
     export.sets("training.sequence_length", differs="what the program feeds it")
     precisions: dict[str, Written] = {one: {f"{one}.enabled": True} for one in ("bf16", "fp16")}
-    export.choose("training.precision", training.precision, precisions | {"fp32": {}}, fsdp2.OTHER_PRECISION)
+    export.choose("training.precision", training.precision, precisions | {"fp32": {}}, OTHER_PRECISION)
     export.choose("training.optimizer", training.optimizer, _OPTIMIZERS, f"it has no {training.optimizer}")
     in_fp32 = (training.gradient_dtype or job.stack.gradient_dtype) == "fp32"
     sums = {"data_types.grad_accum_dtype": "fp32" if in_fp32 else training.precision}
@@ -82,13 +102,13 @@ def _export_layout(export: JobExport) -> None:
     if layout.pp > 1:
         difference = f"the program's model is a `PipelineModule` with `num_stages={layout.pp}`"
         export.sets("layout.pp", {"pipeline.stages": layout.pp}, differs=difference)
-        fsdp2.export_recompute(export, {"pipeline.activation_checkpoint_interval": 1})
+        export_recompute(export, {"pipeline.activation_checkpoint_interval": 1})
         export.sets("layout.layers", {"pipeline.partition": "uniform"})
         uneven = len(set(layout.layers)) > 1
         export.lacks("layout.layers", "it divides blocks evenly, by parameters or by type", when=uneven)
     else:
         difference = "the program turns it on, as `model.gradient_checkpointing_enable()`"
-        fsdp2.export_recompute(export, {"activation_checkpointing.partition_activations": False}, difference)
+        export_recompute(export, {"activation_checkpointing.partition_activations": False}, difference)
     context = {"sequence_parallel_size": layout.cp, "data_parallel_size": layout.dp}
     export.sets("layout.cp", context, when=layout.cp > 1)
     experts = {"enabled": True, "autoep_size": layout.ep, "expert_tensor_parallel_size": layout.expert_tp}

@@ -3,6 +3,8 @@
 Constants, arithmetic of numbers, functions of the same file, branches on known values and assignments to attributes are
 followed. Every other call is an object with its arguments. All else is marked as unknown, and refused where a reader
 needs it.
+
+Python that an exporter writes: values by `repr`, which quotes them, and lines as `ast.unparse` lays them out.
 """
 
 from __future__ import annotations
@@ -173,13 +175,10 @@ class Module:
         arguments = [self.value(keyword, names, depth) for keyword in node.args]
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
-            keyword_value = self.value(keyword.value, names, depth)
-            if keyword.arg is not None:
-                keywords[keyword.arg] = keyword_value
-            elif isinstance(keyword_value, dict):
-                keywords |= {str(key): value for key, value in keyword_value.items()}
-            else:
-                keywords["**"] = Unknown(ast.unparse(keyword.value)[:60])
+            value = self.value(keyword.value, names, depth)
+            if keyword.arg is None and not isinstance(value, dict):
+                value = {"**": Unknown(ast.unparse(keyword.value)[:60])}
+            keywords |= value if keyword.arg is None else {keyword.arg: value}
         if isinstance(node.func, ast.Name) and node.func.id in self.functions:
             places = [keyword.arg for keyword in self.functions[node.func.id].args.args]
             given = dict(zip(places, arguments, strict=False)) | keywords
@@ -238,3 +237,31 @@ def built_by(module: Module, function: str) -> Any:
         return module.result(function)
     except (RecursionError, MemoryError):
         raise InputError(f"`{function}` nests too deep to be read") from None
+
+
+class Code(str):
+    """Python source whose `repr` is the source itself, without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def call(path: str, *arguments: Any, **keywords: Any) -> Code:
+    """Source of a Python call, such as `a.b(1, c=2)`."""
+    words = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())]
+    return Code(f"{path}({', '.join(words)})")
+
+
+def module(about: str, sources: Mapping[str, str], body: Iterable[tuple[str, Any]], last: str = "") -> str:
+    """Source of a Python module whose function `plan()` sets and returns `config`, given docstring, assignments of the
+    function (path, value), and code behind it; names that it uses are imported from their `sources` (name → module)."""
+    lines = (f"    {path} = {value!r}" for path, value in body)
+    code = "\n".join(["def plan():", *lines, "    return config", last])
+    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)} & sources.keys()
+    imports = [
+        f"from {source} import {', '.join(sorted(name for name in names if sources[name] == source))}"
+        for source in sorted({sources[name] for name in names})
+    ]
+    return ast.unparse(ast.parse("\n".join([repr(about), *imports, code]))) + "\n"

@@ -1,1 +1,0 @@
-"""Hugging Face accelerate: its YAML."""

@@ -1,1 +1,0 @@
-"""axolotl: its YAML."""

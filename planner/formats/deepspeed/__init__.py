@@ -1,1 +1,0 @@
-"""DeepSpeed: its JSON."""

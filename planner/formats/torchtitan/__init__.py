@@ -1,1 +1,0 @@
-"""torchtitan: recipes of its config registries and job files."""
