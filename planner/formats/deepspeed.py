@@ -45,7 +45,6 @@ def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: st
     export.lacks("layout.recompute", reason, when=policies not in (("full",), ("none",)))
 
 
-_RATE = 3e-4
 _ZERO = "zero_optimization"
 _OPTIMIZER = f"{_ZERO}.offload_optimizer"
 _BUCKETS = (f"{_ZERO}.reduce_bucket_size", f"{_ZERO}.allgather_bucket_size")
@@ -61,7 +60,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
 """Fields of which DeepSpeed supports some values alone: the reason, and the values."""
 _IN_BF16 = ("master_weights_and_grads", "optimizer_states")
 _NAMES = ("AdamW", "SGD", "Lamb")
-_OPTIMIZERS = {name.lower(): {"optimizer.type": name, "optimizer.params.lr": _RATE} for name in _NAMES}
+_OPTIMIZERS = {name.lower(): {"optimizer.type": name, "optimizer.params.lr": 3e-4} for name in _NAMES}
 FACTS = "gradient_dtype overlap_gradient_reduce collective_buffers update_group selective_drops drive"
 """Facts of the software stack that settings switch, with those of the job and the layout: what `gradient_dtype` is and
 what overlaps; it recomputes whole blocks."""
@@ -210,8 +209,8 @@ def _fill_in(document: Mapping[str, Any], program: Mapping[str, Any], model: Tra
 
 
 def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None) -> Layout:
-    tp, cp = (settings.integer("tensor_parallel.autotp_size"), settings.integer("sequence_parallel_size"))
-    pp, ep = (settings.integer("pipeline.stages"), settings.integer("expert_parallel.autoep_size"))
+    tp, cp = settings.integer("tensor_parallel.autotp_size"), settings.integer("sequence_parallel_size")
+    pp, ep = settings.integer("pipeline.stages"), settings.integer("expert_parallel.autoep_size")
     if gpus is None:
         batch, mbs, steps = (settings.integer(name) for name in _BATCHES)
         if None in (batch, mbs, steps):
@@ -220,8 +219,7 @@ def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None) -> 
     if gpus < 1 or gpus % (tp * pp * cp):
         raise InputError(f"{gpus} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the file")
     dp = gpus // (tp * pp * cp)
-    mbs = _batches(settings, dp)[1]
-    degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "mbs": mbs}
+    degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "mbs": _batches(settings, dp)[1]}
     blocks, rest = divmod(model.num_layers, pp)
     return Layout(
         **degrees,

@@ -242,9 +242,6 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options
     return replace(run, stack=stack, assumptions=(*settings.unread(), *assumed))
 
 
-_RATE = 2e-5
-
-
 def _export_axolotl(export: JobExport) -> None:
     job, training = export.job, export.job.training
     _export_job(export, "axolotl")
@@ -278,7 +275,7 @@ def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
 def _write_axolotl(job: Job, settings: Mapping[str, Any], name: str) -> str:
     data = [{"path": "data.jsonl", "type": "completion"}]
     defaults: dict[str, Any] = {"base_model": f"./{job.model.name}", "datasets": data, "output_dir": "./out"}
-    defaults |= {"attn_implementation": "flash_attention_2", "learning_rate": _RATE, "num_epochs": 1}
+    defaults |= {"attn_implementation": "flash_attention_2", "learning_rate": 2e-5, "num_epochs": 1}
     return f"# {_axolotl_command(job)}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
 
 
