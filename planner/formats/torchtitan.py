@@ -91,9 +91,9 @@ _RATE, _MESH = 3e-4, "parallelism"
 _POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
 _SOURCES = dict.fromkeys(("FullAC", "SelectiveAC"), "torchtitan.distributed.activation_checkpoint")
 _SOURCES |= {"CrossEntropyLoss": "torchtitan.components.loss", "Trainer": "torchtitan.trainer"}
-_SOURCES |= {"default_adamw": "torchtitan.components.optimizer"}
-_SOURCES |= {"HuggingFaceTextDataLoader": "torchtitan.hf_datasets.text_datasets"}
-_SOURCES |= {"decoder_vocab_size": "torchtitan.models.common.config_utils"}
+_SOURCES["default_adamw"] = "torchtitan.components.optimizer"
+_SOURCES["HuggingFaceTextDataLoader"] = "torchtitan.hf_datasets.text_datasets"
+_SOURCES["decoder_vocab_size"] = "torchtitan.models.common.config_utils"
 """Name that modules use → module that it is imported from."""
 
 
