@@ -20,12 +20,9 @@ from planner.formats.target import Target
 from planner.formats.trainers import TRAINERS, trainers_of
 from planner.plan import Plan
 
-_TARGETS = {
-    "megatron": "megatron.script:TARGET",
-    "torchtitan": "torchtitan:TARGET",
-    "deepspeed": "deepspeed:TARGET",
-}
-_TARGETS |= {"nemo": "nemo.recipe:TARGET", "accelerate": "fsdp2:ACCELERATE", "axolotl": "fsdp2:AXOLOTL"}
+_TARGETS = {"megatron": "megatron.script:TARGET", "torchtitan": "torchtitan:TARGET"}
+_TARGETS |= {"deepspeed": "deepspeed:TARGET", "nemo": "nemo.recipe:TARGET"}
+_TARGETS |= {"accelerate": "fsdp2:ACCELERATE", "axolotl": "fsdp2:AXOLOTL"}
 _OTHER = {"torchrun": "torchrun:TORCHRUN", "slurm": "torchrun:SLURM", "torchrec": "torchrec:EXPORTER"}
 EXPORTERS = _TARGETS | _OTHER
 """Name of an exporter → where in `planner.formats` it is, imported on first use, as most plans need one."""
