@@ -13,14 +13,8 @@ from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from planner.formats.rules import ACCELERATE, AXOLOTL, DEEPSPEED, MEGATRON, NEMO, TORCHTITAN, Trainer
 
-TRAINERS: dict[str, Trainer] = {
-    "megatron": MEGATRON,
-    "torchtitan": TORCHTITAN,
-    "deepspeed": DEEPSPEED,
-    "nemo": NEMO,
-    "accelerate": ACCELERATE,
-    "axolotl": AXOLOTL,
-}
+TRAINERS: dict[str, Trainer] = {"megatron": MEGATRON, "torchtitan": TORCHTITAN, "deepspeed": DEEPSPEED}
+TRAINERS |= {"nemo": NEMO, "accelerate": ACCELERATE, "axolotl": AXOLOTL}
 
 
 def trainer_named(name: str) -> Trainer:

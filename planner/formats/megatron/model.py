@@ -211,7 +211,7 @@ def _positions_of(args: Arguments) -> dict[str, Any]:
             rotary["scaling"] = {"kind": "llama3", "factor": args.get("rope_scaling_factor")}
         elif (factor := args.get("rotary_seq_len_interpolation_factor")) is not None:
             rotary["scaling"] = {"kind": "linear", "factor": float(factor)}
-    return {"positions": argument.plan_value(kind), **({"rotary": rotary} if rotary else {})}
+    return {"positions": argument.plan_value(kind), "rotary": rotary or None}
 
 
 def _attention_of(args: Arguments) -> dict[str, Any]:
