@@ -71,15 +71,8 @@ def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any]:
     if found is None:
         return {}
     axes = [{"axis": one.axis, "share": one.share, "gpu_bytes": one.gpu_bytes} for one in found.uses]
-    return {
-        "crossing": {
-            "leaves": found.inside,
-            "level": found.level.name,
-            "bandwidth": found.level.bandwidth,
-            "axes": axes,
-            "stay": list(found.stay),
-        }
-    }
+    level = {"leaves": found.inside, "level": found.level.name, "bandwidth": found.level.bandwidth}
+    return {"crossing": level | {"axes": axes, "stay": list(found.stay)}}
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:

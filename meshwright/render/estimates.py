@@ -67,10 +67,8 @@ def step_words(seconds: float, expected: ExpectedStep | None) -> str:
 def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, more: str = "") -> tuple[Fact, ...]:
     """Step, speed and memory of a layout; `more` is said of its memory."""
     per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
-    memory = (
-        f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.allocatable_bytes)} per GPU;"
-        f" fits with probability {chance_text(estimate.fits_probability)}"
-    )
+    memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.allocatable_bytes)} per GPU"
+    memory += f"; fits with probability {chance_text(estimate.fits_probability)}"
     return (
         Fact(name="step", value=step_words(estimate.step_seconds, expected)),
         Fact(
@@ -251,10 +249,8 @@ def _update(found: HostWindows) -> str:
         return "This stack updates after the passes, so the CPU's update overlaps with nothing."
     verb = "overlaps whole" if found.update_tokens <= found.microbatch_tokens else "would overlap whole"
     drive = " with what it takes from the drive" if found.read else ""
-    return (
-        f"The CPU's update{drive} {verb} from {grouped(round(found.update_tokens))} tokens a microbatch on"
-        f" (now {grouped(round(found.microbatch_tokens))})."
-    )
+    tokens, now = grouped(round(found.update_tokens)), grouped(round(found.microbatch_tokens))
+    return f"The CPU's update{drive} {verb} from {tokens} tokens a microbatch on (now {now})."
 
 
 _TIMES = {1: "once", 2: "twice"}
@@ -286,10 +282,8 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
         return wrapped(f"Timed {times}: {span} ({_whose(runs)})")
     if runs.differs == ("vpp",):
         return wrapped(f"Timed {times} with another vpp: {span} for {runs.layout} ({_whose(runs)})")
-    said = (
-        f"Nearest timed: {span} for {runs.layout} ({_whose(runs)}), {percent(abs(runs.off))} off;"
-        f" differs in {sentence_list(list(runs.differs))}"
-    )
+    nearest = f"Nearest timed: {span} for {runs.layout} ({_whose(runs)}), {percent(abs(runs.off))} off"
+    said = f"{nearest}; differs in {sentence_list(list(runs.differs))}"
     of_layout = _LAYOUT.issuperset(runs.differs)
     if of_layout and runs.most_seconds < expected.seconds:
         said += "; it ran faster than this layout is expected to"

@@ -17,7 +17,7 @@ from cost_models.question import Question
 from cost_models.specs.training import Reference, changes_of, sequences_of, undo_change
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.estimates import pool_records
-from meshwright.render.tables import Table, table
+from meshwright.render.tables import Table, table_of
 from meshwright.render.words import in_unit, money, percent, sentence_list, size_unit, wrapped
 from planner.answers.optimum import PROVEN, Optimum
 from planner.objectives import Measure, Unit
@@ -82,10 +82,6 @@ def left_out_text(optimum: Optimum) -> str:
     return "\n".join(f"note: no answer on {counted(gpus, 'GPU')}: {why}" for gpus, why in left)
 
 
-HEADERS = ("pool", "GPUs", "ranks", "blocks each", "recompute", "peak mem")
-OF_REPLICAS = ("pool", "GPUs", "replicas", "microbatches each", "step alone", "peak mem")
-
-
 def gpus_in_words(question: Question) -> str:
     """ "64 x h100-sxm", with several pools all of them."""
     pools = question.pools
@@ -95,38 +91,26 @@ def gpus_in_words(question: Question) -> str:
 def pools_table(question: Question, estimate: Estimate) -> Table:
     """A table of what each pool holds of the plan."""
     records = pool_records(question, estimate)
+    unit = size_unit(max(record["memory_limit"] for record in records))
+    columns = {
+        "pool": [record["pool"] for record in records],
+        "GPUs": [str(record["gpus"]) for record in records],
+    }
     if estimate.replicas:
-        return _replicas_table(records)
-    unit = size_unit(max(record["memory_limit"] for record in records))
-    rows = [
-        (
-            record["pool"],
-            str(record["gpus"]),
-            _span(record["ranks"]),
-            _runs(record["blocks"]),
-            _runs(record["recompute"]),
-            _filled(record, unit),
-        )
-        for record in records
-    ]
-    return table(HEADERS, rows, names=("pool",), words=("blocks each", "recompute"))
-
-
-def _replicas_table(records: list[dict[str, Any]]) -> Table:
-    """A table of the whole replicas in each pool, and of the microbatches of a step that each takes."""
-    unit = size_unit(max(record["memory_limit"] for record in records))
-    rows = [
-        (
-            record["pool"],
-            str(record["gpus"]),
-            str(record["replicas"]),
-            _runs(record["microbatches"]),
-            format_seconds(record["step_seconds"]),
-            _filled(record, unit),
-        )
-        for record in records
-    ]
-    return table(OF_REPLICAS, rows, names=("pool",), words=("microbatches each",))
+        columns |= {
+            "replicas": [str(record["replicas"]) for record in records],
+            "microbatches each": [_runs(record["microbatches"]) for record in records],
+            "step alone": [format_seconds(record["step_seconds"]) for record in records],
+        }
+    else:
+        columns |= {
+            "ranks": [_span(record["ranks"]) for record in records],
+            "blocks each": [_runs(record["blocks"]) for record in records],
+            "recompute": [_runs(record["recompute"]) for record in records],
+        }
+    columns["peak mem"] = [_filled(record, unit) for record in records]
+    words = ("microbatches each", "blocks each", "recompute")
+    return table_of(columns, names=("pool",), words=words)
 
 
 def _filled(record: dict[str, Any], unit: tuple[str, float]) -> str:

@@ -13,7 +13,7 @@ from cost_models.measured.traces.kernels import LATE
 from cost_models.units import counted, format_bandwidth, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.runs import ComparedQuantity, comparison
 from meshwright.render.goals import changes_sentence
-from meshwright.render.tables import Table, table
+from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import percent, sentence_list, wrapped
 from planner.plan import Plan, Prediction
 
@@ -108,17 +108,14 @@ def routers_line(routers: Sequence[RouterReport]) -> str:
 
 def built_table(ranks: Sequence[BuiltRank]) -> Table:
     """What a dry run built."""
-    rows = [
-        (
-            str(rank.rank),
-            str(rank.pipeline_rank),
-            " + ".join(map(str, rank.blocks)),
-            format_count(rank.parameters),
-            format_bytes(rank.weights_bytes),
-        )
-        for rank in ranks
-    ]
-    return table(("rank", "stage", "blocks", "parameters", "weights"), rows)
+    columns = {
+        "rank": [str(rank.rank) for rank in ranks],
+        "stage": [str(rank.pipeline_rank) for rank in ranks],
+        "blocks": [" + ".join(map(str, rank.blocks)) for rank in ranks],
+        "parameters": [format_count(rank.parameters) for rank in ranks],
+        "weights": [format_bytes(rank.weights_bytes) for rank in ranks],
+    }
+    return table_of(columns)
 
 
 def comparison_rows(lines: Sequence[ComparedQuantity]) -> list[tuple[str, str, str, str, str]]:

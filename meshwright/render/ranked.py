@@ -136,10 +136,8 @@ def proof_words(certificate: Certificate, best_seconds: float) -> str:
     seconds = format_seconds(certificate.seconds)
     done = counted(certificate.layouts, "layout")
     if certificate.infeasible or certificate.pruned or certificate.solved:  # plan files do not say
-        done += (
-            f": {grouped(certificate.infeasible)} do not fit, lower bounds rule out"
-            f" {grouped(certificate.pruned)}, {grouped(certificate.solved)} solved exactly"
-        )
+        bounds = f"lower bounds rule out {grouped(certificate.pruned)}, {grouped(certificate.solved)} solved exactly"
+        done += f": {grouped(certificate.infeasible)} do not fit, {bounds}"
     if certificate.gap <= 0:
         took = f" in {seconds}" if certificate.seconds else ""  # plan files hold no durations
         minimised = _minimised_words(certificate, best_seconds)

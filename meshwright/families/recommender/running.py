@@ -100,10 +100,9 @@ class RecommenderRan(AnyRan[RecommenderReport]):
             f" {environment.device} ({environment.backend}); {format_count(report.samples_per_second)} samples/s"
         )
         if report.auc is not None:
-            yield wrapped(
-                f"loss {report.losses[0]:.4f} at first, {report.losses[-1]:.4f} at last; area under the"
-                f" curve {report.auc:.3f} on samples it was not trained on"
-            )
+            loss = f"loss {report.losses[0]:.4f} at first, {report.losses[-1]:.4f} at last"
+            auc = f"area under the curve {report.auc:.3f} on samples it was not trained on"
+            yield wrapped(f"{loss}; {auc}")
         yield ""
         lines = []
         for row in self.rows:
@@ -159,10 +158,8 @@ class ShardsBuilt(Answer):
 
 
 def _cells(one: BuiltShards) -> tuple[str, ...]:
-    tables, states = (
-        (one.table_bytes, one.predicted_table_bytes),
-        (one.state_bytes, one.predicted_state_bytes),
-    )
+    tables = one.table_bytes, one.predicted_table_bytes
+    states = one.state_bytes, one.predicted_state_bytes
     sizes = map(format_bytes, (*tables, *states, one.host_bytes))
     return str(one.rank), str(one.slices), grouped(one.rows), *sizes
 

@@ -119,10 +119,8 @@ def today_sentence(advice: Advice) -> str:
     today = advice.today
     fits = "" if today.fits else ", which does not fit"
     size, limit = format_bytes(today.peak_bytes), today.limit_words
-    return wrapped(
-        f"today {unplaced(today.layout)}: {format_seconds(today.step_seconds)} a step, {mfu_words(today)},"
-        f" {size} of {limit}{fits}"
-    )
+    step = f"{format_seconds(today.step_seconds)} a step, {mfu_words(today)}"
+    return wrapped(f"today {unplaced(today.layout)}: {step}, {size} of {limit}{fits}")
 
 
 def advice_table(advice: Advice) -> Table:

@@ -327,9 +327,6 @@ def reshard(first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resha
     if states:
         kept.append(StoredTensor(STATE_BYTES[training.state_dtype] + moment_bytes(one), from_stage=1))
     layouts = (plans[0].estimate.layout, plans[1].estimate.layout)
-    return Resharded(
-        question=max(one, two, key=lambda own: own.cluster.num_gpus),
-        layouts=layouts,
-        moved=moved(one, *layouts, kept, here.gpus_per_node),
-        states=states,
-    )
+    larger = max(one, two, key=lambda own: own.cluster.num_gpus)
+    sent = moved(one, *layouts, kept, here.gpus_per_node)
+    return Resharded(question=larger, layouts=layouts, moved=sent, states=states)

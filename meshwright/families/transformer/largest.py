@@ -259,12 +259,8 @@ def ask(options: LargestOptions) -> LargestQuestion:
         question = replace(question, stack=question.stack.model_copy(update={"residencies": ()}))
     elif question.cluster.gpu.kind != "cpu":
         restrictions = replace(restrictions, allowed=restrictions.allowed | {"offload"})
-    return LargestQuestion(
-        family=family,
-        question=question,
-        restrictions=confident(restrictions, question),
-        assumptions=(*assumed, *assumptions),
-    )
+    within, told = confident(restrictions, question), (*assumed, *assumptions)
+    return LargestQuestion(family=family, question=question, restrictions=within, assumptions=told)
 
 
 def _require_nouns(options: LargestOptions) -> None:

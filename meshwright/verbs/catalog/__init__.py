@@ -64,11 +64,9 @@ def _kinds(output: Output) -> None:
     listed = [one.value for one in CatalogKind if one is not CatalogKind.SCHEMA]
     counts = {kind: len(entries(kind)) for kind in listed}
     rows = [{"kind": kind, "entries": number} for kind, number in counts.items()]
-    shown = table(
-        ("kind", "entries", "lists them"),
-        [(kind, str(number), f"meshwright catalog {kind}") for kind, number in counts.items()],
-        names=("kind", "lists them"),
-    )
+    headers = ("kind", "entries", "lists them")
+    cells = [(kind, str(number), f"meshwright catalog {kind}") for kind, number in counts.items()]
+    shown = table(headers, cells, names=("kind", "lists them"))
     output.answer({"schema": JSON_SCHEMA, "kinds": rows}, rows, shown)
 
 

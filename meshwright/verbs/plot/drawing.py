@@ -249,13 +249,8 @@ class Plotted(Answer):
         return self.drawing.points
 
     def document(self) -> dict[str, Any]:
-        return {
-            "plot": self.kind,
-            "file": None if self.file is None else str(self.file),
-            "title": self.drawing.title,
-            "notes": list(self.notes),
-            "points": self.rows,
-        }
+        drawn = {"plot": self.kind, "file": self.file and str(self.file), "title": self.drawing.title}
+        return drawn | {"notes": list(self.notes), "points": self.rows}
 
     @property
     def text(self) -> tuple[str, ...]:

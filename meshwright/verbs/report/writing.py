@@ -80,10 +80,9 @@ def write_page(options: ReportOptions) -> Reported:
     plan = options.plan
     loaded, verbs = read_plan(plan, "report", given_flags(options))
     measured = None if options.run is None else _report_of(loaded, Path(options.run))
-    request = PageRequest(
-        name=str(plan) if isinstance(plan, (str, Path)) else USUAL_NAME,
-        budget=options.budget or Budget(time_limit=PAGE_SECONDS, keep_on_interrupt=True),
-    )
+    name = str(plan) if isinstance(plan, (str, Path)) else USUAL_NAME
+    budget = options.budget or Budget(time_limit=PAGE_SECONDS, keep_on_interrupt=True)
+    request = PageRequest(name=name, budget=budget)
     with lines_of_any_length():
         end = [*_end(loaded, options, request)]  # first, as it may be asked wrongly
         answer, *rest = verbs.chapters(loaded, request)

@@ -79,14 +79,8 @@ def run_command(options: RunFlags, output: Output) -> None:
     trace = config["trace"]
     earlier = _version(trace)
     config["every"] = _steps(config["every"])
-    answer = run(
-        loaded,
-        on_step=tell,
-        on_note=output.note,
-        name=options.plan.name,
-        operations=options.operations,
-        **config,
-    )
+    name, operations = options.plan.name, options.operations
+    answer = run(loaded, on_step=tell, on_note=output.note, name=name, operations=operations, **config)
     if not speaks or (config["nodes"] > 1 and not told):  # of several nodes the one with rank 0 tells of it
         return
     output.show(answer)

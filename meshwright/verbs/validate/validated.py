@@ -118,13 +118,8 @@ def sweep_record(sweep: SweepScore) -> dict[str, Any]:
 
 def choice_record(choice: ChoiceScore) -> dict[str, Any]:
     """Regrets by sweep, and how often a stated interval held the measured ratio of two times."""
-    return {
-        "source_id": choice.source,
-        "regret_fastest": list(choice.point),
-        "regret_recommended": list(choice.recommended),
-        "pairs": choice.pairs,
-        "covered": choice.covered,
-    }
+    regrets = {"regret_fastest": list(choice.point), "regret_recommended": list(choice.recommended)}
+    return {"source_id": choice.source, **regrets, **fields_of(choice, "pairs", "covered")}
 
 
 def plot_subject(anchors: int) -> str:
