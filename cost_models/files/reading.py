@@ -17,7 +17,7 @@ import re
 import select
 import stat
 from collections.abc import Iterator
-from io import BufferedReader, FileIO
+from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +34,7 @@ MAX_VALUES = 500_000
 
 WRITER_SECONDS = 3.0
 """Seconds to wait for a pipe's writer; shells open pipes before they start a command."""
+_FIRST_BYTES = 1 << 16
 
 
 def is_pipe(path: str | Path) -> bool:
@@ -77,20 +78,39 @@ def opened(path: Path) -> BufferedReader:
 def _opened_pipe(path: str | Path) -> BufferedReader:
     """Open a pipe that somebody writes to, for reading in binary mode. Raises InputError where nobody does."""
     pipe = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-    stream: BufferedReader = BufferedReader(pipe)
     readable, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
-    # peek keeps bytes that came since; a raw read gives None where a writer has it open, b"" where nobody has
-    if not readable and not stream.peek(1) and pipe.read(1) is not None:
-        stream.close()
+    first = pipe.read(_FIRST_BYTES)  # None: nothing so far, and a writer has it open
+    if not readable and first == b"":
+        pipe.close()
         hint = "name a file, or write `<(command)` for what a command prints"
         raise InputError(f"`{printable(str(path))}` is a pipe that nobody writes to", hint=hint)
     os.set_blocking(pipe.fileno(), True)
-    return stream
+    return BufferedReader(_Begun(first or b"", pipe))
+
+
+class _Begun(RawIOBase):
+    """Binary stream that continues a pipe after the bytes `first`, which were read already."""
+
+    def __init__(self, first: bytes, pipe: FileIO) -> None:
+        self._first, self._pipe = first, pipe
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        chunk = self._first[: len(buffer)] or self._pipe.read(len(buffer)) or b""
+        self._first = self._first[len(chunk) :]
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+    def close(self) -> None:
+        self._pipe.close()
+        super().close()
 
 
 MAX_BYTES = int(4 * MB)
 """Largest file that is read, in bytes; inputs have a few kilobytes, plans some hundreds."""
-_INTEGER = re.compile(r"-?\d+")
+_JSON_INTEGER = re.compile(r"-?\d+")
 
 
 def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
@@ -131,7 +151,7 @@ def parse_json(text: str, *, source: str) -> Document:
         value = float(written)
         if not math.isfinite(value):
             raise InputError(f"`{source}` holds the number {printable(written, limit=20)}; it must be finite")
-        return value if not _INTEGER.fullmatch(written) else int(written)
+        return value if not _JSON_INTEGER.fullmatch(written) else int(written)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] = {}

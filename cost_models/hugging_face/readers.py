@@ -11,6 +11,7 @@ together, neighbours (GPT-J) or those of its two halves (Llama), only orders the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from math import inf
 from typing import Any, TypeVar
@@ -247,10 +248,13 @@ def multiplied(config: Config) -> Derived:
     block."""
     logits = config.get("logits_scaling", 1.0)
     inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
-    fields = look_up(config, embedding_scale=("embedding_multiplier", 1.0))
-    fields |= look_up(config, attention_scale=("attention_multiplier", 1.0))
-    fields |= {"logit_scale": ("logits_scaling", inverse)}
-    return fields | look_up(config, residual_scale=("residual_multiplier", 1.0))
+    fields: Derived = {"logit_scale": ("logits_scaling", inverse)}
+    for half in ("embedding", "attention", "residual"):
+        factor = config.get(f"{half}_multiplier", 1.0)
+        with suppress(TypeError, ValueError):  # what is no number is refused with its place
+            factor = float(factor)
+        fields[f"{half}_scale"] = (f"{half}_multiplier", factor)
+    return fields
 
 
 def turned_windows(config: Config, *, full_every: int = 0, without: bool = True) -> Derived:
