@@ -17,7 +17,7 @@ from cost_models.files.whole import write_whole
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.measured.runs.stack import kernel_is_assumed
 from cost_models.measured.validation.predictions import predict
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "published"
 COLUMNS = (

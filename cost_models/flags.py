@@ -5,7 +5,7 @@
         gpus: int | None = flag("N", "GPUs to use.", kind=int)
 
 The field is a keyword of the verb's function (`as_keywords`) and a flag of its command
-(`meshwright.cli.commands`). A field without a flag exists in Python only. A field of a pydantic model is
+(`meshwright.cli.frame`). A field without a flag exists in Python only. A field of a pydantic model is
 annotated with its `Flag`.
 """
 

@@ -33,7 +33,7 @@ from meshwright.families.transformer.ranked import Ranked as Ranked
 from meshwright.families.transformer.run import Emulated as Emulated
 from meshwright.families.transformer.run import Measured as Measured
 from meshwright.families.transformer.run import Ran as Ran
-from meshwright.plots.drawn import Drawing as Drawing
+from meshwright.plots.drawing import Drawing as Drawing
 from meshwright.verbs.calibrate.calibrated import Calibrated as Calibrated
 from meshwright.verbs.calibrate.fitted import Fitted as Fitted
 from meshwright.verbs.calibrate.reading import calibrate_from_run as calibrate_from_run

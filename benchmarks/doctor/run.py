@@ -29,7 +29,7 @@ from cost_models.files.whole import write_whole
 from executor.doctor.measuring import rounds_of_pairs
 from executor.doctor.readings import Examination, Judgement, judge
 from executor.launch.environment import on_this_machine, worker_environment
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 from meshwright.verbs.doctor.examined import sentence
 
 KINDS = ("even", "process", "pair")

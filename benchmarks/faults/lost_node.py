@@ -30,7 +30,7 @@ from small_plans import plan_for
 from cost_models.files.whole import write_whole
 from executor.faults.heartbeat import read_sign, read_signs
 from executor.launch.record import read_progress
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 from planner.plan import save_plan
 
 STEPS, EVERY, LATEST = 120, 10, 90

@@ -35,7 +35,7 @@ from executor.checkpoints.manifest import Folder
 from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 from planner.plan import AnyPlan
 
 LAYOUTS = ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "pp2 mbs2")

@@ -31,7 +31,7 @@ from cost_models.files.whole import write_whole
 from cost_models.reliability.forecast import best_steps
 from cost_models.reliability.segments import Segment
 from executor.launch.environment import on_this_machine, worker_environment
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 
 STEP = Segment(work=1.0, saving=1.0, restart=8.0, mtbf=40.0, lag=2.0)
 """Seconds of one step, a save, a restart, from failure to failure, until a save can be read."""

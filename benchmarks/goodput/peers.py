@@ -23,7 +23,7 @@ from pathlib import Path
 
 from cost_models.files.whole import write_whole
 from cost_models.reliability.segments import Segment, best_work, young
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 
 HOUR, DAY, MINUTE = 3600.0, 86400.0, 60.0
 GPU_HOURS, NIC_HOURS, POWER_HOURS = 50_000.0, 150_000.0, 100_000.0

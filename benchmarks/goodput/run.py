@@ -44,7 +44,7 @@ from executor.launch.launch import run_plan
 from executor.launch.record import read_progress
 from executor.measure.any_report import OperationsReport, operations_of_record
 from executor.run_config import RunConfig
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 from meshwright.verbs.ran import forecast_shares, segment_of
 
 ARMS = "dp2 mbs2 zero1,60,8;dp2 pp2 mbs2,60,8"

@@ -35,7 +35,7 @@ from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
 from executor.microbenchmarks.calibrate import calibrate
 from executor.run_config import RunConfig
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 from meshwright.verbs.calibrate.reading import calibrate_from_run
 from planner.plan import make_plan
 

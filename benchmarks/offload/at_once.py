@@ -22,7 +22,7 @@ import torch
 
 from cost_models.files.whole import write_whole
 from executor.microbenchmarks.links import BLOCKS, blocks_of
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 
 ROUNDS, UPDATED = 9, 1 << 24
 

@@ -20,7 +20,7 @@ from recommending import model, trained
 from test_recommender_parity import ALONE, EXACT, NEAR, stray
 
 from cost_models.files.whole import write_whole
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 
 COMBINERS = ("sum", "mean", "concat")
 OPTIMIZERS = ("sgd", "rowwise-adagrad", "adagrad", "adam")

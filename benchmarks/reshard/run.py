@@ -26,7 +26,7 @@ from cost_models.files.whole import write_whole
 from cost_models.specs.transformer import TransformerSpec
 from executor.checkpoints.manifest import Folder
 from executor.run_config import Saving
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 from planner.plan import Plan
 
 LAYOUTS = (

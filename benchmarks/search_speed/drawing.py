@@ -9,8 +9,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from cost_models.units import grouped
-from meshwright.plots.parts import style
-from meshwright.plots.parts.text import short_layout
+from meshwright.plots import style
+from meshwright.plots.style import short_layout
 
 PANELS = {
     "gpus": ("GPUs", "GPT-3 175B, batch 1,536 x 2,048"),

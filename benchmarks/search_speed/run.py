@@ -124,7 +124,7 @@ def _saved() -> dict[str, dict[str, object]]:
 
 def _save(rows: list[dict[str, object]]) -> None:
     from cost_models.files.whole import write_whole
-    from meshwright.terminal.formats import as_csv
+    from meshwright.terminal.output import as_csv
 
     write_whole(RESULTS, as_csv(rows))
 

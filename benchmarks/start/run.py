@@ -38,7 +38,7 @@ from executor.measure.memory import StorageTracker
 from executor.mesh import pipeline_rank
 from executor.run_config import EngineOptions
 from executor.transformer.train import TransformerState
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 from planner.plan import Plan, make_plan
 
 FAKE = [

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from cost_models.files.whole import write_whole
-from meshwright.terminal.formats import as_csv
+from meshwright.terminal.output import as_csv
 
 LAYOUTS = (
     "dp1 mbs1 zero0",

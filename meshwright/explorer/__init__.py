@@ -1,1 +1,90 @@
-"""The explorer: a page on this machine that answers a question again whenever one of its controls is turned."""
+"""The explorer: `explore` serves a page on this machine that answers again whenever a control is turned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from cost_models.errors import InputError, require_installed
+from cost_models.flags import argument, flag, given_flags
+from meshwright.inputs.options import TUNING, Failures, Limits, Request, tokens_flag
+from meshwright.verbs.contract import command, option_word, require_verb, verbs_of_model
+
+if TYPE_CHECKING:
+    from meshwright.explorer.questions import Start
+    from meshwright.terminal.output import Output
+
+_PLANS = (".yaml", ".yml")
+_SHOWN = {
+    "model": "gpt3-175b",
+    "cluster": "dgx-a100-80gb",
+    "gpus": 1024,
+    "global_batch": "1536",
+    "sequence": "2048",
+}
+"""What is asked where nothing is said: a question that published runs answer."""
+
+
+@dataclass(frozen=True)
+class ExploreOptions(Limits, Failures, Request):
+    """What `meshwright explore` takes."""
+
+    model: str = field(
+        default="",
+        metadata=argument(
+            "[PLAN|MODEL]", "Plan file; or catalogue name, config.json or YAML.", completion="models"
+        ),
+    )
+    cluster: str = field(
+        default="", metadata=argument("[CLUSTER]", "Catalogue name or YAML file.", completion="clusters")
+    )
+    tokens: str | float | None = tokens_flag()
+    port: int | None = flag("N", "Default 8642, or the next free one.", kind=int, minimum=1, maximum=65535)
+
+
+_HIDDEN = (
+    "dropout",
+    "optimizer",
+    "optimizer_in_backward",
+    "state_dtype",
+    *TUNING,
+    "together",
+    "max_memory",
+    "confidence",
+    "host_memory",
+)
+
+
+@command(ExploreOptions, name="explore", shows=("quiet",), hides=_HIDDEN)
+def explore_command(options: ExploreOptions, output: Output) -> None:
+    """Serve a page on this machine whose controls ask again."""
+    require_installed("`explore`", starlette="starlette>=0.40", uvicorn="uvicorn>=0.30")
+    from meshwright.explorer.server import HOST, listening, serve
+    from meshwright.terminal.output import say
+
+    if not options.model and not options.cluster:
+        unsaid = {name: value for name, value in _SHOWN.items() if not getattr(options, name)}
+        options = replace(options, **unsaid)  # type: ignore[arg-type]
+    start = _start(options)
+    listener = listening(options.port)
+    address = f"http://{HOST}:{listener.getsockname()[1]}"
+    serve(start, listener, ready=lambda: say(f"Explore at {address} (Ctrl-C ends it)"))
+    output.note("ended")
+
+
+def _start(options: ExploreOptions) -> Start:
+    """The question of the page: that of a plan file, or of a model on a cluster. Raises InputError."""
+    from cost_models.files.loading import known_name
+    from meshwright.explorer.questions import start_of, start_of_plan
+    from meshwright.inputs.plans import plan_of
+    from meshwright.render.words import sentence_list
+
+    name = options.model
+    if options.cluster or known_name(name, "models") or not name.endswith(_PLANS):
+        require_verb(verbs_of_model(name), "explore")
+        return start_of(options)
+    if words := [option_word(one) for one in given_flags(options) if one not in ("tokens", "operations")]:
+        raise InputError(
+            "a plan file says what is asked", hint=f"leave out {sentence_list(words)}, or turn it on the page"
+        )
+    return start_of_plan(plan_of(name), tokens=options.tokens, operations=options.operations)

@@ -1,12 +1,14 @@
-"""The explorer's server: the page, its style and script, and answers as they become known; on this machine only."""
+"""Server of the explorer: its page, style and script, answers as they are computed, on a port of this machine only."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from importlib.resources import files
 
 from starlette.applications import Starlette
@@ -18,11 +20,42 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from cost_models.errors import InputError, RunError
-from meshwright.explorer.answers import STREAMS, told_error
-from meshwright.explorer.controls import values_of
-from meshwright.explorer.page import page_of
-from meshwright.explorer.starting import Start
-from meshwright.explorer.workers import Workers
+from meshwright.explorer.answers import STREAMS, Workers, told_error
+from meshwright.explorer.questions import GROUPS, LONGEST, Control, Start, choices, sought, values_of
+from meshwright.pages.html import templates
+
+SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking", "changes", "plan")
+"""Places of the parts, in their order on the page."""
+
+
+def page_of(start: Start, said: Mapping[str, str]) -> str:
+    """The explorer's page, its controls set from the address; the rest of the address is left to the answer."""
+    shown = {**sought(start, {}).shown, **start.names}
+    return (
+        templates("meshwright.explorer")
+        .get_template("page.html.j2")
+        .render(
+            title="Meshwright explorer",
+            about=f"{start.model.name} on {start.cluster.name}",
+            groups=GROUPS,
+            said=said,
+            shown=shown,
+            longest=LONGEST,
+            slots=SLOTS,
+            choices={control.name: _choices(start, control, said) for control in _listed()},
+        )
+    )
+
+
+def _listed() -> list[Control]:
+    return [one for group in GROUPS.values() for one in group if one.catalogue not in ("", "choice")]
+
+
+def _choices(start: Start, control: Control, said: Mapping[str, str]) -> list[str]:
+    """What there is to choose from, and what the address names beside it, which its answer refuses."""
+    known = choices(start, control.catalogue)
+    return list(dict.fromkeys([*known, *filter(None, [said.get(control.name, "")[:LONGEST]])]))
+
 
 _HOSTS = ["127.0.0.1", "localhost"]
 """Names this machine has for itself: another is a stranger's page that was pointed here."""
@@ -141,3 +174,72 @@ async def _gone(receive: Receive) -> None:
     """Wait until nobody listens any more."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+HOST = "127.0.0.1"
+"""The only address: whoever may open the page may have this machine search."""
+PORT = 8642
+MOST_PORT = 65535
+_TRIED = 50
+"""Ports looked at for a free one."""
+_MOST_PROCESSES = 4
+
+
+def listening(port: int | None) -> socket.socket:
+    """A socket at the port, or at the first free one from the usual on.
+
+    Raises:
+        InputError: the port is taken, or may not be opened.
+    """
+    for tried in (port,) if port is not None else range(PORT, PORT + _TRIED):
+        with suppress(OSError):
+            return _bound(tried)
+    if port is None:
+        raise InputError(f"ports {PORT} to {PORT + _TRIED - 1} are taken", hint="name one with --port")
+    free = _free_after(port)
+    raise InputError(
+        f"port {port} is taken, or may not be opened", hint=f"--port {free} is free" if free else ""
+    )
+
+
+def serve(start: Start, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Answer until Ctrl-C; `ready` is called when the page can be opened."""
+    import uvicorn
+
+    from meshwright.explorer.server import server_of
+
+    class _Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.workers.close()  # so that answers under way end by themselves
+            await super().shutdown(sockets)
+
+    processes = max(2, min(_MOST_PROCESSES, os.cpu_count() or 1))
+    app = server_of(start, processes)
+    settings = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+    with suppress(KeyboardInterrupt):
+        _Server(settings).run(sockets=[listener])
+
+
+def _bound(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # else a port in use could be opened twice
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _free_after(port: int) -> int | None:
+    for tried in range(max(port, 1023) + 1, min(max(port, 1023) + _TRIED, MOST_PORT) + 1):
+        with suppress(OSError):
+            _bound(tried).close()
+            return tried
+    return None

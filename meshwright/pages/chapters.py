@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from meshwright.plots.drawn import Drawing
+from meshwright.plots.drawing import Drawing
 from meshwright.render.tables import Table
 from meshwright.render.words import Fact, with_units_kept
 

@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from meshwright.pages.chapters import Chapter, Listing, Picture, paragraphs
-from meshwright.plots.parts.style import write
+from meshwright.plots.style import write
 from meshwright.render.tables import Table
 from meshwright.render.words import unbroken
 

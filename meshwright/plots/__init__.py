@@ -1,1 +1,1 @@
-"""One function per plot: a data frame in, a matplotlib `Figure` out; `KINDS` names them."""
+"""Pictures: a data frame in, a matplotlib `Figure` out, a function for each kind; `drawing` joins figure and data."""

@@ -1,8 +1,9 @@
-"""The links of a cluster, level by level: who is plugged into what, at which rate, and how full a plan makes it."""
+"""Figure of a cluster's links by level: the GPUs and switches they join, their bandwidth, their share of the step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import networkx
 from matplotlib.axes import Axes
@@ -15,9 +16,105 @@ from cost_models.communication.topology import Level, link_graph, used_levels
 from cost_models.pipeline.pricing import LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
-from meshwright.plots.parts import style
-from meshwright.plots.parts.link_places import LOW, ROW, TREE, Places, domain_size, levels_below, placed
+from meshwright.plots import style
 from meshwright.render.links import share_text
+
+TREE = 6.0
+"""Inches of the tree's width."""
+ROW, LOW = 0.86, 0.42
+"""Inches between rows, and below the lowest."""
+_MOST_GPUS, _MOST_OTHERS, _LEAVES = 8, 4, 16
+"""GPUs of one domain, other members of one, and GPUs in all that are drawn one by one."""
+
+
+@dataclass(slots=True)
+class Places:
+    """Where things are, in inches."""
+
+    y: list[float]
+    """Of the switches of each level."""
+    gpus: float
+    gpu_x: dict[int, float] = field(default_factory=dict)
+    spans: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    """(level, domain) → left and right end."""
+    more: list[tuple[int, float, int]] = field(default_factory=list)
+    """Members left out: level, x, how many."""
+    right: float = 0.0
+    side: float = 0.2
+    """Of a GPU."""
+
+
+def levels_below(levels: Sequence[Level]) -> int:
+    """Levels drawn below the GPUs: those of the first medium, where another follows inside the node."""
+    openings = [at for at, level in enumerate(levels) if level.opens and not level.network]
+    return openings[1] if len(openings) > 1 else 0
+
+
+def domain_size(cluster: ClusterSpec, levels: Sequence[Level], at: int) -> int:
+    """GPUs of one domain of a level; below the first, one."""
+    if at < 0:
+        return 1
+    return min(levels[at].gpus or cluster.num_gpus, cluster.num_gpus)
+
+
+def _members_drawn(cluster: ClusterSpec, levels: Sequence[Level]) -> list[int]:
+    """Members of each level's domains that are drawn: all where there is room, else the first and how many more."""
+    members = [
+        -(-domain_size(cluster, levels, at) // domain_size(cluster, levels, at - 1))
+        for at in range(len(levels))
+    ]
+    shown = [1] * len(levels)
+    order = [0, len(levels) - 1, *range(1, len(levels) - 1)]  # GPUs first, then the widest level
+    for at in dict.fromkeys(order):
+        most = _MOST_GPUS if at == 0 else _MOST_OTHERS
+        drawn = 1
+        for other in shown:
+            drawn *= other
+        room = max(1, _LEAVES // drawn)
+        some = (1 if len(levels) > 3 else 2) if at else 4
+        shown[at] = members[at] if members[at] <= min(most, room) else min(some, room)
+    return shown
+
+
+def place_cluster(cluster: ClusterSpec, levels: Sequence[Level], below: int) -> Places:
+    """GPUs from the left, a gap wider for every level between them, scaled to the width of the tree."""
+    rows = [LOW + ROW * at for at in range(len(levels) + 1)]
+    gpus = rows.pop(below)
+    places = Places(y=rows, gpus=gpus)
+    shown = _members_drawn(cluster, levels)
+    _place_domain(cluster, levels, shown, len(levels) - 1, 0, places)
+    left, wide = 0.45, max(places.right, 1.0)
+    scale = min(1.0, (TREE - 0.9) / wide)
+    shift = left + (TREE - 0.9 - wide * scale) / 2
+    places.side = min(places.side, 0.24 * scale)
+    places.gpu_x = {gpu: shift + x * scale for gpu, x in places.gpu_x.items()}
+    places.spans = {key: (shift + a * scale, shift + b * scale) for key, (a, b) in places.spans.items()}
+    places.more = [(at, shift + x * scale, count) for at, x, count in places.more]
+    return places
+
+
+def _place_domain(
+    cluster: ClusterSpec, levels: Sequence[Level], shown: list[int], at: int, first: int, places: Places
+) -> None:
+    """One domain of a level, whose first GPU is `first`."""
+    if at < 0:
+        places.gpu_x[first] = places.right
+        places.right += 0.3
+        return
+    size, inner = domain_size(cluster, levels, at), domain_size(cluster, levels, at - 1)
+    members = -(-min(size, cluster.num_gpus - first) // inner)
+    begin = places.right
+    for member in range(min(shown[at], members)):
+        if member:
+            places.right += 0.16 * at + 0.2 * levels[at].network
+        _place_domain(cluster, levels, shown, at - 1, first + member * inner, places)
+    end = places.right
+    if members > shown[at]:
+        places.more.append((at, places.right + 0.36, members - shown[at]))
+        places.right += 1.0
+        end = places.right
+    places.spans[at, first // size] = (begin - 0.15, end - 0.15)
+
 
 _WIDTH, _TITLE = 11.4, 0.75
 """Inches: the picture, and what the title takes."""
@@ -39,7 +136,7 @@ def topology(
         axes.set_xlim(0, _WIDTH)
         axes.set_ylim(0, height)
         axes.axis("off")
-        places = placed(cluster, levels, below)
+        places = place_cluster(cluster, levels, below)
         _draw_tree(axes, cluster, levels, places, use)
         for at, level in enumerate(levels):
             own = None if use is None else [one for one in use if one.level.name == level.name]
@@ -61,12 +158,12 @@ def _draw_tree(
         bottom = min([places.gpus, *places.y[: node + 1]]) - 0.27
         for (at, _), (left, right) in places.spans.items():
             if at == node:
-                axes.add_patch(_box(left - 0.06, bottom, right - left + 0.12, top - bottom))
+                axes.add_patch(_node_box(left - 0.06, bottom, right - left + 0.12, top - bottom))
     for one, other, edge in graph.edges(data=True):
         at = edge["level"]
         if at >= len(levels):
             continue
-        ends = [_point(graph, vertex, places, top) for vertex in (one, other)]
+        ends = [_vertex_place(graph, vertex, places, top) for vertex in (one, other)]
         kinds = {graph.nodes[vertex]["kind"] for vertex in (one, other)}
         if kinds == {"gpu", "adapter"} and levels[at].network:
             continue  # inside the box, which says it
@@ -76,17 +173,24 @@ def _draw_tree(
             x1 = x0 if y0 < places.y[at] else x1
             x0 = x1 if y0 >= places.y[at] else x0
         axes.plot(
-            [x0, x1], [y0, y1], color=colour, linewidth=_line(levels[at]), zorder=1, solid_capstyle="butt"
+            [x0, x1],
+            [y0, y1],
+            color=colour,
+            linewidth=_line_width(levels[at]),
+            zorder=1,
+            solid_capstyle="butt",
         )
     for (at, _), (left, right) in places.spans.items():
-        axes.add_patch(_bar(left, places.y[at] - half, right - left, 2 * half, _colour(levels[at], use)))
+        axes.add_patch(
+            _switch_bar(left, places.y[at] - half, right - left, 2 * half, _colour(levels[at], use))
+        )
         if right - left > 0.55:
             name = levels[at].name
             ink = "white" if use is None else style.text_colour(_colour(levels[at], use))
             axes.text((left + right) / 2, places.y[at], name, ha="center", va="center", size=8, color=ink)
     for vertex, data in graph.nodes(data=True):
         if data["kind"] == "adapter" and data["level"] < len(levels):
-            x, y = _point(graph, vertex, places, top)
+            x, y = _vertex_place(graph, vertex, places, top)
             axes.add_patch(
                 Rectangle(
                     (x - 0.055, y - 0.04),
@@ -109,7 +213,7 @@ def _draw_tree(
         axes.text(x, y, f"× {grouped(count)}", ha="center", va="center", size=10, color=style.SOFT)
 
 
-def _point(graph: networkx.Graph[str], vertex: str, places: Places, top: float) -> tuple[float, float]:
+def _vertex_place(graph: networkx.Graph[str], vertex: str, places: Places, top: float) -> tuple[float, float]:
     data = graph.nodes[vertex]
     if data["kind"] == "gpu":
         return places.gpu_x[data["index"]], places.gpus
@@ -136,7 +240,7 @@ def _describe(
     lift = 0.2 if use is not None else 0.09
     rate = f"{level.kind}, {format_bandwidth(level.bandwidth)} a GPU, {format_seconds(level.latency)}"
     axes.text(x, y + lift, level.name, weight="bold", va="center")
-    axes.text(x + _wide(level.name) + 0.1, y + lift, rate, va="center")
+    axes.text(x + _text_inches(level.name) + 0.1, y + lift, rate, va="center")
     count = -(-cluster.num_gpus // size)
     told = f"joins {grouped(-(-size // inner))} × {levels[at - 1].name if at else 'GPU'}"
     told += f", {grouped(count)} times" if count > 1 else ""
@@ -144,16 +248,16 @@ def _describe(
         told += f"; {format_bandwidth(inner * level.bandwidth)} out of each"
     axes.text(x, y + lift - 0.18, told, va="center", size=8, color=style.SOFT)
     if use is not None:
-        _busy(axes, x, y + lift - 0.4, use)
+        _draw_busy(axes, x, y + lift - 0.4, use)
 
 
-def _wide(name: str) -> float:
+def _text_inches(name: str) -> float:
     """Inches of a name in bold."""
     font = FontProperties(family="sans-serif", size=9, weight="bold")
     return TextToPath().get_text_width_height_descent(name, font, ismath=False)[0] / style.POINTS_PER_INCH
 
 
-def _busy(axes: Axes, x: float, y: float, use: Sequence[LinkUse]) -> None:
+def _draw_busy(axes: Axes, x: float, y: float, use: Sequence[LinkUse]) -> None:
     """A bar of the whole step, filled axis by axis."""
     axes.add_patch(Rectangle((x, y - 0.07), _FULL, 0.14, facecolor=style.FAINT, linewidth=0))
     left = x
@@ -171,7 +275,7 @@ def _busy(axes: Axes, x: float, y: float, use: Sequence[LinkUse]) -> None:
     for one in use:
         words = f"{one.axis} {share_text(one.share)}"
         axes.text(right, y, words, va="center", weight="bold", color=style.TIME_COLOURS[f"{one.axis}_comm"])
-        right += _wide(words) + 0.1
+        right += _text_inches(words) + 0.1
 
 
 def _colour(level: Level, use: Sequence[LinkUse] | None) -> str:
@@ -184,7 +288,7 @@ def _colour(level: Level, use: Sequence[LinkUse] | None) -> str:
     return style.TIME_COLOURS[f"{max(own, key=lambda one: one.share).axis}_comm"]
 
 
-def _line(level: Level) -> float:
+def _line_width(level: Level) -> float:
     """Points: wider the faster, by the logarithm."""
     wide = 0.6
     for limit in (2e9, 10e9, 40e9, 150e9, 400e9):
@@ -192,7 +296,7 @@ def _line(level: Level) -> float:
     return wide
 
 
-def _bar(x: float, y: float, width: float, height: float, colour: str) -> FancyBboxPatch:
+def _switch_bar(x: float, y: float, width: float, height: float, colour: str) -> FancyBboxPatch:
     return FancyBboxPatch(
         (x, y),
         width,
@@ -204,7 +308,7 @@ def _bar(x: float, y: float, width: float, height: float, colour: str) -> FancyB
     )
 
 
-def _box(x: float, y: float, width: float, height: float) -> FancyBboxPatch:
+def _node_box(x: float, y: float, width: float, height: float) -> FancyBboxPatch:
     rounded = "round,pad=0,rounding_size=0.1"
     return FancyBboxPatch(
         (x, y), width, height, boxstyle=rounded, fc="#F5F5F5", ec=style.PALE, lw=0.8, zorder=0

@@ -1,1 +1,1 @@
-"""What a person sees in a terminal: answers, notes, errors and progress."""
+"""Terminal: answers, notes, errors and progress."""

@@ -1,15 +1,24 @@
-"""Where words go: the answer to stdout as text or one JSON document, notes and hints to stderr, rows to a CSV file."""
+"""Output of commands: the answer on stdout as text or JSON, notes, hints and errors on stderr, tables as CSV files.
+
+Text is printed here only, so nothing that users named can write to a terminal.
+"""
 
 from __future__ import annotations
 
+import csv
+import errno
+import io
+import json
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from cost_models.documents import printable
 from cost_models.errors import (
@@ -27,13 +36,102 @@ from cost_models.flags import flag, output_flag, switch
 from meshwright.inputs.problems import Problems
 from meshwright.records import JSON_SCHEMA
 from meshwright.terminal.answers import Answer, Asked, SavedAnswer
-from meshwright.terminal.formats import Row, as_csv, as_json
-from meshwright.terminal.printing import say, say_aside
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
     from meshwright.render.tables import Table
     from planner.plan import AnyPlan
+
+
+def say(text: str) -> None:
+    """A line or more on stdout, at once.
+
+    Raises:
+        OSError: nobody can read it: stdout is closed, or the disk it goes to is full.
+    """
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "it is closed", "stdout")
+    try:
+        _write(text, sys.stdout)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _forget(sys.stdout)
+        raise OSError(error.errno, error.strerror, "stdout") from None
+
+
+def say_aside(text: str) -> None:
+    """The same on stderr, where it is worth nothing to complain that nobody reads complaints."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            _write(text, sys.stderr)
+
+
+def _write(text: str, stream: TextIO) -> None:
+    """Control characters, and others that move what stands around them, become `?`."""
+    lines = "\n".join(printable(line, limit=None) for line in text.split("\n"))
+    encoding = stream.encoding or "utf-8"
+    print(lines.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+
+
+def _forget(stream: TextIO) -> None:
+    """What could not be written is not tried again when the program ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+Row = Mapping[str, Any]
+
+
+def as_json(document: Mapping[str, Any]) -> str:
+    """Strict JSON, insertion order kept; what is not a finite number becomes null, and what could write to a terminal
+    is escaped."""
+    text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
+
+
+_ODD = re.compile(r"[^\n\x20-\x7e]")
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Rows → CSV text; columns in order of first appearance, missing cells empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writerow({column: _cell(column) for column in columns})
+    writer.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula begins with an apostrophe; numbers stay numbers."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value, limit=None)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN, infinity, tuples or numpy scalars."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    if hasattr(value, "item"):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)
+
 
 LONGEST = 1000
 """Characters of a line about an error: what was given may be endless."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from executor.measure.any_report import AnyReport
     from meshwright.inputs.plans import HasPlan
     from meshwright.pages.chapters import Chapter
-    from meshwright.plots.drawn import Drawing
+    from meshwright.plots.drawing import Drawing
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
     from meshwright.verbs.plot.drawing import PictureRequest

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from meshwright.families.recommender.planned import GivenSharding, ShardingQuestion, ShardingsCompared
     from meshwright.families.recommender.running import RecommenderRun
     from meshwright.pages.chapters import Chapter
-    from meshwright.plots.drawn import Drawing
+    from meshwright.plots.drawing import Drawing
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
     from meshwright.verbs.plot.drawing import PictureRequest

@@ -13,7 +13,7 @@ from cost_models.units import grouped
 from meshwright.families.recommender.explained import explain
 from meshwright.families.recommender.text import precise
 from meshwright.pages.chapters import Chapter
-from meshwright.plots.drawn import Drawing
+from meshwright.plots.drawing import Drawing
 from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
 from meshwright.render.goals import sizes_text
 from meshwright.verbs.plot.drawing import PictureRequest, scaling_kinds
@@ -39,7 +39,7 @@ def _subject(question: RecommenderQuestion, step_seconds: float) -> str:
 
 
 def _time(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
-    from meshwright.plots.shardings.stages import stages
+    from meshwright.plots.shardings import stages
 
     priced = estimate(question, sharding)
     frame = stages_frame(priced)
@@ -47,7 +47,7 @@ def _time(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
 
 
 def _memory(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
-    from meshwright.plots.shardings.tiers import tiers
+    from meshwright.plots.shardings import tiers
 
     priced = estimate(question, sharding)
     frame = tiers_frame(priced)
@@ -55,7 +55,7 @@ def _memory(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
 
 
 def _sharding(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
-    from meshwright.plots.shardings.places import places
+    from meshwright.plots.shardings import places
 
     frame = shards_frame(question, sharding)
     step = estimate(question, sharding).step_seconds
@@ -68,7 +68,7 @@ def _of_one_plan(kind: str, request: PictureRequest) -> Drawing:
 
 
 def _scaling(request: PictureRequest) -> Drawing:
-    from meshwright.plots.shardings.scaling import sharding_scaling
+    from meshwright.plots.shardings import sharding_scaling
     from planner.recommender.search import sharding_scaling_frame
 
     question = request.only("scaling", RecommenderPlan).question

@@ -56,7 +56,7 @@ from planner.recommender.search import ENOUGH, PROVEN, ShardingCertificate, plan
 from planner.search.search import Budget
 
 if TYPE_CHECKING:
-    from meshwright.plots.drawn import Drawing
+    from meshwright.plots.drawing import Drawing
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -56,7 +56,7 @@ from planner.serving import plan_cache as planned_cache
 
 if TYPE_CHECKING:
     from executor.serving.serving import Served
-    from meshwright.plots.drawn import Drawing
+    from meshwright.plots.drawing import Drawing
 
 MOST_TABLES = 30
 """Classes of tables that are printed, those with most accesses."""
@@ -212,7 +212,7 @@ class ServedRecommender(SavedAnswer):
 
     def plot(self) -> Drawing:
         """Hits and latency by the size of the cache."""
-        from meshwright.plots.cache import draw_cache
+        from meshwright.plots.shardings import draw_cache
 
         return draw_cache(self.plan)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.ranked import ClustersQuestion
     from meshwright.families.transformer.run import TransformerRun
     from meshwright.pages.chapters import Chapter
-    from meshwright.plots.drawn import Drawing
+    from meshwright.plots.drawing import Drawing
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
     from meshwright.verbs.plot.drawing import PictureRequest

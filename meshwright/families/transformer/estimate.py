@@ -26,8 +26,8 @@ from meshwright.inputs import questions
 from meshwright.inputs.goals import trained_at
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import question_of
-from meshwright.plots.curves.drawing import draw
-from meshwright.plots.drawn import Drawing
+from meshwright.plots.drawing import Drawing
+from meshwright.plots.pictures import draw
 from meshwright.records.estimates import completed_record, estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text, expected_lines, expected_record
 from meshwright.render.explanation import explanation_text, filled_sentence, why_not_text

@@ -62,7 +62,7 @@ from planner.space.restrictions import Restrictions
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshwright.plots.drawn import Drawing
+    from meshwright.plots.drawing import Drawing
 
 FASTEST: dict[Risk, str] = {
     "none": "fastest on paper",
@@ -406,7 +406,7 @@ class Planned(PlanAnswer):
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
-        from meshwright.plots.curves.drawing import draw
+        from meshwright.plots.pictures import draw
 
         return draw(kind, self.question, self.estimates, gpus, self.restrictions)
 

@@ -46,7 +46,7 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import SYNTAX, parse_sizes
 
 if TYPE_CHECKING:
-    from meshwright.plots.drawn import Drawing
+    from meshwright.plots.drawing import Drawing
 
 _POINTS = 2
 """Points of the frontier of cost and time that are named."""
@@ -253,8 +253,8 @@ class Ranked(PlanAnswer):
         Raises:
             InputError: there are no prices, or no tokens.
         """
-        from meshwright.plots.clusters import cost_and_days
-        from meshwright.plots.drawn import Drawing
+        from meshwright.plots.drawing import Drawing
+        from meshwright.plots.frontiers import cost_and_days
 
         frame = self.to_frame()
         if not frame["frontier"].any():

@@ -106,7 +106,7 @@ def _show(kind: str, name: str, output: Output) -> None:
 def _schema(name: str | None, output: Output) -> None:
     """The schema is the answer itself, so that it can be redirected into a file for an editor."""
     from cost_models.files.catalog import KINDS, json_schema
-    from meshwright.terminal.formats import as_json
+    from meshwright.terminal.output import as_json
 
     if name is None:
         raise InputError("which schema?", hint=f"meshwright catalog schema {'|'.join(KINDS)}")

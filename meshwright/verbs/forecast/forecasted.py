@@ -40,7 +40,7 @@ from planner.objectives import Objective
 from planner.plan import AnyPlan, Plan, priced_again
 
 if TYPE_CHECKING:
-    from meshwright.plots.drawn import Drawing
+    from meshwright.plots.drawing import Drawing
 
 _UNREAD = "the job cannot be read"
 
@@ -200,7 +200,7 @@ class Forecasted(Answer):
 
     def plot(self) -> Drawing:
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
-        from meshwright.plots.drawing import draw_forecast
+        from meshwright.plots.pictures import draw_forecast
 
         return draw_forecast(self.asked.question, self.found)
 

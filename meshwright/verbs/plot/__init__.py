@@ -100,8 +100,8 @@ class PlotFlags(PlotOptions):
 @command(PlotFlags, name="plot", out="Default KIND.png; .svg, .pdf.")
 def plot_command(options: PlotFlags, output: Output) -> None:
     """Draw a curve or a breakdown."""
-    from meshwright.plots.parts.style import check_suffix
-    from meshwright.terminal.printing import say
+    from meshwright.plots.style import check_suffix
+    from meshwright.terminal.output import say
     from meshwright.terminal.progress import searching
     from meshwright.verbs.plot.drawing import check_options, draw_kind, require_kind
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +13,8 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import parts_of
-from meshwright.plots.drawing import draw_topology
-from meshwright.plots.drawn import Drawing
+from meshwright.plots.drawing import Drawing
+from meshwright.plots.pictures import draw_topology
 from meshwright.records import frames
 from meshwright.records.runs import read_report
 from meshwright.render.words import sentence_list, wrapped
@@ -148,7 +147,9 @@ def _forecast(request: PictureRequest) -> Drawing:
 
 
 def _cache(request: PictureRequest) -> Drawing:
-    return import_module("meshwright.plots.cache").draw_cache_of(request.files)  # type: ignore[no-any-return]
+    from meshwright.plots.shardings import draw_cache_of
+
+    return draw_cache_of(request.files)
 
 
 def _topology(request: PictureRequest) -> Drawing:
@@ -173,7 +174,7 @@ def _topology(request: PictureRequest) -> Drawing:
 
 
 def _accuracy(request: PictureRequest) -> Drawing:
-    from meshwright.plots.measured.accuracy import accuracy
+    from meshwright.plots.measured import accuracy
 
     frame = frames.accuracy_frame(request.files)
     figure = accuracy(frame, sentence_list([str(path) for path in request.files]))
@@ -184,7 +185,7 @@ def _timeline(request: PictureRequest) -> Drawing:
     """A plan alone, or with the report of a run above it."""
     if len(request.files) != 2:
         return _of_plans("timeline", request)
-    from meshwright.plots.measured.timelines import timelines
+    from meshwright.plots.measured import timelines
 
     plan, report = _plan(request, request.files[0]), read_report(request.files[1])
     if report.layout != plan.layout:
@@ -203,14 +204,14 @@ def _timeline(request: PictureRequest) -> Drawing:
 
 
 def _ranks(request: PictureRequest) -> Drawing:
-    from meshwright.plots.measured.ranks import ranks
+    from meshwright.plots.measured import ranks
 
     if len(request.files) != 1:
         raise InputError(f"`ranks` draws one run report, not {len(request.files)}")
     report = read_report(request.files[0])
     subject = f"{report.model}, {report.layout} on {report.environment.device}"
     if len(late := frames.late_frame(report)):
-        from meshwright.plots.measured.ranks import late_ranks
+        from meshwright.plots.measured import late_ranks
 
         return Drawing(frame=late, figure=late_ranks(late, subject))
     if report.is_foreign:

@@ -61,7 +61,7 @@ class ReportFlags(ReportOptions):
 @command(ReportFlags, name="report", shows=("json", "quiet"), out="Default: the plan's name with .html.")
 def report_command(options: ReportFlags, output: Output) -> None:
     """Write a plan as one HTML page: answer, proof, why, pictures."""
-    from meshwright.terminal.printing import say
+    from meshwright.terminal.output import say
     from meshwright.terminal.progress import searching
     from meshwright.verbs.report.writing import write_page
 

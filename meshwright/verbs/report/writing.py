@@ -13,7 +13,7 @@ from cost_models.flags import given_flags, part_of
 from executor.measure.any_report import AnyReport
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
-from meshwright.plots.drawn import Drawing
+from meshwright.plots.drawing import Drawing
 from meshwright.records.runs import read_any_report
 from meshwright.render.words import Fact, lines_of_any_length
 from meshwright.terminal.answers import SavedAnswer

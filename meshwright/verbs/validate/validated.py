@@ -35,7 +35,7 @@ from cost_models.measured.validation.scores import (
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, grouped
 from meshwright.inputs.problems import Problems
-from meshwright.plots.drawn import Drawing
+from meshwright.plots.drawing import Drawing
 from meshwright.records import fields_of, frame_of
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
@@ -384,7 +384,7 @@ class Validated(Answer):
             UnknownNameError: there is no such kind.
             ValueError: no run was both timed and predicted.
         """
-        from meshwright.plots.measured.validation import errors_by_axis, predicted_against_measured
+        from meshwright.plots.measured import errors_by_axis, predicted_against_measured
 
         if kind not in _KINDS:
             raise UnknownNameError("plot", kind, _KINDS)

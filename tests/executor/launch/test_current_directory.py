@@ -17,7 +17,7 @@ from executor.launch.environment import imports_of_workers, worker_environment
 from executor.launch.launch import run_plan
 from executor.microbenchmarks.calibrate import run_workers
 from executor.run_config import RunConfig
-from meshwright.explorer.workers import _Worker
+from meshwright.explorer.answers import _Worker
 
 NAMES = ("yaml", "numpy", "torch", "psutil", "executor", "cost_models", "json", "pickle", "multiprocessing")
 """Packages that ranks import: others', our own, Python's."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
-from meshwright.cli.commands import typer_function
+from meshwright.cli.frame import typer_function
 from meshwright.verbs.run import run_command
 
 TRAINING = {"global_batch": 64, "sequence_length": 1024}

@@ -12,7 +12,7 @@ from calling import Answer
 
 import meshwright as mw
 from meshwright.cli.frame import VERBS
-from meshwright.terminal.formats import as_json
+from meshwright.terminal.output import as_json
 
 QUESTION = ("gpt2-nano", "dgx-h100")
 GIVEN = ("--gpus", "4", "--global-batch", "8", "--sequence", "128")

@@ -8,7 +8,7 @@ from cost_models.documents import Document
 from cost_models.files.loading import known_name
 from cost_models.flags import flags_of
 from cost_models.hugging_face.config import read_config
-from meshwright.explorer.verb import ExploreOptions
+from meshwright.explorer import ExploreOptions
 from meshwright.families.transformer.planned import odd_count_note
 from meshwright.render.words import change_words, percent
 from meshwright.verbs.forecast import ForecastOptions

@@ -20,7 +20,7 @@ from executor.measure.any_report import save_report
 from executor.measure.parts import save_trace
 from executor.measure.report import RunReport
 from executor.run_config import STOPPED
-from meshwright.plots.parts.style import save
+from meshwright.plots.style import save
 from meshwright.terminal.output import Output
 from planner.plan import Plan, save_plan
 

@@ -13,15 +13,10 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
-from meshwright.explorer.answers import Message, answer, frontier
-from meshwright.explorer.asking import sought
-from meshwright.explorer.controls import CONTROLS, LONGEST, values_of
-from meshwright.explorer.page import page_of
-from meshwright.explorer.server import server_of
-from meshwright.explorer.serving import listening
-from meshwright.explorer.starting import Start, start_of, start_of_plan
-from meshwright.explorer.verb import ExploreOptions
-from meshwright.explorer.workers import Workers
+from meshwright.explorer import ExploreOptions
+from meshwright.explorer.answers import Message, Workers, answer, frontier
+from meshwright.explorer.questions import CONTROLS, LONGEST, Start, sought, start_of, start_of_plan, values_of
+from meshwright.explorer.server import listening, page_of, server_of
 from meshwright.inputs.options import Limits
 
 HOSTILE = "\"'><script>alert(1)</script>\x00\x1b[31m"

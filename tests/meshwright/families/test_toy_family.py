@@ -21,7 +21,7 @@ from cost_models.files.reading import read_document
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from meshwright.inputs.options import Request
 from meshwright.inputs.questions import cluster_of, single_count
-from meshwright.plots.drawn import Drawing
+from meshwright.plots.drawing import Drawing
 from meshwright.terminal.answers import PlanAnswer
 from meshwright.verbs.contract import Verbs
 from meshwright.verbs.estimate import EstimateOptions

@@ -22,7 +22,7 @@ from cost_models.measured.runs.cases import shipped_rows
 from executor.measure.any_report import Course, Environment, save_report
 from executor.measure.report import PhaseReport, RankReport, make_report
 from meshwright.records.frames import accuracy_frame
-from meshwright.terminal.formats import as_json
+from meshwright.terminal.output import as_json
 from planner.plan import load_plan
 
 CELLS = st.one_of(

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from meshwright.plots.measured.accuracy import accuracy
+from meshwright.plots.measured import accuracy
 from meshwright.records.frames import accuracy_frame
 
 COLUMNS = "label,quantity,predicted,measured\n"

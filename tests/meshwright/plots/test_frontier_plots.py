@@ -12,9 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from meshwright.plots.clusters import cost_and_days
-from meshwright.plots.curves.pareto import pareto
-from meshwright.plots.curves.tradeoff import frontier
+from meshwright.plots.frontiers import cost_and_days, frontier, pareto
 from planner.objectives import MEASURES, ObjectiveName
 
 GIB = 2.0**30

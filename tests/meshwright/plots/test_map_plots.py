@@ -12,11 +12,9 @@ from matplotlib.patches import Rectangle
 
 import meshwright as mw
 from meshwright.families.transformer.pictures import PICTURES
-from meshwright.plots.curves.heatmap import finding, heatmap
-from meshwright.plots.curves.tornado import finding as tornado_finding
-from meshwright.plots.curves.tornado import tornado
-from meshwright.plots.drawn import Drawing
-from meshwright.plots.parts.style import TIME_COLOURS
+from meshwright.plots.drawing import Drawing
+from meshwright.plots.sensitivity import heatmap, heatmap_finding, tornado, tornado_finding
+from meshwright.plots.style import TIME_COLOURS
 from meshwright.verbs.plot import PlotOptions, plot
 from meshwright.verbs.plot.drawing import PictureRequest
 from planner.answers.frontier import heatmap_frame
@@ -107,19 +105,19 @@ def test_findings_of_maps() -> None:
         )
     ]
     frame = pd.DataFrame(rows).assign(chosen=False)
-    assert finding(frame) == (
+    assert heatmap_finding(frame) == (
         "tp1 pp2 is best, 50.0 % MFU; 1 more comes within 5 % of it, 1 does not fit and 1 breaks a rule"
     )
     said = [text.get_text() for text in heatmap(frame, "s").texts]
     assert any("a: tp2 pp2 do not divide 3 GPUs" in one for one in said)
-    assert finding(frame[frame["reason"] != ""]).startswith("No pair of degrees has a layout")
+    assert heatmap_finding(frame[frame["reason"] != ""]).startswith("No pair of degrees has a layout")
     late = frame.assign(reason=["time", "", "", "rule"])
-    assert finding(late).startswith("Of 3 pairs searched tp1 pp2 is best, 50.0 % MFU; ")
+    assert heatmap_finding(late).startswith("Of 3 pairs searched tp1 pp2 is best, 50.0 % MFU; ")
     none = frame.assign(reason=["time", "time", "memory", "rule"])
-    assert finding(none) == (
+    assert heatmap_finding(none) == (
         "Of 2 pairs searched none has a layout: 1 does not fit, 1 breaks a rule and 2 were not searched"
     )
-    assert finding(frame.assign(reason="time")) == "None of 4 pairs of degrees was searched in time"
+    assert heatmap_finding(frame.assign(reason="time")) == "None of 4 pairs of degrees was searched in time"
 
 
 def test_bars_are_held_and_planned_again() -> None:

@@ -13,12 +13,9 @@ from plot_data import GIB, timeline_points
 
 from cost_models.estimate import Estimate
 from cost_models.question import Question
-from meshwright.plots.drawing import draw_time
-from meshwright.plots.memory import memory_by_rank
-from meshwright.plots.parts import style
-from meshwright.plots.parts.pools import pool_spans
-from meshwright.plots.step_time import time_breakdown
-from meshwright.plots.timeline import timeline
+from meshwright.plots import style
+from meshwright.plots.layouts import memory_by_rank, pool_spans, time_breakdown, timeline
+from meshwright.plots.pictures import draw_time
 from meshwright.records.frames import memory_frame, time_frame
 
 

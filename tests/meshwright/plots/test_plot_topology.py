@@ -10,7 +10,7 @@ import pytest
 import meshwright as mw
 from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import ClusterSpec
-from meshwright.plots.drawing import draw_topology
+from meshwright.plots.pictures import draw_topology
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,12 @@ from plot_data import GIB, accuracy_points, frontier_points, scaling_points, tim
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.seconds import MEMORY_PARTS, TIME_PARTS
-from meshwright.plots.curves.scaling import scaling
-from meshwright.plots.curves.tradeoff import frontier
-from meshwright.plots.measured.accuracy import accuracy
-from meshwright.plots.memory import memory_by_rank
-from meshwright.plots.parts import style
-from meshwright.plots.parts.text import fitted
-from meshwright.plots.step_time import time_breakdown
-from meshwright.plots.timeline import timeline
+from meshwright.plots import style
+from meshwright.plots.frontiers import frontier
+from meshwright.plots.layouts import memory_by_rank, time_breakdown, timeline
+from meshwright.plots.measured import accuracy
+from meshwright.plots.scaling import scaling
+from meshwright.plots.style import fit_lines
 from meshwright.records.frames import memory_frame, time_frame
 
 
@@ -86,7 +84,7 @@ def test_no_line_of_a_title_ends_inside_a_number_or_beyond_the_edge() -> None:
         "tp4 pp8 vpp12 cp2 dp16 mbs3 zero1 sp takes 18.05 s and loses most to tp comm: 4.4 %, 12 of 34 GiB"
     )
     for width in range(60, 600, 7):
-        lines = fitted(words, width, size=12, weight="bold")
+        lines = fit_lines(words, width, size=12, weight="bold")
         assert " ".join(lines).split() == words.split()
         assert not any(line.startswith(("%", "s ", "GiB")) for line in lines)
 

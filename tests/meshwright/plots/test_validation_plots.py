@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from cost_models.measured.runs.cases import source_notes, source_title
-from meshwright.plots.measured.validation import errors_by_axis, predicted_against_measured
+from meshwright.plots.measured import errors_by_axis, predicted_against_measured
 
 
 def runs() -> pd.DataFrame:

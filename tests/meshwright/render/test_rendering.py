@@ -44,7 +44,7 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
-from meshwright.terminal.formats import as_csv, as_json
+from meshwright.terminal.output import as_csv, as_json
 from planner.explain.compare import compare
 from planner.explain.reasons import BindingConstraint
 from planner.objectives import Certificate, ClosingProgram

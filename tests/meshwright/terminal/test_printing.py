@@ -14,8 +14,7 @@ from calling import Answer
 from command_line import ASKED
 
 from cost_models.errors import InputError
-from meshwright.terminal.formats import as_csv, as_json
-from meshwright.terminal.output import Output
+from meshwright.terminal.output import Output, as_csv, as_json
 
 RED = "\x1b[31mred\x1b]0;title\x07\u202e\udcff"
 

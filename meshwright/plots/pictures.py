@@ -1,4 +1,4 @@
-"""What is drawn of what a search finds: each kind as a figure with the data it shows."""
+"""Pictures of transformers' plans and jobs: a function for each kind returns the figure with the data it shows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from cost_models.communication.topology import used_levels
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
-from cost_models.estimate import Estimate
+from cost_models.estimate import Estimate, fullest_pool
+from cost_models.memory.device import usable_host_memory
+from cost_models.pipeline.pricing import link_use
 from cost_models.question import Question, parts_of
-from cost_models.units import counted
-from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw_topology, draw_window
-from meshwright.plots.drawn import Drawing
-from meshwright.plots.subjects import require_one_kind, subject_of
-from meshwright.render.goals import sizes_text
+from cost_models.reliability.forecast import Forecast
+from cost_models.specs.cluster import ClusterSpec, MixedCluster
+from cost_models.units import counted, format_seconds
+from meshwright.plots.drawing import Drawing
+from meshwright.records import frames
+from meshwright.render.goals import gpus_in_words, sizes_text
 from planner.answers.frontier import exact_frontier, frontier_frame, pareto_frame, scaling_frame
 from planner.answers.optimum import POINTS
 from planner.objectives import Objective
@@ -22,7 +25,133 @@ from planner.search.search import KINDS, Budget, doublings
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
-    from meshwright.plots.parts.style import Frame  # which imports matplotlib
+    from meshwright.plots.style import Frame  # which imports matplotlib
+
+
+def require_one_kind(question: Question, kind: str) -> None:
+    """Raises InputError for a question on several pools."""
+    if question.has_pools:
+        raise several_kinds(kind, question.cluster.name)
+
+
+def several_kinds(kind: str, cluster: str) -> InputError:
+    """What to say of a cluster of several pools."""
+    return InputError(
+        f"`{kind}` is drawn for one kind of GPU, and `{cluster}` has several pools",
+        hint="time, memory and timeline are drawn for any plan",
+    )
+
+
+def subject_of(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:
+    """What a picture is about."""
+    training = question.training
+    gpus = gpus_in_words(question) if sized else question.cluster.gpu.name
+    words = (
+        f"{question.model.name} on {gpus}, "
+        f"global batch {training.global_batch}, sequence {training.sequence_length}"
+    )
+    return words if estimate is None else f"{words}: {estimate.layout.brief}"
+
+
+def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> Drawing:
+    """Where the time of each layout goes; where they answer different questions each is named with its own."""
+    from meshwright.plots.layouts import time_breakdown
+
+    frame = frames.time_frame(estimates)
+    subjects = [subject_of(question) for question in questions]
+    same = len(set(subjects)) == 1
+    if not same:
+        frame.insert(0, "name", subjects)
+    subject = subjects[0] if same else f"{len(set(subjects))} different questions, each named with its layout"
+    return Drawing(frame=frame, figure=time_breakdown(frame, subject))
+
+
+def draw_memory(question: Question, estimate: Estimate) -> Drawing:
+    """What fills each pipeline rank."""
+    from meshwright.plots.layouts import memory_by_rank, pool_spans
+
+    frame = frames.memory_frame(estimate)
+    subject = subject_of(question, estimate)
+    if estimate.replicas:
+        subject += f"; in {fullest_pool(estimate.replicas).pool}, where devices are fullest"
+    figure = memory_by_rank(
+        frame,
+        estimate.memory_limit,
+        subject,
+        rank_limits=estimate.rank_limits,
+        pools=pool_spans(estimate.layout.pools),
+    )
+    return Drawing(frame=frame, figure=figure)
+
+
+def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
+    """Every action of the schedule on every pipeline rank."""
+    from meshwright.plots.layouts import pool_spans, timeline
+
+    layout = estimate.layout
+    frame = frames.timeline_frame(question, layout)
+    subject = subject_of(question, estimate)
+    if estimate.replicas:
+        slowest = max(estimate.replicas, key=lambda own: own.step_seconds)
+        subject += f"; a replica in {slowest.pool}, which ends last"
+    figure = timeline(frame, layout.pp, subject, pools=pool_spans(layout.pools))
+    return Drawing(frame=frame, figure=figure)
+
+
+def draw_window(question: Question, estimate: Estimate) -> Drawing:
+    """A layout with more and more of a rank's blocks in host memory.
+
+    Raises:
+        InputError: a cluster of several pools, or a stack that keeps nothing there.
+    """
+    from meshwright.plots.layouts import window
+
+    require_one_kind(question, "window")
+    frame = frames.window_frame(question, estimate)
+    if frame.empty:
+        raise InputError(
+            f"`window` has nothing to draw: stack `{question.stack.name}` keeps no states of blocks in host memory",
+            hint="plan with another --stack, like meshwright or deepspeed",
+        )
+    usable = usable_host_memory(question.cluster) or None
+    figure = window(frame, estimate.memory_limit, usable, subject_of(question, estimate))
+    return Drawing(frame=frame, figure=figure)
+
+
+def draw_forecast(question: Question, found: Forecast) -> Drawing:
+    """The end of a job against the interval between checkpoints, and its goodput against the GPUs."""
+    from meshwright.plots.sensitivity import forecast, forecast_frame
+
+    frame = forecast_frame(found)
+    subject = f"{question.model.name} on {gpus_in_words(question)}, operations {found.operations.name}"
+    return Drawing(frame=frame, figure=forecast(frame, found, subject))
+
+
+def draw_topology(
+    cluster: ClusterSpec | MixedCluster, question: Question | None = None, estimate: Estimate | None = None
+) -> Drawing:
+    """The links of a cluster, and with an estimate how full each axis makes them.
+
+    Raises:
+        InputError: a cluster of several pools.
+    """
+    from meshwright.plots.topology import topology
+    from meshwright.render.links import links_finding, links_frame, links_table
+
+    if isinstance(cluster, MixedCluster):
+        raise several_kinds("topology", cluster.name)
+    use = None
+    subject = f"{cluster.name}: {counted(cluster.num_gpus, 'GPU')}, {counted(cluster.nodes, 'node')}"
+    if question is not None and estimate is not None:
+        use = link_use(question, estimate)
+        step = format_seconds(estimate.step_seconds)
+        subject = f"{subject_of(question, estimate)}; bars: share of {step}"
+    return Drawing(
+        frame=links_frame(cluster, use),
+        figure=topology(cluster, links_finding(cluster, use), subject, use),
+        table=links_table(cluster, use),
+    )
+
 
 _MOST_NAMED = 2000
 """Layouts of a cloud that are named where it is to be drawn at once."""
@@ -60,7 +189,7 @@ def draw_frontier(
     require_one_kind(question, "frontier")
     what, spending = tradeoff or Tradeoff(), budget or Budget()
     if what.over_layouts:
-        from meshwright.plots.curves.tradeoff import frontier
+        from meshwright.plots.frontiers import frontier
 
         frame = frontier_frame(
             question,
@@ -72,7 +201,7 @@ def draw_frontier(
             max_named=None if what.exact and what.named else _MOST_NAMED,
         )
         return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, subject_of(question)))
-    from meshwright.plots.curves.pareto import pareto
+    from meshwright.plots.frontiers import pareto
 
     found = exact_frontier(
         question,
@@ -102,7 +231,7 @@ def draw_scaling(
     Raises:
         InfeasibleError: nothing fits on any of them.
     """
-    from meshwright.plots.curves.scaling import scaling
+    from meshwright.plots.scaling import scaling
 
     frame = _scaled(question, gpu_counts, kinds, budget)
     gpu, sequence = question.cluster.gpu.name, question.training.sequence_length
@@ -118,7 +247,7 @@ def draw_stacked_scaling(
     Raises:
         InfeasibleError: nothing fits on any of them.
     """
-    from meshwright.plots.curves.stacked_scaling import stacked_scaling
+    from meshwright.plots.scaling import stacked_scaling
 
     frame = _scaled(question, gpu_counts, ("strong",), budget)
     return Drawing(frame=frame, figure=stacked_scaling(frame, subject_of(question, sized=False)))
@@ -142,7 +271,7 @@ def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str]) ->
     Raises:
         InputError: a cluster of several pools, or words of `allow` that mean nothing here.
     """
-    from meshwright.plots.curves.ladder import ladder
+    from meshwright.plots.sensitivity import ladder
     from planner.answers.frontier import ladder_frame
 
     require_one_kind(question, "ladder")
@@ -158,7 +287,7 @@ def draw_heatmap(
     Raises:
         InputError: a cluster of several pools.
     """
-    from meshwright.plots.curves.heatmap import heatmap
+    from meshwright.plots.sensitivity import heatmap
     from planner.answers.frontier import heatmap_frame
 
     require_one_kind(question, "heatmap")
@@ -170,7 +299,7 @@ def draw_tornado(
     question: Question, estimate: Estimate, restrictions: Restrictions, budget: Budget
 ) -> Drawing:
     """How far the step moves with a quarter more or less of each thing, the plan held and planned again."""
-    from meshwright.plots.curves.tornado import tornado
+    from meshwright.plots.sensitivity import tornado
     from planner.explain.reasons import tornado_frame
 
     frame = tornado_frame(question, estimate, restrictions, budget)
@@ -184,7 +313,7 @@ def draw_far_links(question: Question, restrictions: Restrictions, budget: Budge
         InputError: a cluster of several pools, or one whose nodes are all on one network.
         InfeasibleError: nothing fits.
     """
-    from meshwright.plots.curves.far_links import far_links
+    from meshwright.plots.scaling import far_links
     from planner.answers.frontier import far_links_frame
 
     require_one_kind(question, "far-links")

@@ -1,32 +1,178 @@
-"""Reads the controls as a question: that of the start, with what was turned since."""
+"""Controls of the explorer's page read as a question: the one it started with, changed where a control was turned."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Any, TypeVar, get_args
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from cost_models.documents import printable, spec_error
-from cost_models.errors import InputError, Problem, UnknownNameError
+from cost_models.errors import InputError, Problem, UnknownNameError, did_you_mean
 from cost_models.files import catalog
-from cost_models.files.loading import read_tokens, resolve_model, sized
+from cost_models.files.loading import read_tokens, resolve_cluster, resolve_model, sized
+from cost_models.flags import part_of
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, DeviceMemory, Precision, Rate
+from cost_models.specs.cluster import ClusterSpec, DeviceMemory, MixedCluster, OperationsSpec, Precision, Rate
+from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, grouped
-from meshwright.explorer.controls import CONTROLS, OFFLOAD
-from meshwright.explorer.starting import Start
+from meshwright.explorer import ExploreOptions
 from meshwright.inputs.goals import operations_of, restrictions_of
 from meshwright.inputs.options import Limits, Operations
 from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import question_of
+from meshwright.inputs.questions import question_of, single_count
 from meshwright.verbs.plan import PlanOptions
+from planner.answers.optimum import answered_question
+from planner.plan import Plan
 from planner.space.restrictions import Restrictions
+
+LONGEST = 200
+"""Characters of a value; nobody turns a control further."""
+OFFLOAD = "offload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """One control of the page."""
+
+    name: str
+    """In the address of the page; with two hyphens before it, in errors."""
+    label: str
+    note: str = ""
+    """What it means, where its label does not say enough."""
+    catalogue: str = ""
+    """The kind of catalogue entries, or `precision`, that there are to choose from; empty: text is typed."""
+
+
+GROUPS: Mapping[str, Sequence[Control]] = {
+    group: tuple(Control(**control) for control in controls)
+    for group, controls in yaml.safe_load(
+        (files("meshwright.explorer") / "page.yaml").read_text(encoding="utf-8")
+    ).items()
+}
+CONTROLS: Mapping[str, Control] = {one.name: one for group in GROUPS.values() for one in group}
+
+
+def values_of(said: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """What an address says of the controls; blank ones are left out.
+
+    Raises:
+        InputError: unknown or repeated words, and values that are too long; all of them at once.
+    """
+    pairs = [(name, value.strip()) for name, value in said]
+    problems = [
+        Problem(printable(name), f"is no control{did_you_mean(name[:LONGEST], CONTROLS)}")
+        for name, _ in pairs
+        if name not in CONTROLS
+    ]
+    known = [(name, value) for name, value in pairs if name in CONTROLS]
+    times = Counter(name for name, _ in known)
+    problems += [Problem(f"--{name}", f"is said {count} times") for name, count in times.items() if count > 1]
+    problems += [
+        Problem(f"--{name}", f"has {len(value):,} characters; {LONGEST} are the most")
+        for name, value in known
+        if len(value) > LONGEST
+    ]
+    if problems:
+        raise InputError("the page's address cannot be read", problems=problems)
+    return {name: value for name, value in known if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What the explorer was started with: the question of controls that nobody turned."""
+
+    model: TransformerSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    stack: StackSpec
+    profile: HardwareProfile | None = None
+    """Of the start's own cluster; others take the catalogue's nearest."""
+    limits: Limits = field(default_factory=Limits)
+    trainer: str | None = None
+    tokens: str | float | None = None
+    operations: str | OperationsSpec | None = None
+    plan: Plan | None = None
+    """The plan whose question it is: shown as it is while no control is turned."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What the controls say that hold a name, a choice or words."""
+        return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            "stack": self.stack.name,
+            "precision": self.training.precision,
+            "fix": " ".join(self.limits.fix),
+            "forbid": " ".join(self.limits.forbid),
+            OFFLOAD: "on" if OFFLOAD in ",".join(self.limits.allow).split(",") else "off",
+        }
+
+
+def start_of(options: ExploreOptions) -> Start:
+    """What the command line asks, read whole.
+
+    Raises:
+        InputError: what `plan` would refuse, and clusters of several GPUs.
+    """
+    question, _ = question_of(options)
+    restrictions_of(options, options.trainer)
+    return Start(
+        model=question.model,
+        cluster=_of_one_gpu(resolve_cluster(options.cluster, single_count(options.gpus))),
+        training=question.training,
+        stack=question.stack,
+        profile=question.hardware if options.profile else None,
+        limits=part_of(options, Limits),
+        trainer=options.trainer,
+        tokens=options.tokens,
+        operations=options.operations,
+    )
+
+
+def start_of_plan(
+    plan: Plan, *, tokens: str | float | None, operations: str | OperationsSpec | None
+) -> Start:
+    """The question of a plan file, within its restrictions. Raises InputError."""
+    question, told = answered_question(plan), plan.recommendation
+    asked = plan.restrictions if told is None else told.asked
+    size = asked.max_memory
+    return Start(
+        model=question.model,
+        cluster=_of_one_gpu(plan.cluster),
+        training=question.training,
+        stack=question.stack,
+        profile=question.hardware,
+        limits=Limits(
+            fix=asked.fix,
+            forbid=asked.forbid,
+            allow=asked.allow,
+            max_memory=None if size is None else f"{size!r} B",
+        ),
+        trainer=asked.trainer,
+        tokens=tokens,
+        operations=operations,
+        plan=plan,
+    )
+
+
+def _of_one_gpu(cluster: ClusterSpec | MixedCluster) -> ClusterSpec:
+    if isinstance(cluster, MixedCluster):
+        raise InputError(
+            f"`{cluster.name}` has several pools; the explorer turns the controls of one kind of GPU",
+            hint="meshwright plan answers of pools, meshwright report writes their page",
+        )
+    return cluster
+
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _AMOUNTS: Mapping[str, tuple[Any, str]] = {

@@ -1,21 +1,28 @@
-"""How every plot looks: palette, type, a title that states the finding, and saving by suffix."""
+"""Style of pictures: palette, type, titles and other text that fits, axes and their ticks, saving by suffix."""
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.files.whole import whole_file
-from meshwright.plots.parts.text import fitted
-from meshwright.render.words import sentence_list
+from cost_models.units import counted, grouped
+from meshwright.render.words import lines_of, sentence_list
 
 Frame = Any
 """A pandas DataFrame or Series. Their stubs cannot follow indexing by name, so the columns are named in docstrings."""
@@ -108,8 +115,8 @@ def put_title(figure: Figure, finding: str, subject: str) -> None:
     """The finding in bold, the subject below it in grey, both from the left edge."""
     width_points = figure.get_figwidth() * POINTS_PER_INCH
     room = width_points - 2 * _MARGIN_POINTS
-    lines = fitted(finding, room, size=_TITLE_POINTS, weight="bold")
-    below = fitted(subject, room, size=_SUBTITLE_POINTS)
+    lines = fit_lines(finding, room, size=_TITLE_POINTS, weight="bold")
+    below = fit_lines(subject, room, size=_SUBTITLE_POINTS)
     height_points = figure.get_figheight() * POINTS_PER_INCH
     title_points = 1.3 * _TITLE_POINTS * len(lines)
     subtitle_points = 1.5 * _SUBTITLE_POINTS * len(below)
@@ -141,7 +148,7 @@ def quiet_axis(axes: Axes, *, grid: str) -> None:
     axes.grid(True, axis=grid)  # type: ignore[arg-type]
 
 
-def beside(
+def write_beside(
     axes: Axes, words: str, place: tuple[float, float], points: tuple[float, float], **look: Any
 ) -> None:
     """Words so many points right of and above a place of the chart."""
@@ -188,3 +195,117 @@ def write(figure: Figure, stream: IO[bytes], suffix: str, dots_per_inch: float) 
     """Write PNG, SVG or PDF, in the style the figure was made in."""
     with drawing():
         figure.savefig(stream, format=suffix, dpi=dots_per_inch, facecolor="white")
+
+
+_DEGREE = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp)\d+$")
+_MICROBATCH = re.compile(r"mbs\d+$")
+_MAX_RECOMPUTE_CHARACTERS = 20
+_MAX_CHARACTERS = 400
+"""Characters: more of a name or of a path tells nothing more."""
+
+
+def fit_lines(text: str, width_points: float, *, size: float, weight: str = "normal") -> list[str]:
+    """Lines no wider than that, by the mean width of the text's own letters; no number parts from its unit."""
+    shown = printable(text, _MAX_CHARACTERS)
+    if not shown:
+        return [""]
+    font = FontProperties(family="sans-serif", size=size, weight=weight)
+    width, _, _ = TextToPath().get_text_width_height_descent(shown, font, ismath=False)
+    if width <= width_points:
+        return [shown]
+    return lines_of(shown, max(8, int(0.96 * width_points * len(shown) / width)), cut=True)
+
+
+def degrees(layout: str) -> str:
+    """The words of a layout that say how many ranks share what: those of tp, pp, cp and dp multiply to its GPUs."""
+    return " ".join(word for word in layout.split() if _DEGREE.match(word))
+
+
+def brief_layout(layout: str, columns: int = 26) -> str:
+    """The degrees of a layout and its microbatch, on lines that end at spaces."""
+    words = [word for word in printable(layout).split() if _DEGREE.match(word) or _MICROBATCH.match(word)]
+    return "\n".join(lines_of(" ".join(words), columns))
+
+
+def recompute_of(layout: str) -> str:
+    """ "recompute=full" as the layout has it, "recompute in part" where it is longer, nothing where there is none."""
+    words = [word for word in layout.split() if word.startswith("recompute=")]
+    return "".join(word if len(word) <= _MAX_RECOMPUTE_CHARACTERS else "recompute in part" for word in words)
+
+
+def unproven(frame: Frame) -> str:
+    """ "; hollow: 3 points not proven the best"; empty where all are."""
+    open_ones = int((frame["gap"] > 0).sum())
+    return f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
+
+
+def short_layout(layout: str, columns: int = 26) -> str:
+    """A layout as a label: without the placement of layers, on lines that end at spaces or after commas."""
+    words = [word for word in printable(layout).split() if not word.startswith("layers=")]
+    return "\n".join(lines_of(" ".join(words), columns))
+
+
+_DENSITIES = (
+    (2.5, (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0)),
+    (30.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)),
+    (300.0, (1.0, 2.0, 5.0)),
+)
+"""Largest ratio of an axis' ends → ticks of a decade; one of a decade beyond."""
+_SCALES = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1e3, "thousand "))
+_TICK_DISTANCE = 0.055
+"""Least distance of two ticks with numbers of GPUs, as a share of the axis."""
+
+
+def tick_text(value: float, _position: int | None = None) -> str:
+    """A tick: 64, 1,024, 0.5."""
+    return grouped(round(value)) if abs(value) >= 1 and math.isclose(value, round(value)) else f"{value:g}"
+
+
+def measure_axis(axes: Axes, along: Literal["x", "y"], name: str) -> None:
+    """The axis along which a chart is read: what it measures, plain numbers, and the only grid lines."""
+    axis = axes.xaxis if along == "x" else axes.yaxis
+    axis.set_label_text(name)
+    linear_ticks(axis)
+    quiet_axis(axes, grid=along)
+
+
+def linear_ticks(axis: Axis) -> None:
+    """A few round numbers."""
+    axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(tick_text))
+
+
+def log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Round numbers of each decade, more where there are few decades between the ends. The scale is set already."""
+    steps = next((steps for ratio, steps in _DENSITIES if high < ratio * low), (1.0,))
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(tick_text))
+    axis.set_minor_locator(NullLocator())
+
+
+def gpu_ticks(
+    axes: Axes, counts: Sequence[int], *, along: str = "x", apart: float = _TICK_DISTANCE
+) -> list[int]:
+    """A logarithmic axis with ticks at these numbers, at the ends and at as many others as have room; says which."""
+    axis: Axis = getattr(axes, f"{along}axis")
+    getattr(axes, f"set_{along}scale")("log", base=2)
+    shown = _spaced_counts(sorted(set(counts)), apart)
+    axis.set_major_locator(FixedLocator(shown))
+    axis.set_major_formatter(FuncFormatter(tick_text))
+    axis.set_minor_locator(NullLocator())
+    return shown
+
+
+def _spaced_counts(counts: Sequence[int], share: float) -> list[int]:
+    """The first, the last, and those between that are far enough from the one before and from the last."""
+    least = share * math.log(counts[-1] / counts[0]) if len(counts) > 1 else 0.0
+    shown = [counts[0]]
+    for count in counts[1:-1]:
+        if min(math.log(count / shown[-1]), math.log(counts[-1] / count)) >= least:
+            shown.append(count)
+    return [*shown, counts[-1]] if len(counts) > 1 else shown
+
+
+def count_unit(largest: float) -> tuple[str, float]:
+    """The word before a unit, and what it stands for, so that ticks up to `largest` are short: ("million ", 1e6)."""
+    return next(((word, scale) for scale, word in _SCALES if largest >= 2 * scale), ("", 1.0))

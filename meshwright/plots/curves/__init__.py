@@ -1,1 +1,0 @@
-"""Pictures of what a search finds: frontiers, scaling, what would change a plan."""

@@ -1,1 +1,0 @@
-"""Pictures of shardings: stages of a step, memories, and which table lies where."""
