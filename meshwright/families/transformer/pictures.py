@@ -18,9 +18,21 @@ from meshwright.families.transformer.ranked import Ranked
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
 from meshwright.pages.chapters import Block, Chapter
-from meshwright.plots import pictures
 from meshwright.plots.drawing import Drawing
-from meshwright.plots.pictures import draw_memory, draw_time, draw_timeline, draw_window
+from meshwright.plots.pictures import (
+    Tradeoff,
+    draw_far_links,
+    draw_frontier,
+    draw_heatmap,
+    draw_ladder,
+    draw_memory,
+    draw_scaling,
+    draw_stacked_scaling,
+    draw_time,
+    draw_timeline,
+    draw_tornado,
+    draw_window,
+)
 from meshwright.render.estimates import host_sentences, nearest_sentence
 from meshwright.render.explanation import explanation_text, layout_planned_again
 from meshwright.render.links import crossing_sentence
@@ -57,14 +69,14 @@ def _frontier(request: PictureRequest) -> Drawing:
     aims = list(map(objective_of, goals))
     if aims[0][1] is not None:
         asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
-    tradeoff = pictures.Tradeoff(
+    tradeoff = Tradeoff(
         objectives=(aims[0][0], aims[1][0]),
         sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
         points=_points(options.points),
         restrictions=plan.user_restrictions,
         named=request.named,
     )
-    return pictures.draw_frontier(asked, chosen, tradeoff, request.budget)
+    return draw_frontier(asked, chosen, tradeoff, request.budget)
 
 
 def _offers(offers: tuple[Offer, ...], plan: Plan, options: PlotOptions, budget: Budget) -> Drawing:
@@ -104,8 +116,8 @@ def _scaling(request: PictureRequest) -> Drawing:
     counts = None if request.options.gpus is None else parse_sizes(request.options.gpus, question)
     kinds = scaling_kinds(request.options, STACKED)
     if STACKED in kinds:
-        return pictures.draw_stacked_scaling(question, counts, request.budget)
-    return pictures.draw_scaling(question, counts, kinds, request.budget)
+        return draw_stacked_scaling(question, counts, request.budget)
+    return draw_scaling(question, counts, kinds, request.budget)
 
 
 def _time(request: PictureRequest) -> Drawing:
@@ -132,22 +144,22 @@ def _of_its_layout(
 def _ladder(request: PictureRequest) -> Drawing:
     plan = request.only("ladder", Plan)
     words = [word for text in request.options.allow for word in text.split(",")]
-    return pictures.draw_ladder(plan.question, priced_again(plan), words)
+    return draw_ladder(plan.question, priced_again(plan), words)
 
 
 def _far_links(request: PictureRequest) -> Drawing:
     plan = request.only("far-links", Plan)
-    return pictures.draw_far_links(plan.question, plan.user_restrictions, request.budget)
+    return draw_far_links(plan.question, plan.user_restrictions, request.budget)
 
 
 def _heatmap(request: PictureRequest) -> Drawing:
     plan = request.only("heatmap", Plan)
-    return pictures.draw_heatmap(plan.question, priced_again(plan), plan.user_restrictions, request.budget)
+    return draw_heatmap(plan.question, priced_again(plan), plan.user_restrictions, request.budget)
 
 
 def _tornado(request: PictureRequest) -> Drawing:
     plan = request.only("tornado", Plan)
-    return pictures.draw_tornado(plan.question, priced_again(plan), plan.restrictions.read, request.budget)
+    return draw_tornado(plan.question, priced_again(plan), plan.restrictions.read, request.budget)
 
 
 PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
