@@ -238,21 +238,17 @@ def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
     (C,)."""
     if tables.policy == "hottest":
         return tables.distinct_cold_rows(ids, cached)
-    triples = zip(tables.accesses, ids.T, cached, strict=True)
-    return np.stack([_lru_brings(accesses, of, float(held)) for accesses, of, held in triples], axis=-1)
-
-
-def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
-    """(N,) number of rows of one table that batches of `batch` ids fetch into a least-recently-used cache of
-    `capacity` rows."""
-    distinct, window = accesses.distinct, _window(accesses, capacity)
-    fetched = distinct(batch + window) - distinct(window) if np.isfinite(window) else 0.0 * batch
-    chances = -np.expm1(batch[:, None] * accesses.log_others)
-    of_step = accesses.rows * chances
-    room = capacity - (np.cumsum(of_step, axis=-1) - of_step)
-    resident_share = np.clip(room / np.maximum(of_step, 1e-300), 0.0, 1.0)
-    absent = (of_step * (1.0 - resident_share * chances)).sum(-1)
-    return np.where(distinct(batch) > capacity, absent, np.maximum(fetched, 0.0))
+    brought = []
+    for accesses, batch, capacity in zip(tables.accesses, ids.T, cached.tolist(), strict=True):
+        distinct, window = accesses.distinct, _window(accesses, capacity)
+        fetched = distinct(batch + window) - distinct(window) if np.isfinite(window) else 0.0 * batch
+        chances = -np.expm1(batch[:, None] * accesses.log_others)
+        of_step = accesses.rows * chances
+        room = capacity - (np.cumsum(of_step, axis=-1) - of_step)
+        resident_share = np.clip(room / np.maximum(of_step, 1e-300), 0.0, 1.0)
+        absent = (of_step * (1.0 - resident_share * chances)).sum(-1)
+        brought.append(np.where(distinct(batch) > capacity, absent, np.maximum(fetched, 0.0)))
+    return np.stack(brought, axis=-1)
 
 
 def _window(accesses: Accesses, capacity: float) -> float:

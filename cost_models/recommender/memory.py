@@ -38,7 +38,8 @@ from cost_models.memory.device import is_own_host
 from cost_models.recommender.dense import dense_network, dense_state_bytes
 from cost_models.recommender.options import OptionColumns
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.recommender.constants import EagerBuffers
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.recommender.constants import EmbeddingProfile
 from cost_models.units import FP32_BYTES
 
 ID_BYTES = 8.0
@@ -53,6 +54,13 @@ def state_bytes(question: RecommenderQuestion, width: ArrayLike) -> Array:
     if question.training.optimizer == "rowwise-adagrad":
         return np.full_like(elements, 4.0)
     return {"sgd": 0.0, "adagrad": 4.0, "adam": 8.0}[question.training.optimizer] * elements
+
+
+def host_rate(cluster: ClusterSpec, constants: EmbeddingProfile, sharers: int) -> float:
+    """Bytes/s at which a GPU reads rows from host memory, if `sharers` GPUs share its link and all of its node read."""
+    link = (cluster.gpu.host_bandwidth or np.inf) / sharers
+    memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
+    return float(min(link, memory)) * constants.host_efficiency
 
 
 def moments_of(question: RecommenderQuestion) -> tuple[str, ...]:
@@ -71,10 +79,8 @@ def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[F
     """Moment of a step → bytes of ids, vectors and update, on GPUs that hold (part of) a shard and on every GPU."""
     facts, gpus, element_bytes = question.facts, question.cluster.num_gpus, question.training.exchange_bytes
     if (buffers := facts.eager_buffers) is None:  # all are held at once
-        vectors, holders = (
-            2 * facts.output_buffers * element_bytes,
-            1.0 if facts.ids_everywhere else x.sharers,
-        )
+        vectors = 2 * facts.output_buffers * element_bytes
+        holders = 1.0 if facts.ids_everywhere else x.sharers
         on_holders = (
             x.ids / holders * ID_BYTES * facts.input_buffers,
             np.where(x.ids > 0, x.outputs * x.width, 0.0) * vectors,
@@ -104,7 +110,15 @@ def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[F
     added = x.distinct / x.sharers * row_bytes
     spread = ((x.form == "row") & (x.shards == 0)) | (x.form == "node-row")
     summed_twice = np.where(spread, 2 * vectors_made, 0.0)
-    adding, summed = _copied(question, x, buffers)
+    # gradients of copied rows: a GPU's own, the rows of all, and by pieces a message, what comes, sums in its place
+    copied_row_bytes = FP32_BYTES * x.whole_width + buffers.touched_row_bytes
+    used = gpus * x.local_hot_distinct
+    summed, adding = x.hot_distinct * copied_row_bytes, x.local_hot_distinct * copied_row_bytes
+    if gpus > 1:
+        piece = np.minimum(used, buffers.pieces * x.outputs / gpus)
+        came = piece * x.whole_width * element_bytes
+        summed_before = summed * (1 - piece / np.maximum(used, 1e-9))
+        adding = adding + used * ID_BYTES + came + np.maximum(came + summed_before, summed)
     of = {
         FORWARD: ((received_ids, summed_twice, zero), (own_ids, own_vectors * element_bytes, zero)),
         DENSE: ((received_ids, zero, zero), (own_ids, own_vectors * FP32_BYTES, zero)),
@@ -114,23 +128,6 @@ def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[F
         SUMS: ((zero, zero, zero), (sample_ids, zero, zero)),
     }
     return {name: of[name] for name in moments_of(question)}
-
-
-def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers) -> tuple[Array, Array]:
-    """(O,) peak bytes while the gradients of copied rows are summed, and (O,) bytes of the sums.
-
-    A GPU's own, the rows of all, and piece by piece their gradients: a message, what comes, then sums in its place.
-    """
-    gpus, element_bytes = question.cluster.num_gpus, question.training.exchange_bytes
-    row_bytes = FP32_BYTES * x.whole_width + buffers.touched_row_bytes
-    summed, own_bytes = x.hot_distinct * row_bytes, x.local_hot_distinct * row_bytes
-    if gpus == 1:
-        return own_bytes, summed
-    used = gpus * x.local_hot_distinct
-    piece = np.minimum(used, buffers.pieces * x.outputs / gpus)
-    came = piece * x.whole_width * element_bytes
-    summed_before = summed * (1 - piece / np.maximum(used, 1e-9))
-    return own_bytes + used * ID_BYTES + came + np.maximum(came + summed_before, summed), summed
 
 
 def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]:

@@ -17,7 +17,7 @@ what is placed, and the peak is the fullest of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import NamedTuple
@@ -161,31 +161,25 @@ _LEAST_SKEW = 2.0
 def default_options(question: RecommenderQuestion, *, hot: bool = False) -> tuple[Pair, ...]:
     """Sharding options of every table class that a search tries by default. These are the options that the
     stack runs, with `hot` also copies of hot rows where it runs none; those of a class follow one another."""
-    return tuple(
-        (index, option)
-        for index, table in enumerate(question.model.classes)
-        for option in _options(question, table, hot=hot or question.facts.copies_hot_rows)
-    )
-
-
-def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> Iterator[Option]:
-    cluster = question.cluster
-    slices = range(2, min(cluster.num_gpus, table.width // _LEAST_WIDTH) + 1)
-    bases = [Option("whole"), *(Option("column", count) for count in slices if table.width % count == 0)]
-    if cluster.num_gpus > 1:
-        bases.append(Option("row"))
-    if cluster.nodes > 1 and cluster.gpus_per_node > 1:
-        bases.append(Option("node-row"))
-    yield from bases
-    cached_shares = _shares(table, _CACHED)
-    numbered = hot and not table.hashed  # keys are not numbered by how often they are used
-    hottest = _shares(table, _HOT) if numbered else []
-    if cluster.num_gpus > 1:
-        yield Option("copy")
-        yield from (replace(base, hot=share) for base in bases for share in hottest)
-    if cluster.host_memory and question.facts.host_tables and not is_own_host(cluster):
-        yield from (replace(base, tier="host") for base in bases)
-        yield from (replace(base, tier="host", cached=share) for base in bases for share in cached_shares)
+    cluster, facts, pairs = question.cluster, question.facts, list[Pair]()
+    for index, table in enumerate(question.model.classes):
+        slices = range(2, min(cluster.num_gpus, table.width // _LEAST_WIDTH) + 1)
+        bases = [Option("whole"), *(Option("column", count) for count in slices if table.width % count == 0)]
+        if cluster.num_gpus > 1:
+            bases.append(Option("row"))
+        if cluster.nodes > 1 and cluster.gpus_per_node > 1:
+            bases.append(Option("node-row"))
+        options, cached_shares = list(bases), _shares(table, _CACHED)
+        if cluster.num_gpus > 1:
+            options.append(Option("copy"))
+            # keys of a hash table are not numbered by how often they are used
+            if (hot or facts.copies_hot_rows) and not table.hashed:
+                options += [replace(base, hot=share) for base in bases for share in _shares(table, _HOT)]
+        if cluster.host_memory and facts.host_tables and not is_own_host(cluster):
+            hosted = [replace(base, tier="host") for base in bases]
+            options += hosted + [replace(base, cached=share) for base in hosted for share in cached_shares]
+        pairs += [(index, option) for option in options]
+    return tuple(pairs)
 
 
 def _shares(table: TableSpec, shares: tuple[float, ...]) -> list[float]:

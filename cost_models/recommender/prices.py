@@ -57,7 +57,15 @@ from cost_models.errors import InputError, Problem
 from cost_models.estimate import Breakdown
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.dense import dense_device, dense_network, dense_seconds
-from cost_models.recommender.memory import ID_BYTES, PARTS, fixed_bytes, moments_of, option_bytes, state_bytes
+from cost_models.recommender.memory import (
+    ID_BYTES,
+    PARTS,
+    fixed_bytes,
+    host_rate,
+    moments_of,
+    option_bytes,
+    state_bytes,
+)
 from cost_models.recommender.options import (
     STAGES,
     OptionColumns,
@@ -191,7 +199,11 @@ def change_bytes(distinct: ArrayLike, kept_bytes: ArrayLike) -> Array:
     return np.asarray(2 * np.asarray(distinct) * np.asarray(kept_bytes))
 
 
-def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: ArrayLike = 1.0) -> Array:
+Points = Sequence[TablePoint]
+"""Efficiencies measured at every pair of some row sizes and poolings."""
+
+
+def efficiency(points: Points, row_bytes: Array, pooling: ArrayLike = 1.0) -> Array:
     """Share of memory bandwidth reached by rows of `row_bytes`, interpolated between measured `points`.
     Beyond these it is the share at the nearest point."""
     rows = np.array(sorted({one.row_bytes for one in points}))
@@ -232,16 +244,8 @@ def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
     ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
     shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)
     changed = rows if question.facts.updates_whole_tables else distinct
-    over_link = (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / host_rate(question)
+    over_link = (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / _host_rate(question)
     return shard + over_link, copied
-
-
-def host_rate(question: RecommenderQuestion) -> float:
-    """Bytes/s of one GPU's share of the link to host memory, while all GPUs of its node use theirs."""
-    cluster = question.cluster
-    link = (cluster.gpu.host_bandwidth or np.inf) / cluster.gpus_per_host_link
-    memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
-    return float(min(link, memory)) * question.embedding.host_efficiency
 
 
 def _read_seconds(
@@ -256,8 +260,7 @@ def _read_seconds(
     repeated = cached_share * (ids - distinct_met)
     on_cpu = measured is not None and gpu.kind == "cpu"  # whose measured rows came from its caches already
     read = ids - repeated + repeated / (1.0 if on_cpu else constants.cache_speedup)
-    host = ids * row_bytes / host_rate(question)
-    over_link = np.where(hit < 1, (1 - hit) * host, 0.0)
+    over_link = np.where(hit < 1, (1 - hit) * (ids * row_bytes / _host_rate(question)), 0.0)
     points, pooling = () if measured is None else measured.lookup, ids / np.maximum(bags, 1e-9)
     rate = _rate(question, points, constants.lookup_efficiency, row_bytes, pooling)
     if measured is not None:
@@ -288,6 +291,10 @@ def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: 
     return change_bytes(distinct, _kept_bytes(question, width)) / rate
 
 
+def _host_rate(question: RecommenderQuestion) -> float:
+    return host_rate(question.cluster, question.embedding, question.cluster.gpus_per_host_link)
+
+
 def _kept_bytes(question: RecommenderQuestion, width: Array) -> Array:
     return width * question.training.table_bytes + state_bytes(question, width)
 
@@ -298,11 +305,7 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 
 
 def _rate(
-    question: RecommenderQuestion,
-    points: Sequence[TablePoint],
-    most: float,
-    row_bytes: Array,
-    pooling: ArrayLike = 1.0,
+    question: RecommenderQuestion, points: Points, most: float, row_bytes: Array, pooling: ArrayLike = 1.0
 ) -> Array:
     """(O,) bytes/s of rows of `row_bytes`: as measured at `points`, or without any the share `most` of memory
     bandwidth that very long rows reach, and less of it for short ones."""

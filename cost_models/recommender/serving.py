@@ -28,7 +28,7 @@ from cost_models.arrays import Array
 from cost_models.base import LargeInt, Overhead, Spec
 from cost_models.recommender.accesses import TAG_BYTES, CachedTables, Policy, cached_tables, rows_brought
 from cost_models.recommender.dense import dense_network
-from cost_models.recommender.memory import ID_BYTES
+from cost_models.recommender.memory import ID_BYTES, host_rate
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoint
 from cost_models.specs.recommender.model import RecommenderSpec
@@ -125,23 +125,13 @@ def served(question: ServingQuestion, cached: Array, on_host: Array) -> Served:
         drive_seconds = np.where(blocks > 0, read_seconds, 0.0)
     launch, cache, host = (_measured if question.measured else _priced)(question, tables, ids, brought)
     id_hits = tables.table_hits(cached) if tables.policy == "hottest" else 1.0 - brought / ids
-    hits, host_rows, drive_rows = (
-        np.broadcast_to(id_hits, ids.shape),
-        brought @ tables.counts,
-        cold_rows.sum(-1),
-    )
+    hits, host_rows = np.broadcast_to(id_hits, ids.shape), brought @ tables.counts
+    drive_rows = cold_rows.sum(-1)
     return Served(batch, launch, cache, host, drive_seconds, hits, host_rows, drive_rows, cluster.num_gpus)
 
 
 _Seconds = tuple[Array, Array, Array]
 """Seconds of launches, of cache reads, and of rows from the host, (N,) each."""
-
-
-def host_rate(cluster: ClusterSpec, constants: EmbeddingProfile) -> float:
-    """Bytes/s at which one GPU reads rows from host memory while all GPUs of its node do."""
-    link = (cluster.gpu.host_bandwidth or np.inf) / min(cluster.gpus_per_host_link, cluster.gpus_per_node)
-    memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
-    return float(min(link, memory)) * constants.host_efficiency
 
 
 def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
@@ -153,7 +143,8 @@ def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought
     of_rows = tables.vector_bytes + constants.half_row_bytes
     bytes_moved = ids * tables.counts * (of_rows + ID_BYTES + TAG_BYTES)
     over_link = (brought * tables.counts * tables.vector_bytes).sum(-1)
-    host = over_link / host_rate(cluster, constants) + kernel
+    sharers = min(cluster.gpus_per_host_link, cluster.gpus_per_node)
+    host = over_link / host_rate(cluster, constants, sharers) + kernel
     at_once = 0.0 if question.launch_seconds else _KERNELS * kernel
     launch = np.full(len(ids), question.launch_seconds * float(tables.counts.sum()))
     return launch, bytes_moved.sum(-1) / rate + at_once, np.where(over_link > 0, host, 0.0)

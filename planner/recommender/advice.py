@@ -82,20 +82,10 @@ def binding_stages(priced: PricedOptions, sharding: Sharding) -> tuple[BindingSt
         shards = [placed.at.count(node if placed.option.form == "node-row" else gpu) for placed in tables]
         seconds = priced.everywhere_seconds[rows, stage] + shards * priced.shard_seconds[rows, stage]
         largest = np.argsort(-seconds, kind="stable")[:MAX_NAMED_TABLES].tolist() if longest >= floor else ()
-        binding = (
-            BindingTable(table, tables[table], float(seconds[table]), *repriced(table))
-            for table in largest
-            if seconds[table] > 0
-        )
-        stages.append(
-            BindingStage(
-                stage=name,
-                seconds=max(longest, floor),
-                gpu=gpu if longest >= floor else None,
-                mean_seconds=float(loads[:, stage].mean()),
-                tables=tuple(binding),
-            )
-        )
+        bound = (table for table in largest if seconds[table] > 0)
+        binding = (BindingTable(one, tables[one], float(seconds[one]), *repriced(one)) for one in bound)
+        waits_for, mean_seconds = gpu if longest >= floor else None, float(loads[:, stage].mean())
+        stages.append(BindingStage(name, max(longest, floor), waits_for, mean_seconds, tuple(binding)))
     return tuple(stages)
 
 
@@ -287,39 +277,33 @@ def advise_sharding(
             if other := best_sharding(other_question, budget, limits, OTHER_SECONDS):
                 priced = estimate(other_question, other.sharding)
                 others.append(OtherSharding(words, trouble, priced, proven=other.certificate.gap <= 0))
-    changes = tuple(_path(question, today, running, answer.sharding))
-    reached, sharding = (changes[-1].with_earlier, changes[-1].sharding) if changes else (running, today)
+    groups: dict[tuple[int, str, str], dict[int, TablePlacement]] = {}
+    for table, (placed, target) in enumerate(zip(today.tables, answer.sharding.tables, strict=True)):
+        if placed != target:
+            key = question.model.class_of_table[table], str(placed.option), str(target.option)
+            groups.setdefault(key, {})[table] = target
+    separate = {key: estimate(question, _with(today, moved)) for key, moved in groups.items()}
+    remaining = {key: moved for key, moved in groups.items() if _gains(separate[key], running)}
+    sharding, reached, changes = today, running, list[ShardingChange]()
+    while len(changes) < CHANGES:
+        prices = {key: estimate(question, _with(sharding, moved)) for key, moved in remaining.items()}
+        steps = {key: (not one.fits, one.step_seconds) for key, one in prices.items() if _gains(one, reached)}
+        if not steps:
+            break
+        key = min(steps, key=lambda group: steps[group])
+        moved = remaining.pop(key)
+        sharding, reached = _with(sharding, moved), prices[key]
+        changes.append(ShardingChange(tuple(moved), *key[1:], separate[key], reached, sharding))
     best = estimate(question, answer.sharding)
     if best.step_seconds < reached.step_seconds or not reached.fits:
         sharding = answer.sharding
     else:
         best = reached
     at_the_end = reached.fits and reached.step_seconds <= best.step_seconds * (1 + WORTH)
+    further = tuple(others)
     return ShardingAdvice(
-        question, today, running, changes, answer, tuple(others), sharding, best, at_the_end
+        question, today, running, tuple(changes), answer, further, sharding, best, at_the_end
     )
-
-
-def _path(
-    question: RecommenderQuestion, today: Sharding, running: RecommenderEstimate, best: Sharding
-) -> Iterator[ShardingChange]:
-    groups: dict[tuple[int, str, str], dict[int, TablePlacement]] = {}
-    for table, (placed, target) in enumerate(zip(today.tables, best.tables, strict=True)):
-        if placed != target:
-            key = question.model.class_of_table[table], str(placed.option), str(target.option)
-            groups.setdefault(key, {})[table] = target
-    separate = {key: estimate(question, _with(today, moved)) for key, moved in groups.items()}
-    remaining = {key: moved for key, moved in groups.items() if _gains(separate[key], running)}
-    sharding, reached = today, running
-    for _ in range(CHANGES):
-        priced = {key: estimate(question, _with(sharding, moved)) for key, moved in remaining.items()}
-        steps = {key: (not one.fits, one.step_seconds) for key, one in priced.items() if _gains(one, reached)}
-        if not steps:
-            return
-        key = min(steps, key=lambda group: steps[group])
-        moved = remaining.pop(key)
-        sharding, reached = _with(sharding, moved), priced[key]
-        yield ShardingChange(tuple(moved), *key[1:], separate[key], reached, sharding)
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:

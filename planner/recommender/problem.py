@@ -136,8 +136,7 @@ class Problem:
     def span(self) -> Ints:
         """Least number of GPUs that a shard of each option row loads, (R,); rows over nodes count the last
         node, which may be smaller."""
-        priced = self.priced
-        last_node = priced.gpus - (priced.nodes - 1) * priced.gpus_per_node
+        last_node = self.priced.gpus - (self.priced.nodes - 1) * self.priced.gpus_per_node
         return np.where(self.rows.on_nodes, last_node, 1)
 
     @property
@@ -264,8 +263,7 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
 def no_room_error(problem: Problem) -> DoesNotFitError:
     """The error for tables that fit one by one but not together, with the least memory that they need of all GPUs
     (where these have enough, of GPUs and hosts) and how many GPUs would do."""
-    priced = problem.priced
-    gpus, nodes = priced.gpus, priced.nodes
+    priced, gpus, nodes = problem.priced, problem.priced.gpus, problem.priced.nodes
     shares = problem.mean[:, problem.memories] * np.append(np.full(len(priced.fixed_bytes), gpus), nodes)
     filled = problem.base[:, problem.memories][:, :-1].sum(axis=0)
     device_shares = filled + problem.least_total(shares[:, :-1])
