@@ -187,15 +187,6 @@ def parse_sharding(text: str, num_tables: int) -> Sharding:
     return Sharding(tuple(TablePlacement(*placements[table]) for table in range(num_tables)))
 
 
-def parse_option(text: str) -> Option:
-    """Parse a table's division into shards without places, such as `column4` or `hot(0.02)+row/host`. Raises
-    ValueError."""
-    option, at = _parse_option(text)
-    if at:
-        raise ValueError(f"`{printable(text)}` names places; leave out `@...`")
-    return option
-
-
 def _parse_word(word: str, num_tables: int) -> TableWord:
     match = _WORD.fullmatch(word)
     if match is None:
@@ -204,22 +195,15 @@ def _parse_word(word: str, num_tables: int) -> TableWord:
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first or last >= num_tables:
         raise ValueError(f"`{printable(word)}` names tables beyond 0 to {num_tables - 1}")
-    option, at = _parse_option(match[3])
-    places = (last - first + 1) * option.shards if option.placed else 0
-    if at and len(at) != places:
-        raise ValueError(f"`{printable(word)}` names {len(at)} places and has {places} shards")
-    return TableWord(first, last, option, at)
-
-
-def _parse_option(text: str) -> tuple[Option, tuple[int, ...]]:
-    match = _OPTION.fullmatch(text)
-    if match is None:
-        forms = f"there are {', '.join(FORMS)}, as `column2/host`"
-        raise ValueError(f"`{printable(text)}` is no way to split a table; {forms}")
-    hot, form, count, at, tier, cached = match.groups()
+    parts, text = _OPTION.fullmatch(match[3]), printable(match[3])
+    if parts is None:
+        raise ValueError(
+            f"`{text}` is no way to split a table; there are {', '.join(FORMS)}, as `column2/host`"
+        )
+    hot, form, count, places, tier, cached = parts.groups()
     if count and form not in _SLICED:
         raise ValueError(f"only {', '.join(_SLICED)} have a number of slices, not `{form}`")
-    places = () if at in (None, "all") else tuple(int(place) for place in at.split(",") if place)
+    at = () if places in (None, "all") else tuple(int(place) for place in places.split(",") if place)
     option = Option(
         form=form,  # type: ignore[arg-type]
         shards=int(count or 1),
@@ -227,4 +211,7 @@ def _parse_option(text: str) -> tuple[Option, tuple[int, ...]]:
         tier="host" if tier else "device",
         cached=float(cached or 0),
     )
-    return option, places
+    shards = (last - first + 1) * option.shards if option.placed else 0
+    if at and len(at) != shards:
+        raise ValueError(f"`{printable(word)}` names {len(at)} places and has {shards} shards")
+    return TableWord(first, last, option, at)

@@ -8,6 +8,7 @@ from cost_models.files.catalog import load_cluster, load_profile, load_stack
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.constants import EmbeddingProfile, RecommenderStack
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
+from cost_models.specs.recommender.sharding import Option, parse_words
 from cost_models.specs.recommender.training import RecommenderTraining
 
 
@@ -35,3 +36,8 @@ def asked(
         hardware=load_profile("datasheet-gpu"),
         embedding=EmbeddingProfile(),
     )
+
+
+def option_of(text: str) -> Option:
+    """The option of one table, such as `column4`."""
+    return parse_words(f"table:0={text}", 1)[0].option

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from asked import asked
+from asked import asked, option_of
 
 from benchmarks.recommenders.planners.hugectr import hugectr_options
 from cost_models.recommender.options import STAGES
 from cost_models.specs.recommender.model import TableSpec
-from cost_models.specs.recommender.sharding import parse_option
 
 TABLE = TableSpec(name="t", rows=10**6, width=128, pooling=100.0)
 
@@ -23,7 +22,7 @@ TABLE = TableSpec(name="t", rows=10**6, width=128, pooling=100.0)
     ],
 )
 def test_a_shard_costs_its_lookups_and_its_due(option: str, lookups: float, slices: int) -> None:
-    found = hugectr_options(asked(TABLE, batch=1024, optimizer="adagrad"), [(0, parse_option(option))])
+    found = hugectr_options(asked(TABLE, batch=1024, optimizer="adagrad"), [(0, option_of(option))])
     cost = (found.shard_seconds + found.everywhere_seconds)[0]
     assert cost[STAGES.index(STAGES.lookup)] == pytest.approx(1024 * 128 * lookups)
     assert cost.sum() == cost.max()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asked import asked
+from asked import asked, option_of
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_profile, load_recommender, load_stack
@@ -24,7 +24,7 @@ from cost_models.recommender.prices import (
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.specs.recommender.constants import EagerBuffers, RecommenderStack
 from cost_models.specs.recommender.model import TableSpec
-from cost_models.specs.recommender.sharding import Option, parse_option, parse_sharding
+from cost_models.specs.recommender.sharding import Option, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 
 B, D, E, R, P = 8192, 128, 2, 10**6, 3.0
@@ -38,7 +38,7 @@ UPDATE = STAGES.index(STAGES.update)
 
 def price(option: str, question: RecommenderQuestion | None = None) -> PricedOptions:
     """The prices of one option of the first class."""
-    return priced_options(question or asked(TABLE), [(0, parse_option(option))])
+    return priced_options(question or asked(TABLE), [(0, option_of(option))])
 
 
 def test_whole_tables_travel_in_an_all_to_all_of_seven_eighths_of_their_vectors() -> None:
@@ -254,7 +254,7 @@ def test_every_operation_of_a_table_takes_the_host_a_launch() -> None:
     question = complete_recommender(
         load_recommender("dlrm-tiny"), resolve_cluster("local", 2), RecommenderTraining(global_batch=2)
     )
-    pairs = [(0, parse_option(word)) for word in ("whole", "row", "copy", "hot(0.1)+whole")]
+    pairs = [(0, option_of(word)) for word in ("whole", "row", "copy", "hot(0.1)+whole")]
     shard, everywhere = launch_seconds(question, option_columns(question, pairs))
     busy = shard.sum(axis=1) + everywhere.sum(axis=1)
     assert (busy > 20 * question.hardware.kernel_seconds).all()

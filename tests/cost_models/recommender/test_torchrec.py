@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from asked import asked
+from asked import asked, option_of
 
 from benchmarks.recommenders.planners.torchrec import TorchRecTopology, torchrec_options
 from cost_models.errors import InputError
 from cost_models.recommender.options import STAGES
 from cost_models.specs.recommender.model import TableSpec
-from cost_models.specs.recommender.sharding import parse_option
 
 T0 = TableSpec(name="t0", rows=1_000_000, width=128, pooling=3.0)
 T1 = TableSpec(name="t1", rows=1003, width=48)
@@ -56,7 +55,7 @@ def test_prices_are_those_of_its_estimators(
     host: int,
 ) -> None:
     question = asked(table, nodes=nodes, batch=512 * 8 * nodes)
-    found = torchrec_options(question, [(0, parse_option(option))], TorchRecTopology())
+    found = torchrec_options(question, [(0, option_of(option))], TorchRecTopology())
     seconds = (found.shard_seconds + found.everywhere_seconds)[0]
     stages = (STAGES.lookup, STAGES.forward_exchange, STAGES.update, STAGES.backward_exchange)
     told = [seconds[STAGES.index(stage)] * 1e3 for stage in stages]
@@ -70,6 +69,6 @@ def test_prices_are_those_of_its_estimators(
 
 def test_options_that_it_has_not_are_refused() -> None:
     with pytest.raises(InputError, match="TorchRec has no"):
-        torchrec_options(asked(T0), [(0, parse_option("hot(0.1)+row"))])
+        torchrec_options(asked(T0), [(0, option_of("hot(0.1)+row"))])
     skewed = asked(T0.model_copy(update={"zipf": 1.1}))
     assert not any(option.hot for option in torchrec_options(skewed).options)

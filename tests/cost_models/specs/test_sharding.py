@@ -11,8 +11,8 @@ from cost_models.specs.recommender.sharding import (
     Option,
     Sharding,
     TablePlacement,
-    parse_option,
     parse_sharding,
+    parse_words,
 )
 
 
@@ -53,7 +53,8 @@ def test_neighbours_with_one_option_share_a_word() -> None:
 
 
 def test_an_option_alone_is_read() -> None:
-    assert parse_option("hot(0.02)+row/cached(0.1)") == Option("row", hot=0.02, tier="host", cached=0.1)
+    (word,) = parse_words("table:0=hot(0.02)+row/cached(0.1)", 1)
+    assert word.option == Option("row", hot=0.02, tier="host", cached=0.1)
 
 
 @pytest.mark.parametrize(
