@@ -279,6 +279,8 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
     table = table_of("torchtitan")
     settings = renamed(by_path(document), table) | renamed(arguments.items(), table)
     converters = settings.pop("model.converters", ())
+    if not isinstance(converters, str | list | tuple):
+        raise InputError(f"`model.converters` is {printable(str(converters))}; it must list names")
     names = converters.split(",") if isinstance(converters, str) else [*converters]
     if settings.get("float8.enable_float8_linear") or settings.get("training.enable_fp8_linear"):
         names.append("float8")
@@ -335,8 +337,20 @@ def _is_recipe(built: Any) -> bool:
     return isinstance(built, Call) and ("model_spec" in built.fields or built.name.endswith("Trainer.Config"))
 
 
+_MAX_DEPTH = 20
+"""Largest depth of a recipe's settings; torchtitan's have three."""
+
+
 def _flat(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of all settings of a `Config`; of recompute the name of its policy, too."""
+    """Yield path and value of all settings of a `Config`; of recompute the name of its policy, too.
+
+    Raises:
+        InputError: a setting holds the `Config` that it is in.
+    """
+    if prefix.count(".") > _MAX_DEPTH:
+        raise InputError(
+            f"`{printable(prefix[:60])}..` holds itself", hint="a setting is a value or a `Config`"
+        )
     for name, value in built.fields.items():
         path = f"{prefix}{name}"
         if isinstance(value, Call) and (not value.name or value.name.endswith(_FLAT)):

@@ -329,6 +329,8 @@ def test_nonsense_is_read_or_refused(path: str) -> None:
         ),
         ("[model", "job.toml", "no TOML"),
         ("[training]\nseq_len = 1", "job.toml", "lacks `[model]`"),
+        ("[model]\nname = 'llama3'\nflavor = '8B'\nconverters = 5", "job.toml", "must list names"),
+        (_source("config.training = config"), "recipe.py", "holds itself"),
         (
             "[model]\nname='llama3'\nflavor='8B'\n[training]\ncompile=true\n[compile]\nenable=false",
             "job.toml",
