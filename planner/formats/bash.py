@@ -692,7 +692,8 @@ class Script:
             elif word == "case" and len(words) > 2:
                 frame = self._open("case", False)
                 frame.subject, frame.patterns = self.values.text(words[1]), []
-                self._pattern(frame, words[3:], end)
+                if not self._pattern(frame, words[3:], end):  # `case .. in esac`
+                    self.frames.pop()
                 del words[1:]
             elif word == "{":
                 self._open("{", None if self.defines else self.runs)

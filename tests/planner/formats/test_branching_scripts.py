@@ -21,6 +21,7 @@ SNIPPETS = (
     'if [[ "$S" == 13* && $N -ge 8 ]]; then A=1; else A=2; fi',
     'if [[ "$S" == "13*" ]] || ! [[ $N -lt 9 ]]; then A=1; fi',
     "case $S in 7b|8b) A=1;; 13*) A=2; B=$A ;; *) A=9 ;; esac",
+    "if false; then case $S in esac; A=7; fi; B=4",
     'case "$S" in\n  (x) A=1\n ;;\n  *b)\n A=2\n B=3;;\nesac',
     "A=$((N * 4 / 3 % 7 - 2)); B=$(( $N + ${N} ))",
     "A=$((N > 4 && N != 9)); B=$((-7 / 2)); ((N > 2)) && C=yes || C=no",
