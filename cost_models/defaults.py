@@ -67,7 +67,7 @@ def complete_question(
     """
     if isinstance(cluster, MixedCluster):
         spec = catalog.load_profile(profile) if isinstance(profile, str) else profile
-        suits = [spec and (spec.tier == "datasheet" or _made_for(spec, pool.gpu)) for pool in cluster.pools]
+        suits = [spec and (spec.tier == "datasheet" or _suits(spec, pool.gpu)) for pool in cluster.pools]
         if spec and not any(suits):
             text = f"profile `{spec.name}` was made for `{spec.gpu}`; no pool of `{cluster.name}` has it"
             raise InputError(text, hint=WITHOUT_PROFILE)
@@ -77,9 +77,9 @@ def complete_question(
             pools.append(complete_question(model, pool, training, stack=stack, profile=pool_profile))
         return mixed_question(cluster, tuple(pools))
     stack_spec, hardware = resolve_stack(cluster, stack, profile, usual=DEFAULT_STACK)
-    if (profile or cluster.profile) and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
-        made_for = f"profile `{hardware.name}` was made for `{hardware.gpu}`"
-        text = f"{made_for}; the cluster has `{cluster.gpu.name}`"
+    if (profile or cluster.profile) and hardware.tier != "datasheet" and not _suits(hardware, cluster.gpu):
+        origin = f"profile `{hardware.name}` was made for `{hardware.gpu}`"
+        text = f"{origin}; the cluster has `{cluster.gpu.name}`"
         raise InputError(text, hint=f"{WITHOUT_PROFILE}, or calibrate one on that GPU")
     if hardware.attention_kernel is not None and stack_spec.name in OWN_STACKS:
         stack_spec = stack_spec.model_copy(update={"attention": hardware.attention_kernel})
@@ -129,7 +129,7 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
     return tuple(question.updated("training", precision=precision) for precision in precisions)
 
 
-def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
+def _suits(profile: HardwareProfile, gpu: GpuSpec) -> bool:
     return gpu.name in (profile.gpu, *profile.also_for)
 
 
@@ -164,7 +164,7 @@ def nearest_profile(
     preferences = [(profiles, name) for name in stacks for profiles in (of_gpu, of_die)]
     preferences += [(lenders, stack), (lenders, family)]
     near = [one for profiles, name in preferences for one in profiles if one.stack == name]
-    near += [one for one in fitted if _made_for(one, gpu)]
+    near += [one for one in fitted if _suits(one, gpu)]
     near += [one for one in lenders if one.stack == "any"]
     return near[0] if near else catalog.load_profile("datasheet-gpu" if accelerator else "datasheet-cpu")
 

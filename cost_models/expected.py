@@ -232,10 +232,10 @@ class Kernel:
         solved = np.linalg.solve(inside, np.stack([cross, np.clip(errors, -LARGEST, LARGEST)], axis=1))
         mean, explained = float(cross @ solved[:, 1]), cross @ solved[:, 0]
         variance = max(float(self.prior(row)[0] - explained), self.noise**2)
-        alike = [agree(row, timed, name)[0] for name in ("gpu", "family", "experts")]
-        same = np.all([*alike, self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE], axis=0)
-        if same.any():
-            same_error, weight = float(np.mean(errors[same])), variance / (variance + self.same**2)
+        agreements = [agree(row, timed, name)[0] for name in ("gpu", "family", "experts")]
+        repeats = np.all([*agreements, self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE], axis=0)
+        if repeats.any():
+            same_error, weight = float(np.mean(errors[repeats])), variance / (variance + self.same**2)
             mean, variance = mean + weight * (same_error - mean), variance * (1 - weight)
         return mean, variance**0.5
 
@@ -400,5 +400,5 @@ def _differences(first: np.void, second: np.void) -> tuple[str, ...]:
     question."""
     words = [word for name, word in (("gpu", "GPU"), ("family", "stack")) if first[name] != second[name]]
     tolerances = dict.fromkeys(FEATURES, 1e-3) | dict.fromkeys(SHAPE, _SIZE_TOLERANCE)
-    apart = (name for name, size in tolerances.items() if abs(first[name] - second[name]) > size)
-    return tuple(dict.fromkeys([*words, *(_WORDS.get(name, name) for name in apart)]))
+    differing = (name for name, size in tolerances.items() if abs(first[name] - second[name]) > size)
+    return tuple(dict.fromkeys([*words, *(_WORDS.get(name, name) for name in differing)]))

@@ -127,8 +127,8 @@ def given_flags(options: Any) -> tuple[str, ...]:
     verb."""
     defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])
-    asked = {name: one for name, one in flags_of(type(options)).items() if one.is_part_of_question}
-    shared = [name for name, one in asked.items() if one.panel not in excluded]
+    flags = {name: one for name, one in flags_of(type(options)).items() if one.is_part_of_question}
+    shared = [name for name, one in flags.items() if one.panel not in excluded]
     return tuple(name for name in shared if getattr(options, name) not in (*empty, defaults[name]))
 
 

@@ -55,8 +55,8 @@ class Question:
         kind. With a single kind, only this question."""
         if self.kinds.number == 1 and not self.training.freeze:
             return (self,)
-        each = of_each_kind(self.model, self.training)
-        return tuple(replace(self, model=one, training=job, full_model=self.model) for _, one, job in each)
+        kinds = of_each_kind(self.model, self.training)
+        return tuple(replace(self, model=one, training=job, full_model=self.model) for _, one, job in kinds)
 
     @property
     def kinds(self) -> Kinds:

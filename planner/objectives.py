@@ -155,7 +155,7 @@ class Objective:
         failures leave no time for training."""
         return self.training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
 
-    def require_complete(self, question: Question, *, alone: bool = True) -> None:
+    def require_complete(self, question: Question, *, single: bool = True) -> None:
         """Raise InputError unless the tokens, price and deadline that the objective needs are given. As one
         of two objectives of a frontier (`alone=False`) it needs no deadline.
 
@@ -169,7 +169,7 @@ class Objective:
             "failures lengthen a whole training run": self.operations is not None,
         }
         use = next((words for words, is_use in uses_of_tokens.items() if is_use), "")
-        no_deadline = alone and name == "gpus" and self.deadline is None
+        no_deadline = single and name == "gpus" and self.deadline is None
         rules = (
             ("--tokens", no_tokens and bool(use), f"missing: {use}"),
             ("--price", name == "cost" and price is None, "missing: what a GPU costs an hour"),

@@ -524,8 +524,8 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
     check_kind(document, plan_type)
     written = document.value.get("schema_version")
     if written != PLAN_SCHEMA:
-        what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
-        words = f"`{document.source}` {what}; this Meshwright ({package_version()}) reads {PLAN_SCHEMA}"
+        text = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
+        words = f"`{document.source}` {text}; this Meshwright ({package_version()}) reads {PLAN_SCHEMA}"
         raise InputError(words, hint="plan again with this version, or use the one that wrote the file")
     require_ended(document)
     fields, ignored = without_dropped_facts(document.value)

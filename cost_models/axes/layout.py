@@ -187,8 +187,8 @@ class Layout(CheckedSpec):
             return data
         implied: dict[str, Any] = {"schedule": usual_schedule(data.get("vpp", 1))}
         if data.get("schedule") in list(REGISTRY):
-            fewest, most = REGISTRY[data["schedule"]].chunks
-            implied |= {"vpp": fewest} if fewest == most else {}
+            fewest, max_chunks = REGISTRY[data["schedule"]].chunks
+            implied |= {"vpp": fewest} if fewest == max_chunks else {}
         if isinstance(replicas := data.get("replicas"), (list, tuple)) and replicas:
             implied |= {"dp": len(replicas), "order": OUTERMOST_REPLICAS}
         return implied | data
@@ -215,8 +215,8 @@ class Layout(CheckedSpec):
         message applies."""
         gpus, stages, of_stages = self.num_gpus, self.num_stages, f"; the layout has {self.num_stages}"
         lists = (self.recompute, self.layers, self.pools, self.replicas)
-        recomputed, placed, pools, replicas = map(len, lists)
-        every = [part for part in RESIDENCIES if getattr(self.offload, part) >= EVERY]
+        recomputed, num_sizes, pools, replicas = map(len, lists)
+        whole_parts = [part for part in RESIDENCIES if getattr(self.offload, part) >= EVERY]
         runs_chunks = REGISTRY[self.schedule].runs_chunks(self.vpp)
         too_deep = f"{stages:,} stages are more than any model has blocks for"
         most_pools = f"{MOST_REPLICAS:,} are the most that lie in different pools"
@@ -225,8 +225,8 @@ class Layout(CheckedSpec):
             f"{too_deep}; {MAX_STAGES:,} are the most": stages > MAX_STAGES,
             f"schedule {self.schedule} does not go with vpp{self.vpp}": not runs_chunks,
             f"recompute names {counted(recomputed, 'stage')}{of_stages}": recomputed not in (1, stages),
-            f"offload names {' and '.join(every)} of every block": len(every) > 1,
-            f"layers names {counted(placed, 'stage')}{of_stages}": placed not in (0, stages),
+            f"offload names {' and '.join(whole_parts)} of every block": len(whole_parts) > 1,
+            f"layers names {counted(num_sizes, 'stage')}{of_stages}": num_sizes not in (0, stages),
             "layers must not be negative": any(count < 0 for count in self.layers),
             f"pools names {counted(pools, 'rank')}; the pipeline has {self.pp}": pools not in (0, self.pp),
             "`pools` says where stages lie, `replicas` where whole replicas do: one of them": replicas
@@ -354,22 +354,22 @@ def parse_layout(text: str) -> Layout:
         if name in fields:
             problems.append(Problem(f"`{printable(word)}`", f"`{name}` is given twice"))
         fields[name] = value
-    more = 0
+    unlisted = 0
     try:
         layout = Layout.model_validate(fields)
     except ValidationError as error:
-        errors, more = spec_problems(error, Layout)
+        errors, unlisted = spec_problems(error, Layout)
         problems += [Problem(f"`{show_key(place)}`" if place else "", what) for place, what in errors.items()]
     if problems:
         hint = "write it like `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective`"
-        raise InputError(f"`{printable(text)}` is not a layout", problems=problems, more=more, hint=hint)
+        raise InputError(f"`{printable(text)}` is not a layout", problems=problems, more=unlisted, hint=hint)
     return layout
 
 
 COMPARED = tuple(name for name in AXES if name not in ("dp", "layers", "pools", "replicas"))
 """Names of the axes that a comparison of layouts may show as different. dp, layers and pools follow from the
 others and the number of GPUs."""
-USUAL = "usual"
+DEFAULT = "usual"
 """Word that comparisons show for an axis's default value."""
 
 
@@ -386,9 +386,9 @@ def axis_value(name: str, layout: Layout) -> str:
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}
         return "+".join(sorted(used)) or "none"
     if value is None or name == "ring":  # `ring` only sets how far ahead weights are fetched
-        return USUAL
+        return DEFAULT
     if name == "schedule" and value == usual_schedule(layout.vpp):
-        return USUAL  # a default that follows from vpp
+        return DEFAULT  # a default that follows from vpp
     if name == "offload":
         return "/".join(part for part, count in value._asdict().items() if count) or "none"
     return ",".join(value) or "none" if name == "overlap" else str(value)

@@ -29,9 +29,9 @@ _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASC
 def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     """Number of blocks of each pipeline stage, as even as they divide. The larger shares are in the middle,
     away from embedding and head."""
-    share, rest = divmod(num_layers, stages)
-    first = (stages - rest) // 2
-    return tuple(share + (first <= stage < first + rest) for stage in range(stages))
+    share, remainder = divmod(num_layers, stages)
+    first = (stages - remainder) // 2
+    return tuple(share + (first <= stage < first + remainder) for stage in range(stages))
 
 
 def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
@@ -121,11 +121,11 @@ def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
     """
     counts_SP = np.zeros((len(layers), len(RECOMPUTE_POLICIES)), dtype=np.int64)
     for stage, (blocks, text) in enumerate(zip(layers, recompute, strict=True)):
-        parts, left = _parts(text), blocks - named_blocks(text)
-        if left < 0:
+        parts, unnamed = _parts(text), blocks - named_blocks(text)
+        if unnamed < 0:
             raise InputError(f"recompute `{text}` names more blocks than the {blocks} of stage {stage}")
-        rest: Recompute = next((policy for policy, count in parts.items() if count is None), "none")
-        for policy, count in (*parts.items(), (rest, left)):
+        default: Recompute = next((policy for policy, count in parts.items() if count is None), "none")
+        for policy, count in (*parts.items(), (default, unnamed)):
             counts_SP[stage, RECOMPUTE_POLICIES.index(policy)] += count or 0
     return counts_SP
 
@@ -136,8 +136,8 @@ def mix_of(counts_P: Sequence[int]) -> str:
     policies = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
     blocks = {policy: count for policy, count in policies if count}
     *first, last = blocks or RECOMPUTE_POLICIES[:1]
-    named = [f"{policy}:{blocks[policy]}" for policy in first]
-    return "/".join(named if named and last == "none" else [*named, last])
+    parts = [f"{policy}:{blocks[policy]}" for policy in first]
+    return "/".join(parts if parts and last == "none" else [*parts, last])
 
 
 def first_in_full(sizes: Ints, number: Ints | int) -> Ints:

@@ -143,10 +143,10 @@ class Subset(Word):
     names: tuple[str, ...]
 
     def parse(self, text: str) -> tuple[str, ...]:
-        given = [] if text == NONE else text.split(",")
-        if unknown := [name for name in given if name not in self.names]:
+        selected = [] if text == NONE else text.split(",")
+        if unknown := [name for name in selected if name not in self.names]:
             raise ValueError(f"`{printable(unknown[0])}` is none of {', '.join(self.names)}, {NONE}")
-        return tuple(name for name in self.names if name in given)
+        return tuple(name for name in self.names if name in selected)
 
     def write(self, name: str, value: Any) -> str:
         return f"{name}={','.join(value) or NONE}"

@@ -123,9 +123,9 @@ def data_seconds(
     reduce = np.where(everywhere, all_reduce_seconds(gradients, groups.replicas, profile), scatter)
     gather = all_gather_seconds(weights, groups.shard, profile)
     pieces = stack.zero3_collectives_per_block
-    whole, pieced = module_parameters * (element * trained.share + trained.frozen), gather
+    module_bytes, pieced = module_parameters * (element * trained.share + trained.frozen), gather
     if pieces != 1 or trained is not ALL_TRAINED:
-        pieced = pieces * all_gather_seconds(whole / pieces, groups.shard, profile)
+        pieced = pieces * all_gather_seconds(module_bytes / pieces, groups.shard, profile)
     updated = gather
     if trained is not ALL_TRAINED:  # frozen weights have no reduced gradients, and are only sent for compute
         trains = np.asarray(trained.share) > 0
@@ -154,8 +154,8 @@ def exposed_seconds(
     if not np.any(overlapped):
         return communication
     contended = profile.overlap_slowdown * np.minimum(communication, window)
-    left = np.maximum(0.0, communication - window) + contended
-    return left if np.all(overlapped) else np.where(overlapped, left, communication)
+    exposed = np.maximum(0.0, communication - window) + contended
+    return exposed if np.all(overlapped) else np.where(overlapped, exposed, communication)
 
 
 def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
@@ -210,8 +210,8 @@ def attended_width(question: Question) -> int:
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
     """(N,) number of elements of a sequence's keys and values that a rank gathers for a block's attention.
     Zero if it gathers none. The backward pass holds their gradients too."""
-    whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
-    return np.where(exchanges_by(question, columns, "all-gather"), whole * attended_width(question), 0.0)
+    gathered = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
+    return np.where(exchanges_by(question, columns, "all-gather"), gathered * attended_width(question), 0.0)
 
 
 def context_seconds(
@@ -219,17 +219,17 @@ def context_seconds(
 ) -> ContextSeconds:
     """Seconds of context-parallel communication per block and microbatch. Attention kernels of `core_forward`
     and `core_backward` (N,) seconds can hide it."""
-    sent, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
+    total, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
     kernels, share_of_blocks = (core_forward, core_backward), question.model.attention_share
     for way in CONTEXTS:
         rows = exchanges_by(question, columns, way)
         messages = _messages(way, question, columns, group) if rows.any() else []
         for backward, seconds, share in messages:
             message = share_of_blocks * seconds
-            left = exposed_seconds(message, share * kernels[backward], question.hardware)
-            sent[backward] += np.where(rows, message, 0.0)
-            hidden[backward] += np.where(rows, message - left, 0.0)
-    exposed = sent - hidden + _state_heads_seconds(question, columns, group)
+            unhidden = exposed_seconds(message, share * kernels[backward], question.hardware)
+            total[backward] += np.where(rows, message, 0.0)
+            hidden[backward] += np.where(rows, message - unhidden, 0.0)
+    exposed = total - hidden + _state_heads_seconds(question, columns, group)
     return ContextSeconds(*exposed, *hidden)
 
 
@@ -244,11 +244,11 @@ def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Grou
     if mixer is None or not share:
         return np.zeros(len(columns))
     keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp)) - mixer.key_size
-    whole = columns.cp * tokens_on_rank(question, columns, "split") * question.training.element_bytes
+    feature = columns.cp * tokens_on_rank(question, columns, "split") * question.training.element_bytes
     traded = mixer.input_size + (0 if mixer.step_rank else 2 * keys) + mixer.decay_size
-    forth = all_to_all_seconds(whole * traded, group, question.hardware)
-    forth = forth + all_reduce_seconds(whole * columns.tp * mixer.selected_size, group, question.hardware)
-    back = all_to_all_seconds(whole * mixer.value_size, group, question.hardware)
+    forth = all_to_all_seconds(feature * traded, group, question.hardware)
+    forth = forth + all_reduce_seconds(feature * columns.tp * mixer.selected_size, group, question.hardware)
+    back = all_to_all_seconds(feature * mixer.value_size, group, question.hardware)
     return np.where(columns.cp > 1, share * (forth + back), 0.0)
 
 
@@ -331,20 +331,20 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     entered = entered + crosses * (1.0 + source)  # an encoder's tokens too
     # a parallel block adds the outputs of attention and MLP before the reduction; a tower's projector is left before
     # the decoder's first block
-    left = times + mixes * (not model.parallel_block) + crosses + (tower.share if tower else 0.0)
+    outputs = times + mixes * (not model.parallel_block) + crosses + (tower.share if tower else 0.0)
     embeds = (1.0 + source) * (tower is None or tower.part != "tower")  # the patch embedding is not split
     none = np.zeros(len(columns))
     behind = question.stack.reduces_behind_weight_products
     summed = entered * np.where(sp, scatter, reduce)
-    forward = np.where(sp, entered * operand + left * scatter, left * reduce) + inner
+    forward = np.where(sp, entered * operand + outputs * scatter, outputs * reduce) + inner
     last = times * np.where(sp, scatter, reduce)
-    again = forward - last if question.stack.recompute_stops_early else forward
+    repeated = forward - last if question.stack.recompute_stops_early else forward
     by_operator = sp & ("all-but-every-other-product" in question.stack.drops)
     gathered = np.where(by_operator, entered * gather, none)
     return TensorSeconds(
         block_forward=forward,
-        block_recomputed=np.stack([none, gathered, again], axis=-1),
-        block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none) + inner,
+        block_recomputed=np.stack([none, gathered, repeated], axis=-1),
+        block_backward=np.where(behind, none, summed) + np.where(sp, outputs * operand, none) + inner,
         block_summed=np.where(behind, summed, none),
         block_regather=np.where(sp & (not question.stack.saves_gathered_activations), entered * operand, 0.0),
         embedding_forward=embeds * np.where(sp, scatter, reduce),
@@ -380,7 +380,7 @@ def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGro
     message = boundary_elements(question, columns) * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends
-    sent = point_to_point_seconds(message / np.where(split, columns.tp, 1), groups.pp, question.hardware)
+    transfer = point_to_point_seconds(message / np.where(split, columns.tp, 1), groups.pp, question.hardware)
     gathered = all_gather_seconds(message, groups.tp, question.hardware)
-    delay = sent + np.where(split & ~sp, gathered, 0.0)
+    delay = transfer + np.where(split & ~sp, gathered, 0.0)
     return np.where(columns.pp > 1, delay, 0.0)

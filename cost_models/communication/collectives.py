@@ -116,8 +116,8 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
     message = _as_floats(message_bytes)
     slowest, share = np.zeros(len(groups.size)), np.full(len(groups.size), np.inf)
     for at in groups.reach:
-        own = np.float64(at.level.bandwidth) * at.together / at.together * at.behind * at.share.pair
-        share = own if at.level.opens else np.minimum(share, own)
+        own_rate = np.float64(at.level.bandwidth) * at.together / at.together * at.behind * at.share.pair
+        share = own_rate if at.level.opens else np.minimum(share, own_rate)
         seconds = at.latency + message / (share * at.level.efficiency(profile))
         slowest = np.maximum(slowest, np.where(at.meets, seconds, 0.0))
     return _measured_or_formula_seconds("p2p", message_bytes, slowest, groups, profile)

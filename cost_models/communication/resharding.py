@@ -95,8 +95,8 @@ def reshard(
         for parts, count, stages in _model_parts(question, first, second):
             pairs = [*zip(boxes, stages, strict=True)]
             for part, elements in parts.items():
-                held = [own[part] * np.isin(stage, some)[:, None, None] for (stage, own), some in pairs]
-                total += bytes_each * count * elements * _moved_shares(held, per_node)
+                shares = [own[part] * np.isin(stage, some)[:, None, None] for (stage, own), some in pairs]
+                total += bytes_each * count * elements * _moved_shares(shares, per_node)
     return ReshardBytes(*total)
 
 
@@ -136,11 +136,11 @@ def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, 
 
 def _block_parts(model: TransformerSpec) -> Parts:
     elements: Parts = {}
-    for one in block_operators(model):
-        split = "rows" if one.gemm and one.gemm.split == "rows" else "columns"
-        for sharing, count in one.weights.items():
+    for operator in block_operators(model):
+        split = "rows" if operator.gemm and operator.gemm.split == "rows" else "columns"
+        for sharing, count in operator.weights.items():
             part = split if sharing == "split" else sharing
-            elements[part] = elements.get(part, 0.0) + one.share * count
+            elements[part] = elements.get(part, 0.0) + operator.share * count
     return elements
 
 
@@ -159,13 +159,13 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
         return np.stack([place / number, (place + 1) / number], axis=-1)
 
     expert, cut = side(seat // etp % ep, ep), side(seat // (etp * ep) % copies, copies)
-    one, tensor, across = side(0 * rank, 1), side(tensor_rank, layout.tp), side(shard, shards)
+    full, tensor, across = side(0 * rank, 1), side(tensor_rank, layout.tp), side(shard, shards)
     parts = {
-        "columns": (one, side(tensor_rank * shards + shard, layout.tp * shards), one),
-        "rows": (one, tensor, across),
-        "whole": (one, across, one),
+        "columns": (full, side(tensor_rank * shards + shard, layout.tp * shards), full),
+        "rows": (full, tensor, across),
+        "whole": (full, across, full),
         "expert": (expert, side(seat % etp, etp), cut),
-        "each expert": (expert, one, cut),
+        "each expert": (expert, full, cut),
     }
     boxes = {part: np.stack(sides, axis=1) for part, sides in parts.items()}
     return np.where(rank < layout.num_gpus, rank // stride % layout.pp, -1), boxes
@@ -180,8 +180,8 @@ def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
     middle_C3, size_C3 = (np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 3) for along in sides)
     total, step = np.zeros((len(ReshardBytes._fields), ranks)), max(1, _ENTRIES // ranks)
     for start in range(0, len(middle_C3), step):
-        some, size_C = middle_C3[start : start + step, None], size_C3[start : start + step].prod(axis=1)
-        have_CR, want_CR = (np.all((some > box[..., 0]) & (some < box[..., 1]), axis=-1) for box in boxes)
+        cells, size_C = middle_C3[start : start + step, None], size_C3[start : start + step].prod(axis=1)
+        have_CR, want_CR = (np.all((cells > box[..., 0]) & (cells < box[..., 1]), axis=-1) for box in boxes)
         total += np.stack([size_C @ share_CR for share_CR in _cell_shares(have_CR, want_CR, per_node)])
     return total
 

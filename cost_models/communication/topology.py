@@ -90,8 +90,8 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     if spreads:  # undescribed leaves hold one node each, so all traffic passes the spine
         leaf = per_node * (cluster.nodes_per_leaf or 1)
         levels.append(link_level("leaf", links.inter_node, leaf, network=True, sharers=sharers))
-    between = links.inter_node.faster(1.0 / cluster.oversubscription)
-    levels.append(link_level(name, between, building, network=True, opens=not spreads, sharers=sharers))
+    links_between = links.inter_node.faster(1.0 / cluster.oversubscription)
+    levels.append(link_level(name, links_between, building, network=True, opens=not spreads, sharers=sharers))
     return (*levels, *farther)
 
 
@@ -146,16 +146,16 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
         switches = [f"{level.name}{domain}" for level, domain in zip(levels, domains, strict=True)]
         for at, (level, switch) in enumerate(zip(levels, switches, strict=True)):
             graph.add_node(switch, kind="switch", level=at, index=domains[at])
-            below, size, latency = f"gpu{gpu}", level.sharers or 1, level.latency
+            device, size, latency = f"gpu{gpu}", level.sharers or 1, level.latency
             if not level.opens:  # the switch of the level inside, with all its GPUs
                 inner = levels[at - 1]
-                below, size = switches[at - 1], min(inner.gpus or cluster.num_gpus, cluster.num_gpus)
+                device, size = switches[at - 1], min(inner.gpus or cluster.num_gpus, cluster.num_gpus)
                 latency -= inner.latency
             elif level.network or size > 1:  # GPUs have adapters on the network, or share them
-                below = f"{level.name}.adapter{gpu // size}"
-                graph.add_node(below, kind="adapter", level=at, index=gpu // size)
-                graph.add_edge(f"gpu{gpu}", below, level=at, bandwidth=size * level.bandwidth, latency=0.0)
-            graph.add_edge(below, switch, level=at, bandwidth=size * level.bandwidth, latency=latency / 2)
+                device = f"{level.name}.adapter{gpu // size}"
+                graph.add_node(device, kind="adapter", level=at, index=gpu // size)
+                graph.add_edge(f"gpu{gpu}", device, level=at, bandwidth=size * level.bandwidth, latency=0.0)
+            graph.add_edge(device, switch, level=at, bandwidth=size * level.bandwidth, latency=latency / 2)
     return graph
 
 
@@ -375,7 +375,7 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
 
 
 def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
-    world, piece, ones = x.ranks, x.stride("pp"), np.ones(len(x), dtype=np.int64)
+    world, piece, units = x.ranks, x.stride("pp"), np.ones(len(x), dtype=np.int64)
 
     def in_stage(size: Ints, stride: Ints) -> Groups:
         """Groups of `size` ranks within a stage, `stride` apart in the numbering of the stage's ranks."""
@@ -384,19 +384,19 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
     def replicas(size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:
         """Groups of `size` ranks with the same parameters, split into subgroups of `shard` ranks over which
         ZeRO shards."""
-        every = in_stage(size, stride)
+        group = in_stage(size, stride)
         if (shard == size).all():
-            return ReplicaGroups(replicas=every, shard=every, copies=in_stage(ones, ones))
+            return ReplicaGroups(replicas=group, shard=group, copies=in_stage(units, units))
         copies = in_stage(size // shard, stride * shard)
-        return ReplicaGroups(replicas=every, shard=in_stage(shard, stride), copies=copies)
+        return ReplicaGroups(replicas=group, shard=in_stage(shard, stride), copies=copies)
 
-    tp, data = in_stage(x.tp, ones), replicas(x.replicas, x.tp, x.shard)
+    tp, data = in_stage(x.tp, units), replicas(x.replicas, x.tp, x.shard)
     etp, experts = tp, data  # as the rest, unless there are degrees of their own
     if ((x.ep > 1) | (x.etp != x.tp)).any():
-        etp = in_stage(x.etp, ones)
+        etp = in_stage(x.etp, units)
         experts = replicas(x.expert_replicas, x.etp * x.ep, x.expert_shard)
-    cp = _groups(cluster, x.cp, x.stride("cp"), world, ones, world)
-    pp = _groups(cluster, x.pp, piece, world, ones, world)
+    cp = _groups(cluster, x.cp, x.stride("cp"), world, units, world)
+    pp = _groups(cluster, x.pp, piece, world, units, world)
     ep = in_stage(x.ep, x.etp)
     return AxisGroups(tp=tp, cp=cp, pp=pp, data=data, ep=ep, etp=etp, experts=experts)
 
@@ -405,8 +405,8 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
     """Groups of `size` ranks that are `stride` apart in the numbering of a stage's ranks. A stage owns runs
     of `piece` neighbouring ranks, one in every piece · stages."""
     runs, levels = runs_of_stage(size, stride, piece, stages, world), levels_of(cluster)
-    ones = np.broadcast_to(np.int64(1), world.shape)
-    packed = [(size, ones) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels]
+    units = np.broadcast_to(np.int64(1), world.shape)
+    packed = [(size, units) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels]
     if cluster.graph:
         level_shares = link_shares(cluster, (size, stride, piece, stages, world))
         packed = [share.packing(pair) for pair, share in zip(packed, level_shares, strict=True)]
@@ -416,7 +416,7 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
     fits = levels[-1].network or (nodes == 1).all()
     assert fits, f"a layout has more ranks than the node of {cluster.name}"
     reach: list[Reach] = []
-    together, domains, inner = ones, size, 1
+    together, domains, inner = units, size, 1
     for index, (level, (held, spanned), share) in enumerate(zip(levels, packed, level_shares, strict=True)):
         meets = spanned == 1
         if level.gpus and inner:
@@ -425,7 +425,7 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
             meets = share.neighbours_meet(meets) & (domains > 1)
         farther = (other for other in range(index + 1, len(levels)) if levels[other].opens)
         outermost = next(farther, len(levels)) - 1  # the last level of the same medium
-        behind = together if level.sharers is None else ones
+        behind = together if level.sharers is None else units
         if level.sharers and level.sharers > 1:
             behind = pack_runs(runs, level.sharers, world)[0]
         reached = packed[outermost][0]
@@ -446,13 +446,13 @@ def _mesh_share(level: Level, members: Ints) -> Share:
 
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
     """One group of `size` ranks `stride` apart, in a job on all GPUs of the cluster."""
-    length, strides, world, one = np.array([[size], [stride], [cluster.num_gpus], [1]], dtype=np.int64)
-    return _groups(cluster, length, strides, world, one, world)
+    length, strides, world, unit = np.array([[size], [stride], [cluster.num_gpus], [1]], dtype=np.int64)
+    return _groups(cluster, length, strides, world, unit, world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
     """Groups of two ranks on different nodes that only `link` joins, with `rows` equal rows."""
-    one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
+    unit, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     level = link_level("between", link, None, network=True)
-    reach = Reach(level, together=one, domains=two, held=two, reached=two, behind=one, meets=two > 1)
-    return Groups(size=two, ranks_per_node=one, nodes=two, reach=(reach,))
+    reach = Reach(level, together=unit, domains=two, held=two, reached=two, behind=unit, meets=two > 1)
+    return Groups(size=two, ranks_per_node=unit, nodes=two, reach=(reach,))

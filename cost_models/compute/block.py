@@ -69,9 +69,9 @@ def block_seconds(
 
 
 def _block_seconds(question: Question, columns: LayoutColumns, device: Device, copies: bool) -> BlockSeconds:
-    wide, measured = device_of(question, uncast=True), has_measured_operators(question)
+    uncast, measured = device_of(question, uncast=True), has_measured_operators(question)
     matrix_forward, matrix_backward, matrix_weight, column_weight = matrix_seconds(question, columns, device)
-    attention, scan = _attention_seconds(question, columns, wide), scan_seconds(question, columns, wide)
+    attention, scan = _attention_seconds(question, columns, uncast), scan_seconds(question, columns, uncast)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     rank_weights = counts.block + counts.experts
     trained = trained_weights(question, columns, counts.block, counts.experts)
@@ -116,23 +116,23 @@ def _recomputed_seconds(
     if "block-attention" in drops:
         selective = selective + scan
     # memory-bound operators that are repeated, but those of attention
-    memory_bound = [one for one in operators if (drops - ATTEND_AGAIN) & one.redone_by]
+    memory_bound = [operator for operator in operators if (drops - ATTEND_AGAIN) & operator.redone_by]
     traffics = [block_traffic(question, columns, memory_bound)]
     if "experts" in drops:
         traffics.append(routing_traffic(question, columns))
-    selective = selective + sum(traffic_seconds(one, device)[0] for one in traffics)
-    redone = [(one.share, gemm) for one, gemm in products if drops & one.redone_by]
+    selective = selective + sum(traffic_seconds(operator, device)[0] for operator in traffics)
+    redone = [(operator.share, gemm) for operator, gemm in products if drops & operator.redone_by]
     for share, gemm in redone[:-1] if stack.recompute_stops_early else redone:
         selective = selective + forward_of(share, gemm)
     full = forward
-    for one, gemm in products:
+    for operator, gemm in products:
         if gemm.last and stack.recompute_stops_early:
-            full = full - one.share * product_seconds(local_gemm(question, columns, gemm), device)
+            full = full - operator.share * product_seconds(local_gemm(question, columns, gemm), device)
     if "all-but-every-other-product" in drops:
         selective = full - core
-        for one, gemm in products:
+        for operator, gemm in products:
             if gemm.kept_share:
-                selective = selective - forward_of(one.share * gemm.kept_share, gemm)
+                selective = selective - forward_of(operator.share * gemm.kept_share, gemm)
     return np.stack([np.zeros(len(columns)), selective, full], axis=-1)
 
 

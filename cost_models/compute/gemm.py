@@ -214,8 +214,8 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
 
     With `precast` a norm has already cast the input.
     """
-    wide, narrow, kernel = device.element_bytes, device.operand_bytes, device.profile.kernel_seconds
-    if wide == narrow:
+    element, narrow, kernel = device.element_bytes, device.operand_bytes, device.profile.kernel_seconds
+    if element == narrow:
         return 0.0
     inputs = local.rows * local.inputs * local.batch
     weights = local.outputs * local.inputs * local.batch
@@ -223,23 +223,23 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
     if not device.casts_apart:  # one new operand for both products that use it
         if precast:
             return 0.0
-        moved_bytes = (gradients if backward else inputs) * ((2 if narrow < 1 else 1) * wide + 2 * narrow)
+        moved_bytes = (gradients if backward else inputs) * ((2 if narrow < 1 else 1) * element + 2 * narrow)
         return kernel + moved_bytes / device.memory_rate
     matrices, fuses = local.matrices, device.fuses
     times = 1.0 if fuses else matrices  # one cast input per matrix; a compiler casts it once
 
     def cast(elements: Array, casts: float, *, turned: bool = False) -> Array:
         """Seconds to cast `casts` operands of `elements` elements in total, each operand for one product."""
-        kernels, bytes_each = _COMPILED_KERNELS, 2 * wide + narrow
+        kernels, bytes_each = _COMPILED_KERNELS, 2 * element + narrow
         if not fuses:
             kernels = _EAGER_KERNELS + turned
-            bytes_each = 3 * wide + (wide + FP32_BYTES) + 2 * (2 * FP32_BYTES) + (FP32_BYTES + narrow)
+            bytes_each = 3 * element + (element + FP32_BYTES) + 2 * (2 * FP32_BYTES) + (FP32_BYTES + narrow)
             bytes_each += 2 * narrow * turned
         return casts * kernels * kernel + elements * bytes_each / device.memory_rate
 
     def scale(elements: Array) -> Array:
         """Seconds to scale the results of backward products."""
-        bytes_each = 2 * wide + (0.0 if fuses else 2 * FP32_BYTES)
+        bytes_each = 2 * element + (0.0 if fuses else 2 * FP32_BYTES)
         return matrices * (1 if fuses else 2) * kernel + elements * bytes_each / device.memory_rate
 
     if not backward:

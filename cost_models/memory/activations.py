@@ -124,8 +124,8 @@ def _patch_bytes(question: Question) -> float:
     embedding is frozen. In diffusion patches, and the inputs of the time step's matrices."""
     tower, training, diffusion = question.model.tower, question.training, question.model.diffusion
     if diffusion is not None:
-        kept = diffusion.pixels + (diffusion.frequencies + 2 * question.model.hidden_size) / diffusion.tokens
-        return training.element_bytes * kept * training.trains("embedding")
+        width = diffusion.pixels + (diffusion.frequencies + 2 * question.model.hidden_size) / diffusion.tokens
+        return training.element_bytes * width * training.trains("embedding")
     if tower is None or not question.model.is_tower or not training.trains("embedding"):
         return 0.0
     normed = norm_bytes(question, tower.norm) * tower.hidden_size if tower.norm_before else 0.0
@@ -342,8 +342,8 @@ def _score_bytes(question: Question) -> Amount:
         rows = heads * (1 + (model.stacks is not None))
         return {"split": FP32_BYTES * rows, "whole": FP32_BYTES * picked}
     element = training.element_bytes
-    each = 2 * element + MASK_BYTES if question.dropout > 0 else element
-    return {"split": each * training.sequence_length * (1.0 + model.source_share) * heads}
+    score_bytes = 2 * element + MASK_BYTES if question.dropout > 0 else element
+    return {"split": score_bytes * training.sequence_length * (1.0 + model.source_share) * heads}
 
 
 def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array, Array]:
@@ -371,16 +371,16 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, A
         return np.where(piped, 2 * tensor, 0.0) + encoded, none, none
     tensor = np.where(piped, tensor, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
-    held = tensor * microbatches
+    tensors = tensor * microbatches
     waiting = 2 * tensor * np.minimum((columns.vpp - 1) * columns.pp + 1, columns.vpp * microbatches)
     chunked = (columns.vpp > 1) | is_overlapped(columns, "pp", default=False)
     split = is_scheduled(columns, ALWAYS_SPLIT)
-    all_ranks = np.where(chunked, 3 * columns.vpp * held - waiting, held)
+    all_ranks = np.where(chunked, 3 * columns.vpp * tensors - waiting, tensors)
     # inputs are counted with them, and fewer have gradients
     waits = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)
-    all_ranks = np.where(split, 4 * columns.vpp * held - waits, all_ranks) + encoded
-    first = np.where(split, -2 * held, np.where(chunked, -held, 0.0))
-    return all_ranks, first, np.where(chunked | split, -2 * held, -held)
+    all_ranks = np.where(split, 4 * columns.vpp * tensors - waits, all_ranks) + encoded
+    first = np.where(split, -2 * tensors, np.where(chunked, -tensors, 0.0))
+    return all_ranks, first, np.where(chunked | split, -2 * tensors, -tensors)
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:

@@ -128,7 +128,7 @@ def state_bytes(
     masters = np.where(shards_are_weights, 0.0, master - weight if remainders else master)
     written = np.where(shards_are_weights, updated, weight)
     temporary = _temporary_bytes(question, columns, optimizer_ranks)
-    own = StateBytes(
+    states = StateBytes(
         weights=on_device.weights * weights,
         gradients=waiting * np.where(late, 0.0, (gradient + extra_gradient) / gradient_ranks),
         optimizer=on_device.optimizer * (masters + moments) / optimizer_ranks,
@@ -143,13 +143,13 @@ def state_bytes(
     )
     if training.tuning is None:
         if training.reference == "resident" or (training.reference == "host" and part in ENDS):
-            own = own._replace(weights=own.weights + compute / np.where(zero3, ranks, 1))
-        return own
+            states = states._replace(weights=states.weights + compute / np.where(zero3, ranks, 1))
+        return states
     trained, gathers = trained_share(question, columns, part), sharded & zero3
     kept = np.where(shards_are_weights, 1 / ranks + ~zero3, np.where(zero3, 1 / ranks, 1.0))
     copies = {"weights": kept, "gathered": gathers, "stored": np.where(shards_are_weights, 1 / ranks, kept)}
     frozen = {name: trained.frozen * copy for name, copy in copies.items()}
-    sizes = own._asdict().items()
+    sizes = states._asdict().items()
     return StateBytes(**{name: trained.share * size + frozen.get(name, 0.0) for name, size in sizes})
 
 

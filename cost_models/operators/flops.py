@@ -109,13 +109,13 @@ def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list
     one_kind = not (model.stacks or model.tower or training.freeze)
     parts = list[_KindPart]()
     kinds = ((model.num_layers, model, training),) if one_kind else of_each_kind(model, training)
-    for count, one, job in kinds:
+    for count, kind_model, job in kinds:
         # documents attend separately, and padding does not count
-        length, useful, tuning = job.sequence_length, attended_keys(one, job).useful, job.tuning
-        full = forward_flops(one, length, tp, tuning if tuning and tuning.left is None else None)
-        attention = full.block_attention * (useful / one.attended(length))
+        length, useful, tuning = job.sequence_length, attended_keys(kind_model, job).useful, job.tuning
+        full = forward_flops(kind_model, length, tp, tuning if tuning and tuning.left is None else None)
+        attention = full.block_attention * (useful / kind_model.attended(length))
         job_flops = ForwardFlops(*(flops * (job.tokens_counted / length) for flops in full))
-        parts.append(_KindPart(one, job, count, job_flops._replace(block_attention=attention)))
+        parts.append(_KindPart(kind_model, job, count, job_flops._replace(block_attention=attention)))
     return parts
 
 
@@ -136,8 +136,8 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     head = (3.0 + resident - (not last.training.trains("head matrix"))) * last.one.head
     total = training.global_batch * (head + 3.0 * further)
     for part in parts:
-        one, job = part.one, part.training
-        block_flops = part.passes * one.block + resident * (one.block - one.adapters)
+        flops, job = part.one, part.training
+        block_flops = part.passes * flops.block + resident * (flops.block - flops.adapters)
         total += job.global_batch * part.blocks * (block_flops - _spared_flops(part))
     if (diffusion := model.diffusion) is not None and last.training.trains("embedding"):
         # matrices that embed patches and time step: the inputs of the first two need no gradients
@@ -173,9 +173,9 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
     MFU."""
     masked = 0.0
     for part in _kind_parts(model, training, tp):
-        keys, job, one = attended_keys(part.model, part.training), part.training, part.one
+        keys, job, flops = attended_keys(part.model, part.training), part.training, part.one
         passes = part.passes * job.global_batch * (part.blocks + model.further_tokens)
-        masked += passes * (one.block_attention * (1.0 - keys.masked / keys.useful) + one.indexer / 2)
+        masked += passes * (flops.block_attention * (1.0 - keys.masked / keys.useful) + flops.indexer / 2)
     return model_flops(model, training, tp) - masked
 
 

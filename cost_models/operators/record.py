@@ -171,12 +171,12 @@ def multiply(
     place: Place = "copies" if gemm.routed else "whole"
     if gemm.router or gemm.split == "columns":
         place = "expert" if gemm.routed else "split"
-    taken, returned = Tensor(gemm.rows * gemm.inputs, reads), Tensor(gemm.rows * gemm.width, place)
+    inputs, returned = Tensor(gemm.rows * gemm.inputs, reads), Tensor(gemm.rows * gemm.width, place)
     weights = {sharing: count for sharing, count in weights.items() if count}
     flops = 2.0 * gemm.passed * gemm.rows * gemm.elements
     outputs = Tensor(kept, place) if kept else None
     opts |= {"gemm": gemm, "returns": returned, "weights": weights, "flops": flops}
-    return Operator(name, "gemm", half, taken, biased=bias, kept=outputs, **opts)
+    return Operator(name, "gemm", half, inputs, biased=bias, kept=outputs, **opts)
 
 
 def products_of(operators: Iterable[Operator]) -> list[tuple[Operator, Gemm]]:
@@ -204,8 +204,8 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
     """(N,) total amount (bytes, elements) on a rank for one microbatch, from amounts per token of each place.
     A place is the sharding of an activation."""
-    held = (value * tokens_on_rank(question, columns, place) for place, value in amount.items() if value)
-    return sum(held, start=np.zeros(len(columns)))
+    elements = (value * tokens_on_rank(question, columns, place) for place, value in amount.items() if value)
+    return sum(elements, start=np.zeros(len(columns)))
 
 
 def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:

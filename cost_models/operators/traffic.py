@@ -69,13 +69,13 @@ def block_traffic(
     block, or by some of its operators."""
     all_operators = job_operators(question.model, question.training.tuning)
     forward, backward, kernels = list[tuple[float, Amount]](), list[tuple[float, Amount]](), 0.0
-    for one in all_operators if operators is None else operators:
-        pass_bytes = _pass_bytes(question, one)
-        over = one.returns if one.kind == "gemm" and one.returns is not None else one.reads
-        repeated = pass_bytes.forward * (not one.redone_by.isdisjoint(question.stack.always_discards))
-        forward.append((one.share * pass_bytes.forward * over.width, {over.place: 1.0}))
-        backward.append((one.share * (pass_bytes.backward + repeated) * over.width, {over.place: 1.0}))
-        kernels += one.share * pass_bytes.kernels * one.launched
+    for op in all_operators if operators is None else operators:
+        pass_bytes = _pass_bytes(question, op)
+        over = op.returns if op.kind == "gemm" and op.returns is not None else op.reads
+        repeated = pass_bytes.forward * (not op.redone_by.isdisjoint(question.stack.always_discards))
+        forward.append((op.share * pass_bytes.forward * over.width, {over.place: 1.0}))
+        backward.append((op.share * (pass_bytes.backward + repeated) * over.width, {over.place: 1.0}))
+        kernels += op.share * pass_bytes.kernels * op.launched
     moved_bytes = np.array([on_rank(question, columns, sum_amounts(terms)) for terms in (forward, backward)])
     return Traffic(moved_bytes, kernels + (_STREAM_KERNELS if operators is None else np.zeros((2, 1))))
 
@@ -233,9 +233,9 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
     inside: Array = share * (1.0 - _probability_of_none(np.minimum(size, of_group), open_to, picks))
     spans = np.maximum(1.0, np.round(size / of_group))  # groups in a part
     several = np.zeros(len(size))
-    for taken in range(1, groups.per_token + 1):
-        reached = 1.0 - _probability_of_none(np.full(len(size), float(taken * of_group)), open_to, picks)
-        several = several + _probability_of_draws(taken, spans, groups.per_token, groups.count) * reached
+    for num_groups in range(1, groups.per_token + 1):
+        reached = 1.0 - _probability_of_none(np.full(len(size), float(num_groups * of_group)), open_to, picks)
+        several = several + _probability_of_draws(num_groups, spans, groups.per_token, groups.count) * reached
     return np.asarray((count * np.where(size > of_group, several, inside))[index])
 
 

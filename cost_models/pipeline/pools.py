@@ -105,11 +105,11 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
         InputError: a GPU has no rate for the training precision.
     """
     enlarged = [_with_all_nodes(pool, question) for pool in question.pools]
-    each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
+    by_pool = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
     # the fixed time of a step is that of the pool where it takes longest
-    overheads = [terms["step_overhead"] for terms in each]
+    overheads = [terms["step_overhead"] for terms in by_pool]
     overhead = max(overheads, key=lambda term: float(sum_of_parts(term).max()))
-    priced = tuple(terms | {"step_overhead": overhead} for terms in each)
+    priced = tuple(terms | {"step_overhead": overhead} for terms in by_pool)
     transfers, tied = _transfers(question, enlarged, columns)
     slowdown = np.stack([jitter_share(pool, columns) for pool in enlarged])
     blocking = ~is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends)
@@ -338,19 +338,19 @@ def among_replicas(pool: Question, question: Question) -> Question:
     Collectives measured between its nodes are not used for that link.
     """
     curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
-    cluster, between, enlarged = pool.cluster, question.pool_link, _with_all_nodes(pool, question)
+    cluster, pool_link, enlarged = pool.cluster, question.pool_link, _with_all_nodes(pool, question)
     inter_node, links, update = cluster.links.inter_node, enlarged.cluster.links, dict[str, object]()
     if inter_node is not None and isinstance(links, LinkLevels):  # one level more that joins it with others
         *inner, last = links.root
-        farther = _slower(between, last)
+        farther = _slower(pool_link, last)
         level = LevelSpec.model_construct(**dict(farther), name="between")
         own_level = last.model_copy(update={"nodes": cluster.nodes})
         update["links"] = LinkLevels.model_construct((*inner, own_level, level))
     elif inter_node is not None:
-        own = enlarged.cluster.buildings
-        inside = own.link if own else inter_node.faster(1 / enlarged.cluster.oversubscription)
-        nodes = own.nodes if own else cluster.nodes
-        update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower(between, inside))
+        buildings = enlarged.cluster.buildings
+        inside = buildings.link if buildings else inter_node.faster(1 / enlarged.cluster.oversubscription)
+        nodes = buildings.nodes if buildings else cluster.nodes
+        update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower(pool_link, inside))
         if cluster.nodes <= (cluster.nodes_per_leaf or 0):
             update["nodes_per_leaf"] = None  # of the one leaf that holds the pool
     return enlarged.updated("cluster", **update).updated("hardware", collectives=curves)
@@ -429,7 +429,7 @@ def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, m
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]
     total_rate = sum(count * rate for count, rate in zip(replicas, rates, strict=True))
-    before = sum(n * rate * start for n, rate, start in zip(replicas, rates, starts, strict=True))
-    moment = (microbatches + before) / total_rate
+    missed = sum(n * rate * start for n, rate, start in zip(replicas, rates, starts, strict=True))
+    moment = (microbatches + missed) / total_rate
     guesses = [int((moment - start) * rate) for start, rate in zip(starts, rates, strict=True)]
     return [min(max(minimum, own), microbatches) for own in guesses]

@@ -128,8 +128,8 @@ def place_layout(layout: Layout, question: Question) -> PlacedLayout:
                 hint="give `layers=`, or let `plan` place them",
             )
         layout = layout.model_copy(update={"layers": (blocks // stages,) * stages})
-    if (placed := sum(layout.layers)) != blocks:
-        raise InputError(f"`{layout}` places {placed} blocks; `{question.model.name}` has {blocks}")
+    if (num_placed := sum(layout.layers)) != blocks:
+        raise InputError(f"`{layout}` places {num_placed} blocks; `{question.model.name}` has {blocks}")
     m, any_engine = layout.microbatches(question.training.global_batch), not question.stack.torch_pipelining
     table = shortened_table(layout.schedule, layout.pp, layout.vpp, m, any_engine=any_engine)
     blocks_SP = question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute))
@@ -215,17 +215,17 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
         InputError: the replicas do not fill the pools, or there are too few microbatches for all.
     """
     require_full_pools(question, layout)
-    placed = place_layout(layout, question)
-    layout = placed.layout
+    placement = place_layout(layout, question)
+    layout = placement.layout
     terms = replica_terms(question, LayoutColumns.of([layout]))
-    pipelines = [placed.pipeline(costs_of(own)) for own in terms]
-    shares_by_pool = shares(question, layout, pipelines, placed.blocks)
+    pipelines = [placement.pipeline(costs_of(pool_costs)) for pool_costs in terms]
+    shares_by_pool = shares(question, layout, pipelines, placement.blocks)
     ranks, replicas = list[PricedRanks](), list[PoolReplicas]()
-    for pool, (own, counts) in enumerate(zip(terms, shares_by_pool, strict=True)):
-        all_terms = own | replica_memory(question, pool, layout, max(counts))
-        pipeline = replace(placed.pipeline(costs_of(all_terms)), microbatches=max(counts))
-        ranks.append(PricedRanks(placed=placed, pipeline=pipeline, terms=all_terms))
-        seconds, limit = float(pipeline.step_seconds(placed.blocks)), pipeline.cost("memory_limit")
+    for pool, (pool_costs, counts) in enumerate(zip(terms, shares_by_pool, strict=True)):
+        all_terms = pool_costs | replica_memory(question, pool, layout, max(counts))
+        pipeline = replace(placement.pipeline(costs_of(all_terms)), microbatches=max(counts))
+        ranks.append(PricedRanks(placed=placement, pipeline=pipeline, terms=all_terms))
+        seconds, limit = float(pipeline.step_seconds(placement.blocks)), pipeline.cost("memory_limit")
         name, memory = question.pool_names[pool], ranks[-1].memory()
         own_replicas = PoolReplicas(
             pool=name, microbatches=counts, step_seconds=seconds, rank_memory=memory, memory_limit=limit
@@ -425,8 +425,8 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
     costs = costs_under_scenarios(question, LayoutColumns.of([layout]))
     if costs is None:
         return None
-    placed = place_layout(layout, question)
-    return placed.pipeline(costs).step_seconds_by_scenario(costs.in_sorts, placed.blocks)
+    placement = place_layout(layout, question)
+    return placement.pipeline(costs).step_seconds_by_scenario(costs.in_sorts, placement.blocks)
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:
@@ -491,8 +491,8 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     def mean(by_scenario_K: Sequence[Array]) -> Array:
         """Mean of one column, (N,) or (N, P), over the scenarios that the question's risk setting counts."""
         total = np.zeros_like(by_scenario_K[0])
-        for value, counted in zip(by_scenario_K, counted_KN, strict=True):
-            total += value * (counted if value.ndim == 1 else counted[:, None])
+        for value, number in zip(by_scenario_K, counted_KN, strict=True):
+            total += value * (number if value.ndim == 1 else number[:, None])
         return total / count
 
     def means(columns_K: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -534,8 +534,8 @@ def loss_part(question: Question, layout: Layout) -> LossPart | None:
         return None
     columns = LayoutColumns.of([layout])
     ends = end_seconds(question, columns, device_of(question, uncast=True))
-    kept = activation_bytes(question, columns)
-    size = float(kept.log_probabilities[0] + kept.loss_gradients[0] + kept.released_logits[0])
+    tensors = activation_bytes(question, columns)
+    size = float(tensors.log_probabilities[0] + tensors.loss_gradients[0] + tensors.released_logits[0])
     seconds = float(ends.head_forward[0] + ends.head_backward[0])
     return LossPart(seconds=seconds, bytes=size, chunk=loss_chunk(question, layout))
 
@@ -583,10 +583,10 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
     if sum(level.network for level in levels) < 2:
         return None
     uses = _level_use(question, estimate, len(levels) - 1)
-    across = {one.axis for one in uses}
+    across = {use.axis for use in uses}
     columns = LayoutColumns.of([estimate.layout])
     degrees = {axis: int(getattr(columns, axis)[0]) for axis in LINK_AXES} | {"dp": int(columns.replicas[0])}
-    busiest_first = tuple(sorted(uses, key=lambda one: -one.share))
+    busiest_first = tuple(sorted(uses, key=lambda use: -use.share))
     stay = tuple(axis for axis in LINK_AXES if degrees[axis] > 1 and axis not in across)
     return Crossing(level=levels[-1], inside=levels[-2].name, uses=busiest_first, stay=stay)
 

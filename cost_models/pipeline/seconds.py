@@ -179,8 +179,8 @@ class Pieces:
         if model.has_experts and stack.experts_in_one_kernel:  # CUDA graphs replay blocks with experts
             return dense - model.moe_share * dense
         if model.has_experts and stack.waits_for_expert_counts:
-            each = _expert_host_seconds(self.question) * model.num_experts / columns.ep
-            return dense + model.moe_share * (_ROUTING_HOST_SECONDS + each)
+            experts = _expert_host_seconds(self.question) * model.num_experts / columns.ep
+            return dense + model.moe_share * (_ROUTING_HOST_SECONDS + experts)
         return dense + self.none
 
     @cached_property
@@ -257,7 +257,7 @@ class Pieces:
         return dict.fromkeys(ENDS, block) | by_end | {"block": block, "experts": experts}
 
     @cached_property
-    def kept(self) -> ActivationBytes:
+    def activations(self) -> ActivationBytes:
         """Bytes of activations that a rank keeps for the backward pass, per block and for embedding and
         head."""
         return activation_bytes(self.question, self.columns)
@@ -385,12 +385,12 @@ def _exposed_tensor_seconds(pieces: Pieces, comm: Array, window: Array) -> Array
     supported = question.training.precision in USER_BUFFERS or not stack.transformer_engine
     hides = like_sent(supported & (pieces.links.groups.tp.nodes == 1))
     always = np.where(hides, 1.0 - stack.overlap_tensor_parallel, 1.0) * comm
-    named = names_overlap(columns)
-    if not named.any():
+    explicit = names_overlap(columns)
+    if not explicit.any():
         return always
     chunked = np.maximum(exposed_seconds(comm, window, question.hardware), comm / like_sent(columns.tp))
-    asked = np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, comm)
-    return np.where(like_sent(named), asked, always)
+    requested = np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, comm)
+    return np.where(like_sent(explicit), requested, always)
 
 
 def layer_forward(pieces: Pieces) -> Term:
@@ -586,8 +586,8 @@ class _MatrixGathers:
         seconds = [share * forward_seconds(local, pieces.device) for share, local in runs]
         self._product_UN = np.stack(np.broadcast_arrays(*seconds))
         degrees = columns.tp, columns.ep, columns.etp
-        each = [one.share * sum(parameters_on_rank(one.weights, *degrees)) for one in self._matrices]
-        self._share_UN = np.stack(each) / _ordered_sum(np.stack(each))
+        shares = [one.share * sum(parameters_on_rank(one.weights, *degrees)) for one in self._matrices]
+        self._share_UN = np.stack(shares) / _ordered_sum(np.stack(shares))
         # the host cuts and copies a tensor, a slice a rank
         self._slice_N = np.where(pieces.links.block.gather > 0, SLICE_SECONDS * columns.shard, 0.0)
 
@@ -602,7 +602,7 @@ class _MatrixGathers:
         recompute policy number `policy`, (N,) each. Matrices run from last to first; recomputed matrices run
         forward before the first that needs them."""
         pieces, name, stack = self._pieces, RECOMPUTE_POLICIES[policy], self._pieces.question.stack
-        data, again = pieces.links.block, pieces.block.recomputed[:, policy]
+        data, recomputed = pieces.links.block, pieces.block.recomputed[:, policy]
         drops = stack.drops if name == "selective" else frozenset()
         redone = [at for at, one in enumerate(self._matrices) if name == "full" or drops & one.redone_by]
         runs: list[tuple[int, bool]] = []  # number of a matrix, and whether it is at work backward
@@ -614,24 +614,24 @@ class _MatrixGathers:
         for at, (matrix, backward) in enumerate(runs):
             share = self._share_UN[matrix]
             if backward and (matrix, False) in runs:
-                between = [self._share_UN[one] for one, _ in runs[runs.index((matrix, False)) + 1 : at]]
-                passed = _ordered_sum(between) * (pieces.counts.block + pieces.counts.experts)
+                shares = [self._share_UN[one] for one, _ in runs[runs.index((matrix, False)) + 1 : at]]
+                passed = _ordered_sum(shares) * (pieces.counts.block + pieces.counts.experts)
                 share = np.where(passed < (stack.zero3_reuse_elements or 0), 0.0, share)
             gathers.append(data.gather * share)
         if not stack.zero3_waits_for_device:
-            moved = _ordered_sum(gathers) + data.backward_reduce
-            return _exposed_behind(pieces, moved, pieces.backward_window + again)
+            traffic = _ordered_sum(gathers) + data.backward_reduce
+            return _exposed_behind(pieces, traffic, pieces.backward_window + recomputed)
         forward_UN, backward_UN = self._seconds(backward=False), self._seconds(backward=True)
         redone_seconds = sum(forward_UN[number] for number in redone)
         behind = []
         for at, (matrix, backward) in enumerate(runs):
             # runs forward take what is recomputed; where there are none, what reads the core does
             reads_core = self._matrices[matrix].reads_core and not redone
-            seconds = backward_UN[matrix] + reads_core * again
+            seconds = backward_UN[matrix] + reads_core * recomputed
             if not backward:
-                seconds = again * forward_UN[matrix] / redone_seconds
-            (before, reduces), gather = runs[at - 1], gathers[(at + 1) % len(runs)]
-            reduced = (data.backward_reduce * self._share_UN[before] + self._slice_N) * reduces
+                seconds = recomputed * forward_UN[matrix] / redone_seconds
+            (previous, reduces), gather = runs[at - 1], gathers[(at + 1) % len(runs)]
+            reduced = (data.backward_reduce * self._share_UN[previous] + self._slice_N) * reduces
             behind.append((gather, gather + reduced, seconds))
         return self._run_by_run(behind)
 
@@ -643,8 +643,8 @@ class _MatrixGathers:
         late = self._slice_N * (gathers > 0).sum(axis=0)
         waited = [_exposed_behind(self._pieces, *run) for run in zip(communication, seconds, strict=True)]
         exposed, hidden = (_ordered_sum(some) for some in zip(*waited, strict=True))
-        together = _ordered_sum(communication), _ordered_sum(seconds)
-        shown_once, hidden_once = _exposed_behind(self._pieces, *together)
+        totals = _ordered_sum(communication), _ordered_sum(seconds)
+        shown_once, hidden_once = _exposed_behind(self._pieces, *totals)
         zero3 = self._pieces.columns.zero == 3
         return np.where(zero3, late + exposed, shown_once), np.where(zero3, hidden, hidden_once)
 
@@ -657,8 +657,8 @@ class _MatrixGathers:
         core = block.core_backward if backward else block.core_forward
         window = pieces.backward_window if backward else pieces.forward_window
         readers = [number for number, one in enumerate(self._matrices) if one.reads_core]
-        other = window - products - (core if readers else 0.0 * core)
-        run_UN: Array = product_UN / _ordered_sum(product_UN) * products + self._share_UN * other
+        remainder = window - products - (core if readers else 0.0 * core)
+        run_UN: Array = product_UN / _ordered_sum(product_UN) * products + self._share_UN * remainder
         for reader in readers[:1]:
             run_UN[reader if backward else reader - 1] += core
         return run_UN
@@ -761,9 +761,9 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     }
     once = {"optimizer": pieces.none + pieces.device.profile.kernel_seconds}
     if links.norms.any():  # LAMB's, over tensor ranks alone where nothing else splits a parameter
-        alone = (pieces.columns.zero == 0) & (not pieces.question.model.has_experts)
-        once["tp_comm"] = np.where(alone, links.norms, 0.0)
-        once["dp_comm"] = np.where(alone, 0.0, links.norms)
+        tensor_only = (pieces.columns.zero == 0) & (not pieces.question.model.has_experts)
+        once["tp_comm"] = np.where(tensor_only, links.norms, 0.0)
+        once["dp_comm"] = np.where(tensor_only, 0.0, links.norms)
     terms = {"rank_optimizer": once}
     for name, update, data, window in (
         ("layer", block_update(pieces), links.block, forward_window(pieces)),
@@ -771,8 +771,8 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
         ("head", pieces.head_parameters * update_seconds["head"], links.head, pieces.ends.head_forward),
     ):
         gather = data.step_gather
-        shown = exposed_update_gather(pieces, gather, window)
-        terms[f"{name}_optimizer"] = {"optimizer": update, "dp_comm": shown, "dp_hidden": gather - shown}
+        exposed = exposed_update_gather(pieces, gather, window)
+        terms[f"{name}_optimizer"] = {"optimizer": update, "dp_comm": exposed, "dp_hidden": gather - exposed}
     return terms
 
 
@@ -817,6 +817,6 @@ def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Gr
     matrix = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp).head_matrix
     message = matrix * STATE_BYTES[gradient_dtype(question)]
     seconds = point_to_point_seconds(message, boundary, question.hardware)
-    apart = (columns.pp > 1) & ~is_scheduled(columns, V_SHAPED)
+    separate = (columns.pp > 1) & ~is_scheduled(columns, V_SHAPED)
     trains = question.training.trains("head matrix")
-    return np.where(question.model.tied_embeddings & apart & trains, seconds, 0.0)
+    return np.where(question.model.tied_embeddings & separate & trains, seconds, 0.0)

@@ -86,8 +86,8 @@ def narrow_copies(question: Question) -> float:
 def _persistent_bytes(states: StateBytes, parameters: Array, gathered: Array | float) -> Term:
     """Bytes by part that a module holds throughout the step; `gathered` adds bytes per parameter of weights
     that stay gathered."""
-    held = {"gradients": states.gradients * parameters, "optimizer": states.optimizer * parameters}
-    return {"weights": (states.weights + gathered) * parameters, **held}
+    parts = {"gradients": states.gradients * parameters, "optimizer": states.optimizer * parameters}
+    return {"weights": (states.weights + gathered) * parameters, **parts}
 
 
 _QUEUED = 1024.0
@@ -130,7 +130,7 @@ def working_bytes(pieces: Pieces) -> Array:
     After a loss in chunks the gradient of a tied output matrix counts too; with all logits at once the head's
     own peak is larger than a block's with it.
     """
-    question, columns, kept, counts = pieces.question, pieces.columns, pieces.kept, pieces.counts
+    question, columns, kept, counts = pieces.question, pieces.columns, pieces.activations, pieces.counts
     states, experts = pieces.states["block"], pieces.states["experts"]
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
@@ -212,7 +212,7 @@ def _mixing_bytes(pieces: Pieces) -> Array:
     if tensors and model.attention_share:
         keys = training.sequence_length * max(1.0, model.source_share)
         scores = tensors * (training.element_bytes * model.num_heads * keys) * tokens
-        around = np.maximum(around, stream + scores - pieces.kept.mlp)
+        around = np.maximum(around, stream + scores - pieces.activations.mlp)
     if scan_bytes := plain_scan_bytes(question):
-        around = np.maximum(around, stream + scan_bytes * tokens - pieces.kept.mlp)
+        around = np.maximum(around, stream + scan_bytes * tokens - pieces.activations.mlp)
     return around[:, None]

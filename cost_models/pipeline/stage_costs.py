@@ -198,7 +198,7 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     """All memory coefficients of N layouts, in bytes by part."""
     pieces = Pieces(question, columns)
-    states, counts, kept, head = pieces.states, pieces.counts, pieces.kept, pieces.head_parameters
+    states, counts, kept, head = pieces.states, pieces.counts, pieces.activations, pieces.head_parameters
     of_block = states["block"], states["experts"]
     pending, head_pending = pending_bytes(question, columns)
     boundary, of_first, of_last = boundary_bytes(question, columns)
@@ -252,12 +252,12 @@ def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
     stream's own), in addition to the gradients of logits in the weights' type."""
     question, columns = pieces.question, pieces.columns
     frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
-    here = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
+    applies = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
     of_ends = pieces.counts.embedding + pieces.head_parameters
-    freed = np.where(here, pieces.states["embedding"].gathered * of_ends, 0.0)
+    freed = np.where(applies, pieces.states["embedding"].gathered * of_ends, 0.0)
     copies = 1 if fragmentation(question) else 2
-    again = np.where(here, copies * freed + pieces.kept.logits, 0.0)
-    return moment | {"weights": -freed, "working": np.maximum(moment["working"], again)}
+    gathered = np.where(applies, copies * freed + pieces.activations.logits, 0.0)
+    return moment | {"weights": -freed, "working": np.maximum(moment["working"], gathered)}
 
 
 def _stream_pools(pieces: Pieces, terms: Terms) -> dict[str, Array]:
@@ -274,14 +274,14 @@ def _stream_pools(pieces: Pieces, terms: Terms) -> dict[str, Array]:
         return {}
     element, of_block = question.training.element_bytes, trained_share(question, pieces.columns, "block")
     gathers = np.where(states["block"].scattering > 0, element, 0.0)
-    each = np.where(states["block"].scattering > 0, element * of_block.share + of_block.frozen, 0.0)
-    blocks = 2 * each * counts.block
-    together = pieces.columns.pp == 1
-    first = gathers * (counts.embedding + np.where(together, head, 0.0))
-    last = np.where(together, 0.0, gathers * head)
+    block_bytes = np.where(states["block"].scattering > 0, element * of_block.share + of_block.frozen, 0.0)
+    blocks = 2 * block_bytes * counts.block
+    single_rank = pieces.columns.pp == 1
+    first = gathers * (counts.embedding + np.where(single_rank, head, 0.0))
+    last = np.where(single_rank, 0.0, gathers * head)
     updates = ("layer_update", "embedding_update", "head_update")
-    made = {name: -terms[name]["gradients"] for name in updates}  # in memory blocks of the pool
-    return made | {
+    pooled = {name: -terms[name]["gradients"] for name in updates}  # in memory blocks of the pool
+    return pooled | {
         "static": blocks,
         "layer_static": states["block"].reduced * counts.block + states["experts"].reduced * counts.experts,
         "embedding_static": states["embedding"].reduced * counts.embedding + np.maximum(0.0, first - blocks),
@@ -307,7 +307,7 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
     independent = question.stack.update_group is None
     without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if independent else columns
-    kinds, counted, by_kind = question.kinds, named_blocks(columns) > 0, list[Terms]()
+    kinds, has_blocks, by_kind = question.kinds, named_blocks(columns) > 0, list[Terms]()
     for own in question.by_kind:
         rows = _tower_batch_columns(question, own, columns if own.model.moe_share else without)
         by_kind.append(_zero_frozen_terms(own, over_distinct(rows, AXIS_COLUMNS, partial(price, own))))
@@ -326,10 +326,10 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
         common = common | begins
 
     def where_counted(pair: list[Array]) -> Array:
-        return np.where(counted if pair[0].ndim == 1 else counted[:, None], pair[1], pair[0])
+        return np.where(has_blocks if pair[0].ndim == 1 else has_blocks[:, None], pair[1], pair[0])
 
     own_names = [name for name in OF_BLOCKS if name in common]
-    means = {name: mean(name) for name in own_names if counted.any()}
+    means = {name: mean(name) for name in own_names if has_blocks.any()}
     for terms in by_kind:
         terms |= {name: join_terms([terms[name], means[name]], where_counted) for name in means}
     return [common | {name: terms[name] for name in own_names} for terms in by_kind]

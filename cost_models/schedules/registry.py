@@ -94,8 +94,8 @@ class PipelineSchedule:
 
     def runs_chunks(self, vpp: int) -> bool:
         """Whether the schedule can run `vpp` model chunks per rank."""
-        fewest, most = self.chunks
-        return fewest <= vpp and (most is None or vpp <= most)
+        fewest, max_chunks = self.chunks
+        return fewest <= vpp and (max_chunks is None or vpp <= max_chunks)
 
     def rank_of_stage(self, pp: int, vpp: int) -> Ints:
         """Pipeline rank of each virtual stage, (S,). Stages go round the ranks in a ring or, in a V, down the
@@ -113,9 +113,9 @@ class PipelineSchedule:
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
         if not self.runs_chunks(vpp):
-            fewest, most = self.chunks
+            fewest, max_chunks = self.chunks
             number = ("one chunk", "two chunks")[fewest - 1]
-            if most is None:
+            if max_chunks is None:
                 return f"{self.name} needs at least {number} per pipeline rank: vpp{fewest} or more"
             return f"{self.name} runs {number} per pipeline rank, not vpp{vpp}"
         rules = [self.objection, None if any_engine else self.engine_objection]
@@ -150,8 +150,8 @@ class PipelineSchedule:
             forwards = np.where(np.equal(chunk, 0), 2 * pp - 1 - rank, 1 + rank)
             return np.asarray(np.minimum(microbatches, forwards))
         size = self.round_sizes(pp, microbatches)
-        rounds, rest = np.divmod(self.live_of_rank(pp, vpp, microbatches, rank), size * vpp)
-        return np.asarray(rounds * size + np.clip(rest - chunk * size, 0, size))
+        rounds, remainder = np.divmod(self.live_of_rank(pp, vpp, microbatches, rank), size * vpp)
+        return np.asarray(rounds * size + np.clip(remainder - chunk * size, 0, size))
 
     def live_of_rank(self, pp: Count, vpp: Count, microbatches: Count, rank: Count) -> Ints:
         """Number of live microbatches of a rank, summed over its chunks, at the moment for which lower bounds
@@ -182,8 +182,8 @@ def _equal_rounds(schedule: str, pp: int, vpp: int, microbatches: int) -> str | 
 def _microbatch_for_each_stage(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
     """Sentence that says that there are fewer microbatches than stages; None if there are enough."""
     if microbatches < pp * vpp:
-        stages, least = ("pipeline ranks", f"pp{pp}") if vpp == 1 else ("stages", f"{pp * vpp}")
-        return f"{schedule} needs at least as many microbatches as {stages}: {microbatches} < {least}"
+        stages, minimum = ("pipeline ranks", f"pp{pp}") if vpp == 1 else ("stages", f"{pp * vpp}")
+        return f"{schedule} needs at least as many microbatches as {stages}: {microbatches} < {minimum}"
     return None
 
 
@@ -212,32 +212,32 @@ def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
 
 def _dualpipev_phases(pp: int, r: int, m: int) -> list[Ints]:
     """Actions of rank `r` of `pp` under the DualPipeV schedule with `m` microbatches, one array for each
-    phase. The phases are warm-up, pairs, then the remaining backward passes; `after` ranks are below it in
+    phase. The phases are warm-up, pairs, then the remaining backward passes; `later` ranks are below it in
     the V.
 
     PyTorch's engine runs the two actions of a pair one after the other, so nothing of them overlaps on the
     device; it sends both results when both are done. The second half of the remaining backward passes is
     split; their weight halves wait in a queue and fill the last gaps.
     """
-    after, pairs = pp - 1 - r, m - 2 * pp + r + 1
+    later, pairs = pp - 1 - r, m - 2 * pp + r + 1
     forwards = [
-        repeat(2 * after, (FORWARD, 0, 0)),
-        repeat(r + 1, (FORWARD, 0, 2 * after), (FORWARD, 1, 0)),
-        repeat(after, (INPUT, 1, 0), (WEIGHT, 1, 0), (FORWARD, 1, r + 1)),
+        repeat(2 * later, (FORWARD, 0, 0)),
+        repeat(r + 1, (FORWARD, 0, 2 * later), (FORWARD, 1, 0)),
+        repeat(later, (INPUT, 1, 0), (WEIGHT, 1, 0), (FORWARD, 1, r + 1)),
     ]
-    down, up = ((FORWARD, 0, pp + after), (BACKWARD, 1, after)), ((FORWARD, 1, pp), (BACKWARD, 0, 0))
+    down, up = ((FORWARD, 0, pp + later), (BACKWARD, 1, later)), ((FORWARD, 1, pp), (BACKWARD, 0, 0))
     steady = overlap(repeat(pairs, *down, *up), (0,), 1)
     if r == pp - 1:  # the turn of the V takes its first pair apart
         steady[:2, OVERLAPPED] = 0
-    late_pairs = repeat(after, (BACKWARD, 1, after + pairs), (FORWARD, 1, pp + pairs), (BACKWARD, 0, pairs))
-    alternating = repeat(r + 1, (BACKWARD, 1, 2 * after + pairs), (BACKWARD, 0, after + pairs))
+    late_pairs = repeat(later, (BACKWARD, 1, later + pairs), (FORWARD, 1, pp + pairs), (BACKWARD, 0, pairs))
+    alternating = repeat(r + 1, (BACKWARD, 1, 2 * later + pairs), (BACKWARD, 0, later + pairs))
     alternating[r + 1 :, KIND] = INPUT
-    last_inputs = repeat(after, (INPUT, 0, pp + pairs))
+    last_inputs = repeat(later, (INPUT, 0, pp + pairs))
     weights = np.concatenate([alternating[r + 1 :], last_inputs])
     weights[:, KIND] = WEIGHT
-    in_turn = np.stack([weights[:after], last_inputs], axis=1).reshape(-1, 4)
+    in_turn = np.stack([weights[:later], last_inputs], axis=1).reshape(-1, 4)
     late_pairs = overlap(late_pairs, (1, 2), 3)
-    return [*forwards, steady, late_pairs, alternating, in_turn, weights[after:]]
+    return [*forwards, steady, late_pairs, alternating, in_turn, weights[later:]]
 
 
 _SCHEDULES = (
@@ -317,10 +317,10 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
     Raises:
         InputError: the schedule cannot run with these numbers, or is unknown.
     """
-    own = schedule_named(schedule)
-    if wrong := own.refused(pp, vpp, microbatches, any_engine=any_engine):
-        raise InputError(wrong)
-    return own.table(pp, vpp, microbatches)
+    definition = schedule_named(schedule)
+    if refusal := definition.refused(pp, vpp, microbatches, any_engine=any_engine):
+        raise InputError(refusal)
+    return definition.table(pp, vpp, microbatches)
 
 
 LEAST_STEADY, LEAST_STEADY_ROUNDS = 128, 16
@@ -335,13 +335,13 @@ def shortened_table(
     """Build the action table of a step, without complete rounds of the steady state if there are many
     microbatches. A shortened table has fewer microbatches, `minimum` or more, and counts the omitted ones in
     `ActionTable.left_out`. Raises as `build` does."""
-    few = max(minimum, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
-    if microbatches < 4 * few:
+    shortest = max(minimum, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
+    if microbatches < 4 * shortest:
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
-    if wrong := legal(schedule, pp, vpp, microbatches):
-        raise InputError(wrong)
+    if refusal := legal(schedule, pp, vpp, microbatches):
+        raise InputError(refusal)
     size = schedule_named(schedule).round_sizes(pp, microbatches)
-    fewer = few + (microbatches - few) % int(size)
+    fewer = shortest + (microbatches - shortest) % int(size)
     return replace(build(schedule, pp, vpp, fewer), left_out=microbatches - fewer)
 
 

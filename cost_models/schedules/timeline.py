@@ -34,7 +34,7 @@ _STEP_START = 0
 """Row of end times that is zero, the predecessor of each rank's first action."""
 _NEVER = 1
 """Row of end times that is minus infinity, the sender to actions that receive nothing."""
-_BEFORE = 2
+_OFFSET = 2
 """Number of rows of end times before the first action's row."""
 _NARROW = 16
 """Minimum number of actions × placements in a level (actions evaluated together) for which numpy is faster
@@ -83,7 +83,7 @@ class Timeline:
         """Range of action numbers (0 to E − 1) in each level, a set of actions evaluated together."""
         # the sender -1 (none) finds the last entry
         place = np.concatenate([np.empty_like(order_E), [_NEVER]])
-        place[order_E] = _BEFORE + np.arange(len(order_E))
+        place[order_E] = _OFFSET + np.arange(len(order_E))
         self.receives = place[sender_RA.ravel()[order_E]]
         """Row in the end times of the action on another rank whose result each action receives, (E,)."""
         self.row_of: Ints = place[:-1].reshape(level_RA.shape)
@@ -96,9 +96,9 @@ class Timeline:
         """Index of each action's duration in the columns of `_flat_durations`, (E,)."""
         kind_A, stage_A, microbatch_A = table.kind[0], table.stage[0], table.microbatch[0]
         middle = actions // 2
-        again_A = (kind_A == kind_A[middle]) & (stage_A == stage_A[middle])
-        again_A &= microbatch_A == microbatch_A[middle] + table.round_size
-        self.cycle = int(again_A.argmax()) - middle
+        repeats_A = (kind_A == kind_A[middle]) & (stage_A == stage_A[middle])
+        repeats_A &= microbatch_A == microbatch_A[middle] + table.round_size
+        self.cycle = int(repeats_A.argmax()) - middle
         """Number of actions of a rank in one round of microbatches, after which the steady state repeats."""
         waits_RA = np.where(sender_RA < 0, 0, np.arange(actions) - sender_RA % actions)
         self.reach = int(waits_RA[:, actions // 4 : 3 * actions // 4].max(initial=1))
@@ -127,7 +127,7 @@ class Timeline:
         step = max(1, _BATCH_ROWS // actions)
         for start in range(0, len(delay_B), step):
             batch = slice(start, start + step)
-            end_EB = self._ends(duration_BS[batch], delay_B[batch]).reshape(_BEFORE + actions, -1)
+            end_EB = self._ends(duration_BS[batch], delay_B[batch]).reshape(_OFFSET + actions, -1)
             ends_BR[batch] = end_EB[self.row_of[:, -1]].T
             if self.table.left_out:
                 pace_BR, missing_B[batch] = self._pace(duration_BS[batch], end_EB)
@@ -171,11 +171,11 @@ class Timeline:
     def _longer_timeline(self, missing: int) -> Timeline | None:
         """Timeline of a table with `missing` more of the step's microbatches; None if such a table has too
         many actions."""
-        table, least = self.table, self.table.microbatches + missing
-        if least * table.kind.size > _MOST_ACTIONS * table.microbatches:
+        table, minimum = self.table, self.table.microbatches + missing
+        if minimum * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
-        whole = (table.schedule.name, table.pp, table.vpp, table.step_microbatches)
-        return compile_timeline(shortened_table(*whole, minimum=least))
+        key = (table.schedule.name, table.pp, table.vpp, table.step_microbatches)
+        return compile_timeline(shortened_table(*key, minimum=minimum))
 
     def spans(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds, weight_S: Seconds
@@ -186,7 +186,7 @@ class Timeline:
         shape = (*batch, *self.row_of.shape)
         end_RAB = self._ends(duration_BS, delay_B)[self.row_of].reshape((*self.row_of.shape, -1))
         end = np.moveaxis(end_RAB, -1, 0).reshape(shape)
-        return end - duration_BS[:, self.duration_of[self.row_of - _BEFORE]].reshape(shape), end
+        return end - duration_BS[:, self.duration_of[self.row_of - _OFFSET]].reshape(shape), end
 
     def critical_path(
         self, forward_S: Seconds, backward_S: Seconds, p2p: float, tail_R: Seconds, weight_S: Seconds
@@ -207,9 +207,9 @@ class Timeline:
         rank = int(np.argmax(ends_R + np.asarray(tail_R)))
         late_E = end_E[self.receives] + p2p > end_E[self.follows]
         predecessors = np.where(late_E, self.receives, self.follows).tolist()
-        path = [int(self.row_of[rank, -1]) - _BEFORE]
+        path = [int(self.row_of[rank, -1]) - _OFFSET]
         while (row := predecessors[path[-1]]) != _STEP_START:
-            path.append(row - _BEFORE)
+            path.append(row - _OFFSET)
         path_E, stages = np.array(path), self.table.num_stages
         times = np.ones(len(path_E), dtype=np.int64)
         stretches = self._repeated_stretches(path_E, end_E, pace) if self.table.left_out else []
@@ -241,7 +241,7 @@ class Timeline:
             for end in np.flatnonzero((place >= low) & (place < high)).tolist():
                 if (begin := last.get(slots[end])) is not None:
                     passed = int(microbatch[begin] - microbatch[end])
-                    seconds = end_E[_BEFORE + path[begin]] - end_E[_BEFORE + path[end]]
+                    seconds = end_E[_OFFSET + path[begin]] - end_E[_OFFSET + path[end]]
                     if seconds >= (1 - _AS_LONG) * pace * passed:
                         stretches.append((passed, begin, end))
                 last[slots[end]] = end
@@ -278,24 +278,24 @@ class Timeline:
         single = len(delay_B) == 1
         duration = duration_BS[0] if single else duration_BS.T
         delay = delay_B[0] if single else delay_B
-        end = np.empty((_BEFORE + len(self.duration_of), *duration.shape[1:]))
+        end = np.empty((_OFFSET + len(self.duration_of), *duration.shape[1:]))
         end[_STEP_START], end[_NEVER] = 0.0, -np.inf
-        np.take(duration, self.duration_of, axis=0, out=end[_BEFORE:])
+        np.take(duration, self.duration_of, axis=0, out=end[_OFFSET:])
         for level in self.levels:
             ready = end.take(self.follows[level], axis=0)
             arrived = end.take(self.receives[level], axis=0)
             arrived += delay
             np.maximum(ready, arrived, out=ready)
-            end[_BEFORE + level.start : _BEFORE + level.stop] += ready
+            end[_OFFSET + level.start : _OFFSET + level.stop] += ready
         return end
 
     def _ends_one_by_one(self, duration_S: Array, delay: float) -> list[float]:
         """End times of all actions after the two fixed rows for one placement, seconds (2 + E,), by a Python
         loop. It is faster than numpy if levels have few actions."""
         end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
-        for own, before, sender in zip(duration, self.follows.tolist(), self.receives.tolist(), strict=True):
-            ready, arrived = end[before], end[sender] + delay
-            end.append((ready if ready > arrived else arrived) + own)
+        for span, prior, sender in zip(duration, self.follows.tolist(), self.receives.tolist(), strict=True):
+            ready, arrived = end[prior], end[sender] + delay
+            end.append((ready if ready > arrived else arrived) + span)
         return end
 
 
@@ -332,14 +332,14 @@ def _earliest_levels(sender_RA: Ints) -> Ints:
     ready = [rank * actions for rank in range(ranks)]
     while ready:  # a rank runs until it waits for one that has not run
         start = ready.pop()
-        before = level[start - 1] if start % actions else -1
+        previous = level[start - 1] if start % actions else -1
         for at in range(start, start - start % actions + actions):
-            sent = level[sender[at]]
-            if sent == unknown:
+            arrival = level[sender[at]]
+            if arrival == unknown:
                 asleep[sender[at]] = at
                 break
-            before = (sent if sent > before else before) + 1
-            level[at] = before
+            previous = (arrival if arrival > previous else previous) + 1
+            level[at] = previous
             if at in asleep:
                 ready.append(asleep.pop(at))
     assert unknown not in level, "the ranks of this schedule wait for one another for ever"

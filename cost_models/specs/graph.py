@@ -170,8 +170,8 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
 def _usual_kind(one: str, other: str) -> LinkKind:
     """Default kind of a link (such as `nvlink`) between two devices, from their names."""
     kinds = {device_kind(one), device_kind(other)}
-    (here, _, first), (there, _, second) = one.rpartition("."), other.rpartition(".")
-    if here != there or not here:
+    (node, _, first), (other_node, _, second) = one.rpartition("."), other.rpartition(".")
+    if node != other_node or not node:
         return "infiniband"
     if kinds == {"gpu"}:
         return "nvlink"
@@ -196,14 +196,14 @@ def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], 
 
 def write_lines(links: Iterable[Link]) -> list[str]:
     """Write links as the fewest lines that `read_lines` parses back to the same links."""
-    alike: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for link in links:
         cable = exact_rate(link.bandwidth, link.kind)
         cable += "" if link.latency is None else f" {link.latency * 1e6:.12g} us"
         cable += f" x{link.cables}" if link.cables > 1 else ""
         cable += f" {link.kind}" if link.kind != _usual_kind(link.one, link.other) else ""
-        alike[_DIGITS.sub("#", link.one), _DIGITS.sub("#", link.other), cable].append((link.one, link.other))
-    return [line for (_, _, cable), pairs in alike.items() for line in _folded_pairs(pairs, cable)]
+        groups[_DIGITS.sub("#", link.one), _DIGITS.sub("#", link.other), cable].append((link.one, link.other))
+    return [line for (_, _, cable), pairs in groups.items() for line in _folded_pairs(pairs, cable)]
 
 
 _NETWORKS = ("infiniband", "roce", "ethernet")

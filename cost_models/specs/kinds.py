@@ -211,8 +211,8 @@ class Kinds:
         sizes = blocks_SP.sum(axis=-1)
         begin = np.cumsum(sizes, axis=-1) - sizes if start is None else start
         end_SP = begin[..., None] + np.cumsum(blocks_SP[..., ::-1], axis=-1)[..., ::-1]
-        last, before = len(self.of_block), self.blocks_before
-        sorts = before[:, np.minimum(end_SP, last)] - before[:, np.minimum(end_SP - blocks_SP, last)]
+        last, counts = len(self.of_block), self.blocks_before
+        sorts = counts[:, np.minimum(end_SP, last)] - counts[:, np.minimum(end_SP - blocks_SP, last)]
         return np.moveaxis(sorts, 0, -2).reshape(*end_SP.shape[:-1], -1)
 
 

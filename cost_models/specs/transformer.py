@@ -98,9 +98,9 @@ class Recurrence(CheckedSpec):
         if not isinstance(data, dict) or "heads" not in data:
             return data
         by_kind = {"mamba1": {"groups": 1, "chunk": 2048}, "convolution": {"state_dim": 1}}
-        usual = by_kind.get(str(data.get("kind")), {})
-        channels = {"head_dim": 1, "output_norm": False} if usual else {}
-        return {"groups": data["heads"], **channels, **usual, **data}
+        defaults = by_kind.get(str(data.get("kind")), {})
+        channels = {"head_dim": 1, "output_norm": False} if defaults else {}
+        return {"groups": data["heads"], **channels, **defaults, **data}
 
     def contradictions(self) -> dict[str, object]:
         """Error messages about contradictory fields of a recurrence, each mapped to a value that is true if
@@ -843,7 +843,7 @@ class TransformerSpec(_Widths):
         if experts := self.num_experts:
             active, numbers, count = self.experts_per_token, self.moe_layers, self.num_moe_layers
             groups, ungated = self.expert_groups, not self.shared_expert_ffn_hidden_size
-            number, chosen = (groups.count, groups.per_token) if groups else (1, 1)
+            number, top_k = (groups.count, groups.per_token) if groups else (1, 1)
             adds_pairs = groups is not None and groups.scored_by == "two best"
             size, ascending = experts // number, [*numbers] == sorted({*numbers} & {*range(layers)})
             outside, miscounted = not 0 < active <= experts, numbers and len(numbers) != count
@@ -857,8 +857,8 @@ class TransformerSpec(_Widths):
                 f"moe_layers are numbers of blocks from 0 to {layers - 1}, in ascending order": not ascending,
                 f"moe_layers names {len(numbers)} blocks, and num_moe_layers is {count}": miscounted,
                 f"{number} expert_groups do not divide {experts} experts": experts % number,
-                f"a token chooses {chosen} of {number} expert_groups": chosen > number,
-                f"{chosen} expert_groups of {size} experts have fewer than {active}": chosen * size < active,
+                f"a token chooses {top_k} of {number} expert_groups": top_k > number,
+                f"{top_k} expert_groups of {size} experts have fewer than {active}": top_k * size < active,
                 "expert_groups of one expert have no two best": size < 2 and adds_pairs,
             }
         else:
@@ -866,11 +866,11 @@ class TransformerSpec(_Widths):
             mixture += " moe_layers router_bias routing_bias shared_expert_gate expert_groups"
             errors |= each(mixture, "is for a mixture, and num_experts is 0")
         if encoder := self.encoder:
-            first, most, mask = encoder.first_position, self.max_positions, encoder.mask_token or 0
+            first, limit, mask = encoder.first_position, self.max_positions, encoder.mask_token or 0
             causal = "attention_window recurrence further_tokens attention_sinks"
             errors |= each(causal, "is for decoders, and encoder makes it none") | {
                 "alibi positions are for decoders, and encoder makes it none": positions == "alibi",
-                f"first_position {first} is not below max_positions {most}": first >= most,
+                f"first_position {first} is not below max_positions {limit}": first >= limit,
                 f"mask_token {mask} is not below vocab_size {self.vocab_size}": mask >= self.vocab_size,
             }
         if stacks := self.stacks:

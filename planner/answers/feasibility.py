@@ -337,10 +337,10 @@ class Remedies:
         if "offload" in limits.allowed:
             yield from islice(self._fitting(larger_hosts(question, limits, self.state_bytes)), 1)
         stacks = [
-            one if "offload=" in one.layout else replace(one, change=one.change.removesuffix(_OFFLOAD))
-            for one in self._fitting(self._other_stacks(), until)
+            fix if "offload=" in fix.layout else replace(fix, change=fix.change.removesuffix(_OFFLOAD))
+            for fix in self._fitting(self._other_stacks(), until)
         ]
-        yield from sorted(stacks, key=lambda one: one.step_seconds)
+        yield from sorted(stacks, key=lambda fix: fix.step_seconds)
 
     def _other_stacks(self) -> Iterator[Change]:
         """Yield changes to the software stacks of other trainers and of this project's executor, with offload

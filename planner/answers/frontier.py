@@ -158,11 +158,11 @@ def _cell(question: Question, tp: int, pp: int, limits: Restrictions, untried: s
     try:
         result = budget.search(question, limited, effort="bounds")
     except DoesNotFitError as error:
-        why = REASON_SEPARATOR.join(f"{one.where}: {one.what}" for one in error.problems)
-        return {**cell, "peak_bytes": error.closest.peak_bytes, "reason": "memory", "why": why}
+        detail = REASON_SEPARATOR.join(f"{one.where}: {one.what}" for one in error.problems)
+        return {**cell, "peak_bytes": error.closest.peak_bytes, "reason": "memory", "why": detail}
     except InfeasibleError as error:
-        why = REASON_SEPARATOR.join(one.what for one in error.problems) or error.headline
-        return {**cell, "reason": "rule", "why": why}
+        detail = REASON_SEPARATOR.join(one.what for one in error.problems) or error.headline
+        return {**cell, "reason": "rule", "why": detail}
     if result is None:
         return {**cell, "reason": "time", "why": "time ran out"}
     return {**_row(result.best, *names), "gap": result.certificate.gap, "reason": "", "why": ""}
@@ -247,7 +247,7 @@ class Technique:
     """Whether the plan already uses the technique."""
 
 
-def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd.DataFrame:
+def ladder_frame(question: Question, target: Layout, allow: Sequence[str]) -> pd.DataFrame:
     """Data frame of the step time saved by each technique, added one by one to a bare trainer with the plan's
     layout. It has a row per technique, the one that saves most first.
 
@@ -259,8 +259,8 @@ def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd
     """
     import pandas as pd
 
-    techniques = [*_trainer_techniques(question, chosen), *_math_techniques(question, allow)]
-    layout, tokens = chosen.model_copy(update={"overlap": None}), question.training.tokens_per_step
+    techniques = [*_trainer_techniques(question, target), *_math_techniques(question, allow)]
+    layout, tokens = target.model_copy(update={"overlap": None}), question.training.tokens_per_step
     for technique in techniques:
         question = question.updated(technique.part, **technique.off)
 
@@ -393,7 +393,7 @@ def exact_frontier(
     if len(names) == 1:
         raise InputError(f"a frontier needs two objectives, not `{objectives[0].name}` twice")
     for objective in objectives:
-        objective.require_complete(question, alone=False)
+        objective.require_complete(question, single=False)
     limits, spending = restrictions or Restrictions(), budget or Budget()
     candidates, complete, failure = list[Point](), True, None
     for sized in [resized(question, gpus) for gpus in sizes] or [question]:
@@ -534,8 +534,8 @@ def frontier_frame(
 
     columns, limit, walked = cloud(question, limits, plan.layout), plan.memory_limit, tuple[Point, ...]()
     if exact:
-        both = (_MEMORY, Objective(name="time"))
-        walked = exact_frontier(question, both, points=points, restrictions=limits, budget=budget).points
+        pair = (_MEMORY, Objective(name="time"))
+        walked = exact_frontier(question, pair, points=points, restrictions=limits, budget=budget).points
     line = [one.estimate for one in walked if one.estimate.layout != plan.layout] + [plan]
     proven = {one.estimate.layout for one in walked if one.gap <= 0}
     prices = balanced_prices(question, columns)

@@ -152,21 +152,21 @@ def optimise(
     leaders = sorted((min(of_attempt, key=loss) for of_attempt in plans), key=loss)
     if not leaders:
         raise _no_plan_error(question, objective, attempts, spending)
-    (chosen, best), measure = leaders[0], objective.measure
-    value, unfinished = objective.value(chosen.question, best), [one for one in attempts if one.is_unfinished]
+    (winner, best), measure = leaders[0], objective.measure
+    value, unfinished = objective.value(winner.question, best), [one for one in attempts if one.is_unfinished]
     bound = measure.open if unfinished else measure.best(one.bound for one, _ in leaders)
     if objective.name == "gpus":
-        bound = float(min([*(one.gpus for one in unfinished), chosen.gpus]))
+        bound = float(min([*(one.gpus for one in unfinished), winner.gpus]))
     ranked = sorted(chain.from_iterable(plans), key=loss)
-    same_precision = [estimate for one, estimate in ranked if one.precision == chosen.precision]
+    same_precision = [estimate for one, estimate in ranked if one.precision == winner.precision]
     ending = spending.why_ended + " for {}" * bool(precisions)
     empty = [one for one in attempts if not one.estimates]
     reasons = [one.error.headline if one.error else ending.format(one.precision) for one in empty]
-    others = {one.precision: one for one, _ in leaders[::-1] if one.precision != chosen.precision}
-    certificate = _certificate(objective, chosen, attempts, limits, measure.gap(value, bound), spending)
-    estimates, searches = tuple(same_precision[:top]), tuple(chosen.searches)
+    by_precision = {one.precision: one for one, _ in leaders[::-1] if one.precision != winner.precision}
+    certificate = _certificate(objective, winner, attempts, limits, measure.gap(value, bound), spending)
+    estimates, searches = tuple(same_precision[:top]), tuple(winner.searches)
     return Optimum(
-        question=chosen.question,
+        question=winner.question,
         result=SearchResult(estimates=estimates, certificate=certificate, searches=searches),
         objective=objective,
         sizes=tuple(sizes),
@@ -174,7 +174,7 @@ def optimise(
         value=value,
         bound=bound,
         left_out=tuple(sorted((one.gpus, why) for one, why in zip(empty, reasons, strict=True))),
-        others=tuple((one.question, one.estimates[0]) for one in others.values()),
+        others=tuple((one.question, one.estimates[0]) for one in by_precision.values()),
     )
 
 
@@ -578,7 +578,7 @@ def rank_offers(
         spending.tell(f"{offer.name}, {counted(size, 'GPU')} ({number + 1} of {len(pairs)})")
         if objective.name == "gpus" and any(one.offer is offer for one in answers):
             continue  # fewer GPUs suffice
-        why = ""
+        reason = ""
         if not spending.interrupted and spending.seconds_left > 0:
             share = spending.share(len(pairs) - number)
             priced = replace(objective, price=offer.price if objective.name == "cost" else None)
@@ -589,20 +589,20 @@ def rank_offers(
                 continue
             except InfeasibleError as error:
                 late = objective.deadline is not None and error.problems  # the only problem states the days
-                why = error.problems[0].what if late else error.headline
+                reason = error.problems[0].what if late else error.headline
             except RunError as error:
                 spending.failure = error
             except KeyboardInterrupt:
                 if not (spending.keep_on_interrupt and answers):
                     raise
                 spending.interrupted = True
-        unanswered += not why
-        left_out.append((offer.name, size, why or spending.why_ended))
+        unanswered += not reason
+        left_out.append((offer.name, size, reason or spending.why_ended))
     if not answers:
         if unanswered:
             raise spending.nothing_found()
         headline = f"{no_plan_words(offers[0].question, objective.deadline)} on any of these clusters"
-        problems = [Problem(f"{name}, {counted(gpus, 'GPU')}", why) for name, gpus, why in left_out]
+        problems = [Problem(f"{name}, {counted(gpus, 'GPU')}", reason) for name, gpus, reason in left_out]
         hint = "more GPUs or shorter sequences would do" if objective.deadline is None else LATE_HINT
         raise InfeasibleError(headline, problems=problems, hint=hint)
 

@@ -110,7 +110,7 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
     are the stack's defaults, and schedules are usual or timed ones. Under a profile of all stacks the runs
     are of other trainers, which do not show what this stack's users turn on.
     """
-    stack, timed, unused, at_most = question.stack, question.hardware.timed, {*user.unused}, {**user.at_most}
+    stack, timed, unused, maxima = question.stack, question.hardware.timed, {*user.unused}, {**user.at_most}
     runs = [one for one in timed if one.stack == stack.name] or timed
     for axis in dict.fromkeys([*OPTIONAL, *_DEGREES]):
         if axis in user.named_axes or axis in also or axis in stack.usual_degrees:
@@ -120,17 +120,17 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
         if not values:
             unused.add(axis)
         elif axis == "cp":
-            at_most[axis] = max(map(int, values))
+            maxima[axis] = max(map(int, values))
     timed_schedules = {value for one in runs for value in one.values_of("schedule")} | _USUAL_SCHEDULES
     schedules = {SCHEDULES.index(name) for name in stack.schedules if name in timed_schedules}
-    usual = {
+    defaults = {
         "order": {ORDERS.index(stack.axis_orders[0])} if len(stack.axis_orders) > 1 else set(),
         "context": {CONTEXTS.index(stack.context_parallel)} if len(stack.context_kinds) > 1 else set(),
         "schedule": schedules if len(schedules) < len({*stack.schedules}) else set(),
     }
-    chosen = user.named_axes
-    only = {axis: frozenset(values) for axis, values in usual.items() if values and axis not in chosen}
-    return replace(user, unused=frozenset(unused), at_most=at_most, only={**only, **user.only})
+    named_axes = user.named_axes
+    only = {axis: frozenset(values) for axis, values in defaults.items() if values and axis not in named_axes}
+    return replace(user, unused=frozenset(unused), at_most=maxima, only={**only, **user.only})
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
@@ -306,7 +306,7 @@ def recommend(
     if is_fastest and share is not None and everywhere != restrictions:
         # the best of the kind came from the search of the question, so the kind is searched now
         slowest = kind.best.compared_seconds * (1 + share)
-        compared = budget.try_search(question, step.limits, below=slowest, closes_with_ilp=False) or kind
+        compared = budget.try_search(question, step.limits, cutoff=slowest, closes_with_ilp=False) or kind
     layout, choice = kind.best.layout, None
     if (choice_made := choose_by_scenarios(question, step.limits, compared, budget)) is not None:
         is_fastest, kind, (layout, choice) = False, close_proof(compared), choice_made
@@ -343,12 +343,12 @@ def simplest_competitive(
         if (all_sure := budget.try_search(question, sure)) is None:
             return None
         reference = all_sure.best
-    below, slower = _slowest_competitive(question, reference), list[tuple[SearchResult, LayoutKind]]()
+    cutoff, slower = _slowest_competitive(question, reference), list[tuple[SearchResult, LayoutKind]]()
     kinds = [*layout_kinds(question, sure)]
     for number, step in enumerate(kinds):
         if reference is best and is_allowed(best.layout, question, step.limits):
             return result, step
-        kind = budget.try_search(question, step.limits, below=below, closes_with_ilp=False)
+        kind = budget.try_search(question, step.limits, cutoff=cutoff, closes_with_ilp=False)
         if kind is None or not kind.estimates:
             continue
         if chance_faster(question, kind.best, reference) < CLEAR:
@@ -358,14 +358,14 @@ def simplest_competitive(
                     break
             return close_proof(kind), step
         slower.append((kind, step))
-        below = min(below, _no_slower_than(kind.best))
+        cutoff = min(cutoff, _no_slower_than(kind.best))
         if number == 1 and len(kinds) > 3:  # most searches that get this far try every kind
-            widest = budget.try_search(question, kinds[-1].limits, below=below, closes_with_ilp=False)
+            widest = budget.try_search(question, kinds[-1].limits, cutoff=cutoff, closes_with_ilp=False)
             if widest and widest.estimates and is_allowed(widest.best.layout, question, step.limits):
                 break  # kinds between contain no other
     if reference is best:
         return result, everything
-    all_sure = all_sure or budget.try_search(question, sure, below=_no_slower_than(reference))
+    all_sure = all_sure or budget.try_search(question, sure, cutoff=_no_slower_than(reference))
     if all_sure is not None and not all_sure.estimates:  # the reference recomputes as the trainer cannot
         all_sure = budget.try_search(question, sure)
     return None if all_sure is None else (all_sure, LayoutKind(f"fit with {100 * FITTING:.0f} %", sure))
@@ -379,11 +379,11 @@ def fastest_feasible(
     if _fits(question, limits, result.best.layout):
         return result.best
     fastest: Estimate | None = None
-    for one in result.estimates:
-        below = math.inf if fastest is None else fastest.compared_seconds
-        if one.compared_seconds < below:
-            pinned = limits.fix_layout(question, one.layout)
-            fastest = budget.faster_than(below, question, pinned) or fastest
+    for candidate in result.estimates:
+        cutoff = math.inf if fastest is None else fastest.compared_seconds
+        if candidate.compared_seconds < cutoff:
+            pinned = limits.fix_layout(question, candidate.layout)
+            fastest = budget.faster_than(cutoff, question, pinned) or fastest
     return fastest
 
 
@@ -441,8 +441,8 @@ def choose_by_scenarios(
     share, first = max_slowdown(question), result.best
     if share is None:
         return None
-    below, searches = first.compared_seconds * (1 + share), result.searches or _new_searches(question, limits)
-    layouts = nearest_below(searches, below, first.layout, lambda: budget.seconds_left > 0)
+    limit, searches = first.compared_seconds * (1 + share), result.searches or _new_searches(question, limits)
+    layouts = nearest_below(searches, limit, first.layout, lambda: budget.seconds_left > 0)
     seconds = [middle_seconds(question, one) for one in layouts]
     ranked = np.argsort([seconds[0] * (1 - LEAST_MEAN_GAIN), *seconds[1:]], kind="stable").tolist()
     best = next(at for at in ranked if not at or _fits(question, limits, layouts[at]))
@@ -468,15 +468,15 @@ def middle_seconds(question: Question, layout: Layout) -> float:
 def count_near(question: Question, limits: Restrictions, result: SearchResult, budget: Budget) -> int | None:
     """Number of layouts whose step is within the model's error of the fastest, counted from the state in
     which the search ended. None if they are too many, or time has run out."""
-    below, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()
+    cutoff, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()
     searches = result.searches or _new_searches(question, limits)
     for search in searches:
-        near = search.count_below(below, lambda: budget.seconds_left > 0)
+        near = search.count_below(cutoff, lambda: budget.seconds_left > 0)
         if near is None:
             return None
         total += near
         if len(searches) > 1:  # several recompute policies share layouts
-            names |= search.names(search.rows.first_bound < below)
+            names |= search.names(search.rows.first_bound < cutoff)
     return len(names) or total
 
 

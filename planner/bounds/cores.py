@@ -374,14 +374,14 @@ def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
 def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
     """Layout of each box (range of numbers of offloaded blocks) that offloads as much as host memory holds,
     and whether host memory holds it, (N,)."""
-    lowest, highest = with_counts(columns, boxes.least), with_counts(columns, boxes.most)
+    lowest, highest = with_counts(columns, boxes.low), with_counts(columns, boxes.high)
     low, high = host_bytes(question, lowest), host_bytes(question, highest)
     room = usable_host_memory(question.cluster)
     share = np.clip((room - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
-    sides = boxes.most - boxes.least
-    spare = boxes.room - (boxes.least % EVERY).sum(axis=1)
+    sides = boxes.high - boxes.low
+    spare = boxes.room - (boxes.low % EVERY).sum(axis=1)
     share = np.minimum(share, spare / np.maximum(sides.sum(axis=1), 1))
-    fullest = with_counts(columns, boxes.least + np.floor(share[:, None] * sides).astype(np.int64))
+    fullest = with_counts(columns, boxes.low + np.floor(share[:, None] * sides).astype(np.int64))
     return fullest, unbroken(LATE_RULES, question, fullest)
 
 

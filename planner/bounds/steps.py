@@ -177,16 +177,16 @@ def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
     room_NR = group.free_bytes - np.minimum(group.working[..., first], group.working[..., second])
     room_NRB = room_NR[..., None] - by_rank(x.layer_static)[..., None] * group.sizes
     room_NRB = room_NRB + TOLERANCE * by_rank(x.memory_limit)[..., None]
-    kept = [live_NR[..., None] * by_rank(x.layer_activation)[..., policy, None] for policy in (first, second)]
+    need = [live_NR[..., None] * by_rank(x.layer_activation)[..., policy, None] for policy in (first, second)]
     seconds = [by_rank(group.block_seconds)[..., policy, None] for policy in (first, second)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        at_border = (room_NRB - group.sizes * kept[1]) / (kept[0] - kept[1])
+        at_border = (room_NRB - group.sizes * need[1]) / (need[0] - need[1])
     at_border = np.where(np.isfinite(at_border), at_border, 0.0)  # no border if both keep equally much
     best = np.full(room_NRB.shape, np.inf)
     for first_NRB in (np.zeros_like(room_NRB), group.sizes + np.zeros_like(room_NRB), at_border):
         second_NRB = group.sizes - first_NRB
         possible = (first_NRB >= 0) & (second_NRB >= 0)
-        possible &= first_NRB * kept[0] + second_NRB * kept[1] <= room_NRB + TOLERANCE * np.abs(room_NRB)
+        possible &= first_NRB * need[0] + second_NRB * need[1] <= room_NRB + TOLERANCE * np.abs(room_NRB)
         spent = first_NRB * seconds[0] + second_NRB * seconds[1]
         best = np.where(possible & (spent < best), spent, best)
     return best

@@ -269,25 +269,25 @@ class LabelPass:
         m, c = leaf.microbatches, leaf.cost("p2p")
         has_blocks_KB = labels.blocks[:, None] + choices.sizes <= leaf.num_layers
         parents, picks = np.nonzero(self.ways[rank, labels.blocks] & has_blocks_KB)
-        before = labels.rows(parents)
+        parent = labels.rows(parents)
         size_K, rank_K = choices.sizes[picks], choices.seconds[rank, picks]
-        blocks, seconds = before.blocks + size_K, before.seconds + rank_K
-        forward = before.forward + choices.forward[rank, picks]
+        blocks, seconds = parent.blocks + size_K, parent.seconds + rank_K
+        forward = parent.forward + choices.forward[rank, picks]
         rest_K = self._rest_seconds[rank + 1, blocks]
-        optimizer = np.maximum(before.optimizer, choices.optimizer[rank, picks])
-        lead = before.forward - before.seconds - rank * c + choices.sync[rank, picks]
-        lead = np.maximum(before.lead, lead)
-        cuts = before.cuts + self.cuts.added[:, rank, picks].T
-        busy = before.seconds + m * rank_K + 2 * rank * c  # all microbatches pass the rank
+        optimizer = np.maximum(parent.optimizer, choices.optimizer[rank, picks])
+        lead = parent.forward - parent.seconds - rank * c + choices.sync[rank, picks]
+        lead = np.maximum(parent.lead, lead)
+        cuts = parent.cuts + self.cuts.added[:, rank, picks].T
+        busy = parent.seconds + m * rank_K + 2 * rank * c  # all microbatches pass the rank
         if self._steady == "queue":
-            busy = np.maximum(busy, before.seconds + m * rank_K + rest_K + 2 * (leaf.pp - 1) * c)
-        in_time = seconds <= before.limit[:, rank + 1] * (1 + ROUNDING)
+            busy = np.maximum(busy, parent.seconds + m * rank_K + rest_K + 2 * (leaf.pp - 1) * c)
+        in_time = seconds <= parent.limit[:, rank + 1] * (1 + ROUNDING)
         in_time &= np.isfinite(rest_K) & (lead + busy <= self._room(optimizer))
         cut_seconds = cuts + self.cuts.fixed + self._least_of_cuts[rank + 1][:, blocks].T
         in_time &= (cut_seconds <= self._room_of_cuts(optimizer)[:, None]).all(axis=1)
-        sizes = np.concatenate([before.sizes, size_K[:, None]], axis=1)
-        extended = Labels(blocks, seconds, forward, optimizer, lead, before.limit, cuts, sizes).rows(in_time)
-        self._limit_windows(extended, rank, before.seconds[in_time], rank_K[in_time], rest_K[in_time])
+        sizes = np.concatenate([parent.sizes, size_K[:, None]], axis=1)
+        extended = Labels(blocks, seconds, forward, optimizer, lead, parent.limit, cuts, sizes).rows(in_time)
+        self._limit_windows(extended, rank, parent.seconds[in_time], rank_K[in_time], rest_K[in_time])
         return extended
 
     def _limit_windows(self, labels: Labels, rank: int, prior_K: Array, rank_K: Array, rest_K: Array) -> None:
@@ -480,12 +480,12 @@ def _mean_path_cuts(choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
     length in seconds. Each path has the synchronisation of its last rank, one rank's optimizer step and the
     overhead of its scenario."""
     leaves = choices.leaf.scenario_leaves
-    every = [Choices(leaf, choices.first, choices.blocks, choices.useful) for leaf in leaves]
+    choices_of = [Choices(leaf, choices.first, choices.blocks, choices.useful) for leaf in leaves]
     added, fixed = np.zeros((len(paths), *choices.seconds.shape)), np.zeros(len(paths))
     for index, path_set in enumerate(paths):
         for at, path, slowest in path_set:
-            share, cut = 1 / len(path_set), cuts_of(every[at], [path])
-            cut.added[0, slowest] += every[at].optimizer[slowest]
+            share, cut = 1 / len(path_set), cuts_of(choices_of[at], [path])
+            cut.added[0, slowest] += choices_of[at].optimizer[slowest]
             added[index] += share * cut.added[0]
             fixed[index] += share * (cut.fixed[0] + leaves[at].overhead)
     return Cuts(added=added, fixed=fixed, is_full_step=True)

@@ -246,18 +246,18 @@ def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: 
     current, changed_axes = switched_on, set[str]()
     for _ in range(MAX_CHANGES):
         candidates = [
-            (_gain_per_effort(current, after), move, after)
+            (_gain_per_effort(current, changed), move, changed)
             for move in pricer.best_moves(current, changed_axes)
-            if (after := pricer.price_after(move, current.layout)) is not None and after.fits
+            if (changed := pricer.price_after(move, current.layout)) is not None and changed.fits
         ]
-        for worth, move, after in sorted(candidates, key=lambda one: (-one[0], str(one[2].layout))):
+        for worth, move, changed in sorted(candidates, key=lambda one: (-one[0], str(one[2].layout))):
             by_itself = as_run.price_after(move, today.layout)
             if worth <= 0 or by_itself is None or not by_itself.fits:
                 continue
             if not today.fits or gain(today, by_itself) >= LEAST_GAIN:
-                layouts = current.layout, after.layout
-                yield Change(changed_words(*layouts), trouble_between(*layouts), by_itself, after)
-                current, changed_axes = after, changed_axes | move.keys()
+                layouts = current.layout, changed.layout
+                yield Change(changed_words(*layouts), trouble_between(*layouts), by_itself, changed)
+                current, changed_axes = changed, changed_axes | move.keys()
                 break
         else:
             return
@@ -336,10 +336,10 @@ class MovePricer:
     def _price(self, layout: Layout) -> Estimate | None:
         if not self._is_legal(layout):
             return None
-        placed = place_layout(self.question, layout)
-        if check(self.question, placed, self.restrictions.trainer):
+        placement = place_layout(self.question, layout)
+        if check(self.question, placement, self.restrictions.trainer):
             return None
-        return price(self.question, placed).within(self.restrictions.max_memory)
+        return price(self.question, placement).within(self.restrictions.max_memory)
 
     def _price_least_recompute(self, layout: Layout) -> Estimate | None:
         """Price a layout with the least recomputation that fits in memory, tried as none or the attention
@@ -350,9 +350,9 @@ class MovePricer:
 
         allowed = {*self.question.training.recompute} & {*allowed_recompute(layout.schedule)}
         light = [price_under(policy) for policy in ("none", "selective") if policy in allowed]
-        fitting = [one for one in light if one is not None and one.fits]
+        fitting = [estimate for estimate in light if estimate is not None and estimate.fits]
         if fitting or "full" not in allowed:
-            return min(fitting, key=lambda one: one.step_seconds, default=None)
+            return min(fitting, key=lambda estimate: estimate.step_seconds, default=None)
         best = price_under("full")
         low, high = 0, -(-self.question.model.num_layers // layout.num_stages)
         while best is not None and best.fits and high - low > 1:

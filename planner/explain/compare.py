@@ -133,9 +133,9 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> lis
 def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[Line]:
     """Lines of the comparison for the parts of several totals, one for each part that is not zero (up to
     rounding) in all."""
-    shown = [{part: size for part, size in one.items() if abs(size) > _EPSILON * one.total} for one in totals]
+    rows = [{part: size for part, size in one.items() if abs(size) > _EPSILON * one.total} for one in totals]
     names = dict.fromkeys(part for one in totals for part in one)
-    values = {part: [parts.get(part, 0.0) for parts in shown] for part in names}
+    values = {part: [parts.get(part, 0.0) for parts in rows] for part in names}
     return [Line(group, part, unit, values[part]) for part in names if any(values[part])]
 
 
@@ -146,13 +146,13 @@ def difference(first: Breakdown, second: Breakdown) -> Breakdown:
     return Breakdown(sorted(changes.items(), key=lambda change: -abs(change[1])))
 
 
-def gain(estimate: Estimate, other: Estimate) -> float:
-    """Relative saving in step time of `other` over `estimate`, a share of the latter's step; negative if
-    `other` is slower."""
-    return 1 - other.step_seconds / estimate.step_seconds
+def gain(estimate: Estimate, rival: Estimate) -> float:
+    """Relative saving in step time of `rival` over `estimate`, a share of the latter's step; negative if
+    `rival` is slower."""
+    return 1 - rival.step_seconds / estimate.step_seconds
 
 
-def same_degrees(one: Layout, other: Layout) -> bool:
+def same_degrees(first: Layout, second: Layout) -> bool:
     """Whether two layouts are equal except for the placement of blocks on stages and recompute."""
     unplaced = {"layers": (), "recompute": ("none",)}
-    return one.model_copy(update=unplaced) == other.model_copy(update=unplaced)
+    return first.model_copy(update=unplaced) == second.model_copy(update=unplaced)

@@ -74,10 +74,10 @@ class Sensitivity:
     def best(self) -> Estimate:
         """Estimate of the new best plan if it is faster, or if the unchanged plan does not fit; else of the
         unchanged plan."""
-        other = self.replanned
+        replanned = self.replanned
         worth = NEGLIGIBLE_GAIN * self.repriced.step_seconds
-        slower = other is None or self.repriced.step_seconds - other.step_seconds <= worth
-        return self.repriced if other is None or (self.repriced.fits and slower) else other
+        slower = replanned is None or self.repriced.step_seconds - replanned.step_seconds <= worth
+        return self.repriced if replanned is None or (self.repriced.fits and slower) else replanned
 
 
 def sensitivities(
@@ -92,21 +92,21 @@ def sensitivities(
         limits = scale_limits(restrictions, question, changed)
         repriced, best = price(changed, estimate.layout).within(limits.max_memory), None
         if cache is not None:
-            below = seconds_to_beat(repriced) * (1 - NEGLIGIBLE_GAIN)
-            search = partial(_search, change, (question, changed), restrictions, below)
+            cutoff = seconds_to_beat(repriced) * (1 - NEGLIGIBLE_GAIN)
+            search = partial(_search, change, (question, changed), restrictions, cutoff)
             layouts, confident = cache.layouts(f"if {words}", search), limits.apply_confidence(changed)
             best = next((price(confident, one).within(limits.max_memory) for one in layouts), None)
         effects.append(Sensitivity(change=words, repriced=repriced, replanned=best))
     return tuple(effects)
 
 
-def _search(change: Change, questions: Pair, limits: Restrictions, below: float) -> SearchedLayouts:
+def _search(change: Change, questions: Pair, limits: Restrictions, cutoff: float) -> SearchedLayouts:
     budget, space = Budget(time_limit=SEARCH_SECONDS), searched_space(questions[0], limits)
-    best = faster_under(change, questions, limits, below, space, budget)
+    best = faster_under(change, questions, limits, cutoff, space, budget)
     return [best.layout] if best else [], budget.seconds_left > 0
 
 
-def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, budget: Budget) -> pd.DataFrame:
+def tornado_frame(question: Question, plan: Estimate, limits: Restrictions, budget: Budget) -> pd.DataFrame:
     """Data frame for a tornado chart of the effect on a plan's step of a quarter more and a quarter less of
     each quantity. It has a row for each quantity and factor, the largest effects first.
 
@@ -123,15 +123,15 @@ def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, bu
         if (changed := change.apply(question)) is None:
             continue
         budget.tell(f"{change.factor:.0%} of {change.quantity}")
-        repriced = price(changed, chosen.layout).within(scale_limits(limits, question, changed).max_memory)
+        repriced = price(changed, plan.layout).within(scale_limits(limits, question, changed).max_memory)
         faster = faster_under(change, (question, changed), limits, seconds_to_beat(repriced), space, budget)
         best = faster or (repriced if repriced.fits else None)
         seconds, layout = (math.nan, "") if best is None else (best.step_seconds, best.layout.brief)
-        largest = np.nanmax(np.abs(np.array([repriced.step_seconds, seconds]) - chosen.step_seconds))
+        largest = np.nanmax(np.abs(np.array([repriced.step_seconds, seconds]) - plan.step_seconds))
         row = (change.quantity, change.factor, repriced.step_seconds, repriced.fits, seconds, layout)
-        rows.append((*row, chosen.step_seconds, largest))
-    held = ("held_seconds", "held_fits", "step_seconds", "layout", "plan_seconds")
-    frame = pd.DataFrame(rows, columns=["quantity", "factor", *held, "order"])
+        rows.append((*row, plan.step_seconds, largest))
+    columns = ("held_seconds", "held_fits", "step_seconds", "layout", "plan_seconds")
+    frame = pd.DataFrame(rows, columns=["quantity", "factor", *columns, "order"])
     order = -frame["order"].groupby(frame["quantity"]).transform("max")
     ranked = frame.assign(order=order).sort_values(["order", "quantity", "factor"], ignore_index=True)
     return ranked.drop(columns="order")
@@ -142,30 +142,30 @@ Pair = tuple[Question, Question]
 
 
 def faster_under(
-    change: Change, questions: Pair, limits: Restrictions, below: float, space: Space | None, budget: Budget
+    change: Change, questions: Pair, limits: Restrictions, cutoff: float, space: Space | None, budget: Budget
 ) -> Estimate | None:
-    """Fastest plan of a changed question that takes less than `below` seconds; None if there is none, or none
+    """Fastest plan of a changed question that takes less than `cutoff` seconds; None if there is none, or none
     was found in time.
 
     `limits` are those before the change, and `space` has the layouts of the question before it. Cores that the
     change cannot make fast enough, by their known bounds, are left out; those of tensor degrees that are
     tried only after the change form a space of their own.
     """
-    before, after = questions
-    limits_after = scale_limits(limits, before, after)
-    question, spaces = limits_after.apply_confidence(after), list[Space | None]([space])
+    original, changed = questions
+    limits_after = scale_limits(limits, original, changed)
+    question, spaces = limits_after.apply_confidence(changed), list[Space | None]([space])
     if space is not None:
         degrees = tried_tensor_degrees(question, limits_after)
-        may_win = change.least_seconds(space, limits) < below
+        may_win = change.least_seconds(space, limits) < cutoff
         spaces = [space.with_question(question).of_cores(may_win & np.isin(space.cores.tp, degrees))]
-        if added := frozenset(degrees) - {*tried_tensor_degrees(before, limits)}:
+        if added := frozenset(degrees) - {*tried_tensor_degrees(original, limits)}:
             only = limits_after.only | {"tp": added}
             spaces.append(legal_space(question, replace(limits_after, only=only)))
     fastest = None
     for part in spaces:
-        faster = budget.faster_than(below, question, limits_after, seconds=SEARCH_SECONDS, space=part)
+        faster = budget.faster_than(cutoff, question, limits_after, seconds=SEARCH_SECONDS, space=part)
         if faster is not None:
-            fastest, below = faster, faster.compared_seconds
+            fastest, cutoff = faster, faster.compared_seconds
     return fastest
 
 
@@ -181,12 +181,12 @@ def searched_space(question: Question, restrictions: Restrictions) -> Space | No
     return None if question.has_pools else legal_space(restrictions.apply_confidence(question), restrictions)
 
 
-def scale_limits(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
+def scale_limits(restrictions: Restrictions, original: Question, changed: Question) -> Restrictions:
     """Copy of the restrictions with the memory limit scaled as a change of the question scales device
     memory."""
     if restrictions.max_memory is None:
         return restrictions
-    factor = after.cluster.gpu.memory / before.cluster.gpu.memory
+    factor = changed.cluster.gpu.memory / original.cluster.gpu.memory
     return replace(restrictions, max_memory=restrictions.max_memory * factor)
 
 
@@ -300,9 +300,9 @@ class CompletedLayout:
     fits."""
 
 
-def complete_layout(question: Question, text: str, within: Restrictions | None = None) -> CompletedLayout:
+def complete_layout(question: Question, text: str, bounds: Restrictions | None = None) -> CompletedLayout:
     """Find the best layout that agrees with the words of `text` and, on all other axes, with the restrictions
-    `within`.
+    `bounds`.
 
     Omitted words are searched among layouts that fit with `FITTING`, or if none does among all that fit. If
     nothing fits at all it is the closest layout.
@@ -310,7 +310,7 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
     Raises:
         InputError: `text` is not a layout, or one that cannot run.
     """
-    written, limits, axes = parse_layout(text), within or Restrictions(), _axes(text)
+    written, limits, axes = parse_layout(text), bounds or Restrictions(), _axes(text)
     levels = [] if _is_complete(question, written, axes) else [FITTING, question.confidence]
     best: Estimate | None = None
     certificate, filled, layout = None, tuple[str, ...](), written
@@ -467,20 +467,20 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
 def ties_and_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[list[Estimate], Estimate | None]:
     """Split a plan's rivals with other degrees into layouts whose step ties with the plan's and the fastest
     slower layout (None if all tie)."""
-    others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
-    ties = [one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN]
-    apart = (one for one in others if one not in ties)
-    return ties, min(apart, key=lambda one: one.step_seconds, default=None)
+    different = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
+    ties = [one for one in different if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN]
+    distinct = (one for one in different if one not in ties)
+    return ties, min(distinct, key=lambda one: one.step_seconds, default=None)
 
 
-def exceeds_memory(estimate: Estimate, other: Estimate) -> bool:
-    """Whether the layout of `other` needs more memory than the devices of `estimate` may use."""
+def exceeds_memory(estimate: Estimate, rival: Estimate) -> bool:
+    """Whether the layout of `rival` needs more memory than the devices of `estimate` may use."""
     if not estimate.layout.pools_field:
-        return other.peak_bytes > estimate.memory_limit
+        return rival.peak_bytes > estimate.memory_limit
     limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
     limits = limits or dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
-    peaks = [(pool.pool, pool.peak_bytes) for pool in other.replicas]
-    ranks = zip(other.layout.pools, (rank.total for rank in other.rank_memory), strict=True)
+    peaks = [(pool.pool, pool.peak_bytes) for pool in rival.replicas]
+    ranks = zip(rival.layout.pools, (rank.total for rank in rival.rank_memory), strict=True)
     return any(peak > limits[pool] for pool, peak in peaks or ranks)
 
 
@@ -492,9 +492,9 @@ def _neighbours(question: Question, layout: Layout) -> list[Layout]:
     moves += [{"zero": layout.zero - 1}] if layout.zero else []
     moves += [{"tp": layout.tp // 2, "dp": 2 * layout.dp}] if layout.tp % 2 == 0 else []
     moves += [{"pp": layout.pp // 2, "dp": 2 * layout.dp, "pools": ()}] if layout.pp % 2 == 0 else []
-    neighbours = [one for move in moves if (one := apply_move(layout, start | dict(move))) is not None]
+    neighbours = [near for move in moves if (near := apply_move(layout, start | dict(move))) is not None]
     if question.has_pools and layout.replicas:
-        return [in_pools(question, one) for one in neighbours]
+        return [in_pools(question, near) for near in neighbours]
     return neighbours
 
 

@@ -133,8 +133,8 @@ class Leaf(Pipeline):
         scenarios."""
         if self.scenarios is None:
             return (self,)
-        each = [self.scenarios.rows(slice(at, at + 1)) for at in range(len(self.scenarios))]
-        return tuple(replace(self, costs=costs, scenarios=None) for costs in each)
+        by_scenario = [self.scenarios.rows(slice(at, at + 1)) for at in range(len(self.scenarios))]
+        return tuple(replace(self, costs=costs, scenarios=None) for costs in by_scenario)
 
     @property
     def is_plain(self) -> bool:

@@ -120,12 +120,12 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
     fitting = leaf.fits(patterns)
     patterns, busy = patterns[fitting], busy[fitting]
     order = np.argsort(busy, kind="stable")
-    together = 1
+    batch_size = 1
     if not leaf.has_replicas:  # whose shares of the microbatches decide what fits
-        order, together = order[_undominated(leaf, patterns[order])], TIMED_TOGETHER
+        order, batch_size = order[_undominated(leaf, patterns[order])], TIMED_TOGETHER
     best: Placement | None = None
-    for start in range(0, len(order), together):
-        batch = order[start : start + together]
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
         batch = batch[busy[batch] < cut_off * (1 - TOLERANCE)]
         if not len(batch):
             break

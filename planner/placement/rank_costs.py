@@ -106,10 +106,10 @@ class RankCosts:
         microbatches (one chunk per rank)."""
         if np.isinf(seconds):
             return self
-        held = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
+        num_blocks = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
         limited = copy(self)  # with all that is cached but the sizes
         vars(limited).pop("sizes", None)
-        vars(limited)["most_blocks"] = max(int(self.sizes[0]), int(held.max()) + 1)
+        vars(limited)["most_blocks"] = max(int(self.sizes[0]), int(num_blocks.max()) + 1)
         return limited
 
     @property

@@ -448,8 +448,8 @@ def _late_objections(question: Question, layout: Layout) -> list[tuple[Rule, Wor
     """Rules on host memory and drives that a layout breaks under the recompute policies of its stages, each
     with its sentence."""
     columns = LayoutColumns.of([layout])
-    asked = [(rule, question.recomputing(policy)) for rule in LATE_RULES for policy in layout.policies]
-    broken = {rule.name: (rule, own) for rule, own in asked if np.all(rule.broken(own, columns))}
+    pairs = [(rule, question.recomputing(policy)) for rule in LATE_RULES for policy in layout.policies]
+    broken = {rule.name: (rule, own) for rule, own in pairs if np.all(rule.broken(own, columns))}
     return [(rule, rule.sentence(own, layout)) for rule, own in broken.values()]
 
 
@@ -468,8 +468,8 @@ def _objections_without_columns(question: Question, layout: Layout) -> Iterator[
     rank_of = schedule_named(layout.schedule).rank_of_stage(layout.pp, layout.vpp)
     fewest_blocks = int(np.bincount(rank_of, weights=layout.layers).min())
     if blocks != num_layers:
-        placed = f"`layers` places {counted(blocks, 'block')}; the model has {num_layers}"
-        yield Words(placed, "leave out `layers` to have them placed")
+        complaint = f"`layers` places {counted(blocks, 'block')}; the model has {num_layers}"
+        yield Words(complaint, "leave out `layers` to have them placed")
     elif named > fewest_blocks:
         text = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {fewest_blocks}"
         yield Words(text, "name fewer, or spread blocks evenly")

@@ -84,7 +84,7 @@ MAX_COUNTED = 100_000
 MAX_COMPARED = 8
 """Maximum number of layouts compared by scenarios, the fastest by prediction; each takes some hundredths of a
 second."""
-MOST_PLACED = 3 * (MAX_COMPARED - 1)
+MAX_PLACEMENTS = 3 * (MAX_COMPARED - 1)
 """Maximum number of layouts that `nearest_below` places, more than it returns since some do not fit."""
 
 Candidates = UniformCandidates | PoolCandidates
@@ -174,7 +174,7 @@ class Prover:
         """Row of a candidate → its best known placement with the step seconds."""
         self._paths = defaultdict[Pipeline, list[CriticalPath]](list)
         """Pipeline → its known critical paths, which hold for any costs."""
-        self._undecided, self._counted_at = 0, -math.inf
+        self._undecided, self._count_time = 0, -math.inf
         """Number of undecided layouts at the last count, and the time of that count in seconds."""
 
     @property
@@ -209,8 +209,8 @@ class Prover:
         """Report progress to `on_progress`; unless `exactly`, the count of layouts may be a moment old."""
         if self.settings.on_progress is not None:
             total, now = len(self.candidates), time.monotonic()
-            if exactly or now >= self._counted_at + COUNT_INTERVAL:
-                self._undecided, self._counted_at = self._counts()["undecided"], now
+            if exactly or now >= self._count_time + COUNT_INTERVAL:
+                self._undecided, self._count_time = self._counts()["undecided"], now
             decided = total - self._undecided
             self.settings.on_progress(decided, total, self._best_seconds(), self._proven_bound())
 
@@ -463,7 +463,7 @@ def nearest_below(
         layout = candidates.layout(row)
         if _degrees(layout) in degrees:
             continue
-        if len(layouts) == MAX_COMPARED or num_placed == MOST_PLACED or not has_time():
+        if len(layouts) == MAX_COMPARED or num_placed == MAX_PLACEMENTS or not has_time():
             break
         leaf, num_placed = candidates.leaf(row), num_placed + 1
         solution = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, seconds)

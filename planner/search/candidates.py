@@ -204,7 +204,7 @@ class UniformCandidates:
         for start in range(0, len(core), PRICED_TOGETHER):
             batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
             boxes = counts.rows(batch)
-            columns = with_counts(self.space.rows(core[batch], choice[batch]), boxes.least)
+            columns = with_counts(self.space.rows(core[batch], choice[batch]), boxes.low)
             costs = least_costs(self.question, columns, boxes).within(self.max_memory)
             bound = self.bounds(columns, costs)
             is_row = boxes.is_single & (bound < threshold * (1 + TIES))

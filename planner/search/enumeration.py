@@ -124,15 +124,15 @@ def _combined(values: Values) -> LayoutColumns:
 def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
     """Number of combinations of the values of all axes; without `shaped`, of all axes but vpp, schedule and
     microbatch size."""
-    each = (_values(question, limits, mesh) for mesh in meshes(question, limits))
-    axes = (inside | shapes if shaped else inside for inside, shapes in each)
+    by_mesh = (_values(question, limits, mesh) for mesh in meshes(question, limits))
+    axes = (inside | shapes if shaped else inside for inside, shapes in by_mesh)
     return sum(math.prod(map(len, values.values())) for values in axes)
 
 
 def meshes(question: Question, limits: Restrictions) -> Rows:
     """Degrees (tp, pp, cp, dp) that the restrictions permit and whose product is the number of GPUs."""
-    gpus, every = question.cluster.num_gpus, product(_divisors(question.cluster.num_gpus), repeat=3)
-    filling = [(*some, gpus // math.prod(some)) for some in every if gpus % math.prod(some) == 0]
+    gpus, triples = question.cluster.num_gpus, product(_divisors(question.cluster.num_gpus), repeat=3)
+    filling = [(*some, gpus // math.prod(some)) for some in triples if gpus % math.prod(some) == 0]
     return _permitted(limits, _DEGREES, filling)
 
 

@@ -155,9 +155,9 @@ class PoolCandidates:
         """Compute `bound`, seconds (N,), for groups of rows with one schedule, pp and order of pools."""
         values, order = np.empty(self._num_stages), rows // max(1, len(self._stages))
         for number in np.unique(order).tolist():
-            own = rows[order == number]
-            for members in groups_of(self._stages.rows(own % len(self._stages))):
-                values[own[members]] = bound(self._group(own[members]))
+            group_rows = rows[order == number]
+            for members in groups_of(self._stages.rows(group_rows % len(self._stages))):
+                values[group_rows[members]] = bound(self._group(group_rows[members]))
         return values[rows]
 
     def in_words(self) -> str:
@@ -185,17 +185,17 @@ class PoolCandidates:
         update = {"layers": filled[row][0], "recompute": (self._policies[-1],)}
         closest = estimate(self.question, self.layout(row).model_copy(update=update)).within(self.max_memory)
         model, cluster = self.question.model.name, self.question.cluster
-        what = f"layout of {model} fits the {cluster.num_gpus:,} GPUs of `{cluster.name}`"
-        words = _nothing_fits(what, closest, closest.layout.pools[closest.fullest_rank])
+        subject = f"layout of {model} fits the {cluster.num_gpus:,} GPUs of `{cluster.name}`"
+        words = _nothing_fits(subject, closest, closest.layout.pools[closest.fullest_rank])
         return DoesNotFitError(words, hint="use more GPUs, or shorter sequences", closest=closest)
 
 
-def _nothing_fits(what: str, closest: Estimate, pool: str) -> str:
+def _nothing_fits(subject: str, closest: Estimate, pool: str) -> str:
     """Headline of the error that no layout fits, with the memory that the closest layout needs in a pool of
     GPUs."""
     needs = f"{format_bytes(closest.peak_bytes)} of {closest.limit_words}"
     place = f"on pipeline rank {closest.fullest_rank}, in pool `{pool}`"
-    return f"no {what}; the closest, {closest.layout.brief}, needs {needs} {place}"
+    return f"no {subject}; the closest, {closest.layout.brief}, needs {needs} {place}"
 
 
 def pool_candidates(question: Question, limits: Restrictions) -> PoolCandidates:
@@ -270,8 +270,8 @@ class ReplicaLeaf(Leaf):
     def fits(self, blocks_SP: Ints) -> Bools:
         """Whether every rank stays within its memory limit in each placement if each replica takes the
         minimum of microbatches, (...,)."""
-        least = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
-        return np.asarray(np.all([leaf.fits(blocks_SP) for leaf in least], axis=0))
+        leaves = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
+        return np.asarray(np.all([leaf.fits(blocks_SP) for leaf in leaves], axis=0))
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
         """Lower bound of the step time of each placement over all divisions of microbatches among replicas,
@@ -293,8 +293,8 @@ class ReplicaLeaf(Leaf):
         return np.array([self._seconds(blocks) for blocks in blocks_SP])
 
     def _seconds(self, blocks_SP: Ints) -> float:
-        taken = shares(self.question, self.layout, self.pools, blocks_SP)
-        leaves = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(taken)]
+        by_pool = shares(self.question, self.layout, self.pools, blocks_SP)
+        leaves = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(by_pool)]
         if not all(leaf.fits(blocks_SP) for leaf in leaves):
             return math.inf
         return max(float(leaf.step_seconds(blocks_SP)) for leaf in leaves)
@@ -314,8 +314,8 @@ def summed_rates(replica: Leaf | RankCosts, pools: Sequence[Times], counts: Ints
     start_up_KN = pipeline_seconds(replica.schedule, replica.pp, none, cycle_KN, busiest_KN)
     ends_KN, rate_KN = np.maximum(0.0, start_up_KN) + tail_KN, counts / busiest_KN
     even: Array = (total + (rate_KN * ends_KN).sum(axis=0)) / rate_KN.sum(axis=0)
-    alone: Array = (ends_KN + replica.microbatches * busiest_KN).max(axis=0)
-    return np.maximum(even, alone)
+    single: Array = (ends_KN + replica.microbatches * busiest_KN).max(axis=0)
+    return np.maximum(even, single)
 
 
 def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
@@ -331,18 +331,18 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
     Rules that know one number of microbatches are asked with a batch that all replicas divide.
     """
     gpus, batch = question.cluster.num_gpus, question.training.global_batch
-    together = math.gcd(*(pool.cluster.num_gpus for pool in question.pools))
+    divisor = math.gcd(*(pool.cluster.num_gpus for pool in question.pools))
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
-    for size in range(1, together + 1) if asks_for_replicas(question, limits) else ():
+    for size in range(1, divisor + 1) if asks_for_replicas(question, limits) else ():
         dp, sized = gpus // size, question
         only = _plain_only(limits, dp={dp}, zero=set(range(HIGHEST_ZERO + 1)))
-        if together % size or batch < dp or dp > MOST_REPLICAS or not all(only.values()):
+        if divisor % size or batch < dp or dp > MOST_REPLICAS or not all(only.values()):
             continue
         if not question.training.optimizer_in_backward:  # at one microbatch per replica
             sized = question.updated("training", global_batch=batch * dp)
-        within = replace(limits, only=only, allowed=limits.allowed & {"overlap"})
-        columns = legal_space(sized, within).all_rows()
-        enough = batch // columns.mbs >= _least(columns) * columns.dp
+        pinned = replace(limits, only=only, allowed=limits.allowed & {"overlap"})
+        columns = legal_space(sized, pinned).all_rows()
+        enough = batch // columns.mbs >= _min_microbatches(columns) * columns.dp
         runs = holds_replicas(question, columns) & (columns.pp <= question.model.num_layers) & enough
         tables.append(columns.rows(np.flatnonzero(runs & unbroken(LATE_RULES, question, columns))))
     return joined(tables)
@@ -355,7 +355,7 @@ def _plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset
     return limits.only | {name: frozenset(limits.only.get(name, own)) & own for name, own in may.items()}
 
 
-def _least(columns: LayoutColumns) -> Ints:
+def _min_microbatches(columns: LayoutColumns) -> Ints:
     """Minimum number of microbatches that a replica of each layout takes, (N,), as `fewest_microbatches`
     explains."""
     return np.where(is_scheduled(columns, QUEUES), 1, columns.pp)
@@ -387,7 +387,7 @@ class ReplicaSpace:
         microbatches of a replica."""
         columns = self.columns.rows(rows)
         group = RankCosts.of_rows(self.question, columns, costs.rows(rows), policy_mask(self.policies))
-        return replace(group, microbatches=_least(columns))
+        return replace(group, microbatches=_min_microbatches(columns))
 
     def bounds(self) -> Array:
         """Lower bound of the step of every layout over its placements, seconds (N,); infinite where some rank
@@ -399,12 +399,12 @@ class ReplicaSpace:
             retained, _, _ = boundary_bytes(self.question, x)
         for rows in groups_of(x):
             columns, pp = x.rows(rows), int(x.pp[rows[0]])
-            fewest, most = blocks // pp, -(-blocks // pp)
+            fewest, largest = blocks // pp, -(-blocks // pp)
             fits, pools = np.ones(len(rows), dtype=np.bool_), []
             for costs in self.costs:
                 pool = self._group(rows, replace(costs, static=costs.static - retained))
                 each_N1, fixed_NR = pool.least_block_seconds[:, None], pool.fixed_seconds
-                fullest_N1 = fixed_NR.min(axis=1, keepdims=True) + most * each_N1
+                fullest_N1 = fixed_NR.min(axis=1, keepdims=True) + largest * each_N1
                 rank_NR = np.maximum(fullest_N1, fixed_NR + fewest * each_N1)
                 cycle = fixed_NR.sum(axis=1) + blocks * each_N1[:, 0] + pool.cycle_delay
                 pools.append((cycle, rank_NR.max(axis=1), pool.tail(fewest)))
@@ -433,7 +433,7 @@ class ReplicaSpace:
             layers = even_layers(question.model.num_layers, layout.pp)
             even = layout.model_copy(update={"layers": layers, "recompute": (self.policies[-1],)})
             priced.append(estimate(question, even).within(self._max_memory))
-        closest = min(priced, key=lambda one: fullness(one.peak_bytes, one.memory_limit))
-        what = f"replicas of {question.model.name} fit the pools of `{question.cluster.name}`"
-        words = _nothing_fits(what, closest, fullest_pool(closest.replicas).pool)
+        closest = min(priced, key=lambda estimate: fullness(estimate.peak_bytes, estimate.memory_limit))
+        subject = f"replicas of {question.model.name} fit the pools of `{question.cluster.name}`"
+        words = _nothing_fits(subject, closest, fullest_pool(closest.replicas).pool)
         return DoesNotFitError(words, hint="use larger replicas, or shorter sequences")

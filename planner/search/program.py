@@ -82,8 +82,8 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
             length_N = length_N + least_NK @ np.array(kinds.counts)
         else:  # every stage has its fewest, the rest lie on the cheapest stage; recompute is where it adds least
             least_NS, low = least_allowed(block_NSP, first.allowed), first.sizes.start
-            rest = blocks - low * first.num_stages
-            fastest_N = low * least_NS.sum(axis=1) + rest * least_NS.min(axis=1)
+            remainder = blocks - low * first.num_stages
+            fastest_N = low * least_NS.sum(axis=1) + remainder * least_NS.min(axis=1)
             more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
             length_N = length_N + _mixed(first, fastest_N[:, None] / blocks + more_NP, *memory)
         longest_N = np.maximum(longest_N, length_N)

@@ -124,8 +124,8 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
             nothing = candidates.nothing_fits()
             nothing.space = candidates.in_words()
             raise nothing
-    placed = [placement.on(candidates.layout(row)) for row, placement in leaders]
-    estimates = [estimate(question, layout).within(candidates.max_memory) for layout in placed]
+    placements = [placement.on(candidates.layout(row)) for row, placement in leaders]
+    estimates = [estimate(question, layout).within(candidates.max_memory) for layout in placements]
     ranked, proof = tuple(sorted(estimates, key=by_speed)[: settings.top]), prover.certificate()
     searches = (prover,) if isinstance(prover, BranchAndBound) else ()
     return SearchResult(estimates=ranked, certificate=proof, interrupted=interrupted, searches=searches)
@@ -269,7 +269,7 @@ class Budget:
         *,
         top: int = 1,
         seconds: float = math.inf,
-        below: float = math.inf,
+        cutoff: float = math.inf,
         closes_with_ilp: bool = True,
         effort: Effort | None = None,
         space: Space | None = None,
@@ -279,7 +279,7 @@ class Budget:
         found.
 
         `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
-        `below` seconds, and may be empty. With `closes_with_ilp` an integer program closes the proof.
+        `cutoff` seconds, and may be empty. With `closes_with_ilp` an integer program closes the proof.
         `effort` overrides the budget's `proof`. `space` holds the question's layouts if known, or only those that may
         be fast enough. With `remembers` the same query is not searched again.
 
@@ -291,14 +291,14 @@ class Budget:
             self.ended = True
             return None
         proof = effort or self.proof
-        query = (question, restrictions, top, below, proof)
+        query = (question, restrictions, top, cutoff, proof)
         if cached := next((result for known, result in self.proven if known == query), None):
             needs_ilp = closes_with_ilp and proof in PROOFS and not cached.certificate.settled
             return close_proof(cached) if needs_ilp else cached
         limit, start = min(self.seconds_left, seconds), time.monotonic()
         settings = SearchSettings(
             top=top,
-            must_beat_seconds=below,
+            must_beat_seconds=cutoff,
             time_limit=limit,
             on_progress=self.on_progress,
             keep_on_interrupt=self.keep_on_interrupt,
@@ -338,14 +338,14 @@ class Budget:
 
     def faster_than(
         self,
-        below: float,
+        cutoff: float,
         question: Question,
         limits: Restrictions,
         *,
         seconds: float = math.inf,
         space: Space | None = None,
     ) -> Estimate | None:
-        """Search for the fastest layout that takes less than `below` seconds; None if there is none, or none
+        """Search for the fastest layout that takes less than `cutoff` seconds; None if there is none, or none
         was found within `seconds`. The limit prunes most layouts at once. `space` is as in `search`.
 
         Raises:
@@ -354,10 +354,10 @@ class Budget:
         if space is not None and not len(space.cores):
             return None
         result = self.try_search(
-            question, limits, seconds=seconds, below=below, effort="bounds", space=space, remembers=False
+            question, limits, seconds=seconds, cutoff=cutoff, effort="bounds", space=space, remembers=False
         )
         estimates = () if result is None else result.estimates
-        return next((one for one in estimates if one.compared_seconds < below), None)
+        return next((one for one in estimates if one.compared_seconds < cutoff), None)
 
     @property
     def why_ended(self) -> str:
@@ -432,8 +432,8 @@ def place_layout(question: Question, layout: Layout) -> Layout:
         return layout
     if layout.replicas or layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_equal_stages(question, layout)
-    placed = [_place_plain(question, one) for one in orders_of(question, layout)]
-    return min(placed, key=lambda result: result[:2])[2]
+    placements = [_place_plain(question, one) for one in orders_of(question, layout)]
+    return min(placements, key=lambda result: result[:2])[2]
 
 
 def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Layout]:
@@ -466,15 +466,15 @@ def _in_equal_stages(question: Question, layout: Layout) -> Layout:
         sizes_ZS = sizes_ZS[(blocks_ZR >= leaf.least_blocks).all(axis=1)]
     if not len(sizes_ZS):
         raise _names_too_many(layout)
-    placed = [layout.model_copy(update={"layers": tuple(sizes)}) for sizes in sizes_ZS.tolist()]
+    layouts = [layout.model_copy(update={"layers": tuple(sizes)}) for sizes in sizes_ZS.tolist()]
     if leaf is None:
-        estimates = estimate_each(question, placed)
+        estimates = estimate_each(question, layouts)
         seconds, fits = [one.step_seconds for one in estimates], [one.fits for one in estimates]
     else:
         blocks = [blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()]
         blocks_ZSP = leaf.kinds.in_sorts(np.stack(blocks))
         seconds, fits = leaf.step_seconds(blocks_ZSP).tolist(), leaf.fits(blocks_ZSP).tolist()
-    return placed[min(range(len(placed)), key=lambda index: (not fits[index], seconds[index]))]
+    return layouts[min(range(len(layouts)), key=lambda index: (not fits[index], seconds[index]))]
 
 
 def _names_too_many(layout: Layout) -> InputError:

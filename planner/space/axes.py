@@ -88,15 +88,15 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
         return [NOWHERE]
     has, room = question.stack.residencies, int(countable(question, np.array(mesh.pp)))
     counts = [1, EVERY] if room else [EVERY]
-    found = [NOWHERE, *(NOWHERE._replace(**{part: n}) for part in RESIDENCIES if part in has for n in counts)]
+    cases = [NOWHERE, *(NOWHERE._replace(**{part: n}) for part in RESIDENCIES if part in has for n in counts)]
     if room and {"states", "streamed"} <= set(has):
-        found += [Offload(states=EVERY, streamed=1)]
-        found += [Offload(states=1, streamed=1)] if room > 1 else []
+        cases += [Offload(states=EVERY, streamed=1)]
+        cases += [Offload(states=1, streamed=1)] if room > 1 else []
     if "activations" in has:
-        found += [one._replace(activations=EVERY) for one in found]
+        cases += [one._replace(activations=EVERY) for one in cases]
     if "drive" in has and question.cluster.drive is not None:
-        found += [one._replace(drive=EVERY) for one in found if one.states or one.streamed]
-    return found
+        cases += [one._replace(drive=EVERY) for one in cases if one.states or one.streamed]
+    return cases
 
 
 def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
@@ -177,11 +177,11 @@ COUNTS = tuple(f"offload_{part}" for part in RESIDENCIES)
 @dataclass(frozen=True, slots=True)
 class Boxes:
     """Ranges of the numbers of offloaded blocks, one box (hyperrectangle) for each of N layouts. Each count
-    goes from `least` to `most`; the sum of the counts is at most `room`."""
+    goes from `low` to `high`; the sum of the counts is at most `room`."""
 
-    least: Ints
+    low: Ints
     """Minimum number of offloaded blocks by column of counts, (N, R)."""
-    most: Ints
+    high: Ints
     """Maximum number of offloaded blocks by column of counts, (N, R)."""
     room: Ints
     """Maximum sum of the numbers of offloaded blocks, (N,)."""
@@ -193,9 +193,9 @@ class Boxes:
     def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
         """Create boxes from the offload counts of the given layouts up to the largest possible counts."""
         minimum, room = counts_of(columns), countable(question, columns.pp)
-        counted = minimum % EVERY
-        others = counted.sum(axis=1)[:, None] - counted
-        return cls(minimum, np.where(counted > 0, room[:, None] - others, minimum), room)
+        explicit = minimum % EVERY
+        remainder = explicit.sum(axis=1)[:, None] - explicit
+        return cls(minimum, np.where(explicit > 0, room[:, None] - remainder, minimum), room)
 
     @classmethod
     def of(cls, columns: LayoutColumns) -> Boxes:
@@ -206,19 +206,19 @@ class Boxes:
     @classmethod
     def joined(cls, parts: Sequence[Boxes]) -> Boxes:
         """Concatenate several `Boxes`."""
-        least, most, room = zip(*((part.least, part.most, part.room) for part in parts), strict=True)
-        return cls(np.concatenate(least), np.concatenate(most), np.concatenate(room))
+        low, high, room = zip(*((part.low, part.high, part.room) for part in parts), strict=True)
+        return cls(np.concatenate(low), np.concatenate(high), np.concatenate(room))
 
     def rows(self, index: Ints) -> Boxes:
         """Select the boxes at the given indices."""
-        return Boxes(self.least.take(index, axis=0), self.most.take(index, axis=0), self.room[index])
+        return Boxes(self.low.take(index, axis=0), self.high.take(index, axis=0), self.room[index])
 
     @property
     def layouts(self) -> Ints:
         """Number of combinations of counts in each box, (N,). With two columns of counts a box is a rectangle
         cut by a line, which leaves out a triangle less what of it is outside the rectangle."""
-        long, high = np.sort(self.most - self.least + 1, axis=1)[:, :-3:-1].T
-        over = (self.most % EVERY).sum(axis=1) - self.room
+        long, high = np.sort(self.high - self.low + 1, axis=1)[:, :-3:-1].T
+        over = (self.high % EVERY).sum(axis=1) - self.room
         sides = np.maximum([over, over - long, over - high, over - long - high], 0)
         combinations: Ints = long * high - np.array([1, -1, -1, 1]) @ (sides * (sides + 1) // 2)
         return combinations
@@ -226,36 +226,36 @@ class Boxes:
     @property
     def is_single(self) -> Bools:
         """Whether each box holds only one combination of counts, (N,)."""
-        single: Bools = (self.least == self.most).all(axis=1)
+        single: Bools = (self.low == self.high).all(axis=1)
         return single
 
     def corners(self, columns: LayoutColumns) -> list[LayoutColumns]:
-        """Layouts at the corners of the boxes, a table of N layouts for each combination of `least` and
-        `most` counts. Single counts repeat corners."""
-        open_R: Bools = np.any(self.least < self.most, axis=0)
+        """Layouts at the corners of the boxes, a table of N layouts for each combination of `low` and
+        `high` counts. Single counts repeat corners."""
+        open_R: Bools = np.any(self.low < self.high, axis=0)
         ends = product(*((False, True) if is_open else (False,) for is_open in open_R.tolist()))
-        return [with_counts(columns, np.where(np.array(most), self.most, self.least)) for most in ends]
+        return [with_counts(columns, np.where(np.array(is_high), self.high, self.low)) for is_high in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
         """Split each box along its longest side; return the index of each half's box, and the halves. Single
         boxes stay."""
         boxes = np.arange(len(self))
-        side = (self.most - self.least).argmax(axis=1)
-        middle = (self.least[boxes, side] + self.most[boxes, side]) // 2
-        lower, upper = self.most.copy(), self.least.copy()
+        side = (self.high - self.low).argmax(axis=1)
+        middle = (self.low[boxes, side] + self.high[boxes, side]) // 2
+        lower, upper = self.high.copy(), self.low.copy()
         lower[boxes, side], upper[boxes, side] = middle, middle + 1
-        halves = Boxes.joined([replace(self, most=lower), replace(self, least=upper)])
-        counted = halves.least % EVERY
-        spare = halves.room - counted.sum(axis=1)
+        halves = Boxes.joined([replace(self, high=lower), replace(self, low=upper)])
+        explicit = halves.low % EVERY
+        spare = halves.room - explicit.sum(axis=1)
         # at the least counts of other columns
-        most = np.where(halves.least < EVERY, np.minimum(halves.most, counted + spare[:, None]), halves.most)
-        nonempty = np.flatnonzero((halves.least <= most).all(axis=1))
-        return np.tile(boxes, 2)[nonempty], replace(halves, most=most).rows(nonempty)
+        high = np.where(halves.low < EVERY, np.minimum(halves.high, explicit + spare[:, None]), halves.high)
+        nonempty = np.flatnonzero((halves.low <= high).all(axis=1))
+        return np.tile(boxes, 2)[nonempty], replace(halves, high=high).rows(nonempty)
 
     def singles(self, columns: LayoutColumns) -> tuple[Ints, LayoutColumns, Boxes]:
         """List every combination of counts in the boxes, as index of its box, (K,), layout with these counts,
         and a box of this combination alone."""
-        bounds = zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
+        bounds = zip(self.low.tolist(), self.high.tolist(), self.room.tolist(), strict=True)
         combinations = [
             (box, *counts)
             for box, (lows, highs, room) in enumerate(bounds)

@@ -70,11 +70,11 @@ def _uneven(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _untried(question: Question, x: LayoutColumns) -> Bools:
-    beside = (x.offload_states > 0) | (x.offload_streamed > 0)
-    whole = (x.offload_streamed >= EVERY) & (x.offload_states > 0)
+    with_states = (x.offload_states > 0) | (x.offload_streamed > 0)
+    streams_all = (x.offload_streamed >= EVERY) & (x.offload_states > 0)
     own_host = offloads(x) & (question.cluster.gpu.kind == "cpu")
     counts_all = named_blocks(x) > countable(question, x.pp)
-    return own_host | counts_all | whole | ((x.offload_parked > 0) & beside)
+    return own_host | counts_all | streams_all | ((x.offload_parked > 0) & with_states)
 
 
 def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
@@ -86,15 +86,15 @@ def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bo
 def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
     """Create the rules that layouts beyond a limit of the search break, in the order in which they are
     reported. Restrictions may request values beyond a limit."""
-    named = {axis: [*limits.only.get(axis, ())] for axis in ("tp", "etp", "ring")}
+    explicit = {axis: [*limits.only.get(axis, ())] for axis in ("tp", "etp", "ring")}
     shut = [AXES[name].columns(name).items() for name in CLOSED if not limits.opens(name)]
     table: dict[str, Row] = {
         "tensor groups lie on fast links": (
-            lambda q, x: ~np.isin(x.tp, [*tensor_degrees(q.cluster), *named["tp"]]),
+            lambda q, x: ~np.isin(x.tp, [*tensor_degrees(q.cluster), *explicit["tp"]]),
             "`tp{layout.tp}` spreads tensor groups over nodes, on slow links: `--fix tp={layout.tp}` has it searched",
         ),
         "experts are split no finer than the rest": (
-            lambda q, x: (x.tp % x.etp != 0) & ~np.isin(x.etp, named["etp"]),
+            lambda q, x: (x.tp % x.etp != 0) & ~np.isin(x.etp, explicit["etp"]),
             "`etp{layout.etp}` does not divide tp{layout.tp}: `--fix etp={layout.etp}` has it searched",
         ),
         "chunks are of nearly one size": (
@@ -111,7 +111,7 @@ def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
             "`{layout.brief}` mixes residencies, or counts all blocks of a rank, as the search does not",
         ),
         "rings have the usual buffers": (
-            lambda q, x: (x.ring != USUAL_RING) & ~np.isin(x.ring, named["ring"]),
+            lambda q, x: (x.ring != USUAL_RING) & ~np.isin(x.ring, explicit["ring"]),
             "`ring={layout.ring}` is searched only where `--fix ring={layout.ring}` asks for it",
         ),
         "each meaning has one word": (

@@ -54,8 +54,8 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
     rows = _rows_within(question, limits)
     if not len(rows):
         chunks = "1f1b and gpipe have one chunk a rank, interleaved several, zbv and dualpipev two"
-        every = (*limits.fix_words, *limits.forbid_words)
-        shapes = [f"`{word}`" for word in every if word.startswith(("vpp", "schedule"))]
+        texts = (*limits.fix_words, *limits.forbid_words)
+        shapes = [f"`{word}`" for word in texts if word.startswith(("vpp", "schedule"))]
         return [Words(f"{' and '.join(shapes)} exclude one another: {chunks}")] if len(shapes) > 1 else []
     rules = _rules(question, limits)
     broken_KN = np.zeros((len(rules), len(rows)), dtype=np.bool_)
@@ -138,8 +138,8 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
         if name not in (*_MESH, *_SHAPE)
     }
     degrees = values("tp", tensor_degrees(question.cluster))
-    every = product(degrees, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
-    dividing = [mesh for mesh in every if gpus % math.prod(mesh) == 0]
+    all_meshes = product(degrees, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
+    dividing = [mesh for mesh in all_meshes if gpus % math.prod(mesh) == 0]
     rows = []
     for tp, cp, pp in dividing or product(degrees, values("cp", [1]), values("pp", [1])):
         dp_left, remainder = divmod(gpus, tp * cp * pp)
@@ -185,8 +185,8 @@ def explain_infeasible(
     priced = []
     for row in np.argsort(peak_NP.min(axis=1), kind="stable")[:COMPARED].tolist():
         layout, leanest = columns.layout(row), RECOMPUTE_POLICIES[int(peak_NP[row].argmin())]
-        placed = {"layers": even_layers(layers, layout.num_stages), "recompute": (leanest,)}
-        priced.append(estimate(question, layout.model_copy(update=placed)))
+        placement = {"layers": even_layers(layers, layout.num_stages), "recompute": (leanest,)}
+        priced.append(estimate(question, layout.model_copy(update=placement)))
     closest = min(priced, key=lambda plan: (plan.peak_bytes - plan.memory_limit, str(plan.layout)))
     # weights, gradients and optimizer states over all GPUs together, of the layout that needs least
     one_pipeline = columns.pp * x.static + layers * x.layer_static + (x.embedding_static + x.head_static)
@@ -270,8 +270,8 @@ def _notes(question: Question, limits: Restrictions) -> Iterator[str]:
     `--allow`."""
     model, training, length = question.model, question.training, question.training.sequence_length
     # the project's executor refuses sequences that are longer than the model's learned positions
-    beyond = model.positions == "learned" and length > model.longest_sequence
-    if beyond and question.stack.name not in OWN_STACKS:
+    too_long = model.positions == "learned" and length > model.longest_sequence
+    if too_long and question.stack.name not in OWN_STACKS:
         extra = format_count(float((length - model.longest_sequence) * model.hidden_size))
         yield (
             f"{model.name} has {grouped(model.longest_sequence)} learned positions; sequences of {grouped(length)}"

@@ -129,10 +129,10 @@ class Restrictions:
         permitted: list[int] = numbers[self.permits(axis, numbers)].tolist()
         return permitted
 
-    def unbounded(self, axis: str, least: int) -> range:
-        """Values of a numeric axis from `least`, or its minimum, upwards, one more than the number of
+    def unbounded(self, axis: str, smallest: int) -> range:
+        """Values of a numeric axis from `smallest`, or its minimum, upwards, one more than the number of
         forbidden values."""
-        minimum = max(least, self.at_least.get(axis, least))
+        minimum = max(smallest, self.at_least.get(axis, smallest))
         return range(minimum, minimum + len(self.never.get(axis, ())) + 1)
 
     @property
@@ -177,8 +177,8 @@ class Restrictions:
         joins_counts = trainer.counts_full and {*FULL_COUNT_POLICIES} <= {*usable}
         single = [{policy} for policy in usable if not (joins_counts and policy in FULL_COUNT_POLICIES)]
         settings = [*single, {*FULL_COUNT_POLICIES}] if joins_counts else single
-        every = frozenset(RECOMPUTE_POLICIES)
-        return tuple(replace(self, forbidden_recompute=every - setting) for setting in settings)
+        everything = frozenset(RECOMPUTE_POLICIES)
+        return tuple(replace(self, forbidden_recompute=everything - setting) for setting in settings)
 
     @property
     def fix_words(self) -> tuple[str, ...]:
@@ -289,12 +289,12 @@ def parse_restrictions(
     words += _read("--forbid", [word for word in forbid if word not in shut], problems)
     problems += _unusable(words, shut, allow, trainer)
     names = ("only", "never", "at_least", "at_most", "unused")
-    chosen = {name: dict[str, frozenset[int]]() for name in names}
+    sets = {name: dict[str, frozenset[int]]() for name in names}
     for word in words:
         if word.values or word.kind == "unused":
             combine = frozenset.intersection if word.kind == "only" else frozenset.union
-            chosen[word.kind][word.axis] = combine(word.values, chosen[word.kind].get(word.axis, word.values))
-    only, never, at_least, at_most, unused = chosen.values()
+            sets[word.kind][word.axis] = combine(word.values, sets[word.kind].get(word.axis, word.values))
+    only, never, at_least, at_most, unused = sets.values()
     policies = frozenset(range(len(RECOMPUTE_POLICIES)))
     unwanted = never.pop("recompute", frozenset()) | (policies - only.pop("recompute", policies))
     restrictions = Restrictions(
@@ -373,7 +373,7 @@ def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[
     axes = (*AXES, "recompute")
     for text in texts:
         match = _WORD.match(text)
-        axis, comparison, rest = match.groups("") if match else (text, "", "")
+        axis, comparison, numbers = match.groups("") if match else (text, "", "")
         if axis not in axes:
             complaint = f"`{axis}` is not part of a layout{did_you_mean(axis, axes)}"
             problems.append(Problem(f"{flag} {text}", complaint))
@@ -389,7 +389,7 @@ def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[
         elif names and comparison != "=":
             problems.append(Problem(f"{flag} {text}", f"`{axis}` is a choice: write `{axis}={names[0]}`"))
         else:
-            for value in [rest] if is_bound else rest.split(","):
+            for value in [numbers] if is_bound else numbers.split(","):
                 if complaint := _complaint(axis, value, is_bound):
                     problems.append(Problem(f"{flag} {text}", complaint))
                 else:

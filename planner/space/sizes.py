@@ -152,8 +152,8 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
     reason = "more than a node, and nodes are not connected"
     if cluster.buildings or cluster.links.inter_node:
         reason = "no whole number of nodes" + " or buildings" * bool(cluster.buildings)
-    what = f"GPUs are {reason}; a node has {cluster.gpus_per_node}"
-    problems = [Problem("", f"{count:,} {what}") for count in counts if not possible(count, cluster)]
+    complaint = f"GPUs are {reason}; a node has {cluster.gpus_per_node}"
+    problems = [Problem("", f"{count:,} {complaint}") for count in counts if not possible(count, cluster)]
     if problems:
         raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
 

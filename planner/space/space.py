@@ -159,7 +159,7 @@ def variants_of(question: Question, limits: Restrictions, families: LayoutColumn
     rows = replace(families.rows(family), zero=zero, shard=shard)
     legal = legal_within(question, limits, rows)
     if limits.named_axes.isdisjoint(COUNTS):
-        rows = with_counts(rows, Boxes.from_minimum(question, rows).most)
+        rows = with_counts(rows, Boxes.from_minimum(question, rows).high)
     legal &= ~needless_rows(question, limits, rows)
     sizes = np.bincount(family[legal], minlength=len(families))
     return Groups(np.stack([zero, shard], axis=1)[legal], sizes)
@@ -443,9 +443,9 @@ def balanced_prices(question: Question, x: LayoutColumns) -> BalancedPrices:
     costs = replace(stage_costs(question, x), kinds=())  # costs of mean blocks
     allowed = policy_mask(question.training.recompute)
     seconds = np.full((len(x), len(allowed)), np.inf)
-    size, alike = np.full_like(seconds, np.inf), Kinds((0,) * question.model.num_layers)
+    size, one_kind = np.full_like(seconds, np.inf), Kinds((0,) * question.model.num_layers)
     for rows in groups_of(x):
-        group = replace(RankCosts.of_rows(question, x.rows(rows), costs.rows(rows), allowed), kinds=alike)
+        group = replace(RankCosts.of_rows(question, x.rows(rows), costs.rows(rows), allowed), kinds=one_kind)
         seconds[rows], size[rows] = _step_seconds(group), _peak_bytes(group)
     return BalancedPrices(seconds, size)
 
@@ -521,9 +521,9 @@ class SpaceCache:
             space = _legal_space(question, limits)
         elif space.question != question:
             space = space.with_question(question, keeps_memo=True)
-        others = [(known, other) for known, other in self._entries if known != key]
-        num_cores = np.cumsum([len(space.cores), *(len(other.cores) for _, other in others)])
-        self._entries = [(key, space), *compress(others, num_cores[1:] <= _MOST_CORES)]
+        entries = [(known, other) for known, other in self._entries if known != key]
+        num_cores = np.cumsum([len(space.cores), *(len(other.cores) for _, other in entries)])
+        self._entries = [(key, space), *compress(entries, num_cores[1:] <= _MOST_CORES)]
         return space
 
 

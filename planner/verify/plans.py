@@ -51,7 +51,7 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     yield Check("layout", not problems, problems or "breaks no rule of its question")
     if problems:
         return
-    priced, chosen, limits = priced_again(plan), priced_within_restrictions(plan), plan.restrictions.read
+    priced, choice, limits = priced_again(plan), priced_within_restrictions(plan), plan.restrictions.read
     obeys, words = satisfies(plan.question, limits, plan.layout), ", ".join(limits.flags)
     kept_words = f"the layout {'keeps to' if obeys else 'breaks'} {words}"
     yield Check("restrictions", obeys, kept_words) if words else Check("restrictions", True, "none asked for")
@@ -63,8 +63,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     trust, right_trust = plan.prediction.trust, right["trust"]
     difference = "" if trust == right_trust else f"`trust` says `{trust}`; it is `{right_trust}`"
     yield Check("trust", not difference, difference or trust)
-    peak = f"the fullest rank peaks at {format_bytes(chosen.peak_bytes)}, the limit is {chosen.limit_words}"
-    yield Check("fits", chosen.fits, peak)
+    peak = f"the fullest rank peaks at {format_bytes(choice.peak_bytes)}, the limit is {choice.limit_words}"
+    yield Check("fits", choice.fits, peak)
     if plan.certificate is None:
         if plan.recommendation is not None or plan.objective is not None:
             claim = "is missing, though the layout is said to be chosen among others"
@@ -72,7 +72,7 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
         return
     mistakes = "; ".join(_contradictions(plan, plan.certificate, priced))
     yield Check("certificate", not mistakes, mistakes or "its bound and gap agree with the step")
-    yield _check_even_placements(plan, chosen, plan.certificate.gap)
+    yield _check_even_placements(plan, choice, plan.certificate.gap)
     spending = budget or Budget()
     spending.solver = "cbc"  # not the default solver
     search = _repeat_search(plan, plan.certificate, priced, spending)
@@ -123,7 +123,7 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
         yield "its cluster, `gpus_per_node`, profile and price are those of none of `offers`"
 
 
-def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
+def _check_even_placements(plan: Plan, choice: Estimate, gap: float) -> Check:
     """Check that no layout with evenly spread blocks is faster than the plan. A separate formula chooses
     candidates, which are then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
@@ -136,15 +136,15 @@ def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
     prices = balanced_prices(question, columns)
     parts = limits.by_recompute(question) or (limits,)  # a trainer lacks policies that the stack has
     usable = policy_mask({policy for part in parts for policy in part.recompute(question)})
-    fitting = (prices.peak_bytes <= chosen.memory_limit) & usable
+    fitting = (prices.peak_bytes <= choice.memory_limit) & usable
     promising = np.where(fitting, prices.step_seconds, np.inf).ravel()
-    limit_seconds = min(chosen.compared_seconds, plan.proved_seconds) * (1 - gap - PROVEN)
+    limit_seconds = min(choice.compared_seconds, plan.proved_seconds) * (1 - gap - PROVEN)
     order, fastest = np.argsort(promising, kind="stable")[:MAX_TRIED], math.inf
     tried = order[np.isfinite(promising[order])].tolist()
     for flat in tried:
         candidate = price(question, evenly_spread(question, columns, flat))
         seconds = candidate.compared_seconds
-        if candidate.peak_bytes > min(chosen.memory_limit, candidate.memory_limit):
+        if candidate.peak_bytes > min(choice.memory_limit, candidate.memory_limit):
             continue
         if seconds < limit_seconds:
             layout = candidate.layout.brief
@@ -160,9 +160,9 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
     written, recommendation, limits = plan.objective, plan.recommendation, plan.user_restrictions
     objective = Objective() if written is None else written.terms
     sizes, precisions = ((), ()) if written is None else (written.gpus, written.precisions)
-    top, asked = 1 if recommendation is None else recommendation.top, answered_question(plan)
+    top, question = 1 if recommendation is None else recommendation.top, answered_question(plan)
     optimum = optimise(
-        asked, objective, sizes=sizes, precisions=precisions, top=top, restrictions=limits, budget=budget
+        question, objective, sizes=sizes, precisions=precisions, top=top, restrictions=limits, budget=budget
     )
     if recommendation is None:
         yield _check_optimum(plan, objective, priced, optimum)

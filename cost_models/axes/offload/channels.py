@@ -262,14 +262,14 @@ def exposed_seconds(
     channels = channels or channel_seconds(question, columns)
     microbatches = columns.microbatches(question.training.global_batch)
     overlaps, overlap = question.stack.drive.overlaps, question.hardware.host_overlap * passes
-    own, hidden = is_own_host(question.cluster), overlap * question.stack.overlaps_host
+    own_host, hidden = is_own_host(question.cluster), overlap * question.stack.overlaps_host
     update, none = channels.updating(channels.update, overlaps=overlaps), np.zeros_like(passes)
-    streaming = none if own else np.maximum(channels.down, channels.up)
+    streaming = none if own_host else np.maximum(channels.down, channels.up)
     late_update = channels.updating(channels.late_update, overlaps=overlaps)
-    late = np.maximum(none if own else channels.late_down, late_update)
+    late = np.maximum(none if own_host else channels.late_down, late_update)
     begun = np.maximum(streaming, hidden) * (1 - 1 / microbatches)
     behind = reduce(np.maximum, [none, streaming - hidden, update - hidden, late + begun - hidden])
-    if own:
+    if own_host:
         return channels.copies + behind
     if question.stack.overlaps_host:
         return reduce(np.maximum, [behind, channels.back, channels.park])

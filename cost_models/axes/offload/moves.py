@@ -84,8 +84,8 @@ class _Lanes:
         table, stack = passes.table, question.stack
         stages = [stage for stage, own in enumerate(table.rank_of_stage) if own == rank]
         self.lives = residency_of_blocks(layout, stages)
-        keeps = stack.keeps_streamed_blocks and layout.zero < 2
-        turns = turns_of_rank(layout, stages, table.microbatches, at_once=stack.overlaps_host, keeps=keeps)
+        retain = stack.keeps_streamed_blocks and layout.zero < 2
+        turns = turns_of_rank(layout, stages, table.microbatches, at_once=stack.overlaps_host, retain=retain)
         spans: list[tuple[float, float]] = []
         for at in np.flatnonzero(table.kind[rank] != IDLE).tolist():
             stage_blocks = layout.layers[int(table.stage[rank, at])]
@@ -130,8 +130,8 @@ class _Lanes:
         updated = blocks["states"] + blocks["streamed"]
         self._read, self._write = (seconds("states", channel, updated) for channel in ("read", "write"))
         copy_seconds = activation_bytes(question, columns).block[0] / link_rate(question, columns)[0]
-        placed = zip(layout.layers, layout.stage_recompute, strict=True)
-        policies = [policy for number, text in placed for policy in policy_of_blocks(number, text)]
+        by_stage = zip(layout.layers, layout.stage_recompute, strict=True)
+        policies = [policy for number, text in by_stage for policy in policy_of_blocks(number, text)]
         copies = bool(layout.offload.activations) * copy_seconds
         by_policy = dict(zip(RECOMPUTE_POLICIES, copies.tolist(), strict=True))
         self._activations = [by_policy[policy] for policy in policies]
@@ -142,7 +142,7 @@ class _Lanes:
         start and end."""
         lag = since = 0.0  # seconds that passes have waited so far, and start of the pass before
         weights_ready: dict[int, float] = {}  # block → time at which its weights are on the device
-        sent_at: dict[tuple[int, int], float] = {}  # (block, microbatch) → end of the copy of activations
+        copy_ends: dict[tuple[int, int], float] = {}  # (block, microbatch) → end of the copy of activations
         for turn, start, end in self.turns:
             kind, block, microbatch = turn.use
             start = start + lag
@@ -150,19 +150,19 @@ class _Lanes:
                 weights_ready[move.block] = self._put("up", "weights", move.block, start)
             needed, copying = weights_ready.get(block, 0.0), self._activations[block]
             if kind == "B":
-                arrival = max(since, sent_at[block, microbatch])
+                arrival = max(since, copy_ends[block, microbatch])
                 needed = max(needed, self._put("up", "activations", block, arrival, copying))
             lag, since = lag + max(0.0, needed - start), start
             end = end + lag
             if kind == "F":
-                sent_at[block, microbatch] = self._put("down", "activations", block, end, copying)
-            for what, moved_block in turn.after:
-                if what == "down" and microbatch >= self._down_from:
+                copy_ends[block, microbatch] = self._put("down", "activations", block, end, copying)
+            for action, moved_block in turn.after:
+                if action == "down" and microbatch >= self._down_from:
                     arrival = self._put("down", "gradients", moved_block, end)
                     if moved_block in self._arrived:
                         arrival = self._put("update", "add", moved_block, arrival)
                     self._arrived[moved_block] = arrival
-                elif what == "update":
+                elif action == "update":
                     self._update(moved_block, end)
         last = self.turns[-1][2] + lag
         if not self.question.stack.overlaps_host:
@@ -195,14 +195,14 @@ class _Lanes:
             end = self._put("drive", "states", block, end, self._write)
         self._updated[block] = end
 
-    def _put(self, lane: Lane, what: str, block: int, ready: float, seconds: float | None = None) -> float:
+    def _put(self, lane: Lane, action: str, block: int, ready: float, seconds: float | None = None) -> float:
         """Schedule a move on a channel as soon as data is ready and the channel is free, and return the time
         at which the move ends."""
         if seconds is None:
-            seconds = self._seconds[lane, what, self.lives[block]]
+            seconds = self._seconds[lane, action, self.lives[block]]
         if seconds == 0:
             return ready
         start = max(ready, self._free[lane])
         self._free[lane] = start + seconds
-        self.moves.append(MoveSpan(self.rank, lane, what, block, start, start + seconds))
+        self.moves.append(MoveSpan(self.rank, lane, action, block, start, start + seconds))
         return start + seconds

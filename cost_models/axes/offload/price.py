@@ -59,7 +59,7 @@ update one is updated while the next arrives."""
 def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     """New values in bytes of the memory coefficients that offload changes, by part. Empty for layouts without
     offload."""
-    question, columns, counts, kept = pieces.question, pieces.columns, pieces.counts, pieces.kept.block
+    question, columns, counts, kept = pieces.question, pieces.columns, pieces.counts, pieces.activations.block
     if question.training.reference == "host":
         buffers = USUAL_RING * reference_bytes(question, columns)
         return {"static": terms["static"] | {"weights": buffers}}

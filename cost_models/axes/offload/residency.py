@@ -98,8 +98,8 @@ def offloads_rest(columns: LayoutColumns, kind: str) -> Bools:
 
 def blocks_with(question: Question, columns: LayoutColumns, residency: Residency) -> Array:
     """(N,) number of blocks with a given residency, on a rank with an even share of the blocks."""
-    rest = question.model.num_layers / columns.pp - named_blocks(columns)
-    return np.where(offloads_rest(columns, residency), rest, counted_blocks(columns, residency))
+    remainder = question.model.num_layers / columns.pp - named_blocks(columns)
+    return np.where(offloads_rest(columns, residency), remainder, counted_blocks(columns, residency))
 
 
 # ---------------------------------------------------------------- sums over blocks
@@ -118,8 +118,8 @@ def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) 
     layer = values["resident"]
     for residency in RESIDENCIES:
         layer = np.where(offloads_rest(columns, residency), values[residency], layer)
-    others = [counted_blocks(columns, residency) * (values[residency] - layer) for residency in RESIDENCIES]
-    return Affine(layer, sum(others, start=np.zeros(len(columns))))
+    deltas = [counted_blocks(columns, residency) * (values[residency] - layer) for residency in RESIDENCIES]
+    return Affine(layer, sum(deltas, start=np.zeros(len(columns))))
 
 
 def block_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
@@ -237,8 +237,8 @@ def host_bytes(question: Question, columns: LayoutColumns, recompute: Sequence[s
         live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
         used = [RECOMPUTE_POLICIES.index(policy) for policy in recompute or question.training.recompute]
         block_bytes = activation_bytes(question, columns).block[:, used]
-        kept = block_bytes.max(axis=1) if recompute else block_bytes.min(axis=1)
-        rank = rank + np.where(away, live * blocks * kept, 0.0)
+        activations = block_bytes.max(axis=1) if recompute else block_bytes.min(axis=1)
+        rank = rank + np.where(away, live * blocks * activations, 0.0)
     return rank * ranks_here
 
 
@@ -374,8 +374,8 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
     counts: dict[Residency, int] = {"resident": 0, **dict(zip(RESIDENCIES, layout.offload, strict=False))}
-    rest: Residency = next((residency for residency, count in counts.items() if count >= EVERY), "resident")
-    counts[rest] = max(0, blocks - layout.offload.explicit_blocks)
+    base: Residency = next((residency for residency, count in counts.items() if count >= EVERY), "resident")
+    counts[base] = max(0, blocks - layout.offload.explicit_blocks)
     lives = [residency for residency, count in counts.items() for _ in range(count)]
     return lives[len(lives) - blocks :]
 
@@ -419,14 +419,14 @@ class Turn(NamedTuple):
 
 
 def turns_of_rank(
-    layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, keeps: bool = True
+    layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, retain: bool = True
 ) -> list[Turn]:
     """Passes of one rank through its blocks in a step, in order, each with the data moves before and after
     it. `stages` are the rank's virtual stages. The layout's blocks must be placed.
 
     Args:
         at_once: whether the CPU updates a block as soon as its gradients are there.
-        keeps: whether a block stays that is among the next; else it leaves after each pass and comes again.
+        retain: whether a block stays that is among the next; else it leaves after each pass and comes again.
     """
     lives, blocks = residency_of_blocks(layout, stages), blocks_of_stages(layout, stages)
     pipeline = (layout.schedule, layout.pp, layout.vpp) if layout.pp > 1 else ("1f1b", 1, 1)
@@ -450,7 +450,7 @@ def turns_of_rank(
         block, residency = use.block, lives[use.block]
         if residency == "streamed" and use.kind == "B":
             moves.append(Move("down", block))
-        if residency == "streamed" and not (keeps and block in next_blocks[at + 1]):
+        if residency == "streamed" and not (retain and block in next_blocks[at + 1]):
             moves.append(Move("drop", block))
             loaded.discard(block)
         if at_once and residency in UPDATED_BY_CPU and last[block] == at:

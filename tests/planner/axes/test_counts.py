@@ -26,8 +26,8 @@ COMPARED = 500
 """Boxes that are compared with all that they hold, and halved, each time."""
 HALVINGS = 8
 BOXES = Boxes(
-    least=np.array([[0, 0, 0], [1, 0, 1], [EVERY, 0, 1], [2, 0, 0], [0, EVERY, 0], [1, 0, 3]]),
-    most=np.array([[0, 0, 0], [6, 0, 6], [EVERY, 0, 7], [7, 0, 0], [0, EVERY, 0], [4, 0, 6]]),
+    low=np.array([[0, 0, 0], [1, 0, 1], [EVERY, 0, 1], [2, 0, 0], [0, EVERY, 0], [1, 0, 3]]),
+    high=np.array([[0, 0, 0], [6, 0, 6], [EVERY, 0, 7], [7, 0, 0], [0, EVERY, 0], [4, 0, 6]]),
     room=np.array([7, 7, 7, 7, 7, 7]),
 )
 LAYOUTS = LayoutColumns.of([Layout()] * len(BOXES))
@@ -35,17 +35,17 @@ LAYOUTS = LayoutColumns.of([Layout()] * len(BOXES))
 
 def test_layouts_are_the_combinations() -> None:
     box, _, single = BOXES.singles(LAYOUTS)
-    combination = single.least
+    combination = single.low
     assert BOXES.layouts.tolist() == np.bincount(box).tolist() == [1, 21, 7, 6, 1, 10]
     assert np.where(combination < EVERY, combination, 0).sum(axis=1).max() <= 7
 
 
 def test_halves_hold_every_combination_once() -> None:
-    left, known = BOXES, BOXES.singles(LAYOUTS)[2].least.tolist()
+    left, known = BOXES, BOXES.singles(LAYOUTS)[2].low.tolist()
     found: list[list[int]] = []
     while len(left):
         single = left.is_single
-        found += left.least[single].tolist()
+        found += left.low[single].tolist()
         wide = left.rows(np.flatnonzero(~single))
         own, left = wide.halves() if len(wide) else (np.empty(0), wide)
         assert np.array_equal(np.bincount(own, left.layouts, len(wide)), wide.layouts) if len(left) else True
@@ -111,8 +111,8 @@ def test_bounds_hold_for_all_that_a_box_holds(seed: int) -> None:
         keys = np.stack([getattr(priced, name) for name in names], axis=1).tolist()
         for at, key in zip(some.tolist(), keys, strict=True):
             rows = np.array(rows_of.get(tuple(key), []), dtype=np.int64)
-            inside = (closed.counts.least[at, :3] <= counts[rows]) & (
-                counts[rows] <= closed.counts.most[at, :3]
+            inside = (closed.counts.low[at, :3] <= counts[rows]) & (
+                counts[rows] <= closed.counts.high[at, :3]
             )
             best = fastest[rows[inside.all(axis=1)]].min(initial=np.inf)
             assert closed.bound[at] <= best * (1 + 1e-9)
