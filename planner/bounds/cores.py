@@ -69,9 +69,10 @@ class StepPieces(NamedTuple):
     stage: Array
     """Seconds of forward plus backward pass of a stage without its blocks."""
     way: Array
-    """Seconds of the passes of a stage with one block of the lightest kind, transfers included."""
+    """Seconds of one microbatch's forward and backward pass through a stage with one block of the lightest
+    kind, with its transfers. Where a schedule splits backward passes, it is the forward pass alone."""
     missing: Array
-    """Part of `way` that the block takes, seconds."""
+    """Seconds of `way` that its one block takes."""
     longer_pass: Array
     """Seconds of the longer pass (forward or backward) of a stage with one block of the lightest kind; the
     forward pass where backward passes are split."""
@@ -194,8 +195,9 @@ def _remembered(space: Space, name: object, allowed: Bools) -> Array:
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
-    """Lower bounds of the step of all cores of a search space, seconds (N,); with hardware scenarios, the
-    bounds in each are weighed by the risk preference, as step times are."""
+    """Lower bound of the step of every core (layout before ZeRO stage and schedule are chosen), seconds (N,).
+    With hardware scenarios the bounds in all scenarios are weighed by the risk preference, as step times are.
+    """
     if not space.in_scenarios:
         return bound(space)
     return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)
@@ -229,8 +231,8 @@ def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
 
 
 def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Values]) -> StageCosts:
-    """Stage costs as if no other ranks held the same parameters; coefficients that `seconds_of` does not
-    return are zero."""
+    """Stage costs of layouts as if no other rank held the same parameters. Coefficients that `seconds_of`
+    does not return are zero."""
     by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
     return costs_by_kind([seconds_of(terms) for terms in by_kind], space.question.kinds, len(rows))
 
@@ -246,9 +248,9 @@ def _inside_node(term: Term) -> Array:
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
-    """Lower bounds of the step of cores (layouts before ZeRO stage and schedule are chosen) from the costs
-    without replicas of the parameters, seconds (N,). Every coefficient is the least over the variants; infinite
-    where the blocks do not fit."""
+    """Lower bounds of the step of cores (layouts before ZeRO stage and schedule are chosen), seconds (N,), as
+    if no ranks shared parameters. Every coefficient is the least over the variants; infinite where the blocks
+    do not fit."""
     fits = partial(_may_fit, space, max_memory)
     may_fit = _per_policy_choice(space, _fits_within(space, max_memory), cores, allowed, fits) != 0
     bound = np.full(len(cores), np.inf)

@@ -59,8 +59,8 @@ from planner.placement.rank_costs import RankCosts, cheapest_seconds
 PRECISION = 1e-5
 """Relative precision of the bisection for a capacity bound, finer than the bounds are tight."""
 ROUNDS, ROUNDS_IN_POOLS = 3, 2
-"""Number of rounds that tighten the time limit of each rank by those of other ranks, on one kind of GPU and
-in several pools. In pools a third round costs more than it rules out."""
+"""Number of rounds in which the time limits of the other ranks tighten each rank's limit, on one kind of GPU
+and in several pools. In pools a third round costs more than it rules out."""
 TABLE_ENTRIES = 4_000_000
 """Maximum layouts × ranks × block counts in one batch, which bounds memory."""
 
@@ -110,8 +110,8 @@ def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float 
 
 
 def _may_fit(group: RankCosts) -> Bools:
-    """Whether every rank of each layout may hold the minimum of blocks, and all ranks together the model,
-    (N,)."""
+    """Whether every rank of each layout may hold its minimum number of blocks, and all ranks together the
+    model, (N,)."""
     fit_NR = np.minimum(-least_allowed(-group.blocks_that_fit, group.allowed), group.sizes[-1])
     may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
     for kind in group.of_kinds:
@@ -473,8 +473,9 @@ def _priced_seconds(group: RankCosts, price_N: Array) -> Array:
 
 
 def _most_over_prices(group: RankCosts, paid: Callable[[Array], Array]) -> Array:
-    """Maximum of `paid(price)` over candidate prices of a byte of one microbatch, (N,). Candidates are zero,
-    and each price at which a block of some kind changes its policy."""
+    """Maximum of the bound `paid(price)`, seconds (N,), over candidate prices of activation memory, seconds
+    per byte of one microbatch. Candidates are zero, and each price at which a block of some kind changes its
+    policy."""
     longest, policies = paid(np.zeros(len(group))), np.flatnonzero(group.allowed).tolist()
     for kind, (quick, slow) in product(group.of_kinds, combinations(policies, 2)):
         saved = kind.costs.layer_activation[:, quick] - kind.costs.layer_activation[:, slow]

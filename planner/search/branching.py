@@ -119,9 +119,10 @@ class SearchSettings:
 
 
 OPENED, REFINED, PLACED, ABANDONED, DECIDED, SOLVED = range(6)
-"""State of a row: with a quick bound; with a capacity bound; with a good placement, or none found; left by exact
-placement with time to spare, so that only the row's bound is proven; out of the search, as patterns or a twin with the
-same costs decide it; and with its best placement searched for and proven."""
+"""States of a row (layout). OPENED: has a quick bound. REFINED: has a capacity bound. PLACED: has a good
+placement, or none was found. ABANDONED: exact placement gave up with time to spare, so that only the row's
+bound is proven. DECIDED: out of the search, as patterns or a twin with the same costs decide it. SOLVED: its
+best placement was searched for and proven."""
 
 
 class Rows:
@@ -154,7 +155,7 @@ class Rows:
         self.state[rows] = np.maximum(self.state[rows], REFINED)
 
     def settle(self, row: int, seconds: float, state: int = DECIDED) -> None:
-        """Set the state of a row none of whose placements is faster than `seconds`, by default to decided."""
+        """Mark a row as decided, or set its `state`, as none of its placements is faster than `seconds`."""
         self.bound[row], self.state[row] = max(self.bound[row], seconds), state
 
 
@@ -255,8 +256,8 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts, if exact placement was abandoned for all of these though time remains;
-        0 if any can still be decided."""
+        """Number of undecided layouts, if exact placement gave up on every one of them with time to spare;
+        else 0."""
         rows = self._open_rows()
         can_go_on = self._has_closed() or (rows & (self.rows.state != ABANDONED)).any()
         return 0 if can_go_on else int(rows.sum())
@@ -415,7 +416,8 @@ class BranchAndBound(Prover):
         return min(rows, self.candidates.least_closed(), self._best_seconds(), self._cut_off)
 
     def _counts(self) -> dict[str, int]:
-        """Numbers of layouts that are infeasible, pruned, solved and undecided, over rows and closed entries."""
+        """Numbers of layouts that are infeasible, pruned, solved and undecided, among opened rows and layouts
+        not yet opened."""
         bound, layouts = self.candidates.closed_bounds()
         never, late = np.isinf(bound), bound >= self._threshold()
         infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()
@@ -448,9 +450,9 @@ class BranchAndBound(Prover):
 def nearest_below(
     searches: Sequence[BranchAndBound], seconds: float, first: Layout, has_time: Callable[[], bool]
 ) -> list[Layout]:
-    """Find up to `MAX_COMPARED` layouts with good placements, the layout `first` and then layouts faster than
-    `seconds`, lowest bounds first. They differ from one another in degrees or microbatch. The result does not
-    depend on search order."""
+    """Find up to `MAX_COMPARED` layouts to compare: the layout `first`, then layouts with a placement faster
+    than `seconds`, lowest bounds first. They differ from one another in degrees or microbatch. The result
+    does not depend on search order."""
     near: list[tuple[float, int, str, int]] = []
     for number, search in enumerate(searches):
         search.count_below(seconds, has_time)

@@ -40,12 +40,13 @@ SEED_CORES = 64
 """Number of cores (layouts before ZeRO stage and schedule are chosen) opened first, for an early good
 plan."""
 FIRST_OPENED, MOST_OPENED = 128, 20_000
-"""Number of entries opened in the first batch, and the maximum, as batches double every time."""
+"""Number of entries (layouts or boxes of layouts) opened in the first batch, and the maximum, as batches
+double every time."""
 FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
 """Number of cores in the first batch of relaxed bounds, and the maximum, as batches double every time."""
 FEWEST_PARTS = 256
-"""Minimum number of boxes (ranges of numbers of offloaded blocks) priced together, as one takes as long as
-many."""
+"""Minimum number of boxes (ranges of numbers of offloaded blocks) priced together, as pricing one takes as
+long as pricing many."""
 TIES = 4 * TOLERANCE
 """Relative margin above the time to beat within which a layout may tie with the best and has to be opened."""
 PRICED_TOGETHER = 50_000
@@ -54,8 +55,8 @@ PRICED_TOGETHER = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Table of closed entries, which are layouts, or boxes of layouts that differ in numbers of offloaded
-    blocks, with a known bound but not opened yet."""
+    """Table of N entries that have a bound but are not opened yet, each a layout or a box (layouts that
+    differ in numbers of offloaded blocks)."""
 
     core: Ints
     """Index of each entry's core (layout before ZeRO stage and schedule are chosen), (N,)."""

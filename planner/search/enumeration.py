@@ -122,8 +122,8 @@ def _combined(values: Values) -> LayoutColumns:
 
 
 def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
-    """Number of combinations of the values of all axes; without `shaped`, of all axes but vpp, schedule and
-    microbatch size."""
+    """Number of combinations of the values of all axes. Without `shaped` the axes vpp, schedule and
+    microbatch size do not count."""
     by_mesh = (_values(question, limits, mesh) for mesh in meshes(question, limits))
     axes = (inside | shapes if shaped else inside for inside, shapes in by_mesh)
     return sum(math.prod(map(len, values.values())) for values in axes)

@@ -1,5 +1,5 @@
-"""Candidate layouts of a question on several pools of GPUs, whose stages lie in the pools in every order of
-these or, with `--allow replicas`, whose replicas each lie within one pool.
+"""Candidate layouts of a question on several pools of GPUs, whose stages fill the pools in every order or,
+with `--allow replicas`, whose replicas each lie within one pool.
 
 The search treats them like those of one kind of GPU (`planner.search.candidates`), but has no bounds of closed
 rows: it opens one order of the pools after another, at last the replicas.
@@ -249,7 +249,7 @@ class ReplicaLeaf(Leaf):
     pools: tuple[Leaf, ...]
     """Leaf (layout to be placed) of a replica in each of K pools, with the minimum number of microbatches."""
     _filled: dict[tuple[int, int], Leaf] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Index of a pool and number of microbatches → the leaf of a replica with these."""
+    """Index of a pool and number of microbatches → leaf (layout to be placed) of a replica with these."""
 
     @cached_property
     def key(self) -> bytes:

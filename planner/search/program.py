@@ -131,7 +131,8 @@ def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Arr
 
 
 PRECISION = 1e-3
-"""Relative precision of the shortest step for which a layout has columns."""
+"""Relative precision of the bisection for the shortest step whose columns (placement variables) hold the
+model."""
 
 
 @dataclass(frozen=True, slots=True)

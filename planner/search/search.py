@@ -80,8 +80,8 @@ def search(
 
 
 def search_on(settings: SearchSettings, question: Question, limits: Restrictions) -> SearchResult:
-    """Find the fastest layouts of a question within restrictions; the result is empty once no layout is proved
-    to be fast enough.
+    """Find the fastest layouts of a question within restrictions. The result is empty if no layout beats the
+    settings' `must_beat_seconds`.
 
     Raises as `search` does; with `must_beat_seconds` nothing needs to fit.
     """
@@ -196,8 +196,8 @@ def search_policies(terms: SearchSettings, question: Question, parts: Sequence[R
 
 
 def close_proof(result: SearchResult) -> SearchResult:
-    """Close the proof of a search result by an integer program; without the state of a search return it
-    unchanged."""
+    """Close the proof of a search result by an integer program. A result without the state of its search is
+    returned unchanged."""
     if not result.searches:
         return result
     first = result.searches[0]

@@ -149,8 +149,8 @@ CLOSED: dict[str, Callable[[Question, str | None], str]] = {
     "overlap": lambda question, trainer: "",
     "replicas": _opens_no_replicas,
 }
-"""Closed axis, left at its simplest value unless `--allow` or a restriction names it → reason why `--allow`
-has no effect for a question and trainer. The reason is empty if it has an effect."""
+"""Name of a closed axis (left at its simplest value unless `--allow` or a restriction names it) → reason why
+`--allow` has no effect for a question and trainer. The reason is empty if it has an effect."""
 
 _AFFECTS: dict[str, tuple[Matter, ...]] = {
     **dict.fromkeys(("tp", "cp", "ep", "etp"), ("states", "blocks")),

@@ -1,5 +1,5 @@
-"""Limits of a search, kinds of legal layouts that it leaves out, as named rules with sentences. Covered
-layouts are legal and within all limits.
+"""Limits of a search as named rules with sentences, each for a kind of legal layouts that the search leaves
+out. Covered layouts are legal and within all limits.
 
 The search's space respects them by construction; obstacles, `--why-not` and an enumerator check given
 layouts.

@@ -99,8 +99,8 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
 
 
 def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
-    """All rules to check when no layout is legal, on layouts, trainer, pools, schedules and the search's
-    limits."""
+    """Rules to check when no layout is legal, which concern layouts, trainer, pools, schedules and the
+    search's limits."""
     policies = limits.recompute(question)
     recomputes: Bools = np.asarray(policies_by_schedule(policies).any(axis=1))
     return (

@@ -56,8 +56,8 @@ class Restrictions:
     confidence: float | None = None
     """Minimum probability of fitting in memory, for recommended plans; None for the question's."""
     extreme_mbs: bool = False
-    """Whether only the smallest and the largest microbatch size are tried, one of which needs least memory.
-    Activations grow with the microbatch, and some bytes exist only with several microbatches."""
+    """Whether only the smallest and the largest microbatch size are tried, as no size between them needs less
+    memory. Activations grow with the microbatch, and some bytes exist only with several microbatches."""
     trainer: str | None = None
     """Trainer whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 

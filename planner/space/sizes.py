@@ -115,8 +115,8 @@ def _in_even_ratios(question: AnyQuestion, first: int, last: int, points: int) -
 
 
 def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
-    """Counts of the legal plain pipelines on `gpus` GPUs, those with equal stages and all. A plain pipeline has
-    no ZeRO, and `mbs1` or one microbatch.
+    """Numbers of legal plain pipelines on `gpus` GPUs, first of those with equal stages, then of all. A plain
+    pipeline has no ZeRO, and `mbs1` or one microbatch.
 
     For a recommender 1 if the GPUs divide its batch, else 0.
     """
@@ -188,21 +188,21 @@ MAX_HEADS = 1024
 _PIECES = 2
 """Maximum number of pieces of a context rank's tokens, which give causal attention equal work."""
 SEQUENCE_STEP = 256
-"""Tokens by which sequences grow."""
+"""Tokens by which a sequence grows from one size of a family to the next."""
 MAX_SEQUENCE = 2**24
-"""The longest sequence, in tokens, of positions that are not learned."""
+"""Maximum length of a sequence, in tokens, if positions are not learned."""
 
 
 _LLAMA = ("llama3.2-1b", "llama3.2-3b", "llama-7b", "llama-13b", "llama-30b", "llama-65b", "llama3.1-405b")
 _GPT = [f"megatron-{size}" for size in ("1.7b", "3.6b", "7.5b", "18b", "39b", "76b", "145b", "310b", "1t")]
 LADDERS = {"llama": ("llama2-7b", _LLAMA), "gpt": ("megatron-7.5b", (*_GPT,))}
-"""Catalogue models that define a family: the one whose shape it has, and those whose widths and depths its
-sizes by width follow, narrowest first."""
+"""Name of a family → catalogue model whose shape the family has, and models whose widths and depths its sizes
+by width follow, narrowest first."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A transformer at every size, deeper, wider or for longer sequences; sizes are counted from 1."""
+    """Transformer that grows in depth, width or sequence length, at every size from 1."""
 
     name: str
     base: TransformerSpec
@@ -237,8 +237,8 @@ class Family:
 
     @cached_property
     def _measures(self) -> tuple[Ints, Ints, Ints]:
-        """For every size, the tokens of a sequence or heads, the MLP width, and the blocks, (N,) each; zeros
-        where a quantity does not grow. Parallel degrees must divide these quantities."""
+        """Quantities of every size that parallel degrees must divide, (N,) each: tokens of a sequence or
+        heads, MLP width, and blocks. Zeros where a quantity does not grow."""
         size = np.arange(1, self.largest_size + 1)
         if self.by == "sequence":
             return size * SEQUENCE_STEP, 0 * size, 0 * size

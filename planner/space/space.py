@@ -1,4 +1,5 @@
-"""All legal layouts of a model on a cluster, within the user's restrictions, in three factors.
+"""All legal layouts of a model on a cluster within the user's restrictions, as combinations of three parts
+(core, variant and shape).
 
     core      all other axes: tp pp cp dp ep etp mbs sp, the order of the axes, the way of context parallelism ...
     variant   zero and shard
@@ -407,7 +408,7 @@ MOST_ROWS = 20_000
 
 
 def cloud(question: Question, limits: Restrictions, like: Layout) -> LayoutColumns:
-    """Sample legal layouts on plain axes within the restrictions, for a plot. Degrees cp and ep are 1 or as
+    """Sample legal layouts for a plot, within the restrictions and on few axes. Degrees cp and ep are 1 or as
     in the plan `like`, and etp, shard and order keep their defaults, unless the user restricts them."""
     degrees = {axis: frozenset({1, getattr(like, axis)}) for axis in ("cp", "ep")}
     plain = frozenset({"etp", "shard", "order"}) - limits.named_axes
@@ -478,7 +479,8 @@ def _peak_bytes(group: RankCosts) -> Array:
 _DEGREES = ("tp", "pp")
 """Names of the degrees whose restriction only selects cores of the unrestricted space."""
 _MOST_CORES = 2_000_000
-"""Maximum number of cores in all cached spaces, latest first, each of some 200 bytes."""
+"""Maximum number of cores (layouts without ZeRO stage and schedule) in all cached spaces together, some 200
+bytes each."""
 
 
 def _key(question: Question, limits: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
