@@ -154,9 +154,8 @@ def operations_of(options: Operations) -> OperationsSpec:
     problems.require(unread)
     changed = {"mtbf": (mtbf, " s"), "restart": (restart, " s"), "storage_write": (storage, " B/s")}
     # as files have them, so that they are checked as a file's are
-    written: dict[str, Any] = {
-        name: f"{value}{unit}" for name, (value, unit) in changed.items() if value is not None
-    }
+    given = [(name, value, unit) for name, (value, unit) in changed.items() if value is not None]
+    written: dict[str, Any] = {name: f"{value}{unit}" for name, value, unit in given}
     written |= {} if spares is None else {"spares": spares}
     written |= {} if storage is None else {"storage_read": None}
     return OperationsSpec.model_validate(base.model_dump(mode="json") | written)

@@ -92,10 +92,8 @@ def pools_table(question: Question, estimate: Estimate) -> Table:
     """A table of what each pool holds of the plan."""
     records = pool_records(question, estimate)
     unit = size_unit(max(record["memory_limit"] for record in records))
-    columns = {
-        "pool": [record["pool"] for record in records],
-        "GPUs": [str(record["gpus"]) for record in records],
-    }
+    columns = {"pool": [record["pool"] for record in records]}
+    columns["GPUs"] = [str(record["gpus"]) for record in records]
     if estimate.replicas:
         columns |= {
             "replicas": [str(record["replicas"]) for record in records],

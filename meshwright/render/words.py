@@ -106,10 +106,9 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
         extra = behind.get(part, 0.0)
         if abs(value) + extra <= NEGLIGIBLE_SHARE * abs(breakdown.total):
             continue
-        beside = (
-            f" ({in_unit(extra, unit)} more overlapped)" if extra > NEGLIGIBLE_SHARE * breakdown.total else ""
-        )
-        words.append(f"{part_label(part)} {in_unit(value, unit)}{beside}")
+        words.append(f"{part_label(part)} {in_unit(value, unit)}")
+        if extra > NEGLIGIBLE_SHARE * breakdown.total:
+            words[-1] += f" ({in_unit(extra, unit)} more overlapped)"
     return " + ".join(words)
 
 

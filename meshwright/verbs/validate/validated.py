@@ -341,9 +341,8 @@ def ask(runs: Sequence[str | Path], options: ValidateOptions) -> ValidateQuestio
     constants = problems.read(lambda: catalog.load_profile(profile) if isinstance(profile, str) else profile)
     problems.require()
     rows = tuple(row for table in tables for row in table or ())
-    return ValidateQuestion(
-        rows=rows, stack=stack, profile=constants, anchors=options.anchors, shipped=not runs
-    )
+    given = options.anchors
+    return ValidateQuestion(rows=rows, stack=stack, profile=constants, anchors=given, shipped=not runs)
 
 
 PAGE = "accuracy.md"
@@ -420,10 +419,8 @@ class Validated(Answer):
         from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
 
         (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
-        page = accuracy_page(
-            self.predictions, self.sources, self.choices, anchors=self.anchors, figures=self.figures
-        )
-        write_whole(folder / PAGE, page)
+        scores = self.predictions, self.sources, self.choices
+        write_whole(folder / PAGE, accuracy_page(*scores, anchors=self.anchors, figures=self.figures))
         if not residual_frame(self.predictions).empty:
             self.plot("accuracy").save(folder / PREDICTED_PLOT)
             self.plot("errors").save(folder / AXES_PLOT)
