@@ -78,7 +78,8 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     output.finish(answer, interrupted="sizes that were not tried may fit" * budget.interrupted)
 
 
-_EXTRA = ("price", "tokens", "deadline", "operations", "objective", "pick", "risk", "top", "replay", "solver")
+_EXTRA = ("price", "tokens", "samples", "epochs", "deadline", "operations", "objective")
+_EXTRA += ("pick", "risk", "top", "replay", "solver")
 """Flags of `plan` that mean nothing to the largest size."""
 
 
