@@ -78,8 +78,9 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     output.finish(answer, interrupted="sizes that were not tried may fit" * budget.interrupted)
 
 
-_EXTRA = ("price", "tokens", "samples", "epochs", "deadline", "operations", "objective")
-_EXTRA += ("pick", "risk", "top", "replay", "solver")
+_EXTRA = tuple(
+    "price tokens samples epochs deadline operations objective pick risk top replay solver".split()
+)
 """Flags of `plan` that mean nothing to the largest size."""
 
 
