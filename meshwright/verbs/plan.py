@@ -78,8 +78,18 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     output.finish(answer, interrupted="sizes that were not tried may fit" * budget.interrupted)
 
 
-_EXTRA = tuple(
-    "price tokens samples epochs deadline operations objective pick risk top replay solver".split()
+_LENGTHS = ("tokens", "samples", "epochs")
+_EXTRA = (
+    *_LENGTHS,
+    "price",
+    "deadline",
+    "operations",
+    "objective",
+    "pick",
+    "risk",
+    "top",
+    "replay",
+    "solver",
 )
 """Flags of `plan` that mean nothing to the largest size."""
 
