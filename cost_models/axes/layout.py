@@ -115,7 +115,7 @@ def usual_schedule(vpp: int) -> Schedule:
     return "interleaved" if vpp != 1 else "1f1b"
 
 
-_ZERO = Number(least=0, simplest=0, most=ZERO_STAGES - 1, outside=f"ZeRO has stages 0 to {ZERO_STAGES - 1}")
+_ZERO = Number(low=0, simplest=0, high=ZERO_STAGES - 1, outside=f"ZeRO has stages 0 to {ZERO_STAGES - 1}")
 _Pool = Annotated[str, Field(pattern=POOL_NAME)]
 
 
@@ -174,7 +174,7 @@ class Layout(CheckedSpec):
     pools: Annotated[tuple[_Pool, ...], PerStage()] = ()
     """Name of each pipeline rank's pool, on a cluster of several pools. Empty: only one pool, or not chosen
     yet."""
-    replicas: Annotated[tuple[_Pool, ...], PerStage(most=MOST_REPLICAS)] = ()
+    replicas: Annotated[tuple[_Pool, ...], PerStage(high=MOST_REPLICAS)] = ()
     """Name of each replica's pool (dp entries), on a cluster of several pools whose replicas each lie within
     one pool."""
 

@@ -76,10 +76,10 @@ class Number(Word):
 
     sign: str = field(default="", kw_only=True)
     simplest: int = field(default=1, kw_only=True)
-    least: int = 1
-    most: int | None = None
+    low: int = 1
+    high: int | None = None
     outside: str = "must be above zero"
-    """Error message about a number below `least` or above `most`."""
+    """Error message about a number below `low` or above `high`."""
 
     def parse(self, text: str) -> int | None:
         digits = text if self.sign else text.removeprefix("=")
@@ -87,7 +87,7 @@ class Number(Word):
 
     @property
     def number_range(self) -> range | None:
-        return None if self.most is None else range(self.least, self.most + 1)
+        return None if self.high is None else range(self.low, self.high + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Counts(Word):
         return f"{name}={'/'.join(words)}"
 
     def columns(self, name: str) -> dict[str, Word]:
-        return {f"{name}_{part}": Number(least=0, simplest=0) for part in self.parts}
+        return {f"{name}_{part}": Number(low=0, simplest=0) for part in self.parts}
 
     def numbers(self, value: tuple[int, ...]) -> tuple[int, ...]:
         return value
@@ -207,16 +207,16 @@ class PerStage(Word):
 
     item: Callable[[str], Any] = str
     """Function that parses one value; it raises ValueError."""
-    most: int = MAX_STAGES
+    high: int = MAX_STAGES
     """Maximum number of values in the word."""
 
     def parse(self, text: str) -> tuple[Any, ...]:
         values: list[Any] = []
         try:
-            for run in text.split(",", self.most):
+            for run in text.split(",", self.high):
                 value, star, count = run.partition("*")
                 repeats = int(count) if star else 1
-                if not 1 <= repeats <= self.most - len(values):
+                if not 1 <= repeats <= self.high - len(values):
                     raise ValueError(f"{repeats} values")
                 values += [self.item(value)] * repeats
         except ValueError:

@@ -81,9 +81,9 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
     pair_bytes = _as_floats(message_bytes) / groups.size**2
     latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
     for at in groups.reach:
-        latency = latency + (at.held - at.together) * at.latency
-        domain_bytes = at.together * (at.reached - at.together) * pair_bytes
-        bandwidth = np.float64(at.level.bandwidth) * at.together * at.share.exchange
+        latency = latency + (at.members - at.peers) * at.latency
+        domain_bytes = at.peers * (at.reached - at.peers) * pair_bytes
+        bandwidth = np.float64(at.level.bandwidth) * at.peers * at.share.exchange
         slowest = np.maximum(slowest, domain_bytes / (bandwidth * at.level.efficiency(profile)))
     return _measured_or_formula_seconds("all_to_all", message_bytes, latency + slowest, groups, profile)
 
@@ -99,8 +99,8 @@ def fan_out_seconds(rank_bytes: Array, node_bytes: Array, groups: Groups, profil
     latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
     for at in groups.reach:
         message = node_bytes if at.level.network else rank_bytes
-        leaving = message * (at.reached - at.together) / at.reached
-        latency = latency + np.where(at.held > at.together, at.latency, 0.0)
+        leaving = message * (at.reached - at.peers) / at.reached
+        latency = latency + np.where(at.members > at.peers, at.latency, 0.0)
         bandwidth = at.level.bandwidth * at.share.exchange
         slowest = np.maximum(slowest, leaving / (bandwidth * at.level.efficiency(profile)))
     return _measured_or_formula_seconds("fan_out", rank_bytes, latency + slowest, groups, profile)
@@ -116,8 +116,8 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
     message = _as_floats(message_bytes)
     slowest, share = np.zeros(len(groups.size)), np.full(len(groups.size), np.inf)
     for at in groups.reach:
-        own_rate = np.float64(at.level.bandwidth) * at.together / at.together * at.behind * at.share.pair
-        share = own_rate if at.level.opens else np.minimum(share, own_rate)
+        rate = np.float64(at.level.bandwidth) * at.peers / at.peers * at.behind * at.share.pair
+        share = rate if at.level.opens else np.minimum(share, rate)
         seconds = at.latency + message / (share * at.level.efficiency(profile))
         slowest = np.maximum(slowest, np.where(at.meets, seconds, 0.0))
     return _measured_or_formula_seconds("p2p", message_bytes, slowest, groups, profile)

@@ -271,12 +271,12 @@ class Reach(NamedTuple):
     worst position."""
 
     level: Level
-    together: Ints
+    peers: Ints
     """Minimum number of group members in one inner domain, which share the links out of that domain. 1 if the
     inner domain is a GPU."""
     domains: Ints
     """Maximum number of inner domains (such as nodes) that the group spans."""
-    held: Ints
+    members: Ints
     """Minimum number of group members in one domain of this level."""
     reached: Ints
     """Minimum number of group members in one domain of the outermost level of the same medium (NVLink or
@@ -295,7 +295,7 @@ class Reach(NamedTuple):
     def bandwidth(self) -> Array:
         """(N,) bytes/s that a ring through the group reaches out of one inner domain, while all groups
         send."""
-        return np.float64(self.level.bandwidth) * self.together * self.share.ring
+        return np.float64(self.level.bandwidth) * self.peers * self.share.ring
 
     @property
     def latency(self) -> Array | float:
@@ -411,13 +411,13 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
         level_shares = link_shares(cluster, (size, stride, piece, stages, world))
         packed = [share.packing(pair) for pair, share in zip(packed, level_shares, strict=True)]
     else:
-        level_shares = [_mesh_share(level, held) for level, (held, _) in zip(levels, packed, strict=True)]
+        level_shares = [_mesh_share(level, sizes) for level, (sizes, _) in zip(levels, packed, strict=True)]
     ranks_per_node, nodes = packed[sum(not level.network for level in levels) - 1]
     fits = levels[-1].network or (nodes == 1).all()
     assert fits, f"a layout has more ranks than the node of {cluster.name}"
     reach: list[Reach] = []
-    together, domains, inner = units, size, 1
-    for index, (level, (held, spanned), share) in enumerate(zip(levels, packed, level_shares, strict=True)):
+    peers, domains, inner = units, size, 1
+    for index, (level, (sizes, spanned), share) in enumerate(zip(levels, packed, level_shares, strict=True)):
         meets = spanned == 1
         if level.gpus and inner:
             meets = meets | crosses_border(runs, inner, level.gpus, world)
@@ -425,12 +425,12 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
             meets = share.neighbours_meet(meets) & (domains > 1)
         farther = (other for other in range(index + 1, len(levels)) if levels[other].opens)
         outermost = next(farther, len(levels)) - 1  # the last level of the same medium
-        behind = together if level.sharers is None else units
+        behind = peers if level.sharers is None else units
         if level.sharers and level.sharers > 1:
             behind = pack_runs(runs, level.sharers, world)[0]
         reached = packed[outermost][0]
-        reach.append(Reach(level, together, domains, held, reached, behind, meets, share))
-        together, domains, inner = held, spanned, level.gpus or 0
+        reach.append(Reach(level, peers, domains, sizes, reached, behind, meets, share))
+        peers, domains, inner = sizes, spanned, level.gpus or 0
     return Groups(size, ranks_per_node, nodes, tuple(reach))
 
 
@@ -454,5 +454,5 @@ def pairs_over(link: LinkSpec, rows: int) -> Groups:
     """Groups of two ranks on different nodes that only `link` joins, with `rows` equal rows."""
     unit, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     level = link_level("between", link, None, network=True)
-    reach = Reach(level, together=unit, domains=two, held=two, reached=two, behind=unit, meets=two > 1)
+    reach = Reach(level, peers=unit, domains=two, members=two, reached=two, behind=unit, meets=two > 1)
     return Groups(size=two, ranks_per_node=unit, nodes=two, reach=(reach,))

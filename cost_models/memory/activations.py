@@ -204,7 +204,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     `entered` (N,) are the bytes of the block's input."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
-    kept = [(one, one.share, _kept_bytes(question, one)) for one in operators]
+    inputs = [(one, one.share, _kept_bytes(question, one)) for one in operators]
 
     def bytes_of(terms: Iterable[tuple[float, Amount]]) -> Array:
         return on_rank(question, columns, sum_amounts(terms))
@@ -217,16 +217,16 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
         """Bytes `total` minus the kept inputs that are outputs of operators in `drops`."""
         read = [
             (share, {place: size - output_bytes * (one.kind == "core") for place, size in amount.items()})
-            for one, share, amount in kept
+            for one, share, amount in inputs
             if one.reads_output_of in drops
         ]
         return total - bytes_of(read) if read else total
 
-    none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
+    none = bytes_of([*((share, amount) for _, share, amount in inputs), *core]) + twice
     none = without_outputs(none, stack.always_discards)
-    mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
+    mlp = bytes_of((share, amount) for one, share, amount in inputs if one.half == "mlp")
     # no policy drops the projector's activations
-    full = entered + bytes_of((share, amount) for one, share, amount in kept if part_of(one) != "block")
+    full = entered + bytes_of((share, amount) for one, share, amount in inputs if part_of(one) != "block")
     if "all-but-every-other-product" in stack.drops:
         # of q, k, v, output, gate, up, down those are q, v, gate and down; with one up matrix the fifth is that one
         outputs = [(one.share, one.kept) for one in operators if one.kept is not None]
@@ -245,7 +245,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     if stack.drops & {"core", "block-attention"}:
         selective = selective - bytes_of(core)
     for drop in sorted(stack.drops & set(begins)):
-        redone = bytes_of((share, amount) for one, share, amount in kept if drop in one.redone_by)
+        redone = bytes_of((share, amount) for one, share, amount in inputs if drop in one.redone_by)
         selective = selective - redone - twice * (drop == "block-attention") + begins[drop] * entered
     selective = without_outputs(selective, stack.drops - set(stack.always_discards))
     return np.stack([none, selective, full], axis=-1), mlp

@@ -146,8 +146,8 @@ def state_bytes(
             states = states._replace(weights=states.weights + compute / np.where(zero3, ranks, 1))
         return states
     trained, gathers = trained_share(question, columns, part), sharded & zero3
-    kept = np.where(shards_are_weights, 1 / ranks + ~zero3, np.where(zero3, 1 / ranks, 1.0))
-    copies = {"weights": kept, "gathered": gathers, "stored": np.where(shards_are_weights, 1 / ranks, kept)}
+    share = np.where(shards_are_weights, 1 / ranks + ~zero3, np.where(zero3, 1 / ranks, 1.0))
+    copies = {"weights": share, "gathered": gathers, "stored": np.where(shards_are_weights, 1 / ranks, share)}
     frozen = {name: trained.frozen * copy for name, copy in copies.items()}
     sizes = states._asdict().items()
     return StateBytes(**{name: trained.share * size + frozen.get(name, 0.0) for name, size in sizes})

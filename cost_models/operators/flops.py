@@ -94,7 +94,7 @@ class _KindPart(NamedTuple):
     model: TransformerSpec
     training: TrainingSpec
     blocks: int
-    one: ForwardFlops
+    flops: ForwardFlops
 
     @property
     def passes(self) -> float:
@@ -132,11 +132,11 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     """Forward and backward FLOPs of one optimizer step, the numerator of MFU."""
     parts = _kind_parts(model, training, tp)
     last, resident = parts[-1], training.reference in ("resident", "host")
-    further = model.further_tokens * (last.one.block + last.one.head + last.one.projection)
-    head = (3.0 + resident - (not last.training.trains("head matrix"))) * last.one.head
+    further = model.further_tokens * (last.flops.block + last.flops.head + last.flops.projection)
+    head = (3.0 + resident - (not last.training.trains("head matrix"))) * last.flops.head
     total = training.global_batch * (head + 3.0 * further)
     for part in parts:
-        flops, job = part.one, part.training
+        flops, job = part.flops, part.training
         block_flops = part.passes * flops.block + resident * (flops.block - flops.adapters)
         total += job.global_batch * part.blocks * (block_flops - _spared_flops(part))
     if (diffusion := model.diffusion) is not None and last.training.trains("embedding"):
@@ -163,7 +163,7 @@ def _spared_flops(part: _KindPart) -> float:
     if tuning is None or part.training.runs_forward_only:
         return 0.0
     if tuning.left is None:
-        return part.one.block_matrices
+        return part.flops.block_matrices
     frozen = (one for one in job_operators(part.model, tuning) if not one.trained)
     return part.training.tokens_counted * sum(one.share * one.flops for one in frozen)
 
@@ -173,7 +173,7 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
     MFU."""
     masked = 0.0
     for part in _kind_parts(model, training, tp):
-        keys, job, flops = attended_keys(part.model, part.training), part.training, part.one
+        keys, job, flops = attended_keys(part.model, part.training), part.training, part.flops
         passes = part.passes * job.global_batch * (part.blocks + model.further_tokens)
         masked += passes * (flops.block_attention * (1.0 - keys.masked / keys.useful) + flops.indexer / 2)
     return model_flops(model, training, tp) - masked
@@ -193,9 +193,9 @@ def recomputed_flops(
     for part, blocks_P in zip(parts, blocks_KP, strict=True):
         job, operators = part.training, block_operators(part.model)
         repeated = sum(own.share * own.flops for own in operators if products & own.redone_by)
-        core = part.one.block_attention + part.one.indexer if ATTEND_AGAIN.intersection(drops) else 0.0
+        core = part.flops.block_attention + part.flops.indexer if ATTEND_AGAIN.intersection(drops) else 0.0
         selective = core + job.tokens_counted * repeated
-        per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": part.one.block}
+        per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": part.flops.block}
         policy_blocks = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
         passes = 0.0 if job.runs_forward_only else float(job.global_batch)
         total += passes * sum(blocks * per_policy[policy] for policy, blocks in policy_blocks)

@@ -418,8 +418,8 @@ def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int,
         else:
             break
     fewer = [spare if pool == slowest else 0 for pool in pools]
-    each = zip(counts, replicas, fewer, strict=True)
-    return tuple((most,) * (number - less) + (most - 1,) * less for most, number, less in each)
+    parts = zip(counts, replicas, fewer, strict=True)
+    return tuple((most,) * (number - less) + (most - 1,) * less for most, number, less in parts)
 
 
 def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int) -> list[int]:

@@ -140,7 +140,7 @@ def place_layout(layout: Layout, question: Question) -> PlacedLayout:
 class PricedRanks:
     """A placed layout with the cost coefficients of its pipeline ranks."""
 
-    placed: PlacedLayout
+    placement: PlacedLayout
     pipeline: Pipeline
     terms: Terms
     """Cost coefficients by part, in one row for all pipeline ranks or one row for each rank."""
@@ -155,7 +155,7 @@ class PricedRanks:
 
         Transfers between stages that block nobody, and waiting for them, belong to no rank and are left out.
         """
-        pipeline, blocks_SP = self.pipeline, self.placed.blocks
+        pipeline, blocks_SP = self.pipeline, self.placement.blocks
         row_of_stage = pipeline.rank_of_stage % len(pipeline.costs)
 
         # coefficient → parts of time, (Q, rows) or, with recompute policies, (Q, rows, P), as rows of the cost table
@@ -180,7 +180,7 @@ class PricedRanks:
     def memory(self) -> tuple[Breakdown, ...]:
         """Bytes by part of each rank at the moment of the step at which the rank's memory peaks."""
         columns = {name: stacked_parts(self.terms[name], MEMORY_PARTS, axis=-1) for name in BYTES}
-        return RankMemory(columns, self.pipeline.table).breakdowns(self.placed.blocks)
+        return RankMemory(columns, self.pipeline.table).breakdowns(self.placement.blocks)
 
 
 def price_ranks(question: Question, layout: Layout) -> PricedRanks:
@@ -200,10 +200,10 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
         InputError: as for `price_ranks`, of any of the layouts.
     """
     ranks = {one: _price_replicas(question, one) for one in layouts if question.has_pools and one.replicas}
-    placed = {one: place_layout(one, question) for one in layouts if one not in ranks}
-    terms_by_layout = terms_of_each(question, [one.layout for one in placed.values()])
-    for (layout, one), terms in zip(placed.items(), terms_by_layout, strict=True):
-        ranks[layout] = PricedRanks(placed=one, pipeline=one.pipeline(costs_of(terms)), terms=terms)
+    placements = {one: place_layout(one, question) for one in layouts if one not in ranks}
+    terms_by_layout = terms_of_each(question, [one.layout for one in placements.values()])
+    for (layout, place), terms in zip(placements.items(), terms_by_layout, strict=True):
+        ranks[layout] = PricedRanks(placement=place, pipeline=place.pipeline(costs_of(terms)), terms=terms)
     return [ranks[layout] for layout in layouts]
 
 
@@ -224,7 +224,7 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
     for pool, (pool_costs, counts) in enumerate(zip(terms, shares_by_pool, strict=True)):
         all_terms = pool_costs | replica_memory(question, pool, layout, max(counts))
         pipeline = replace(placement.pipeline(costs_of(all_terms)), microbatches=max(counts))
-        ranks.append(PricedRanks(placed=placement, pipeline=pipeline, terms=all_terms))
+        ranks.append(PricedRanks(placement=placement, pipeline=pipeline, terms=all_terms))
         seconds, limit = float(pipeline.step_seconds(placement.blocks)), pipeline.cost("memory_limit")
         name, memory = question.pool_names[pool], ranks[-1].memory()
         own_replicas = PoolReplicas(
@@ -261,7 +261,7 @@ class PassSpans(NamedTuple):
 
 def pass_spans(ranks: PricedRanks) -> PassSpans:
     """Start and end seconds of every forward and backward pass of a priced layout."""
-    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
+    pipeline, blocks = ranks.pipeline, ranks.placement.blocks
     first, second = pipeline.halves(blocks)
     shape = (pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
     table = build(*shape, any_engine=pipeline.any_engine)
@@ -277,7 +277,7 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
         InputError: the layout cannot be placed or scheduled.
     """
     ranks = price_ranks(question, layout)
-    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
+    pipeline, blocks = ranks.pipeline, ranks.placement.blocks
     passes = pass_spans(ranks)
     spans = [
         PredictedSpan(rank, *action, start, end)
@@ -325,12 +325,12 @@ def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimat
 
 def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
     # parts of the busiest rank; rounding must not make waiting negative
-    seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placed.blocks)
+    seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placement.blocks)
     by_part = {part: float(ranks.seconds[part][int(np.argmax(busy_R))]) for part in TIME_PARTS}
     by_part["pp_comm"] += seconds - without_transfers
     by_part["bubble"] = max(0.0, seconds - sum(by_part.values()))
     parts = Breakdown(by_part)
-    model, training, ran = question.model, question.training, ranks.placed.layout
+    model, training, ran = question.model, question.training, ranks.placement.layout
     useful = model_flops(model, training, ran.tp)
     spent = useful + recomputed_flops(model, training, ran, question.stack.drops)
     gpus, peak = ran.num_gpus, question.cluster.gpu.peak[training.precision]

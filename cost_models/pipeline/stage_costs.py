@@ -303,14 +303,14 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
     """Cost coefficients for each kind of block (such as attention or recurrent), computed by `price` as if
     all blocks were of that kind. Only coefficients of blocks differ between kinds."""
     if question.kinds.number == 1:
-        return [_zero_frozen_terms(own, price(own, columns)) for own in question.by_kind]
+        return [_zero_frozen_terms(kind, price(kind, columns)) for kind in question.by_kind]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
     independent = question.stack.update_group is None
     without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if independent else columns
     kinds, has_blocks, by_kind = question.kinds, named_blocks(columns) > 0, list[Terms]()
-    for own in question.by_kind:
-        rows = _tower_batch_columns(question, own, columns if own.model.moe_share else without)
-        by_kind.append(_zero_frozen_terms(own, over_distinct(rows, AXIS_COLUMNS, partial(price, own))))
+    for kind in question.by_kind:
+        rows = _tower_batch_columns(question, kind, columns if kind.model.moe_share else without)
+        by_kind.append(_zero_frozen_terms(kind, over_distinct(rows, AXIS_COLUMNS, partial(price, kind))))
 
     def mean(name: str) -> Term:
         return join_terms([terms[name] for terms in by_kind], kinds.mean)
@@ -325,13 +325,13 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
             begins[name] = begins[name] | {"buffers": common[name]["buffers"]}
         common = common | begins
 
-    def where_counted(pair: list[Array]) -> Array:
+    def select_rows(pair: list[Array]) -> Array:
         return np.where(has_blocks if pair[0].ndim == 1 else has_blocks[:, None], pair[1], pair[0])
 
     own_names = [name for name in OF_BLOCKS if name in common]
     means = {name: mean(name) for name in own_names if has_blocks.any()}
     for terms in by_kind:
-        terms |= {name: join_terms([terms[name], means[name]], where_counted) for name in means}
+        terms |= {name: join_terms([terms[name], means[name]], select_rows) for name in means}
     return [common | {name: terms[name] for name in own_names} for terms in by_kind]
 
 

@@ -346,7 +346,7 @@ def shortened_table(
 
 
 def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
-    return frozenset(name for name, own in REGISTRY.items() if trait(own))
+    return frozenset(name for name, schedule in REGISTRY.items() if trait(schedule))
 
 
 PLAIN = _names_with(lambda own: own.chunks == (1, 1) and own.splits == "never")

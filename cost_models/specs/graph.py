@@ -142,12 +142,12 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
         refuse(f"`{printable(count, 30)}` is no number of parallel cables")
     kinds = get_args(LinkKind)
     if kind and kind not in kinds:
-        known = f"{did_you_mean(kind, kinds)}; kinds: {', '.join(kinds)}"
-        refuse(f"`{printable(kind, 30)}` is no kind of link{known}")
+        hint = f"{did_you_mean(kind, kinds)}; kinds: {', '.join(kinds)}"
+        refuse(f"`{printable(kind, 30)}` is no kind of link{hint}")
     for name in (*ones[:1], *others[:1]):
         if device_kind(name) is None:
-            known = "`gpu0`, `nic0`, `nvswitch`, `pcie0`, `leaf0`, `spine0`, `switch0`"
-            refuse(f"unknown device `{name}`: the last part of its name says what it is, like {known}")
+            hint = "`gpu0`, `nic0`, `nvswitch`, `pcie0`, `leaf0`, `spine0`, `switch0`"
+            refuse(f"unknown device `{name}`: the last part of its name says what it is, like {hint}")
         elif device_kind(name) != "switch" and not node_of(name):
             where = "the node stands before the last dot of its name, like `node0.gpu0`"
             refuse(f"`{name}` is in no node; {where}")
@@ -224,10 +224,10 @@ def _folded_pairs(pairs: list[tuple[str, str]], cable: str) -> Iterator[str]:
     if left and right and _pairs(ones, ends) == pairs:
         yield f"{left} -- {right} {cable}"
         return
-    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for other, some in groupby(pairs, key=lambda pair: pair[1]):
-        alike[tuple(one for one, _ in some)].append(other)
-    for neighbours, others in alike.items():
+        groups[tuple(one for one, _ in some)].append(other)
+    for neighbours, others in groups.items():
         left, right = fold(neighbours), fold(others)
         star = "*" * (len(neighbours) > 1 and len(others) > 1)
         if left and right and (star or len(others) == 1 or len(neighbours) == 1):

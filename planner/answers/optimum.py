@@ -72,7 +72,7 @@ class Optimum:
     """Precisions of matrix products among which the search chose; empty: only the question's own."""
     left_out: tuple[tuple[int, str], ...] = ()
     """Numbers of GPUs on which no plan was found, each with the reason."""
-    others: tuple[tuple[Question, Estimate], ...] = ()
+    other_precisions: tuple[tuple[Question, Estimate], ...] = ()
     """Question and best plan in every other precision than the best plan's."""
 
     @property
@@ -174,7 +174,7 @@ def optimise(
         value=value,
         bound=bound,
         left_out=tuple(sorted((one.gpus, why) for one, why in zip(empty, reasons, strict=True))),
-        others=tuple((one.question, one.estimates[0]) for one in by_precision.values()),
+        other_precisions=tuple((one.question, one.estimates[0]) for one in by_precision.values()),
     )
 
 
@@ -297,19 +297,19 @@ def _certificate(
     if objective.name == "memory" and gap > PROVEN:
         certificate = certificate.model_copy(update={"gap": 1.0, "bound": 0.0, "settled": None})
     certificates = [certificate]
-    for one in attempts:
-        if one.certificate is None:
-            layouts = count_layouts(one.question, limits)
-            counts = {"layouts": layouts, "undecided" if one.is_unfinished else "infeasible": layouts}
-            if layouts or one.is_unfinished:
+    for trial in attempts:
+        if trial.certificate is None:
+            layouts = count_layouts(trial.question, limits)
+            counts = {"layouts": layouts, "undecided" if trial.is_unfinished else "infeasible": layouts}
+            if layouts or trial.is_unfinished:
                 certificates.append(certificate.model_copy(update=dict.fromkeys(_COUNTS, 0) | counts))
-        elif one is not attempt:
-            certificates.append(one.certificate)
+        elif trial is not attempt:
+            certificates.append(trial.certificate)
     if len(certificates) == 1:
         return certificate
-    merged, covered = _add_counts(certificates), [one for one in attempts if one.error is None]
-    gpus = dict.fromkeys(str(one.gpus) for one in covered)
-    types = dict.fromkeys(one.precision for one in covered)
+    merged, covered = _add_counts(certificates), [trial for trial in attempts if trial.error is None]
+    gpus = dict.fromkeys(str(trial.gpus) for trial in covered)
+    types = dict.fromkeys(trial.precision for trial in covered)
     space = f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {merged.space}"
     changed: dict[str, object] = {"seconds": budget.seconds_spent, "space": space}
     if objective.name not in ("memory", "gpus"):

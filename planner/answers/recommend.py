@@ -110,7 +110,7 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
     are the stack's defaults, and schedules are usual or timed ones. Under a profile of all stacks the runs
     are of other trainers, which do not show what this stack's users turn on.
     """
-    stack, timed, unused, maxima = question.stack, question.hardware.timed, {*user.unused}, {**user.at_most}
+    stack, timed, unused, maxima = question.stack, question.hardware.timed, {*user.unused}, {**user.maxima}
     runs = [one for one in timed if one.stack == stack.name] or timed
     for axis in dict.fromkeys([*OPTIONAL, *_DEGREES]):
         if axis in user.named_axes or axis in also or axis in stack.usual_degrees:
@@ -130,7 +130,7 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
     }
     named_axes = user.named_axes
     only = {axis: frozenset(values) for axis, values in defaults.items() if values and axis not in named_axes}
-    return replace(user, unused=frozenset(unused), at_most=maxima, only={**only, **user.only})
+    return replace(user, unused=frozenset(unused), maxima=maxima, only={**only, **user.only})
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:

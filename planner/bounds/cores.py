@@ -373,7 +373,7 @@ def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
     return np.asarray(np.any([unbroken(LATE_RULES, question, corner) for corner in corners], axis=0))
 
 
-def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
+def fullest_layouts(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
     """Layout of each box (range of numbers of offloaded blocks) that offloads as much as host memory holds,
     and whether host memory holds it, (N,)."""
     lowest, highest = with_counts(columns, boxes.low), with_counts(columns, boxes.high)

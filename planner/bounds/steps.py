@@ -298,7 +298,7 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     held_N = cheapest_seconds(fewest, static_NK, counts_1K)
     room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - held_N + TOLERANCE * x.memory_limit
     room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
-    activations_N = most_live_N * cheapest_seconds(live_N, _least_kept(rows).T, counts_1K)
+    activations_N = most_live_N * cheapest_seconds(live_N, _min_activations(rows).T, counts_1K)
     fits_N = (activations_N <= room_N) & (fewest <= rows.updatable[:, 0])
     fastest_NK = np.stack([kind.least_block_seconds for kind in rows.of_kinds], axis=1)
     least_N = cheapest_seconds(fewest, fastest_NK, counts_1K)
@@ -363,7 +363,7 @@ def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
     """Whether stages of `sizes_RC` blocks may fit in each layout's memory if every block keeps the minimum of
     bytes over all policies, (N,). A cheap filter: patterns are hundreds of thousands where blocks are
     hundreds."""
-    x, least_N = group.costs.lightest, _least_kept(group).min(axis=0)
+    x, least_N = group.costs.lightest, _min_activations(group).min(axis=0)
     static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
     kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
     free_NR = group.free_bytes + TOLERANCE * x.memory_limit[:, None]
@@ -450,7 +450,7 @@ def lightest_runs(group: RankCosts) -> Array:
     room = (group.free_bytes - group.least_working + slack_N1)[..., None, None] - static
     room = np.clip(room, -BOUNDLESS, BOUNDLESS)
     updated = sum_of_runs((cost.layer_static + cost.layer_update)[:, None] for cost in costs)
-    fits = sum_of_runs(kept_N[:, None] * live_NR for kept_N in _least_kept(group)) <= room
+    fits = sum_of_runs(kept_N[:, None] * live_NR for kept_N in _min_activations(group)) <= room
     fits &= updated <= (group.update_bytes + slack_N1)[..., None, None]
 
     def paid(price_N: Array) -> Array:
@@ -460,7 +460,7 @@ def lightest_runs(group: RankCosts) -> Array:
     return np.asarray(np.where(fits, _most_over_prices(group, paid), np.inf).min(axis=-1))
 
 
-def _least_kept(group: RankCosts) -> Array:
+def _min_activations(group: RankCosts) -> Array:
     """Minimum bytes of activations that a block of each kind keeps for a microbatch under any policy, (K, N)."""
     return np.stack([least_allowed(kind.costs.layer_activation, group.allowed) for kind in group.of_kinds])
 

@@ -250,7 +250,7 @@ def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: 
             for move in pricer.best_moves(current, changed_axes)
             if (changed := pricer.price_after(move, current.layout)) is not None and changed.fits
         ]
-        for worth, move, changed in sorted(candidates, key=lambda one: (-one[0], str(one[2].layout))):
+        for worth, move, changed in sorted(candidates, key=lambda entry: (-entry[0], str(entry[2].layout))):
             by_itself = as_run.price_after(move, today.layout)
             if worth <= 0 or by_itself is None or not by_itself.fits:
                 continue

@@ -467,10 +467,10 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
 def ties_and_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[list[Estimate], Estimate | None]:
     """Split a plan's rivals with other degrees into layouts whose step ties with the plan's and the fastest
     slower layout (None if all tie)."""
-    different = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
-    ties = [one for one in different if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN]
-    distinct = (one for one in different if one not in ties)
-    return ties, min(distinct, key=lambda one: one.step_seconds, default=None)
+    different = [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
+    ties = [rival for rival in different if abs(gain(estimate, rival)) <= NEGLIGIBLE_GAIN]
+    distinct = (rival for rival in different if rival not in ties)
+    return ties, min(distinct, key=lambda rival: rival.step_seconds, default=None)
 
 
 def exceeds_memory(estimate: Estimate, rival: Estimate) -> bool:

@@ -26,7 +26,7 @@ from cost_models.pipeline.stage_costs import StageCosts, costs_by_kind
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import SCHEDULES
-from planner.bounds.cores import best_known_bounds, least_costs, most_held, nothing_held, relaxed_bounds
+from planner.bounds.cores import best_known_bounds, fullest_layouts, least_costs, nothing_held, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.rank_costs import RankCosts, groups_of
@@ -250,7 +250,7 @@ class UniformCandidates:
     def nothing_fits(self) -> InfeasibleError:
         """Create the error that no placement of any layout fits in memory."""
         core, columns = self.space.smallest_rows()
-        columns, has_room = most_held(self.question, columns, self.space.counts.rows(core))
+        columns, has_room = fullest_layouts(self.question, columns, self.space.counts.rows(core))
         if not has_room.any():
             return nothing_held(self.question, columns)
         core, columns = core[has_room], columns.rows(np.flatnonzero(has_room))

@@ -124,7 +124,7 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
     def values(axis: str, defaults: Iterable[int]) -> list[int]:
         """Default and requested values of an axis that the restrictions permit; if there are none, the
         smallest permitted value."""
-        bounds = {limit[axis] for limit in (limits.at_least, limits.at_most) if axis in limit}
+        bounds = {limit[axis] for limit in (limits.minima, limits.maxima) if axis in limit}
         permitted = limits.permitted(axis, sorted({*defaults, *limits.only.get(axis, ()), *bounds}))
         return permitted or limits.permitted(axis, limits.unbounded(axis, 1))[:1]
 

@@ -42,9 +42,9 @@ class Restrictions:
     """Axis → allowed values."""
     never: dict[str, frozenset[int]] = field(default_factory=dict)
     """Axis → forbidden values."""
-    at_least: dict[str, int] = field(default_factory=dict)
+    minima: dict[str, int] = field(default_factory=dict)
     """Axis → minimum value."""
-    at_most: dict[str, int] = field(default_factory=dict)
+    maxima: dict[str, int] = field(default_factory=dict)
     """Axis → maximum value."""
     unused: frozenset[str] = frozenset()
     """Names of the axes that keep their defaults, such as cp1, zero0, no `sp`, etp = tp, one shard group."""
@@ -102,13 +102,13 @@ class Restrictions:
 
     def opens(self, name: str) -> bool:
         """Whether the search may use an axis, such as `offload`, that is closed unless the user asks for it."""
-        return name in self.allowed or bool({*self.only, *self.at_least} & {*LAYOUT_AXES[name].columns(name)})
+        return name in self.allowed or bool({*self.only, *self.minima} & {*LAYOUT_AXES[name].columns(name)})
 
     def without(self, axes: Collection[str]) -> Restrictions:
         """Copy of the restrictions without any on the named axes."""
         fields: dict[str, Any] = {
             name: {axis: value for axis, value in getattr(self, name).items() if axis not in axes}
-            for name in ("only", "never", "at_least", "at_most")
+            for name in ("only", "never", "minima", "maxima")
         }
         return replace(self, **fields, unused=self.unused.difference(axes))
 
@@ -117,8 +117,8 @@ class Restrictions:
         permitted = ~np.isin(values, [*self.never.get(axis, ())])
         if axis in self.only:
             permitted &= np.isin(values, [*self.only[axis]])
-        permitted &= values >= self.at_least.get(axis, -np.inf)
-        permitted &= values <= self.at_most.get(axis, np.inf)
+        permitted &= values >= self.minima.get(axis, -np.inf)
+        permitted &= values <= self.maxima.get(axis, np.inf)
         if axis in self.unused and axis not in RESOLVED_AS:
             permitted &= values == COLUMNS[axis].simplest
         return permitted
@@ -132,13 +132,13 @@ class Restrictions:
     def unbounded(self, axis: str, smallest: int) -> range:
         """Values of a numeric axis from `smallest`, or its minimum, upwards, one more than the number of
         forbidden values."""
-        minimum = max(smallest, self.at_least.get(axis, smallest))
+        minimum = max(smallest, self.minima.get(axis, smallest))
         return range(minimum, minimum + len(self.never.get(axis, ())) + 1)
 
     @property
     def named_axes(self) -> set[str]:
         """Names of the axes that have a restriction."""
-        return {*self.only, *self.never, *self.at_least, *self.at_most, *self.unused}
+        return {*self.only, *self.never, *self.minima, *self.maxima, *self.unused}
 
     def recompute(self, question: Question) -> tuple[Recompute, ...]:
         """Recompute policies that a stage may use, in the order of `RECOMPUTE_POLICIES`. Next to `none`,
@@ -183,8 +183,8 @@ class Restrictions:
     @property
     def fix_words(self) -> tuple[str, ...]:
         """Words of `--fix` for the allowed values and bounds, in the order of `AXES`."""
-        bounds = [f"{axis}>={self.at_least[axis]}" for axis in AXES if axis in self.at_least]
-        bounds += [f"{axis}<={self.at_most[axis]}" for axis in AXES if axis in self.at_most]
+        bounds = [f"{axis}>={self.minima[axis]}" for axis in AXES if axis in self.minima]
+        bounds += [f"{axis}<={self.maxima[axis]}" for axis in AXES if axis in self.maxima]
         return (*_words(self.only), *bounds)
 
     @property
@@ -250,7 +250,7 @@ _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
 _NEGATION = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 """Comparison operator → negated operator, for `--forbid`."""
-_BOUNDS = {"<": ("at_most", -1), "<=": ("at_most", 0), ">": ("at_least", 1), ">=": ("at_least", 0)}
+_BOUNDS = {"<": ("maxima", -1), "<=": ("maxima", 0), ">": ("minima", 1), ">=": ("minima", 0)}
 """Comparison operator → field of `Restrictions` that it sets, and the integer added to the number."""
 
 
@@ -288,20 +288,20 @@ def parse_restrictions(
     words = [*_read("--fix", fix, problems)]
     words += _read("--forbid", [word for word in forbid if word not in shut], problems)
     problems += _unusable(words, shut, allow, trainer)
-    names = ("only", "never", "at_least", "at_most", "unused")
+    names = ("only", "never", "minima", "maxima", "unused")
     sets = {name: dict[str, frozenset[int]]() for name in names}
     for word in words:
         if word.values or word.kind == "unused":
             combine = frozenset.intersection if word.kind == "only" else frozenset.union
             sets[word.kind][word.axis] = combine(word.values, sets[word.kind].get(word.axis, word.values))
-    only, never, at_least, at_most, unused = sets.values()
+    only, never, minima, maxima, unused = sets.values()
     policies = frozenset(range(len(RECOMPUTE_POLICIES)))
     unwanted = never.pop("recompute", frozenset()) | (policies - only.pop("recompute", policies))
     restrictions = Restrictions(
         only=only,
         never=never,
-        at_least={axis: max(bounds) for axis, bounds in at_least.items()},
-        at_most={axis: min(bounds) for axis, bounds in at_most.items()},
+        minima={axis: max(bounds) for axis, bounds in minima.items()},
+        maxima={axis: min(bounds) for axis, bounds in maxima.items()},
         unused=frozenset(unused),
         forbidden_recompute=frozenset(RECOMPUTE_POLICIES[index] for index in unwanted),
         max_memory=max_memory,
@@ -409,4 +409,4 @@ def _complaint(axis: str, text: str, is_bound: bool) -> str:
     if isinstance(word, Switch):
         return f"`{axis}` is a switch, not a number" if is_bound else f"`{value}` is not 0 or 1" * (value > 1)
     assert isinstance(word, Number)
-    return "" if word.least <= value and (word.most is None or value <= word.most) else word.outside
+    return "" if word.low <= value and (word.high is None or value <= word.high) else word.outside

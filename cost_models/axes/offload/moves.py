@@ -69,7 +69,7 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
     if layout.offload == NOWHERE or question.has_pools:
         return ()
     priced = price_ranks(question, layout)
-    layout, passes = priced.placed.layout, pass_spans(priced)
+    layout, passes = priced.placement.layout, pass_spans(priced)
     ranks = [_Lanes(question, layout, rank, passes) for rank in range(layout.pp)]
     lasting = [move for lanes in ranks for move in lanes.carry_out() if move.end > move.start]
     return tuple(sorted(lasting, key=lambda move: (move.rank, move.start, move.end)))

@@ -113,7 +113,7 @@ _OPTION = re.compile(
     rf"(?:hot\({_SHARE}\)\+)?(whole|column|node-row|row|copy)(\d{{1,5}})?(?:@(all|[\d,]+))?(?:/(host|cached\({_SHARE}\)))?",
     re.ASCII,
 )
-_WRONG = "things are wrong with the sharding"
+_HEADLINE = "things are wrong with the sharding"
 _WORD = re.compile(r"table:(\d{1,6})(?:-(\d{1,6}))?=(\S+)", re.ASCII)
 
 
@@ -141,7 +141,7 @@ def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
         InputError: invalid words, tables that do not exist, or numbers of places that do not fit; all at once.
     """
     words, problems = _read_words(text, num_tables)
-    require_none(problems, _WRONG)
+    require_none(problems, _HEADLINE)
     return tuple(words)
 
 
@@ -181,9 +181,9 @@ def parse_sharding(text: str, num_tables: int) -> Sharding:
                 complaints.append(f"table:{table} is said twice")
             placements[table] = word.option, at
     if (missing := [table for table in range(num_tables) if table not in placements]) and all_read:
-        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        complaints.append(f"nothing is said of table:{missing[0]}{others}")
-    require_none([*problems, *(Problem("", what) for what in complaints)], _WRONG)
+        suffix = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        complaints.append(f"nothing is said of table:{missing[0]}{suffix}")
+    require_none([*problems, *(Problem("", what) for what in complaints)], _HEADLINE)
     return Sharding(tuple(TablePlacement(*placements[table]) for table in range(num_tables)))
 
 

@@ -460,7 +460,7 @@ class Planned(PlanAnswer):
         others = [
             f"note: in {other.training.precision} the best is {estimate.layout.brief},"
             f" {format_seconds(estimate.step_seconds)} a step"
-            for other, estimate in self.optimum.others
+            for other, estimate in self.optimum.other_precisions
         ]
         odd = odd_count_note(self.question.cluster.num_gpus, self.certificate)
         why = self.exporter[1]

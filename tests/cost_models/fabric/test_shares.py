@@ -135,7 +135,7 @@ def test_leaves_of_24_and_of_8_nodes() -> None:
     assert leaf.sizes == (192, 64)
     assert spine.bandwidth == pytest.approx(50e9 / 3)
     over_all = group_of(odd, 32, 8)
-    assert (over_all.reach[1].held[0], over_all.reach[1].together[0], over_all.reach[2].domains[0]) == (
+    assert (over_all.reach[1].members[0], over_all.reach[1].peers[0], over_all.reach[2].domains[0]) == (
         8,
         1,
         2,

@@ -57,7 +57,7 @@ def test_the_search_prices_a_placement_as_its_estimate_does(text: str) -> None:
     asked, layout = question(), parse_layout(text)
     ranks, priced = price_ranks(asked, layout), estimate(asked, layout)
     leaf = leaf_of(layout, stage_costs(asked, LayoutColumns.of([layout])))
-    blocks = ranks.placed.blocks
+    blocks = ranks.placement.blocks
     assert float(leaf.step_seconds(blocks)) == priced.step_seconds
     peaks = [own.total for own in priced.rank_memory]
     np.testing.assert_allclose(leaf.rank_bytes(blocks), peaks, rtol=1e-14)
@@ -68,7 +68,7 @@ def test_ranks_that_cost_the_same_are_one_row(text: str) -> None:
     """A rank axis changes nothing but what differs from rank to rank."""
     asked, layout = question(), parse_layout(text)
     ranks = price_ranks(asked, layout)
-    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
+    pipeline, blocks = ranks.pipeline, ranks.placement.blocks
     rows = {name: getattr(pipeline.costs, name) for name in COLUMNS}
     repeated = {name: np.repeat(column, layout.pp, axis=0) for name, column in rows.items()}
     every = replace(pipeline, costs=StageCosts(**repeated))
@@ -82,7 +82,7 @@ def test_ranks_that_cost_the_same_are_one_row(text: str) -> None:
 @EVERY
 def test_a_batch_of_placements_is_its_placements(text: str) -> None:
     ranks = price_ranks(question(), parse_layout(text))
-    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
+    pipeline, blocks = ranks.pipeline, ranks.placement.blocks
     moved = blocks.copy()
     moved[0, 0] += 1
     moved[-1, 0] = max(0, moved[-1, 0] - 1)
@@ -96,5 +96,5 @@ def test_a_batch_of_placements_is_its_placements(text: str) -> None:
 def test_the_parts_of_a_rank_take_as_long_as_it_is_busy(text: str) -> None:
     ranks = price_ranks(question(), parse_layout(text))
     seconds = sum(ranks.seconds[part] for part in TIME_PARTS)
-    busy = ranks.pipeline.step_of(ranks.placed.blocks)[2] + ranks.pipeline.overhead
+    busy = ranks.pipeline.step_of(ranks.placement.blocks)[2] + ranks.pipeline.overhead
     np.testing.assert_allclose(seconds, busy, rtol=1e-12)

@@ -29,7 +29,7 @@ def test_plan_chooses_a_precision_alike(meshwright: Callable[..., Answer]) -> No
     printed = json.loads(meshwright("plan", *QUESTION, *GIVEN, "--precision", "bf16,fp8", "--json").out)
     answer = mw.plan(*QUESTION, gpus=4, global_batch=8, sequence=128, precision=("bf16", "fp8"))
     assert without_seconds(answer.record()) == without_seconds(printed)
-    assert len(answer.optimum.others) == 1
+    assert len(answer.optimum.other_precisions) == 1
 
 
 def test_amounts_replace_those_of_a_job() -> None:
