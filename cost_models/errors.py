@@ -174,8 +174,7 @@ def closest_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """Known names of which `name` may be a misspelling, without names of another model, GPU, cluster or
-    stack.
+    """Known names that `name` may misspell, without names of another model, GPU, cluster or stack.
 
     Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
     only that family's names count. If there are none, all names that begin with the given one.

@@ -271,7 +271,7 @@ differ by this."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearRuns:
-    """Timed runs of the one question that is nearest to a given question."""
+    """Timed runs of the question nearest to a given question."""
 
     source: str
     model: str

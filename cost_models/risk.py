@@ -112,7 +112,7 @@ _MOST_ROOM, _BISECTIONS = 12.0, 60
 Risk = Literal["none", "neutral", "averse"]
 RISKS: tuple[Risk, ...] = get_args(Risk)
 SLOWEST_DIVISOR = 4
-"""Divisor k of the number of scenarios, of which risk `averse` counts only the slowest 1/k (a quarter)."""
+"""Divisor k under risk `averse`, which counts only the slowest 1/k (a quarter) of the scenarios."""
 
 
 def num_weighed(scenarios: int, risk: Risk) -> int:
@@ -130,8 +130,8 @@ def weighed_mask(seconds_K: Array, risk: Risk) -> Bools:
 
 
 def weigh(seconds_K: Array, risk: Risk) -> Array:
-    """Mean step seconds, (K, ...) → (...), over all K scenarios or, under risk `averse`, over the slowest of
-    them."""
+    """Mean step seconds, (K, ...) → (...), over all K scenarios or, under risk `averse`, over the slowest
+    scenarios."""
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-num_weighed(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))

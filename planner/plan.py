@@ -82,8 +82,8 @@ def package_version() -> str:
 
 
 class AnyPlan(Spec):
-    """Base class of plan files, each of which holds a question and its answer, enough to train; model
-    families add fields."""
+    """Base class of plan files, which hold a question and its answer, enough to train. Model families add
+    fields."""
 
     kind: str
     """Kind of plan file, such as "plan" for transformers."""

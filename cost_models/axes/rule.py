@@ -81,7 +81,7 @@ def unbroken(rules: Iterable[Rule], question: Question, columns: LayoutColumns) 
 
 
 def objections(rules: Iterable[Rule], question: Question, layout: Layout) -> list[Words]:
-    """Error sentence and hint for each rule that one layout breaks, in the order of the rules."""
+    """Error sentence and hint for each broken rule of one layout, in the order of the rules."""
     columns = LayoutColumns.of([layout])
     return [rule.sentence(question, layout) for rule in rules if np.all(rule.broken(question, columns))]
 

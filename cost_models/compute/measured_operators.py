@@ -109,8 +109,8 @@ def attention_core(question: Question, columns: LayoutColumns) -> Array:
 
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """Seconds per microbatch to add gradients of `parameters` (N,) to those of earlier microbatches, mean
-    over a step, (N,). They are measured as sums of activations with equally many bytes."""
+    """Seconds per microbatch to accumulate the gradients of `parameters` (N,), mean over a step, (N,). They
+    are measured as sums of activations with equally many bytes."""
     relative_bytes = addition_bytes(question) / (3 * question.training.element_bytes)
     seconds = _curve_seconds(question.hardware, [("add", relative_bytes * parameters, 1.0)])
     return seconds * added_share(question, columns)

@@ -133,7 +133,7 @@ def _patch_bytes(question: Question) -> float:
 
 
 class ActivationBytes(NamedTuple):
-    """Bytes of activations that one pipeline rank keeps per live microbatch, (N,) each. `block` is (N, P)."""
+    """Bytes of activations that a pipeline rank keeps per live microbatch, (N,) each. `block` is (N, P)."""
 
     block: Array
     """(N, P) bytes of a block under each of P recompute policies."""

@@ -131,8 +131,8 @@ ENDS: tuple[Part, ...] = ("embedding", "head")
 
 @lru_cache(maxsize=_CACHED)
 def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
-    """Operators of a block in a training job, with those of adapters after the matrix products that they
-    adapt."""
+    """Operators of a block in a training job, where each adapter's operators follow the matrix product that
+    the adapter changes."""
     if tuning is None:
         return block_operators(model)
     if tuning.left is not None:

@@ -368,7 +368,7 @@ def replica_memory(question: Question, pool: int, layout: Layout, microbatches: 
 
 
 def _slower(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
-    """Copy of the link between pools, `pool_link`, with bandwidth no higher than that of a pool's own network."""
+    """Copy of the link between pools, `pool_link`, with no more bandwidth than a pool's own network has."""
     return pool_link.model_copy(update={"bandwidth": min(pool_link.bandwidth, pool_network.bandwidth)})
 
 
@@ -423,8 +423,8 @@ def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int,
 
 
 def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int) -> list[int]:
-    """Guess the number of microbatches of a replica in each pool, as if every microbatch added as many
-    seconds as one beyond the mean number."""
+    """Guess the number of microbatches of a replica in each pool, as if the seconds of a pool grew with
+    every microbatch by as much as at the mean number."""
     mean = max(minimum, microbatches // sum(replicas))
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]

@@ -206,7 +206,7 @@ class Pieces:
 
     @cached_property
     def _waiting(self) -> Array:
-        """Share of attention's seconds that ranks wait for the one with most attention work, (N,)."""
+        """Share of attention's seconds that ranks wait for the rank with most attention work, (N,)."""
         return straggler_excess(self.question, self.columns, data_parallel=self.data_parallel)
 
     @cached_property
@@ -518,8 +518,8 @@ _TOKEN_BYTES, _SIZE_BYTES = 8, 40
 """Bytes of a token id, and of the five sizes that Megatron-LM broadcasts before a batch
 (core/tensor_parallel/data.py)."""
 _MASK_BYTES = 17
-"""Bytes read and written per pair of positions to build a causal mask, from ones and their lower triangle in
-fp32, compared (megatron/utils.py)."""
+"""Bytes read and written per pair of positions to build a causal mask. A matrix of ones and its lower
+triangle are in fp32 and compared (megatron/utils.py)."""
 _MASK_KERNELS = 3
 
 

@@ -58,8 +58,8 @@ _DEGREES: dict[Degree, str] = {
     "pp": "a pipeline",
     "ep": "expert parallelism",
 }
-"""Parallel degree → its name in words, for degrees that a simple layout omits unless they are usual for the
-stack, in the order in which kinds of layouts add them."""
+"""Name in words of each parallel degree that a simple layout omits unless the degree is usual for the stack,
+in the order in which kinds of layouts add degrees."""
 _USUAL_SCHEDULES = {"gpipe", "1f1b", "interleaved"}
 _MAX_TRIED = 60
 """Maximum number of layouts under one recompute policy that are priced to find the classical layout."""
@@ -210,15 +210,15 @@ class Alternative(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """Recommended layout of a question, compared with the fastest layout and with the one that an expert would
-    write down without a search."""
+    """Recommended layout of a question, compared with the fastest layout and with the layout that an expert
+    would write down without a search."""
 
     question: Question
     """Question whose layouts were compared, under its risk."""
     estimate: Estimate
     """Price of the recommended layout, under the user's memory limit."""
     why: str
-    """Common property of the simple layouts of which the recommended layout is the fastest; empty if it is
+    """Common property of the simple layouts among which the recommended layout is the fastest; empty if it is
     the fastest of all layouts."""
     within: Restrictions
     """Restrictions within which the layout is proved the fastest, or was preferred to the fastest

@@ -72,7 +72,7 @@ class StepPieces(NamedTuple):
     """Seconds of one microbatch's forward and backward pass through a stage with one block of the lightest
     kind, with its transfers. Where a schedule splits backward passes, it is the forward pass alone."""
     missing: Array
-    """Seconds of `way` that its one block takes."""
+    """Seconds of `way` that the block takes."""
     longer_pass: Array
     """Seconds of the longer pass (forward or backward) of a stage with one block of the lightest kind; the
     forward pass where backward passes are split."""

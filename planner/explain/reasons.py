@@ -402,8 +402,8 @@ class Explanation:
 
 
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
-    """Explain a plan by its rivals, its binding constraint and the effect of changes of its question, given
-    its current price.
+    """Explain a plan at its current price by rivals, binding constraint and the effect of changes of its
+    question.
 
     Layouts in the plan's cache are not searched for again. The best plan under each change is searched only
     if the plan was searched for the fastest step, so that planning again answers the same question.

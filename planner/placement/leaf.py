@@ -87,8 +87,8 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf(Pipeline):
-    """One layout before its blocks are placed, with its stage costs in seconds and bytes. Costs of blocks are
-    by kind and policy."""
+    """Layout before its blocks are placed, with its stage costs in seconds and bytes. Costs of blocks are by
+    kind and policy."""
 
     has_replicas: ClassVar[bool] = False
     """Whether whole replicas lie in several pools, each with a share of the microbatches of its own."""
@@ -214,7 +214,7 @@ class Task:
 
     leaf: Leaf
     incumbent: tuple[Placement, float] | None = None
-    """Best known placement with its step seconds; None without one."""
+    """Best known placement and its step seconds, if there is any."""
     cut_off: float = math.inf
     """Step seconds that a placement must beat to be of interest."""
     met_paths: Sequence[CriticalPath] = ()

@@ -174,13 +174,13 @@ class Prover:
         self.best: dict[int, tuple[Placement, float]] = {}
         """Row of a candidate → its best known placement with the step seconds."""
         self._paths = defaultdict[Pipeline, list[CriticalPath]](list)
-        """Pipeline → its known critical paths, which hold for any costs."""
+        """Critical paths found so far of each pipeline, which hold for any costs."""
         self._undecided, self._count_time = 0, -math.inf
         """Number of undecided layouts at the last count, and the time of that count in seconds."""
 
     @property
     def kth_seconds(self) -> float:
-        """Step seconds that a layout must beat, those of the k-th best known, or the cut-off of the search."""
+        """Step seconds that a layout must beat, which are the k-th best known or the cut-off of the search."""
         times = sorted(seconds for _, seconds in self.best.values())
         return min(times[self.top - 1], self._cut_off) if len(times) >= self.top else self._cut_off
 
@@ -256,8 +256,7 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts, if exact placement gave up on every one of them with time to spare;
-        else 0."""
+        """Number of undecided layouts, if exact placement gave up on all with time to spare; else 0."""
         rows = self._open_rows()
         can_go_on = self._has_closed() or (rows & (self.rows.state != ABANDONED)).any()
         return 0 if can_go_on else int(rows.sum())

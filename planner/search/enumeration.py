@@ -68,9 +68,9 @@ def covered(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
-    """Layouts that a search covers on several pools of GPUs, first those of pipelines over all pools, then
-    those of replicas. The first has those with stages in every order of the pools, the second those of
-    replicas in each pool."""
+    """Layouts that a search covers on several pools of GPUs, first pipelines over all pools, then replicas in
+    single pools. The first has those with stages in every order of the pools, the second those of replicas in
+    each pool."""
     columns, stages = covered(question, limits), list[Layout]()
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks

@@ -101,8 +101,8 @@ class PoolCandidates:
         return math.inf if self._opened == len(self) else 0.0
 
     def open(self, threshold: float) -> Array:
-        """Open the layouts of the next order of the pools to the search, at last those of replicas; return
-        their quick lower bounds, seconds (N,)."""
+        """Open the layouts of the next order of the pools, at last replicas, and return their quick lower
+        bounds, seconds (N,)."""
         first = self._opened
         if first >= self._num_stages:
             self.open_all()

@@ -65,7 +65,8 @@ from planner.space.space import Space, SpaceCache, shared_spaces
 def search(
     question: Question, *, top: int = 5, restrictions: Restrictions | None = None, **settings: Any
 ) -> SearchResult:
-    """Find the `top` fastest layouts of a question, with a certificate; `settings` are those of `SearchSettings`.
+    """Find the `top` fastest layouts of a question, with a certificate. Further `settings` are fields of
+    `SearchSettings`.
 
     `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
     its proven gap. `solver` closes the proof (`planner.exact.program`); HiGHS if installed. With
@@ -132,7 +133,7 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
 
 
 def search_policies(terms: SearchSettings, question: Question, parts: Sequence[Restrictions]) -> SearchResult:
-    """Find the best layouts over all `parts`, each of which restricts the question to one recompute policy. A
+    """Find the best layouts over all `parts`, which restrict the question to one recompute policy each. A
     layout counts once, under its fastest policy.
 
     Each part is searched only for layouts that may be among the best of the parts before it.
@@ -210,7 +211,7 @@ OnStatus = Callable[[str], None]
 
 
 MAX_PROVEN = 2
-"""Maximum number of cached answers, each of which holds as much memory as its search."""
+"""Maximum number of cached answers, as every answer holds as much memory as its search."""
 
 
 Query = tuple[Question, Restrictions, int, float, Effort]

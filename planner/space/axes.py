@@ -237,8 +237,8 @@ class Boxes:
         return [with_counts(columns, np.where(np.array(is_high), self.high, self.low)) for is_high in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
-        """Split each box along its longest side; return the index of each half's box, and the halves. Single
-        boxes stay."""
+        """Split each box along its longest side, and return the index of every half's box and the halves,
+        (M,) each. Single boxes stay."""
         boxes = np.arange(len(self))
         side = (self.high - self.low).argmax(axis=1)
         middle = (self.low[boxes, side] + self.high[boxes, side]) // 2

@@ -131,7 +131,7 @@ def block_parameters(question: Question, columns: LayoutColumns) -> dict[Part, A
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) number of embedding and head parameters on the pipeline rank that has most of them."""
+    """(N,) number of embedding and head parameters on the pipeline rank with the largest number."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
