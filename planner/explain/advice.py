@@ -132,7 +132,7 @@ class Advice:
         return self.changes[-1].with_earlier if self.changes else self.today
 
     @property
-    def rest(self) -> tuple[str, Trouble]:
+    def final_change(self) -> tuple[str, Trouble]:
         """Words of layout notation in which the best plan differs from the layout after all changes (empty if
         only in placement), and the effort of that change."""
         layouts = self.reached.layout, self.best.layout

@@ -59,7 +59,7 @@ class Advised(PlanAnswer):
         rows = [self._row("today", "", None, advice.today)]
         rows += [self._row(one.words, one.trouble, one.by_itself, one.with_earlier) for one in advice.changes]
         if not is_reached(advice):
-            rows.append(self._row(*advice.rest, None, advice.best))
+            rows.append(self._row(*advice.final_change, None, advice.best))
         return rows
 
     def _row(self, words: str, trouble: str, alone: Estimate | None, together: Estimate) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Advised(PlanAnswer):
         }
 
     def document(self) -> dict[str, Any]:
-        advice, (rest, trouble) = self.advice, self.advice.rest
+        advice, (rest, trouble) = self.advice, self.advice.final_change
         changes = [
             {"change": one.words, "trouble": one.trouble}
             | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
@@ -131,7 +131,7 @@ def advice_table(advice: Advice) -> Table:
         alone = (format_seconds(one.by_itself.step_seconds), _gain(today, one.by_itself))
         rows.append((f"+ {one.words}", one.trouble, *alone, *_in_all(today, one.with_earlier)))
     if not is_reached(advice):
-        rest, trouble = advice.rest
+        rest, trouble = advice.final_change
         words = f"+ the rest: {rest}" if rest else "+ blocks placed as in the best plan"
         rows.append((words, trouble, "", "", *_in_all(today, advice.best)))
     headers = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")

@@ -112,7 +112,7 @@ def test_the_best_plan_needs_no_change() -> None:
     advice = advise(question, best, Restrictions(), Budget(), no_words)
     assert advice.changes == ()
     assert advice.best.step_seconds == pytest.approx(advice.today.step_seconds)
-    assert advice.rest[0] == ""
+    assert advice.final_change[0] == ""
 
 
 def test_changes_keep_to_the_restrictions_of_the_plan() -> None:
