@@ -48,7 +48,7 @@ def _megatron(asked: Job, settings: Settings) -> dict[str, Any]:
 
 def _text(target: Target) -> Callable[[Job, Settings], dict[str, Any]]:
     return lambda asked, settings: {
-        "text": target.text(asked, settings, "plan.yaml"),
+        "text": target.file(asked, settings, "plan.yaml")[0],
         "world": asked.layout.num_gpus,
     }
 

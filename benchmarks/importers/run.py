@@ -23,9 +23,9 @@ from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.pipeline.pricing import estimate
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
-from planner.formats.nemo.config_file import read_nemo
-from planner.formats.settings import Reading
-from planner.formats.torchtitan import read_recipe, read_torchtitan
+from planner.formats.nemo.config_file import overrides, read_nemo
+from planner.formats.settings import Reading, ReadOptions, also_settings
+from planner.formats.torchtitan import read_torchtitan
 
 HERE = Path(__file__).parent
 TABLES = Path("cost_models/data/published")
@@ -34,9 +34,10 @@ TABLES = Path("cost_models/data/published")
 def reading_of(one: Published) -> Reading:
     """What a command says."""
     if isinstance(one.text, dict):
-        return read_nemo(one.text, gpus=one.gpus, stack=one.stack, also=one.also)
+        return read_nemo(one.text, ReadOptions(gpus=one.gpus, stack=one.stack, also=overrides(one.also)))
     if one.reader == "torchtitan":
-        return read_torchtitan(read_recipe(one.text, "job.toml", one.also), gpus=one.gpus, stack=one.stack)
+        options = ReadOptions(gpus=one.gpus, stack=one.stack, also=also_settings(one.also))
+        return read_torchtitan(one.text, "job.toml", None, options)
     return read_megatron(launch_of(one.text, one.also), gpus=one.gpus, stack=one.stack)
 
 

@@ -237,7 +237,7 @@ def _quotient(left: int, right: int) -> int:
     return left // right if (left < 0) == (right < 0) else -(-left // right)
 
 
-_OPERATIONS = {**OPERATIONS, ast.Div: _quotient}
+_OPERATIONS = {**OPERATIONS, ast.Div: _quotient, ast.Not: operator.not_, ast.USub: operator.neg}
 _OPERATIONS[ast.Mod] = lambda left, right: left - right * _quotient(left, right)
 
 
@@ -386,16 +386,12 @@ class Values:
 def _trimmed(values: list[str], how: str, pattern: str) -> list[str] | None:
     """Values without a prefix (`#`) or a suffix (`%`), which is a plain text, or one up to a plain mark
     (`##*/`, `%.*`); None for other patterns."""
-    mark = pattern.replace("*", "", 1)
-    if re.search(r"[*?\[\]$\\`]", mark) or not mark:
+    if not re.fullmatch(r"\*?[^*?\[\]$\\`]+" if "#" in how else r"[^*?\[\]$\\`]+\*?", pattern):
         return None
-    at_start = "#" in how
-    if "*" not in pattern:
-        return [one.removeprefix(mark) if at_start else one.removesuffix(mark) for one in values]
-    if not (pattern.startswith("*") if at_start else pattern.endswith("*")):
-        return None
-    part = str.partition if how in ("#", "%%") else str.rpartition
-    return [part(one, mark)[2 if at_start else 0] if mark in one else one for one in values]
+    removed = re.escape(pattern).replace(r"\*", ".*?" if how == "#" else ".*")
+    kept = {"%": "(.*)", "%%": "(.*?)"}.get(how, "")
+    trimmed = re.compile(f"{kept}{removed}" if kept else f"{removed}(.*)", re.DOTALL)
+    return [match[1] if (match := trimmed.fullmatch(one)) else one for one in values]
 
 
 def _computed(node: ast.expr) -> int:
@@ -404,10 +400,8 @@ def _computed(node: ast.expr) -> int:
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             number = value
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            number = -_computed(operand)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            number = int(not _computed(operand))
+        case ast.UnaryOp(op, operand) if type(op) in _OPERATIONS:
+            number = int(_OPERATIONS[type(op)](_computed(operand)))
         case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]) if type(op) in _OPERATIONS:
             number = int(_OPERATIONS[type(op)](_computed(left), _computed(right)))
         case ast.BoolOp(op=op, values=values):

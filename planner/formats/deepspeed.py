@@ -140,12 +140,13 @@ def _export_offload(export: JobExport, layout: Layout) -> None:
     export.sets("layout.offload", settings, differs=difference)
 
 
-def _usage(job: Job, name: str) -> tuple[str, ...]:
+def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
     layout = job.layout
     degrees = {"tp": layout.tp, "ep": layout.ep}
     split = " and ".join(f"{axis}{degree}" for axis, degree in degrees.items() if degree > 1)
     how = f"; it splits a Hugging Face model for {split} by itself" if split else ""
     return (
+        json.dumps(nested(settings), indent=2) + "\n",
         f"the model (`{job.model.name}`), its data and sequences of {job.training.sequence_length:,} are your "
         f"program's{how}",
         f"use it as deepspeed.initialize(model=.., config='ds.json'), with {layout.num_gpus:,} processes",
@@ -153,15 +154,9 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-def _text(job: Job, settings: Written, name: str) -> str:
-    return json.dumps(nested(settings), indent=2) + "\n"
+TARGET = Target("deepspeed", "DeepSpeed 0.19.8", "deepspeed", _export, FACTS, _file)
 
 
-TARGET = Target("deepspeed", "DeepSpeed 0.19.8", "deepspeed", _export, FACTS, _text, _usage)
-
-
-MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
-"""Keys that identify its JSON: every file has at least one."""
 _NARROW = ("bf16.enabled", "fp16.enabled")
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 

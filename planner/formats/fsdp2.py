@@ -172,31 +172,23 @@ def _export_accelerate(export: JobExport) -> None:
     export.choose("training.precision", job.training.precision, precisions, OTHER_PRECISION)
 
 
-def _accelerate_command(job: Job) -> str:
-    """Command that starts a program over the Hugging Face Trainer by the YAML, with arguments that set microbatch and
-    accumulation, and recompute without FSDP."""
+def _accelerate_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The YAML, and the command that starts a program over the Hugging Face Trainer by it, with arguments that set
+    microbatch and accumulation, and recompute without FSDP."""
     steps = job.layout.microbatches(job.training.global_batch)
     recomputes = not _is_sharded(job) and job.layout.recompute != ("none",)
     words = f"--{MBS} {job.layout.mbs} --{STEPS} {steps}" + f" --{CHECKPOINTING} true" * recomputes
-    return f"accelerate launch --config_file accelerate.yaml train.py {words}"
-
-
-def _write_accelerate(job: Job, settings: Mapping[str, Any], name: str) -> str:
+    command = f"accelerate launch --config_file accelerate.yaml train.py {words}"
     written = {"compute_environment": "LOCAL_MACHINE", **nested(settings)}
-    return f"# {_accelerate_command(job)}\n{yaml.safe_dump(written, sort_keys=False)}"
-
-
-def _use_accelerate(job: Job, name: str) -> tuple[str, ...]:
+    text = f"# {command}\n{yaml.safe_dump(written, sort_keys=False)}"
     several = ", --machine_rank and --main_process_ip on every node" if job.question.cluster.nodes > 1 else ""
     length = job.training.sequence_length
     yours = f"the model (`{job.model.name}`) and sequences of {length:,} are your program's"
-    return (f"use it as {_accelerate_command(job)}{several}", yours)
+    return (text, f"use it as {command}{several}", yours)
 
 
-_OF_ACCELERATE = (_export_accelerate, FACTS, _write_accelerate, _use_accelerate)
-ACCELERATE = Target("accelerate", "accelerate 1.15.0", "accelerate", *_OF_ACCELERATE)
-ACCELERATE_MARKS = frozenset({"distributed_type", "fsdp_config"})
-"""Keys that identify its YAML: every file has at least one."""
+_ACCELERATE = "accelerate 1.15.0"
+ACCELERATE = Target("accelerate", _ACCELERATE, "accelerate", _export_accelerate, FACTS, _accelerate_file)
 _DEEPSPEED, _ZERO_STAGE = "deepspeed_config", 2
 """The stage is DeepSpeedPlugin's where a file has none."""
 
@@ -272,27 +264,19 @@ def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
         export.sets(path, settings, differs="modules have the names of Llama's", lora_target_modules=names)
 
 
-def _write_axolotl(job: Job, settings: Mapping[str, Any], name: str) -> str:
+def _axolotl_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The YAML, and the command that trains by it, for a person to complete."""
     data = [{"path": "data.jsonl", "type": "completion"}]
     defaults: dict[str, Any] = {"base_model": f"./{job.model.name}", "datasets": data, "output_dir": "./out"}
     defaults |= {"attn_implementation": "flash_attention_2", "learning_rate": 2e-5, "num_epochs": 1}
-    return f"# {_axolotl_command(job)}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
-
-
-def _use_axolotl(job: Job, name: str) -> tuple[str, ...]:
-    yours = "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data"
-    return (yours, f"use it as {_axolotl_command(job)}")
-
-
-def _axolotl_command(job: Job) -> str:
-    """Command that trains by the YAML, for a person to complete."""
     arguments = torchrun_by_hand(job).removeprefix("torchrun ")
-    return f"axolotl train axolotl.yaml --launcher torchrun -- {arguments}"
+    command = f"axolotl train axolotl.yaml --launcher torchrun -- {arguments}"
+    text = f"# {command}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
+    yours = "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data"
+    return (text, yours, f"use it as {command}")
 
 
-AXOLOTL = Target("axolotl", "axolotl 0.18.0", "axolotl", _export_axolotl, FACTS, _write_axolotl, _use_axolotl)
-AXOLOTL_MARKS = frozenset({"base_model", "micro_batch_size"})
-"""Keys that identify its YAML: every file has at least one."""
+AXOLOTL = Target("axolotl", "axolotl 0.18.0", "axolotl", _export_axolotl, FACTS, _axolotl_file)
 _FSDP, _PREFIX = "fsdp_config", "fsdp_"
 _FULL = "sequences are full: packed, or cut to `sequence_len`"
 _CUTS = "cut_cross_entropy"

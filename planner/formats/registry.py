@@ -31,6 +31,9 @@ _SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
 _SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), ("megatron",))
 """Suffix of a file → trainers that use it; the content tells the files of several apart, the last one's being the
 rest."""
+_MARKS = {"axolotl": {"base_model", "micro_batch_size"}, "accelerate": {"distributed_type", "fsdp_config"}}
+_MARKS["deepspeed"] = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"}
+"""Trainer → keys that tell its files from others': each file has at least one."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -82,7 +85,6 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     if marked and is_pipe(source):
         message = f"`{source}` is a pipe, which is read once: its words cannot tell whose it is"
         raise InputError(message, hint=hint)
-    from planner.formats import deepspeed, fsdp2
     from planner.formats.nemo import config_file as nemo_file
     from planner.formats.nemo import recipe as nemo
     from planner.formats.torchrec import MOST_BYTES
@@ -96,14 +98,8 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
         document = value if isinstance(value, dict) else {}
     is_bridge = suffix == ".py" and nemo.MARK in text
     refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options or {})
-    # each file of these trainers has at least one of their keys
-    marks = {
-        "axolotl": fsdp2.AXOLOTL_MARKS,
-        "accelerate": fsdp2.ACCELERATE_MARKS,
-        "deepspeed": deepspeed.MARKS,
-    }
     for name in marked:
-        if is_bridge or marks.get(name, frozenset()) & document.keys():
+        if is_bridge or _MARKS.get(name, set()) & document.keys():
             return name
     if rest == "nemo" and not document.keys() >= nemo_file.KEYS:
         hint = f"read are those of {known}; `meshwright estimate` asks about any layout"

@@ -58,7 +58,9 @@ class ReadOptions:
     sequence: int = 0
     """Tokens of a sequence, where the file does not say it."""
     also: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the program that the file is for, by name."""
+    """Arguments of the program that the file is for, by name, or settings that replace the file's, by path."""
+    ignore: Sequence[str] = ()
+    """Paths of settings of a recipe that are left out."""
     stack: str | None = None
 
 

@@ -33,10 +33,8 @@ class Target:
     """Function that names the settings of fields that the table does not write."""
     facts: str
     """Names of the stack facts that those settings switch."""
-    text: Callable[[e.Job, e.Settings, str], str]
-    """Writes the file, given the settings and the name of the plan's file."""
-    usage: Callable[[e.Job, str], tuple[str, ...]]
-    """How to use the file."""
+    file: Callable[[e.Job, e.Settings, str], tuple[str, ...]]
+    """Text of the file, then remarks on how to use it, given the settings and the name of the plan's file."""
     spelled: Callable[[e.Settings], str] = lambda settings: " ".join(
         f"{name}: {_value(value)}" for name, value in settings.items()
     )
@@ -69,8 +67,8 @@ class Target:
             raise InfeasibleError(message, problems=_problems(lacking), hint=hint)
         remarks = [_remark(one) for one in fields if one.verdict == "otherwise"]
         remarks += [f"not written: {problem}" for problem in _problems(lacking)]
-        text = self.text(job, e.settings_of(fields), name)
-        return e.Exported(text=text, remarks=(*remarks, *self.usage(job, name)), fields=fields)
+        text, *usage = self.file(job, e.settings_of(fields), name)
+        return e.Exported(text=text, remarks=(*remarks, *usage), fields=fields)
 
     def require_allowed(self, job: e.Job) -> None:
         """Raise InfeasibleError if the trainer cannot run the layout, by the rules of `--for`."""

@@ -14,13 +14,12 @@ import ast
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY, MAX_STAGES
@@ -34,26 +33,16 @@ from cost_models.specs.transformer import TransformerSpec
 from planner.formats import python as py
 from planner.formats.exporter import Job, JobExport
 from planner.formats.python import Call, Module, Unknown, built_by, module_of
-from planner.formats.settings import Reading, Settings, also_settings, by_path, gpus_of, renamed
+from planner.formats.settings import Reading, ReadOptions, Settings, by_path, gpus_of, renamed, without
 from planner.formats.table import table_of
 from planner.formats.target import Target
 from planner.formats.torchrun import torchrun_by_hand
 
-
-class Flavour(NamedTuple):
-    """A model that torchtitan ships, by family and name ("flavor")."""
-
-    family: str
-    """Module of `torchtitan.models`."""
-    name: str
-    """Key in its `model_registry`."""
-
-
-_SIZES = {
-    "llama3.2": ("llama3", "1B 3B"),
-    "llama3.1": ("llama3", "8B 70B 405B"),
-    "qwen3": ("qwen3", "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B"),
-}
+Flavour = tuple[str, str]
+"""A model that torchtitan ships: its family, a module of `torchtitan.models`, and its name ("flavor") there, a key of
+the family's `model_registry`."""
+_SIZES = {"llama3.2": ("llama3", "1B 3B"), "llama3.1": ("llama3", "8B 70B 405B")}
+_SIZES["qwen3"] = ("qwen3", "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B")
 """Start of a name in our catalogue → torchtitan's family with the same shapes, and its sizes."""
 _DEEPSEEK = {"deepseek-v2-lite": "16B", "deepseek-v2": "236B", "deepseek-v3": "671B"}
 """Name in our catalogue → torchtitan's model of the same shape in `deepseek_v3`."""
@@ -70,13 +59,13 @@ _ELSEWHERE = "kind name source changed max_positions left_out load_balance vocab
 def _models() -> dict[Flavour, TransformerSpec]:
     names: dict[Flavour, str] = {}
     for start, (family, known) in _SIZES.items():
-        names |= {Flavour(family, size): f"{start}-{size.lower()}" for size in known.split()}
-    names |= {Flavour("deepseek_v3", size): name for name, size in _DEEPSEEK.items()}
+        names |= {(family, size): f"{start}-{size.lower()}" for size in known.split()}
+    names |= {("deepseek_v3", size): name for name, size in _DEEPSEEK.items()}
     models = {flavour: load_model(name) for flavour, name in names.items()}
     sizes = {"num_layers": 6, "hidden_size": 256, "num_heads": 16, "num_kv_heads": 16, "head_dim": 16}
     sizes |= {"ffn_hidden_size": 768, "vocab_size": 2048}
-    debug = models[Flavour("llama3", "8B")].model_copy(update={"name": "llama3-debugmodel", **sizes})
-    return {**models, Flavour("llama3", "debugmodel"): debug}
+    debug = models["llama3", "8B"].model_copy(update={"name": "llama3-debugmodel", **sizes})
+    return {**models, ("llama3", "debugmodel"): debug}
 
 
 def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None:
@@ -156,7 +145,7 @@ def _export_model(export: JobExport) -> None:
         export.lacks(f"model.{name}", theirs, when=getattr(model, name) != getattr(spec, name))
     reason = "it has no model of this shape; its module `llama3` can be given one by hand"
     export.lacks("model.num_layers", reason, when=flavour is None)
-    export.sets("model.name", model=tuple(flavour or ()), when=flavour)
+    export.sets("model.name", model=flavour, when=flavour)
     plain = [one.rotary and one.rotary.model_copy(update={"scaling": None}) for one in (model, spec)]
     scales = shipped.startswith("llama3") and plain[0] == plain[1] and model.rotary not in (None, spec.rotary)
     export.sets("model.rotary", differs="its llama3 scales positions as Llama 3.1 does", when=scales)
@@ -209,7 +198,7 @@ def _export_overlap(export: JobExport) -> None:
     export.lacks(path, f"its {' and '.join(always)} communication always runs behind compute", when=always)
 
 
-def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
+def _file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
     fields = dict(settings)
     family, flavour = fields.pop("model", ("llama3", "debugmodel"))
     policy = fields.pop("activation_checkpoint", None)
@@ -226,17 +215,14 @@ def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
     assignments = {f"config.{path}": value for path, value in values.items()}
     body = {"model_spec": model, "config": config, **assignments}.items()
     about = f"{name} for {_FULL_NAME}, as `meshwright export --to torchtitan` wrote it."
-    return py.module(about, {**_SOURCES, "model_registry": f"torchtitan.models.{family}"}, body)
-
-
-def _usage(job: Job, name: str) -> tuple[str, ...]:
     return (
+        py.module(about, {**_SOURCES, "model_registry": f"torchtitan.models.{family}"}, body),
         f"data, tokenizer, learning rate ({_RATE:g} here) and checkpoints are yours, as arguments at its end",
         f"run it as recipe.py: {torchrun_by_hand(job)} -m torchtitan.train --module recipe --config plan",
     )
 
 
-TARGET = Target("torchtitan", _FULL_NAME, "torchtitan", _export, FACTS, _text, _usage)
+TARGET = Target("torchtitan", _FULL_NAME, "torchtitan", _export, FACTS, _file)
 
 
 _FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
@@ -244,31 +230,9 @@ _FLAT = ("Config", "default_adamw")
 """Ends of the names of calls whose arguments are settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Settings and model of a torchtitan recipe."""
-
-    settings: Mapping[str, Any]
-    flavour: Flavour
-    attention: Any
-    """Attention kernel of the model, if the file says it by a name."""
-    converters: tuple[str, ...] = ()
-    """Names of converters, which replace modules of the model."""
-    by_operator: bool = True
-    """Default of selective recompute: single operators, or in job files of earlier releases every other block."""
-
-
-def read_recipe(text: str, name: str, also: str = "") -> Recipe:
-    """Parse a torchtitan recipe, a TOML job file or a Python registry. `also` are arguments as torchtitan's
-    command takes them.
-
-    Raises:
-        InputError: it is no recipe, or says a setting twice.
-    """
-    arguments = also_settings(also)
-    if PurePath(name).suffix == ".toml":
-        return _of_job_file(text, arguments)
-    return _of_registry(text, name, arguments)
+Recipe = tuple[dict[str, Any], Flavour, Any, tuple[str, ...]]
+"""Settings of a recipe by path; its model; the model's attention kernel, if the file says it by a name; and names of
+converters, which replace modules of the model."""
 
 
 def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
@@ -288,13 +252,12 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
     if not isinstance(family, str) or not isinstance(name, str):
         raise InputError("no recipe of torchtitan: it lacks `[model]` with `name` and `flavor`")
     converters = tuple(filter(None, (str(one).strip() for one in names)))
-    return Recipe(settings, Flavour(family, name), attention, converters, by_operator=False)
+    return settings, (family, name), attention, converters
 
 
 def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
     module, table = module_of(text), table_of("torchtitan")
-    function, config = _recipe_function(module, arguments.pop("config", None))
-    arguments.pop("module", None)
+    function, config = _recipe_function(module, arguments.get("config"))
     spec = config.fields.pop("model_spec", None)
     if not isinstance(spec, Call) or not spec.name.endswith("model_registry"):
         words = printable(spec.name if isinstance(spec, Call) else str(spec))
@@ -304,9 +267,10 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
         raise InputError(f"`{function}` does not say the flavor of its model: `{printable(str(flavour))}`")
     containers = (spec.fields.get("converters"), config.fields.pop("model_converters", ()))
     converters = tuple(chain.from_iterable(map(_converters, containers)))
-    settings = renamed(_flat(config), table) | renamed(arguments.items(), table)
+    also = {name: value for name, value in arguments.items() if name not in ("config", "module")}
+    settings = renamed(_flat(config), table) | renamed(also.items(), table)
     family = _family(module.sources.get(spec.name.split(".")[0], ""), name, function)
-    return Recipe(settings, Flavour(family, flavour), spec.fields.get("attn_backend"), converters)
+    return settings, (family, flavour), spec.fields.get("attn_backend"), converters
 
 
 def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
@@ -385,8 +349,9 @@ _POLICY_NAMES = {"FullAC": "full", "SelectiveAC": "selective"}
 _POLICY_NAMES |= {policy: policy for policy in ("none", "full", "selective")}
 
 
-def layout_of(settings: Settings, recipe: Recipe, model: TransformerSpec, world: int) -> tuple[Layout, int]:
-    """The parallel layout of a torchtitan recipe, and the sequences per rank in one accumulation step."""
+def layout_of(settings: Settings, selective: str, model: TransformerSpec, world: int) -> tuple[Layout, int]:
+    """The parallel layout of a torchtitan recipe, and the sequences per rank in one accumulation step. `selective` is
+    the default of selective recompute: of single operators ("op") or of every n-th block ("2")."""
     degrees = {axis: settings.integer(f"{_MESH}.{word}_parallel_degree") for axis, word in _AXES.items()}
     tp, pp, cp, ep = degrees.values()
     replicas, shard = _mesh(settings, world, tp * pp * cp)
@@ -410,7 +375,7 @@ def layout_of(settings: Settings, recipe: Recipe, model: TransformerSpec, world:
         "schedule": schedule,
         "layers": layers,
         "context": "ring" if passes_keys else None,
-        "recompute": (_recompute(settings, recipe, max(layers)),),
+        "recompute": (_recompute(settings, selective, max(layers)),),
         "offload": Offload(streamed=EVERY if settings.get("training.enable_cpu_offload") else 0),
     }
     return Layout(**degrees, **fields), local
@@ -501,14 +466,14 @@ def _even_stages(settings: Settings, blocks: int, pp: int, *, single: bool) -> t
     return tuple(layers)
 
 
-def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int) -> str:
+def _recompute(settings: Settings, selective: str, stage_blocks: int) -> str:
     is_silent = settings.get(_RECOMPUTE, "") == "" and f"{_RECOMPUTE}.mode" not in settings.values
     settings.assume("selective recompute, torchtitan's default", when=is_silent)
     kind = settings.get(f"{_RECOMPUTE}.mode", settings.values.get(_RECOMPUTE, "selective"))
     name = "none" if kind is None else str(kind)
     if name not in _POLICY_NAMES:
         raise InputError(f"`{_RECOMPUTE}: {name}` is not priced here", hint="none, selective and full are")
-    option = str(settings.get(f"{_RECOMPUTE}.selective_ac_option", "op" if recipe.by_operator else "2"))
+    option = str(settings.get(f"{_RECOMPUTE}.selective_ac_option", selective))
     if _POLICY_NAMES[name] != "selective" or option == "op":
         return _POLICY_NAMES[name]
     if not option.isdecimal() or not 1 <= int(option[:9]) <= stage_blocks:
@@ -518,22 +483,25 @@ def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int) -> str:
     return "full" if period == 1 else f"full:{math.ceil(stage_blocks / period)}"
 
 
-def read_torchtitan(
-    recipe: Recipe, *, gpus: int | None, stack: str | None = None, model: TransformerSpec | None = None
-) -> Reading:
-    """Read a torchtitan recipe as model, training job, layout and stack on this many GPUs; the user's model
-    replaces an unknown flavor.
+def read_torchtitan(text: str, name: str, model: TransformerSpec | None, options: ReadOptions) -> Reading:
+    """Read a torchtitan recipe, a TOML job file or a Python registry, as model, training job, layout and stack; the
+    user's model replaces an unknown flavor.
 
     Raises:
-        InputError: the recipe contradicts itself or the number of GPUs, or says what only Python knows.
+        InputError: it is no recipe, says a setting twice, contradicts itself or the number of GPUs, or says what only
+            Python knows.
     """
-    world, settings = gpus_of("recipe", gpus), Settings(dict(recipe.settings), table_of("torchtitan"))
-    shape = _model(recipe, model, settings.assumed)
+    is_job_file = PurePath(name).suffix == ".toml"  # of earlier releases
+    recipe = _of_job_file(text, options.also) if is_job_file else _of_registry(text, name, options.also)
+    values, flavour, attention, converters = recipe
+    settings = Settings(without(values, options.ignore), table_of("torchtitan"))
+    world = gpus_of("recipe", options.gpus)
+    shape = _model(flavour, model, settings.assumed)
     _require_known(settings)
-    base = load_stack(stack or "torchtitan")
-    layout, local = layout_of(settings, recipe, shape, world)
-    training = _training(settings, recipe, layout, local)
-    switched = _stack_of(settings, recipe, base)
+    base = load_stack(options.stack or "torchtitan")
+    layout, local = layout_of(settings, "2" if is_job_file else "op", shape, world)
+    training = _training(settings, converters, layout, local)
+    switched = _stack_of(settings, attention, base)
     return Reading(shape, training, layout, switched, (*settings.unread(), *settings.assumed))
 
 
@@ -554,19 +522,19 @@ def _require_known(settings: Settings) -> None:
         raise InputError("the recipe computes settings", problems=hidden, hint=hint)
 
 
-def _model(recipe: Recipe, named_model: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
-    family, flavour = recipe.flavour
+def _model(flavour: Flavour, named_model: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
+    family, name = flavour
     if named_model is not None:
-        assumed.append(f"the model that is named, for `{flavour}` of {family}")
+        assumed.append(f"the model that is named, for `{name}` of {family}")
         return named_model
-    if (model := _models().get(Flavour(family, _KERNEL.sub("", flavour)))) is not None:
+    if (model := _models().get((family, _KERNEL.sub("", name)))) is not None:
         return model
     known = ", ".join(map(" ".join, _models()))
-    message = f"`{flavour}` of {family or 'an unknown family'} is not known here"
+    message = f"`{name}` of {family or 'an unknown family'} is not known here"
     raise InputError(message, hint=f"name its model before the cluster; known are {known}")
 
 
-def _training(settings: Settings, recipe: Recipe, layout: Layout, local: int) -> TrainingSpec:
+def _training(settings: Settings, converters: Sequence[str], layout: Layout, local: int) -> TrainingSpec:
     length, smallest_batch = sequence_length(settings), local * layout.dp
     if (tokens := settings.get("training.num_tokens_per_train_step")) != -1:
         batch = tokens // length if isinstance(tokens, int) else 0
@@ -582,7 +550,7 @@ def _training(settings: Settings, recipe: Recipe, layout: Layout, local: int) ->
     fields: dict[str, Any] = {
         "global_batch": batch,
         "sequence_length": length,
-        "precision": _precision(settings, recipe),
+        "precision": _precision(settings, converters),
         "dropout": 0.0,
         "tokens": float(steps * batch * length) if (steps := settings.integer("training.steps")) else None,
         "state_dtype": settings.plan_value("training.dtype"),
@@ -596,9 +564,9 @@ def _training(settings: Settings, recipe: Recipe, layout: Layout, local: int) ->
     return TrainingSpec(**fields)
 
 
-def _precision(settings: Settings, recipe: Recipe) -> str:
+def _precision(settings: Settings, converters: Sequence[str]) -> str:
     precision = str(settings.plan_value("training.mixed_precision_param"))
-    for name in recipe.converters:
+    for name in converters:
         kind = re.search("(?P<fp8>float8|mxfp8|^mx$)|(?P<fp4>nvfp4)", name.lower())
         if kind is None:
             raise InputError(f"`{name}` changes the model in a way that is not priced here")
@@ -607,7 +575,7 @@ def _precision(settings: Settings, recipe: Recipe) -> str:
     return precision
 
 
-def _stack_of(settings: Settings, recipe: Recipe, base: StackSpec) -> StackSpec:
+def _stack_of(settings: Settings, attention: Any, base: StackSpec) -> StackSpec:
     """The software stack with what a torchtitan recipe changes of it."""
     parts = settings.listed("compile.components") or ["model", "loss"]
     compiled, loss = bool(settings.get("compile.enable")) and "model" in parts, "loss" in parts
@@ -619,5 +587,5 @@ def _stack_of(settings: Settings, recipe: Recipe, base: StackSpec) -> StackSpec:
         settings.assume("as much of tensor-parallel communication hidden inside products as in Megatron Core")
     if settings.get("parallelism.disable_loss_parallel"):
         facts["loss_parallel"] = False
-    settings.assume("FlexAttention is priced as FlashAttention", when=recipe.attention == "flex")
+    settings.assume("FlexAttention is priced as FlashAttention", when=attention == "flex")
     return base.model_copy(update=facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,11 +43,11 @@ from planner.formats.deepspeed import read_deepspeed
 from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
-from planner.formats.nemo.config_file import KEYS, read_nemo
+from planner.formats.nemo.config_file import KEYS, overrides, read_nemo
 from planner.formats.nemo.recipe import read_bridge
 from planner.formats.registry import is_command
 from planner.formats.settings import Reading, ReadOptions, also_settings, by_path, without
-from planner.formats.torchtitan import read_recipe, read_torchtitan
+from planner.formats.torchtitan import read_torchtitan
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.search.search import Budget
@@ -256,8 +256,7 @@ def _settings_file(kind: str, request: ImportOptions) -> EstimateQuestion:
     _require_unsaid(request, ("global_batch", "precision", "training", *said), "file")
     document = _with_file(request, kind, place)
     named: Any = request.model or document.get("base_model")
-    sequence = request.sequence or bool(said)
-    flags = {"MODEL": named, "--sequence": sequence}
+    flags = {"MODEL": named, "--sequence": request.sequence or bool(said)}
     if missing := [Problem(flag, "missing") for flag, one in flags.items() if not one]:
         hint = "the model goes before the cluster: llama3.1-8b dgx-h100 --sequence 4K"
         raise InputError(f"{kind}'s file does not say all", problems=missing, hint=hint)
@@ -269,14 +268,10 @@ def _settings_file(kind: str, request: ImportOptions) -> EstimateQuestion:
             raise
         hint = "name one of the catalogue before the cluster, or a folder with its config.json"
         raise InputError(f"`base_model: {named}`: {error.headline}", hint=hint) from None
-    beside = ReadOptions(
-        gpus=questions.single_count(request.gpus),
-        node=getattr(questions.cluster_of(request.cluster), "gpus_per_node", 1),
-        sequence=0 if said else _sequence(request),
-        also=also_settings(request.also or ""),
-        stack=request.stack,
-    )
-    reading = read(document, model.spec, beside)
+    node = getattr(questions.cluster_of(request.cluster), "gpus_per_node", 1)
+    sequence = 0 if said else int(read_flag("--sequence", request.sequence, read_sequence) or 0)
+    options = replace(_options(request, also_settings), node=node, sequence=sequence)
+    reading = read(document, model.spec, options)
     training, dropped = questions.with_dropout_of(model, reading.training)
     assumptions = (*model.assumptions, *reading.assumptions, *dropped)
     return _asked(replace(reading, training=training, assumptions=assumptions), request)
@@ -314,8 +309,10 @@ def _document(source: str | Path, trainer: str) -> dict[str, Any]:
     return document
 
 
-def _sequence(request: ImportOptions) -> int:
-    return int(read_flag("--sequence", request.sequence, read_sequence) or 0)
+def _options(request: ImportOptions, parse: Callable[[str], dict[str, Any]]) -> ReadOptions:
+    """What is said beside a file, given how its trainer writes settings."""
+    gpus, also = questions.single_count(request.gpus), parse(request.also or "")
+    return ReadOptions(gpus=gpus, also=also, stack=request.stack, ignore=request.ignore)
 
 
 def _torchtitan_recipe(request: ImportOptions) -> EstimateQuestion:
@@ -326,14 +323,12 @@ def _torchtitan_recipe(request: ImportOptions) -> EstimateQuestion:
     """
     said = tuple(name for name in _SAID if name != "model")
     _require_unsaid(request, said, "recipe")
-    recipe = read_recipe(read_text(Path(request.source)), str(request.source), request.also or "")
-    recipe = replace(recipe, settings=without(recipe.settings, request.ignore))
+    text, options = read_text(Path(request.source)), _options(request, also_settings)
     named = request.model
     assert not isinstance(named, RecommenderSpec), "torchtitan trains transformers"
     model = resolve_model(named) if isinstance(named, str) and named else None
     spec = model.spec if model is not None else named if isinstance(named, TransformerSpec) else None
-    gpus = questions.single_count(request.gpus)
-    reading = read_torchtitan(recipe, gpus=gpus, stack=request.stack, model=spec)
+    reading = read_torchtitan(text, str(request.source), spec, options)
     first = model.assumptions if model is not None else ()
     return _asked(replace(reading, assumptions=(*first, *reading.assumptions)), request)
 
@@ -345,15 +340,13 @@ def _nemo_file(request: ImportOptions) -> EstimateQuestion:
         InputError: it cannot be read, contradicts itself or what is said beside it.
     """
     _require_unsaid(request, tuple(_SAID), "file")
-    gpus, also = questions.single_count(request.gpus), request.also or ""
+    options = _options(request, overrides)
     if Path(request.source).suffix == ".py":
-        text = read_text(request.source)
-        recipe = read_bridge(text, gpus=gpus, stack=request.stack, also=also, ignore=request.ignore)
-        return _asked(recipe, request)
+        return _asked(read_bridge(read_text(request.source), options), request)
     document = without(_document(request.source, "NeMo"), request.ignore)
     if not document.keys() >= KEYS:
         raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
-    return _asked(read_nemo(document, gpus=gpus, stack=request.stack, also=also), request)
+    return _asked(read_nemo(document, options), request)
 
 
 def _require_unsaid(request: ImportOptions, names: tuple[str, ...], what: str) -> None:

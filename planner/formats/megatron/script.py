@@ -46,7 +46,7 @@ def write_core(export: JobExport) -> None:
         write(export)
 
 
-def _text(job: Job, settings: Settings, name: str) -> str:
+def _file(job: Job, settings: Settings, name: str) -> tuple[str, ...]:
     lines = [
         *(f"export {key}={shlex.quote(value)}" for key, value in environment(job, settings).items()),
         "ARGUMENTS=(",
@@ -56,7 +56,11 @@ def _text(job: Job, settings: Settings, name: str) -> str:
         'exec torchrun "${LAUNCH[@]}" "${MEGATRON:-.}/pretrain_gpt.py" "${ARGUMENTS[@]}" "$@"',
     ]
     comment = f"{name} for Megatron-LM, as `meshwright export --to megatron` wrote it; run it on every node"
-    return script(comment, lines)
+    return (
+        script(comment, lines),
+        "data, tokenizer, learning rate and checkpoints are yours: `bash run.sh --data-path .. --lr ..` appends them",
+        f"set MEGATRON to the checkout{several_nodes(job)}",
+    )
 
 
 def environment(job: Job, settings: Settings) -> dict[str, str]:
@@ -70,19 +74,12 @@ def environment(job: Job, settings: Settings) -> dict[str, str]:
     return {variable: "1" for variable, is_needed in needed.items() if is_needed}
 
 
-def _usage(job: Job, name: str) -> tuple[str, ...]:
-    return (
-        "data, tokenizer, learning rate and checkpoints are yours: `bash run.sh --data-path .. --lr ..` appends them",
-        f"set MEGATRON to the checkout{several_nodes(job)}",
-    )
-
-
 def _words(settings: Settings) -> str:
     return " ".join(map(shlex.join, written(settings)))
 
 
 _FACTS = f"{FACTS} launches_block"  # the last in the environment
-TARGET = Target("megatron", "Megatron-LM (core 0.20)", "megatron", write_core, _FACTS, _text, _usage, _words)
+TARGET = Target("megatron", "Megatron-LM (core 0.20)", "megatron", write_core, _FACTS, _file, _words)
 
 
 def read_megatron(

@@ -20,7 +20,7 @@ from planner.formats.exporter import Settings as Written
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.script import reading_of
 from planner.formats.python import Unknown
-from planner.formats.settings import Reading, Settings, also_words, by_path, gpus_of, literal
+from planner.formats.settings import Reading, ReadOptions, Settings, also_words, by_path, gpus_of, literal
 from planner.formats.table import Argument, Fate
 
 _TYPES: dict[str, type | UnionType] = {"switch": bool, "off": bool, "whole": int, "share": int | float}
@@ -116,17 +116,14 @@ _SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
 _UNSHARDED = ("fused_adam", "megatron_fused_adam", "adam", "adamw")
 
 
-def read_nemo(
-    document: Mapping[str, Any], *, gpus: int | None = None, stack: str | None = None, also: str = ""
-) -> Reading:
-    """Read a NeMo configuration file as model, training job, layout and stack. `also` are overrides as its
-    command line takes them (`model.global_batch_size=512`). What the file leaves out is as in NeMo's
+def read_nemo(document: Mapping[str, Any], options: ReadOptions) -> Reading:
+    """Read a NeMo configuration file as model, training job, layout and stack. What the file leaves out is as in NeMo's
     `megatron_gpt_config.yaml`.
 
     Raises:
         InputError: it lacks what a price needs, or contradicts itself.
     """
-    values = dict(by_path(document)) | overrides(also)
+    values = dict(by_path(document)) | options.also
     file = FileArguments(settings=Settings({path: _resolved(path, values) for path in values}, TABLE))
     for path, name in TABLE.spelled("nemo").items():
         file.take(f"model.{path}", name)
@@ -153,7 +150,7 @@ def read_nemo(
     if not file.has("vocab_size") and file.tokenizer != "GPT2BPETokenizer":
         hint = '--also "model.override_vocab_size=128256" says it'
         raise InputError("the file leaves the size of the vocabulary to its tokenizer", hint=hint)
-    return reading_of(file, _world(file.settings, gpus), load_stack(stack or STACK))
+    return reading_of(file, _world(file.settings, options.gpus), load_stack(options.stack or STACK))
 
 
 def _resolved(path: str, values: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ models/mla_provider.py, recipes/gpt/h100/vanilla_gpt.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from cost_models.documents import printable
@@ -19,9 +19,9 @@ from planner.formats.exporter import Job, JobExport, Settings
 from planner.formats.megatron.arguments import TABLE
 from planner.formats.megatron.job import FACTS, PRECISIONS
 from planner.formats.megatron.script import reading_of, write_core
-from planner.formats.nemo.config_file import STACK, FileArguments, overrides
+from planner.formats.nemo.config_file import STACK, FileArguments
 from planner.formats.python import Call, Unknown, built_by, module_of
-from planner.formats.settings import Reading, gpus_of, without
+from planner.formats.settings import Reading, ReadOptions, gpus_of, without
 from planner.formats.settings import Settings as Paths
 from planner.formats.target import Target
 from planner.formats.torchrun import torchrun_by_hand
@@ -95,7 +95,7 @@ def _bridge_settings(name: str, value: Any) -> Settings:
     return dict.fromkeys(_SEVERAL.get(name, path).split(), value)
 
 
-def _text(job: Job, settings: Settings, name: str) -> str:
+def _file(job: Job, settings: Settings, name: str) -> tuple[str, ...]:
     latent = settings.get("multi_latent_attention")
     values: dict[str, Any] = {"model": py.call("MLAModelProvider")} if latent else {}
     mix = next((mix for precision, mix in _MIXES.items() if settings.get(precision)), None)
@@ -106,11 +106,8 @@ def _text(job: Job, settings: Settings, name: str) -> str:
         values |= _bridge_settings(argument, value)
     body = [("config", py.call(_BASE)), *((f"config.{path}", value) for path, value in values.items())]
     about = f"{name} for NeMo's Megatron Bridge, as `meshwright export --to nemo` wrote it."
-    return py.module(about, _SOURCES, body, "if __name__ == '__main__':\n    pretrain(plan(), forward_step)")
-
-
-def _usage(job: Job, name: str) -> tuple[str, ...]:
     return (
+        py.module(about, _SOURCES, body, "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"),
         "data (here mock), tokenizer, learning rate and checkpoints are yours: change `config` at its end",
         f"run it as recipe.py: {torchrun_by_hand(job)} recipe.py",
     )
@@ -125,21 +122,18 @@ def _export(export: JobExport) -> None:
     export.supports({"model.positions": ("it has learned and rotary positions", "learned", "rotary")})
 
 
-TARGET = Target("nemo", "NeMo (Megatron Bridge 0.6)", "megatron", _export, FACTS, _text, _usage)
+TARGET = Target("nemo", "NeMo (Megatron Bridge 0.6)", "megatron", _export, FACTS, _file)
 
 
-def read_bridge(
-    text: str, *, gpus: int | None, stack: str | None = None, also: str = "", ignore: Sequence[str] = ()
-) -> Reading:
-    """Read a Megatron Bridge recipe as model, training job, layout and stack. `also` are overrides like
-    `train.global_batch_size=512`, `ignore` paths of settings that are left out.
+def read_bridge(text: str, options: ReadOptions) -> Reading:
+    """Read a Megatron Bridge recipe as model, training job, layout and stack.
 
     Raises:
         InputError: the file has no recipe, or one that starts from what only Bridge knows, or contradicts itself.
     """
-    world, config = gpus_of("recipe", gpus), _recipe(text)
+    world, config = gpus_of("recipe", options.gpus), _recipe(text)
     mix, values = _mix(config.fields.pop("mixed_precision", "bf16_mixed")), _values(config)
-    file = FileArguments(settings=Paths(without({**values, **overrides(also)}, ignore), TABLE))
+    file = FileArguments(settings=Paths(without(values | options.also, options.ignore), TABLE))
     _take_all(file)
     for name in mix:
         file.assign(name, {"fp8": "hybrid", "fp4": "nvfp4"}.get(name, True), "mixed_precision")
@@ -152,7 +146,7 @@ def read_bridge(
     name = "accumulate_allreduce_grads_in_fp32" if in_fp32 else "grad_reduce_in_bf16"
     file.assign(name, True, "grad_reduce_in_fp32")
     file.finish("recipe", "bridge")
-    return reading_of(file, world, load_stack(stack or STACK))
+    return reading_of(file, world, load_stack(options.stack or STACK))
 
 
 def _recipe(text: str) -> Call:

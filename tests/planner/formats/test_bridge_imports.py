@@ -15,6 +15,7 @@ from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
 from planner.formats.nemo.recipe import read_bridge
 from planner.formats.registry import reader_of
+from planner.formats.settings import ReadOptions
 from planner.formats.table import table_of
 from planner.plan import make_plan
 
@@ -39,7 +40,7 @@ def test_what_was_exported_comes_back() -> None:
     for asked, layout in draw("nemo", number(21, 200), 7, "nemo", DENSE + MIXTURES):
         before = estimate(asked, layout)
         text = export(make_plan(asked, before), "nemo").text
-        reading = read_bridge(text, gpus=asked.cluster.num_gpus)
+        reading = read_bridge(text, ReadOptions(gpus=asked.cluster.num_gpus))
         same = {"context": layout.context or asked.stack.context_parallel} if layout.cp > 1 else {}
         assert str(reading.layout.model_copy(update=same)) == str(layout.model_copy(update=same))
         assert reading.assumptions == ()
@@ -52,9 +53,8 @@ def test_what_was_exported_comes_back() -> None:
 
 
 def test_overrides_and_what_is_left_out() -> None:
-    reading = read_bridge(
-        RECIPE.format(line="config.model.warp = 2"), gpus=16, also="train.global_batch_size=128"
-    )
+    options = ReadOptions(gpus=16, also={"train.global_batch_size": 128})
+    reading = read_bridge(RECIPE.format(line="config.model.warp = 2"), options)
     assert (reading.layout.brief, reading.training.global_batch) == ("tp1 pp1 dp16 mbs1 zero0", 128)
     assert (reading.training.precision, reading.training.dropout) == ("bf16", 0.1)
     assert not reading.stack.overlap_gradient_reduce
@@ -78,7 +78,7 @@ def test_overrides_and_what_is_left_out() -> None:
 )
 def test_what_is_wrong_is_named(line: str, named: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as error:
-        read_bridge(RECIPE.format(line=line), gpus=16)
+        read_bridge(RECIPE.format(line=line), ReadOptions(gpus=16))
     assert [one for one in named if one not in str(error.value)] == []
 
 
@@ -94,7 +94,7 @@ def test_nonsense_is_read_or_refused(value: str) -> None:
         "activation_func",
     ):
         try:
-            read_bridge(RECIPE.format(line=f"config.model.{name} = {value}"), gpus=16)
+            read_bridge(RECIPE.format(line=f"config.model.{name} = {value}"), ReadOptions(gpus=16))
         except InputError as error:
             assert str(error)  # noqa: PT017
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.megatron.launches import launch_of, world_size
 from planner.formats.megatron.script import read_megatron
 from planner.formats.registry import reader_of
-from planner.formats.settings import Reading, ReadOptions, UnusedSetting, unpriced, without
+from planner.formats.settings import Reading, ReadOptions, UnusedSetting, unpriced
 from planner.formats.table import table_of
-from planner.formats.torchtitan import read_recipe, read_torchtitan
+from planner.formats.torchtitan import read_torchtitan
 
 FOLDER = Path(foreign.__file__).parent
 
@@ -261,9 +260,8 @@ def _heard(trainer: str, key: str, value: str, ignore: tuple[str, ...] = ()) -> 
     try:
         if trainer == "megatron":
             return False, " ".join(read_megatron(launch_of(text), ignore=ignore).assumptions)
-        recipe = read_recipe(text, "job.toml")
-        recipe = replace(recipe, settings=without(recipe.settings, ignore))
-        return False, " ".join(read_torchtitan(recipe, gpus=8).assumptions)
+        options = ReadOptions(gpus=8, ignore=ignore)
+        return False, " ".join(read_torchtitan(text, "job.toml", None, options).assumptions)
     except InputError as error:
         return True, str(error)
 

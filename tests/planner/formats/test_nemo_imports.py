@@ -15,15 +15,16 @@ import meshwright as mw
 from benchmarks.importers.commands import nemo_file
 from benchmarks.importers.run import priced
 from cost_models.errors import InputError
-from planner.formats.nemo.config_file import read_nemo
-from planner.formats.settings import Reading
+from planner.formats.nemo.config_file import overrides, read_nemo
+from planner.formats.settings import Reading, ReadOptions
 
 WORDS = "model.override_vocab_size=128256"
 
 
 def read(also: str = WORDS, *, gpus: int | None = None, **model: Any) -> Reading:
     file = nemo_file("llama3.1-70b")
-    return read_nemo(file | {"model": file["model"] | model}, gpus=gpus, also=also)
+    options = ReadOptions(gpus=gpus, also=overrides(also))
+    return read_nemo(file | {"model": file["model"] | model}, options)
 
 
 def refused(also: str = WORDS, *, gpus: int | None = None, **model: Any) -> str:
@@ -69,7 +70,7 @@ def test_overrides_and_what_is_left_out() -> None:
         f"{WORDS} +model.fp8=True trainer.num_nodes=16 model.virtual_pipeline_model_parallel_size=null"
     )
     assert (reading.training.precision, reading.layout.vpp, reading.layout.num_gpus) == ("fp8", 1, 128)
-    gpt = read_nemo(nemo_file("gpt3-175b"))
+    gpt = read_nemo(nemo_file("gpt3-175b"), ReadOptions())
     assert (gpt.model.positions, gpt.model.norm, gpt.model.tied_embeddings) == ("learned", "layernorm", True)
     assert gpt.model.vocab_multiple == 128  # 50,257 words are padded
     assert any("50,257 words" in one for one in gpt.assumptions)
@@ -130,7 +131,7 @@ def test_nonsense_is_read_or_refused(value: Any) -> None:
     ):
         part = "trainer" if name == "precision" else "model"
         try:
-            read_nemo(file | {part: file[part] | {name: value}}, also=WORDS)
+            read_nemo(file | {part: file[part] | {name: value}}, ReadOptions(also=overrides(WORDS)))
         except InputError as error:
             assert str(error)  # noqa: PT017
 

@@ -33,7 +33,7 @@ from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.table import Argument, table_of
 from planner.formats.target import Target
 from planner.formats.torchtitan import TARGET as TORCHTITAN
-from planner.formats.torchtitan import read_recipe, read_torchtitan
+from planner.formats.torchtitan import read_torchtitan
 from planner.formats.trainers import refusals
 from planner.rules.legality import check
 
@@ -119,7 +119,7 @@ def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> boo
     fields = target.field_exports(job)
     if any(one.verdict == "lacking" for one in fields):
         return False
-    text = target.text(job, settings_of(fields), "plan.yaml")
+    text = target.file(job, settings_of(fields), "plan.yaml")[0]
     back = read(text)
     for one in fields:
         part, _, name = one.field.partition(".")
@@ -127,7 +127,7 @@ def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> boo
             assert getattr(getattr(back, part), name) == getattr(getattr(first, part), name), one.field
     question = complete_question(back.model, cluster, back.training, stack=back.stack)
     repeated = target.field_exports(Job(question, back.layout))
-    assert target.text(Job(question, back.layout), settings_of(repeated), "plan.yaml") == text
+    assert target.file(Job(question, back.layout), settings_of(repeated), "plan.yaml")[0] == text
     return True
 
 
@@ -137,7 +137,7 @@ def reader_of(name: str) -> tuple[Target, Callable[[str], Reading], Callable[[di
         case "megatron":
             return MEGATRON, lambda text: read_megatron(launch_of(text), gpus=GPUS), command_of
         case "nemo":
-            return NEMO, lambda text: read_bridge(text, gpus=GPUS), recipe_of
+            return NEMO, lambda text: read_bridge(text, ReadOptions(gpus=GPUS)), recipe_of
         case "deepspeed":
             return DEEPSPEED, read_ds, lambda said: json.dumps(nested({"train_batch_size": 64} | said))
         case "accelerate":
@@ -172,7 +172,8 @@ def read_axo(text: str) -> Reading:
 
 
 def read_titan(text: str) -> Reading:
-    return read_torchtitan(read_recipe(text, "job.toml" if "flavor =" in text else "recipe.py"), gpus=GPUS)
+    name = "job.toml" if "flavor =" in text else "recipe.py"
+    return read_torchtitan(text, name, None, ReadOptions(gpus=GPUS))
 
 
 def command_of(said: dict[str, Any]) -> str:

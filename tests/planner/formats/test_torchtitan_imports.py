@@ -19,13 +19,14 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
-from planner.formats.settings import Reading
-from planner.formats.torchtitan import read_recipe, read_torchtitan
+from planner.formats.settings import Reading, ReadOptions, also_settings
+from planner.formats.torchtitan import read_torchtitan
 from planner.plan import load_any_plan, make_plan
 
 
 def read(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> Reading:
-    return read_torchtitan(read_recipe(textwrap.dedent(text), name, also), gpus=gpus)
+    options = ReadOptions(gpus=gpus, also=also_settings(also))
+    return read_torchtitan(textwrap.dedent(text), name, None, options)
 
 
 def refused(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> str:
