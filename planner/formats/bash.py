@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain, takewhile
@@ -237,8 +237,12 @@ def _quotient(left: int, right: int) -> int:
     return left // right if (left < 0) == (right < 0) else -(-left // right)
 
 
-_OPERATIONS = {**OPERATIONS, ast.Div: _quotient, ast.Not: operator.not_, ast.USub: operator.neg}
-_OPERATIONS[ast.Mod] = lambda left, right: left - right * _quotient(left, right)
+_OPERATIONS: dict[type[ast.AST], Callable[..., int]] = {
+    **OPERATIONS,
+    ast.Div: _quotient,
+    ast.Not: operator.not_,
+}
+_OPERATIONS |= {ast.USub: operator.neg, ast.Mod: lambda left, right: left - right * _quotient(left, right)}
 
 
 @dataclass(slots=True)
