@@ -1,4 +1,4 @@
-"""What the shell offers for words that are half typed: names of the catalogue and files, without any heavy import."""
+"""Completions of the shell for partly typed words: names of the catalogue and files, without any heavy import."""
 
 from __future__ import annotations
 

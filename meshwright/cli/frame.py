@@ -29,7 +29,7 @@ _HEADINGS = {
     "search": "Search",
     "objective": "Objective",
 }
-"""Headings of panels in the help, beside that of the verb's own flags and of the output's."""
+"""Headings of panels in the help; flags of the verb and of the output have other ones."""
 
 
 class InPanels(TyperCommand):
@@ -92,7 +92,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
 
 
 def _value(said: Any, default: Any, flag: Flag) -> Any:
-    """What the options hold: of a list that was not said, their default."""
+    """Value of an option: a list as a tuple, its default where it was not given."""
     if get_origin(flag.kind) is list:
         return tuple(said) if said else () if default is MISSING else default
     return said
@@ -145,7 +145,7 @@ def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What typer raises for flags and arguments it cannot read; it has no public name of its own."""
+"""Error of typer for unreadable flags and arguments, which has no public name."""
 _COMPLETING = "_MESHWRIGHT_COMPLETE"
 """Set by a shell that wants words."""
 _OF_PLANS = ("plan", "estimate", "compare", "explain", "advise", "reshard", "verify", "forecast")
@@ -244,7 +244,7 @@ def _call(words: list[str]) -> None:
 
 
 def _word_usage_error(error: Any) -> tuple[str, InputError]:
-    """A line of usage (of no verb at all, the help), and what is wrong with the words of the command line."""
+    """Line of usage (without a verb, the help), and the error in the words of the command line."""
     if error.ctx is None:
         return "", InputError(_lowered(error.format_message()))
     if error.ctx.invoked_subcommand is None and error.ctx.parent is None and "\n" in error.format_message():

@@ -22,12 +22,12 @@ _SHOWN = {
     "global_batch": "1536",
     "sequence": "2048",
 }
-"""What is asked where nothing is said: a question that published runs answer."""
+"""Default question, one with published runs."""
 
 
 @dataclass(frozen=True)
 class ExploreOptions(Limits, Failures, Request):
-    """What `meshwright explore` takes."""
+    """Options of `meshwright explore`."""
 
     model: str = field(
         default="",

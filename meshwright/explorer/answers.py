@@ -50,22 +50,22 @@ from planner.plan import Plan, plan_text, priced_again
 from planner.search.search import Budget
 
 SEARCH_SECONDS = 20.0
-"""Time limit of the searches of one answer; what is found until then is shown with its gap."""
+"""Time limit of the searches of one answer; the incumbent is then shown with its gap."""
 _LARGEST_DRAWING = 600_000
 """Bytes of an SVG: nothing is sent by mail here."""
 
 Message = Mapping[str, Any]
-"""What the page is told: `slot` and `html` of a part, or `shown`, `problems`, `title` and `brief`."""
+"""Message to the page: `slot` and `html` of a part, or `shown`, `problems`, `title` and `brief`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A question with its plans."""
+    """Question of the controls with its plans."""
 
     found: Sought
     planned: Planned
     plan: Plan
-    """The file's own while its question is asked."""
+    """Plan of the file while its question is unchanged, else the planned one."""
     budget: Budget
 
     @property
@@ -97,7 +97,7 @@ STREAMS: Mapping[str, Callable[[Start, Mapping[str, str]], Iterator[Message]]] =
     "answer": answer,
     "frontier": frontier,
 }
-"""What is asked for at once, each in its own process."""
+"""Streams of one question, each computed by its own process."""
 
 
 def told_error(error: MeshwrightError) -> Iterator[Message]:
@@ -191,7 +191,7 @@ _PICTURES = ("matplotlib.backends.backend_svg", "meshwright.plots.frontiers", "m
 
 
 class Workers:
-    """A few processes, of which every question takes the first that is free."""
+    """Pool of processes; each question takes the first free one."""
 
     def __init__(self, start: Start, number: int) -> None:
         context = _context()
@@ -202,7 +202,7 @@ class Workers:
             self._free.put_nowait(one)
 
     async def ask(self, stream: str, values: Mapping[str, str]) -> AsyncGenerator[Message, None]:
-        """What one stream says of the controls, as it becomes known; who stops to listen ends the work.
+        """Messages of one stream as they are computed; closing the generator ends the work.
 
         Raises:
             RunError: the process has ended.
@@ -219,7 +219,7 @@ class Workers:
             self._free.put_nowait(worker)
 
     def close(self) -> None:
-        """End all of them, and with them what they answer."""
+        """End all processes and their answers."""
         self._closed = True
         for one in self.all:
             one.close()
@@ -244,12 +244,12 @@ class _Worker:
 
     @property
     def pid(self) -> int | None:
-        """Which process it is."""
+        """Process id."""
         pid: int | None = self._process.pid
         return pid
 
     def replace(self) -> None:
-        """End what it does; a new process takes its place."""
+        """Kill the process and start a new one."""
         self.close()
         self._begin()
 
@@ -266,7 +266,7 @@ class _Worker:
 
 
 def _serve(pipe: Connection, start: Start) -> None:
-    """What a process does: answer, until nobody asks any more."""
+    """Loop of a process: answer questions until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
     with suppress(EOFError, OSError):
         while True:

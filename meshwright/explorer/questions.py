@@ -48,7 +48,7 @@ class Control:
     """In the address of the page; with two hyphens before it, in errors."""
     label: str
     note: str = ""
-    """What it means, where its label does not say enough."""
+    """Explanation, where the label does not say enough."""
     catalogue: str = ""
     """The kind of catalogue entries, or `precision`, that there are to choose from; empty: text is typed."""
 
@@ -63,7 +63,7 @@ CONTROLS: Mapping[str, Control] = {one.name: one for group in GROUPS.values() fo
 
 
 def values_of(said: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What an address says of the controls; blank ones are left out.
+    """Values of the controls in an address, without blank ones.
 
     Raises:
         InputError: unknown or repeated words, and values that are too long; all of them at once.
@@ -89,24 +89,24 @@ def values_of(said: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the explorer was started with: the question of controls that nobody turned."""
+    """Question the explorer was started with, before any control is turned."""
 
     model: TransformerSpec
     cluster: ClusterSpec
     training: TrainingSpec
     stack: StackSpec
     profile: HardwareProfile | None = None
-    """Of the start's own cluster; others take the catalogue's nearest."""
+    """Profile of the start's cluster; other clusters take the nearest of the catalogue."""
     limits: Limits = field(default_factory=Limits)
     trainer: str | None = None
     tokens: str | float | None = None
     operations: str | OperationsSpec | None = None
     plan: Plan | None = None
-    """The plan whose question it is: shown as it is while no control is turned."""
+    """Plan file of the question, shown unchanged until a control is turned."""
 
     @property
     def names(self) -> Mapping[str, str]:
-        """What the controls say that hold a name, a choice or words."""
+        """Values of the controls that hold a name, a choice or words."""
         return {
             "model": self.model.name,
             "cluster": self.cluster.name,
@@ -119,7 +119,7 @@ class Start:
 
 
 def start_of(options: ExploreOptions) -> Start:
-    """What the command line asks, read whole.
+    """Start from the options of the command line.
 
     Raises:
         InputError: what `plan` would refuse, and clusters of several GPUs.
@@ -181,7 +181,7 @@ _AMOUNTS: Mapping[str, tuple[Any, str]] = {
     "inter-node": (Rate, "25 GB/s"),
     "host-bandwidth": (Rate, "64 GB/s"),
 }
-"""What each amount of hardware is, and how it may be written."""
+"""Type of each amount of hardware, and an example of its notation."""
 S = TypeVar("S", TransformerSpec, ClusterSpec, StackSpec)
 
 
@@ -198,7 +198,7 @@ class Sought:
 
     @property
     def shown(self) -> dict[str, str]:
-        """What holds where a control is left blank."""
+        """Effective values of blank controls."""
         cluster, training = self.question.cluster, self.question.training
         between, host = cluster.links.inter_node, cluster.gpu.host_bandwidth
         found = {
@@ -261,7 +261,7 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
 
 
 def choices(start: Start, catalogue: str) -> tuple[str, ...]:
-    """What a control has to choose from; what the explorer was started with first."""
+    """Choices of a control, the value of the start first."""
     if catalogue == "precision":
         return get_args(Precision)
     own = {"models": start.model.name, "clusters": start.cluster.name, "stacks": start.stack.name}[catalogue]
@@ -321,7 +321,7 @@ def _tokens(said: str | float | None) -> float | None:
 
 
 def _limits(start: Start, values: Mapping[str, str]) -> Limits:
-    """What the search must keep to; a control that was turned replaces the start's."""
+    """Limits of the search; a control that was turned replaces the value of the start."""
     allow = start.limits.allow
     if values.get(OFFLOAD):
         allow = tuple(word for text in allow for word in text.split(",") if word != OFFLOAD)
@@ -342,7 +342,7 @@ def _words(text: str) -> tuple[str, ...]:
 def _with_hardware(
     question: Question, amounts: Mapping[str, float | None]
 ) -> tuple[Question, tuple[str, ...]]:
-    """The question on hardware as the controls have it, and what of it changes nothing."""
+    """Apply amounts of hardware to a question; also returns notes on amounts that change no price."""
     cluster = question.cluster
     gpu = {"memory": amounts["gpu-memory"], "host_bandwidth": amounts["host-bandwidth"]}
     given = {name: value for name, value in gpu.items() if value is not None}

@@ -29,7 +29,7 @@ SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking
 
 
 def page_of(start: Start, said: Mapping[str, str]) -> str:
-    """The explorer's page, its controls set from the address; the rest of the address is left to the answer."""
+    """Render the page with the controls of the address; wrong values are left to the answer."""
     shown = {**sought(start, {}).shown, **start.names}
     return (
         templates("meshwright.explorer")
@@ -52,7 +52,7 @@ def _listed() -> list[Control]:
 
 
 def _choices(start: Start, control: Control, said: Mapping[str, str]) -> list[str]:
-    """What there is to choose from, and what the address names beside it, which its answer refuses."""
+    """Choices of a control, and an unknown value of the address, which the answer refuses."""
     known = choices(start, control.catalogue)
     return list(dict.fromkeys([*known, *filter(None, [said.get(control.name, "")[:LONGEST]])]))
 
@@ -73,7 +73,7 @@ _FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 
 def server_of(start: Start, processes: int) -> Starlette:
-    """The application; its processes live as long as it does."""
+    """Web application with its worker processes."""
     kept: OrderedDict[str, list[bytes]] = OrderedDict()
 
     @asynccontextmanager
@@ -103,7 +103,7 @@ def server_of(start: Start, processes: int) -> Starlette:
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:
-    """A file of the page; its style begins with that of reports."""
+    """Handler of a file of the page; its style begins with the style of reports."""
     places = [files("meshwright.explorer") / name]
     if kind == "text/css":
         places.insert(0, files("meshwright.pages") / name)

@@ -42,7 +42,7 @@ def section(chapter: Chapter, *, largest_drawing: int = _LARGEST_DRAWING) -> str
 
 
 def templates(package: str, *, escaped: bool = True) -> Environment:
-    """The templates of a package; what they are given is escaped for HTML, and has to be there."""
+    """Jinja environment of a package's templates: values are escaped for HTML, undefined names are errors."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -99,7 +99,7 @@ def _svg(figure: Figure) -> str:
 
 
 def _data(picture: Picture) -> str | None:
-    """What is drawn as the address of a CSV file; None where it is too much for a page."""
+    """Data of a picture as a `data:` address of a CSV file; None where it is too large for a page."""
     frame = picture.drawing.frame
     if 2 * frame.size > _LARGEST_DATA:  # a cell has a letter and what parts it from the next
         return None

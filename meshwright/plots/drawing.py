@@ -18,13 +18,13 @@ _SCREEN_DOTS_PER_INCH = 90
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Drawing:
-    """A figure and its data; notebooks show it."""
+    """A figure and its data frame; notebooks display the figure."""
 
     frame: pd.DataFrame
-    """What is drawn, in base units."""
+    """Data of the figure, in base units."""
     figure: Figure
     table: str = ""
-    """The same as text, where the title does not say enough."""
+    """Text table of the data, where the title does not say enough."""
 
     @property
     def title(self) -> str:

@@ -99,7 +99,7 @@ def _draw_best_line(axes: Axes, line: Frame, scale: float, per_tick: float) -> l
 def _draw_memory_limit(
     axes: Axes, limit_bytes: float, scale: float, *, near: bool
 ) -> tuple[list[Line2D], list[Text]]:
-    """The limit with what is on either side of it, or where it is far away a word that it is."""
+    """Draw the memory limit with "fits" and "does not fit" beside it; write a distant limit as text only."""
     words = f"limit {format_bytes(limit_bytes)}"
     if not near:
         said = f"{words}, far to the right →"
@@ -149,7 +149,7 @@ def _cloud_finding(frame: Frame, limit_bytes: float) -> str:
 
 
 def _cloud_subject(subject: str, frame: Frame) -> str:
-    """What the dots are: all layouts, and those that are known to be the best."""
+    """Subtitle: the subject, the number of layouts in the cloud, and how many dots are proven optima."""
     proven = int((frame["pareto"] & frame["proven"]).sum())
     dots = (
         f"large dots: {counted(proven, 'plan')} proven the best for so much memory, small ones: the best known"
@@ -230,7 +230,7 @@ def _point_label(row: Frame, at: tuple[float, float], one_size: bool) -> Label:
 
 
 def _dress_axis(axes: Axes, along: str, column: Frame, values: Frame, unit: Unit) -> None:
-    """Scale, ticks and name of one axis; `values` are those of the column in the axis' unit."""
+    """Set scale, ticks and label of one axis; `values` are the column in the unit of the axis."""
     axis = getattr(axes, f"{along}axis")
     low, high = float(values.min()), float(values.max())
     if unit == "GPUs":
@@ -246,7 +246,7 @@ def _dress_axis(axes: Axes, along: str, column: Frame, values: Frame, unit: Unit
 
 
 def _axis_scale(column: Frame, unit: Unit) -> float:
-    """What one on the axis stands for."""
+    """Base units in one unit of the axis."""
     largest = float(column.max())
     scales = {"bytes": size_unit, "seconds": time_unit, "GPU-hours": style.count_unit}
     return scales[unit](largest)[1] if unit in scales else 0.01 if unit == "share" else 1.0
@@ -273,7 +273,7 @@ def _proof_words(frame: Frame, *, complete: bool) -> str:
 
 
 def _pareto_finding(frame: Frame, names: tuple[str, str], measures: tuple[Measure, Measure]) -> str:
-    """What the better end in one objective costs in the other."""
+    """Title: gain in the second objective and loss in the first between the ends of the frontier."""
     (first, second), (of_first, of_second) = names, measures
     top, bottom = frame.iloc[0], frame.iloc[-1]
     if len(frame) < 2:

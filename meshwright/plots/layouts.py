@@ -80,7 +80,7 @@ _MAX_TICKS = 24
 _FAR_LIMIT = 4.0
 """A limit this many times as high as the highest bar is not drawn but told."""
 _LABEL_HEIGHT = 0.05
-"""Of the number above a bar, as a share of the axis."""
+"""Height of the number above a bar, as a share of the axis."""
 
 
 def memory_by_rank(
@@ -130,7 +130,7 @@ def memory_by_rank(
 
 
 def _draw_limits(axes: Axes, limits: Sequence[float], scale: float, *, near: bool) -> None:
-    """A dashed line over each rank, and in words what it is; of a limit far above only the words."""
+    """Draw the limit of each rank as a dashed line with its bytes; write a distant limit as text only."""
     words = " and ".join(format_bytes(limit) for limit in dict.fromkeys(limits))
     if not near:
         said = f"limit {words}, far above ↑"
@@ -170,7 +170,7 @@ _HATCH = "//////"
 _LONGEST_NAME = 60
 """Characters of a layout in the title; of a longer one its degrees."""
 _LEAST_SHARE = 0.002
-"""Of the axis: less hidden communication is not drawn."""
+"""Smallest hidden communication that is drawn, as a share of the axis."""
 
 
 def time_breakdown(frame: Frame, subject: str) -> Figure:
@@ -266,7 +266,7 @@ def _time_finding(frame: Frame, parts: list[str], totals: Frame) -> str:
 
 _RESIDENCY_COLOURS = {"states": style.BLUE, "parked": style.GREEN, "streamed": style.VERMILION}
 _RESIDENCY_WIDTHS = {"states": 4.5, "parked": 1.5, "streamed": 1.8}
-"""Of lines: those of `states` and `parked` lie on one another in both memories, so the wider goes below."""
+"""Line widths, points: `states` and `parked` coincide in both memories, so the wider is drawn below."""
 _NEAR_LIMIT = 1.6
 """A limit this many times as large as everything drawn is told, not drawn."""
 
@@ -345,7 +345,7 @@ _RESIDENCY_WORDS = {
 
 
 def _window_finding(lines: list[tuple[str, Frame]]) -> str:
-    """The fastest point that fits, and the one that leaves most of the device."""
+    """Title: the fastest point that fits, and the one with the lowest peak memory."""
     fitting = [(name, row) for name, line in lines for _, row in line[line["fits"]].iterrows()]
     if not fitting:
         return "However many blocks of one kind are in host memory, nothing fits"
@@ -366,11 +366,11 @@ def _point_words(name: str, row: Frame) -> str:
 _LANE_HEIGHT = 0.62
 """Height of a lane in rows."""
 _MOVE_HEIGHT = 0.8
-"""Share of its lane that a move fills."""
+"""Height of a move, as a share of its lane."""
 _MAX_NAMED_RANKS = 8
 """Ranks up to which every lane has its name."""
 MANY_BARS = 2000
-"""From which on they are pixels in SVG and PDF, too."""
+"""Number of bars above which SVG and PDF hold them as pixels."""
 _MOVES = {
     "weights": ("weights", style.SKY),
     "gradients": ("gradients", style.YELLOW),
@@ -384,14 +384,14 @@ _MOVES = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the ranks and their lanes lie, downwards; a rank without lanes is one row high."""
+    """Vertical places of ranks and their lanes, downwards; a rank without lanes is one row high."""
 
     ranks: int
     lanes: Sequence[str] = ()
 
     @property
     def height(self) -> float:
-        """Of all ranks."""
+        """Height of all ranks, rows."""
         return self.ranks * self._rank
 
     @property
@@ -399,11 +399,11 @@ class Rows:
         return 1 + _LANE_HEIGHT * len(self.lanes)
 
     def of_rank(self, rank: int) -> float:
-        """The middle of its own row."""
+        """Vertical middle of a rank's row."""
         return rank * self._rank
 
     def of_lane(self, rank: int, lane: str) -> float:
-        """The middle of one of its lanes."""
+        """Vertical middle of a lane of a rank."""
         return self.of_rank(rank) + 0.5 + _LANE_HEIGHT * (self.lanes.index(lane) + 0.5)
 
     def name(self, axes: Axes, most: int) -> None:
@@ -436,7 +436,7 @@ def draw_moves(axes: Axes, moves: Frame, rows: Rows, start: float, end: float, s
 
 
 def move_patches(moves: Frame) -> list[Patch]:
-    """Of the legend."""
+    """Legend entries of the kinds of moves that occur."""
     kinds = set(moves["kind"])
     return [Patch(facecolor=colour, label=words) for kind, (words, colour) in _MOVES.items() if kind in kinds]
 
@@ -445,12 +445,12 @@ _START_ACTIONS, _STEADY_ACTIONS = 20, 12
 """Actions of the first rank that a detail shows: few enough to read their numbers."""
 _WIDTH_INCHES = 12.0
 _SHARES = (0.58, 0.42)
-"""Of the width: the start, which also holds the warm-up, and the steady state."""
+"""Shares of the width: the start, which also holds the warm-up, and the steady state."""
 _MARGIN_INCHES = 0.7
 _PASS_BAR = 0.82
 """Height of a bar in rows."""
 _LIGHTEST = 0.62
-"""How far the last chunk's colour is mixed with white."""
+"""Share of white in the colour of the last chunk."""
 _NUMBER_POINTS = 7.0
 PASSES = {
     "F": ("forward", style.BLUE),
@@ -465,7 +465,7 @@ _ONCE = {
     "optimizer": ("optimizer", style.INK),
     "overhead": ("host", style.PALE),
 }
-"""The same of what follows the passes."""
+"""Name and colour of each kind of work after the passes."""
 _ACTIONS = PASSES | _ONCE
 _MAX_NUMBERED_RANKS = 20
 
@@ -536,7 +536,7 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
 
 
 def _split_moves(frame: Frame) -> tuple[Frame, Frame | None]:
-    """What ranks do themselves, and the moves beside that."""
+    """Split actions of ranks from moves to and from host memory (None: there are no lanes)."""
     if "lane" not in frame:
         return frame, None
     return frame[frame["lane"] == ""], frame[frame["lane"] != ""]
@@ -622,14 +622,14 @@ def chart_points(share: float) -> float:
 
 
 def _title_chart(axes: Axes, window: TimeSpan, *, numbered: bool, side: Literal["left", "right"]) -> None:
-    """What the chart shows, above it; on the right where the names of details are."""
+    """Write the name and length of the time span above its chart."""
     words = f"{window.name}: {format_seconds(window.end - window.start)}"
     words += f" from {format_seconds(window.start)} on" if window.start else ""
     axes.set_title(words + (", microbatch in each bar" if numbered else ""), loc=side, size=9)
 
 
 def _outline_detail(axes: Axes, window: TimeSpan, unit: tuple[str, float]) -> None:
-    """Where a detail lies in the whole step, by name."""
+    """Outline a detail in the chart of the whole step, with its name."""
     scale = unit[1]
     axes.axvspan(
         window.start / scale,
@@ -654,7 +654,7 @@ def _pass_colour(kind: str, chunk: int, chunks: int) -> tuple[float, float, floa
 def pass_legend(
     figure: Figure, kinds: set[str], chunks: int, moved: Sequence[Patch] = (), *, idle: bool
 ) -> None:
-    """What the colours mean."""
+    """Legend of passes by chunk, work after them, idle time and moves."""
 
     def name(kind: str, chunk: int) -> str:
         return f"{_ACTIONS[kind][0]}{f', chunk {chunk}' if chunks > 1 else ''}"
@@ -693,7 +693,7 @@ def _timeline_finding(frame: Frame, ranks: int, step_seconds: float) -> str:
 
 
 def _busiest_lane(moves: Frame, step_seconds: float) -> str:
-    """Which lane is busy longest, and for how much of the step."""
+    """Sentence part: the busiest lane, and its share of the step."""
     busy = (moves["end_seconds"] - moves["start_seconds"]).groupby([moves["rank"], moves["lane"]]).sum()
     (_, lane), seconds = busy.idxmax(), float(busy.max())
     return f"the {lane} is busy for {percent(seconds / step_seconds)}"

@@ -55,7 +55,7 @@ def draw_diagonal(axes: Axes, measured: Frame, predicted: Frame) -> None:
 
 
 def draw_band(axes: Axes) -> None:
-    """The same band behind errors in per cent along x."""
+    """Draw the band behind errors in percent along x."""
     axes.axvspan(-100 * BAND, 100 * BAND, color=style.FAINT, linewidth=0)
     axes.axvline(0, color=style.GREY, linewidth=1.0)
 
@@ -187,7 +187,7 @@ def _error_words(quantity: str, error: float) -> str:
 
 
 def _dot_shift(number: int, runs: int) -> float:
-    """How far from the middle of a row a run's dot lies, where runs are few: so that dots at the edge are all seen."""
+    """Offset of a run's dot from the middle of the row, where runs are few, so that dots at the edge do not overlap."""
     return 0.2 * (number - (runs - 1) / 2) if runs <= _MAX_COLOURS else 0.0
 
 
@@ -210,14 +210,14 @@ _TOTALS = (
     "drive_written_bytes",
     "drive_transfer_seconds",
 )
-"""Quantities that are not parts of another one."""
+"""Quantities that are totals, not parts of another quantity."""
 _MAX_ROWS = 20
-"""Of a chart: of more, those that differ most, in the order they came in."""
+"""Maximum rows of a chart; of more, those with the largest errors are shown, in the original order."""
 _SIDES = (("predicted", style.BLUE, -0.19), ("measured", style.ORANGE, 0.19))
-"""Column, its colour, and where its bar lies beside the middle of the row."""
+"""Column, colour, and offset of its bar from the middle of the row."""
 _BAR_HEIGHT = 0.34
 _LEAST_SHARE = 0.002
-"""Of the largest bar of a chart: where both sides are smaller there is nothing to see."""
+"""Smallest bar that is drawn, as a share of the largest bar of the chart."""
 
 
 def one_run(frame: Frame, subject: str) -> Figure:
@@ -252,7 +252,7 @@ def one_run(frame: Frame, subject: str) -> Figure:
 
 
 def _visible_quantities(lines: list[ComparedQuantity]) -> list[ComparedQuantity]:
-    """What is large enough to see; of too many rows those that differ most."""
+    """Quantities large enough to see; of too many rows, those with the largest errors."""
     least = _LEAST_SHARE * max((max(line.predicted, line.measured) for line in lines), default=0.0)
     some = [line for line in lines if max(line.predicted, line.measured) > least]
     by_miss = sorted(some, key=lambda line: (line.quantity not in _TOTALS, -abs(_miss(line))))
@@ -307,7 +307,7 @@ def _rate_words(lines: list[ComparedQuantity]) -> list[str]:
 
 
 def _one_run_finding(lines: list[ComparedQuantity]) -> str:
-    """How far off the step is, and which part of it is to blame most."""
+    """Title: the error of the step time, and the part with the largest error."""
     step = next(line for line in lines if line.quantity == _STEP_SECONDS)
     words = f"Step predicted {_text_of(step, 'predicted')}, measured {_text_of(step, 'measured')}: {error_text(step)}"
     parts = [line for line in lines if "_seconds" in line.quantity and line.quantity not in _TOTALS]
@@ -407,7 +407,7 @@ _NEGLIGIBLE_DELAY = 0.02
 
 
 def timelines(measured: Frame, planned: Frame, ranks: int, subject: str) -> Figure:
-    """Measured passes above planned ones, of every place of the pipeline.
+    """Measured passes above planned passes, for every rank of the pipeline.
 
     Args:
         measured: a row per pass with `rank` (its place in the pipeline), `kind`, `chunk`, `microbatch`,
@@ -437,7 +437,7 @@ def timelines(measured: Frame, planned: Frame, ranks: int, subject: str) -> Figu
 
 
 def _timelines_finding(measured: Frame, planned: Frame, ranks: int) -> str:
-    """Which place computes longest beside its plan, and how long the passes take in all."""
+    """Title: measured and planned seconds of all passes, and the rank that computes longest beside its plan."""
     busy = []
     for frame in (measured, planned):
         passes = frame[frame["kind"].isin(list(PASSES))]
@@ -454,7 +454,7 @@ def _timelines_finding(measured: Frame, planned: Frame, ranks: int) -> str:
 
 
 AXES = ("bound_by", "tp", "pp", "mbs", "gpus", "source")
-"""What errors are sorted by, a panel each."""
+"""Columns by which errors are grouped, a panel each."""
 _AXIS_LABELS = {
     "bound_by": "largest part beside compute",
     "tp": "tensor-parallel ranks",
@@ -585,7 +585,7 @@ def _draw_panel(axes: Axes, column: str, values: Frame, error: Frame, reach: flo
 
 
 def _write_whisker_end(axes: Axes, row: int, edge: float, end: float) -> None:
-    """Where a whisker that leaves the chart ends."""
+    """Write the end of a whisker that leaves the chart."""
     side, shift = ("left", 3) if edge < 0 else ("right", -3)
     look = {"ha": side, "va": "bottom", "size": 7, "color": style.BLUE}
     style.write_beside(axes, f"to {end:+.0f} %", (edge, row), (shift, 3), **look)
@@ -610,7 +610,7 @@ def _group_name(column: str, group: object) -> str:
 
 
 def _worst_group(frame: Frame, error: Frame) -> str:
-    """Which of the groups drawn is furthest off."""
+    """Title: the group with the largest median error."""
     medians = [
         (abs(float(error[frame[column] == group].median())), column, group)
         for column in AXES

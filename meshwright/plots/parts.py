@@ -27,7 +27,7 @@ from meshwright.render.words import part_label
 _MIN_LABEL_SHARE = 0.045
 """A bar's piece narrower than this share of the longest bar carries no number."""
 _VISIBLE_SHARE = 0.004
-"""Of the longest bar: what is narrower everywhere is not in the legend."""
+"""Smallest piece that is in the legend, as a share of the longest bar."""
 _IN_A_ROW = 9
 """Entries of a legend's row."""
 
@@ -105,16 +105,16 @@ _SIDES = (
     ("left", "center"),
     ("right", "center"),
 )
-"""Which corner or edge of the label is next to its point, the best first."""
+"""Corner or edge of the label beside its point, preferred first."""
 _MARK_POINTS = 5.0
 """Across a mark, that no label covers."""
 _AIR = 2.5
-"""Points between a label and what it must not touch."""
+"""Points between a label and other text, lines and marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What is written beside one point of a chart."""
+    """Text beside one point of a chart."""
 
     text: str
     at: tuple[float, float]
@@ -123,11 +123,11 @@ class Label:
     size: float = 7.5
     weight: str = "normal"
     needed: bool = False
-    """It is written even where it touches something."""
+    """Write it even where it overlaps something."""
 
 
 def ends_first(labels: Sequence[_T], most: int) -> list[_T]:
-    """A few of them in even steps: the last and the first, then those between."""
+    """Choose at most `most` labels in even steps: the last and the first, then those between."""
     places = np.unique(np.linspace(0, len(labels) - 1, min(most, len(labels))).round().astype(int)).tolist()
     inner = places[1:-1]
     return [labels[place] for place in dict.fromkeys([*places[-1:], *places[:1], *inner[::2], *inner[1::2]])]
@@ -176,7 +176,7 @@ def put_labels(
 
 @dataclass(slots=True, kw_only=True)
 class _Taken:
-    """What a chart holds already, in pixels."""
+    """Occupied places of a chart, in pixels."""
 
     air: float
     frame: BboxBase
@@ -187,12 +187,12 @@ class _Taken:
     dots: list[Bbox]
 
     def box(self, note: Annotation) -> Bbox:
-        """Of its words, without the line that leads to them."""
+        """Box of a note's words, without the leader line."""
         note.get_window_extent()  # puts the words where they now belong
         return Text.get_window_extent(note).padded(self.air)
 
     def leader(self, note: Annotation, place: Place) -> Path | None:
-        """The line from its point to its words, where there is one."""
+        """Leader line from a point to its words, or None."""
         assert note.arrow_patch is not None
         box = self.box(note)
         nearest = np.clip(place, box.min, box.max)
@@ -215,7 +215,7 @@ class _Taken:
         return not (touched or crossed or led_across)
 
     def add(self, note: Annotation, place: Place) -> None:
-        """Nothing may be written there any more."""
+        """Mark the place of a note as occupied."""
         self.boxes.append(self.box(note))
         leader = self.leader(note, place)
         self.paths += [leader] if leader is not None else []
@@ -246,7 +246,7 @@ def _note(axes: Axes, label: Label) -> Annotation:
 
 
 def _settle(note: Annotation, taken: _Taken, place: Place) -> bool:
-    """Move it to the first free place; without one to the first that is inside the axes, and say so."""
+    """Move a note to the first free place. False: there is none, and it is at the first place inside the axes."""
     inside = None
     for distance, side in product(_DISTANCES, _SIDES):
         _move(note, distance, side)

@@ -35,7 +35,7 @@ def require_one_kind(question: Question, kind: str) -> None:
 
 
 def several_kinds(kind: str, cluster: str) -> InputError:
-    """What to say of a cluster of several pools."""
+    """Error for a kind of picture that is not drawn for several pools."""
     return InputError(
         f"`{kind}` is drawn for one kind of GPU, and `{cluster}` has several pools",
         hint="time, memory and timeline are drawn for any plan",
@@ -43,7 +43,7 @@ def several_kinds(kind: str, cluster: str) -> InputError:
 
 
 def subject_of(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:
-    """What a picture is about."""
+    """Subtitle of a picture: model, GPUs, batch, sequence length, layout."""
     training = question.training
     gpus = gpus_in_words(question) if sized else question.cluster.gpu.name
     words = (
@@ -54,7 +54,7 @@ def subject_of(question: Question, estimate: Estimate | None = None, *, sized: b
 
 
 def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> Drawing:
-    """Where the time of each layout goes; where they answer different questions each is named with its own."""
+    """Step time of each layout by part; layouts of different questions are named with theirs."""
     from meshwright.plots.layouts import time_breakdown
 
     frame = frames.time_frame(estimates)
@@ -67,7 +67,7 @@ def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> D
 
 
 def draw_memory(question: Question, estimate: Estimate) -> Drawing:
-    """What fills each pipeline rank."""
+    """Memory of each pipeline rank by part."""
     from meshwright.plots.layouts import memory_by_rank, pool_spans
 
     frame = frames.memory_frame(estimate)
@@ -159,7 +159,7 @@ _MOST_NAMED = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tradeoff:
-    """What a frontier is drawn between."""
+    """Two objectives of a frontier, and the layouts it covers."""
 
     objectives: tuple[Objective, Objective] = (Objective(name="time"), Objective(name="memory"))
     sizes: tuple[int, ...] = ()
@@ -169,7 +169,7 @@ class Tradeoff:
     """Over layouts: proved for as many points; else the best of all layouts with even stages, at once."""
     restrictions: Restrictions | None = None
     named: bool = True
-    """Whether its data are read besides, so that every layout of the cloud needs its name."""
+    """Whether the data are also read, so that every layout of the cloud needs its name."""
 
     @property
     def over_layouts(self) -> bool:
@@ -180,7 +180,7 @@ class Tradeoff:
 def draw_frontier(
     question: Question, chosen: Estimate, tradeoff: Tradeoff | None = None, budget: Budget | None = None
 ) -> Drawing:
-    """The exact frontier of two objectives; that of time and memory over the cloud of every legal layout.
+    """Exact frontier of two objectives; time and memory are drawn over the cloud of all legal layouts.
 
     Raises:
         InputError: an objective lacks what it needs.
@@ -226,7 +226,7 @@ def draw_scaling(
     kinds: Sequence[str] = KINDS,
     budget: Budget | None = None,
 ) -> Drawing:
-    """The best layout at each number of GPUs, with the same batch and with one that grows.
+    """Best layout for each number of GPUs, with a constant batch and with a batch that grows.
 
     Raises:
         InfeasibleError: nothing fits on any of them.
@@ -242,7 +242,7 @@ def draw_scaling(
 def draw_stacked_scaling(
     question: Question, gpu_counts: Sequence[int] | None, budget: Budget | None = None
 ) -> Drawing:
-    """What GPU time of a step more GPUs waste, and on what, the batch the same.
+    """GPU time of a step by part against the number of GPUs, with a constant batch.
 
     Raises:
         InfeasibleError: nothing fits on any of them.
@@ -266,7 +266,7 @@ def _scaled(
 
 
 def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str]) -> Drawing:
-    """What each technique adds to a plan's MFU, from a bare trainer up.
+    """MFU that each technique adds, from a bare trainer to the plan.
 
     Raises:
         InputError: a cluster of several pools, or words of `allow` that mean nothing here.
@@ -298,7 +298,7 @@ def draw_heatmap(
 def draw_tornado(
     question: Question, estimate: Estimate, restrictions: Restrictions, budget: Budget
 ) -> Drawing:
-    """How far the step moves with a quarter more or less of each thing, the plan held and planned again."""
+    """Change of the step time with a quarter more or less of each quantity, for the plan and re-planned."""
     from meshwright.plots.sensitivity import tornado
     from planner.explain.reasons import tornado_frame
 

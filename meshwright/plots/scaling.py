@@ -21,7 +21,7 @@ _KIND_MARKS = {"strong": "o", "weak": "s"}
 _MANY_POINTS = 12
 """Points of a line from which its marks are small."""
 _LAYOUT_DISTANCE = 0.12
-"""Least distance of two numbers of GPUs whose layouts are written, as a share of the axis."""
+"""Minimum distance of two numbers of GPUs with layouts below, as a share of the axis."""
 _LAYOUT_COLUMNS = 11
 _LAYOUT_SIZE = 7.0
 _LINE_POINTS = 1.25 * _LAYOUT_SIZE
@@ -111,7 +111,7 @@ def _write_layouts(axes: Axes, shown: list[int], kinds: list[tuple[str, Frame]])
 
 
 def _write_below(axes: Axes, gpus: int | None, words: str, down: float, colour: str, side: str) -> None:
-    """Text so many points under the axis, at a number of GPUs or at its left end."""
+    """Write text `down` points below the axis, at a number of GPUs or (None) at the left end."""
     look = {"ha": side, "va": "top", "size": _LAYOUT_SIZE, "color": colour, "annotation_clip": False}
     if gpus is None:
         style.write_beside(axes, words, (0, 0), (-6, -down), xycoords=axes.transAxes, weight="bold", **look)

@@ -171,7 +171,7 @@ def _hole_counts(frame: Frame) -> str:
 
 
 def _broken_rules(frame: Frame) -> dict[str, tuple[str, str]]:
-    """What a rule or a limit says, without its numbers → its letter, and the words of the first such cell."""
+    """Text of a rule or a limit without its numbers → its letter, and the words of the first such cell."""
     rules: dict[str, tuple[str, str]] = {}
     for row in frame[frame["reason"].isin(("rule", "limit"))].to_dict(orient="records"):
         words = str(row["why"]).split(REASON_SEPARATOR)[0]
@@ -190,7 +190,7 @@ def _hole_words(row: dict[str, object], rules: dict[str, tuple[str, str]]) -> st
 
 
 def _sign_legend(frame: Frame, rules: dict[str, tuple[str, str]]) -> list[str]:
-    """What letters and signs in the cells mean."""
+    """Explanations of letters and signs in the cells."""
     told = [f"{letter}: {words.replace('`', '')}" for letter, words in rules.values()]
     if (frame["reason"] == "memory").any():
         told.append("needs: the fullest device of the layout that comes closest to fitting")
@@ -381,10 +381,10 @@ def _plain(axes: Axes) -> None:
 
 _INTERVALS = 81
 _INTERVAL_SPREAD = 30.0
-"""Intervals are drawn from so many times less than the best to so many times more."""
+"""Ratio of the longest interval drawn to the best, and of the best to the shortest."""
 _SIZE_FACTORS = [2.0**power for power in range(-4, 5)]
 _TENTH_DEVIATIONS = 1.2816
-"""Deviations from the mean that one in ten lies beyond."""
+"""90th percentile of the normal distribution, in standard deviations."""
 
 
 def forecast_frame(found: Forecast) -> pd.DataFrame:

@@ -35,9 +35,9 @@ _BAR = 0.78
 MOST_GPUS = 32
 """GPUs that have a bar each; of more those that stages wait for, and others in even steps."""
 _SEEN = 0.002
-"""Of the step: a shorter stage is not in the legend."""
+"""Shortest stage that is in the legend, as a share of the step."""
 _MIN_NAMED_SHARE = 0.03
-"""Least share of the step of a stage that is named above the bars."""
+"""Shortest stage that has its length above the bars, as a share of the step."""
 
 
 def stages(frame: Frame, subject: str) -> Figure:
@@ -255,7 +255,7 @@ MOST_TABLES = 40
 _MAX_GPU_TICKS = 32
 _HOST_HATCH, _HOT_HATCH = "/////", "...."
 _HOT_HEIGHT = 0.22
-"""Of a row: the strip at its top that says that hot rows are copied."""
+"""Height of the strip that marks copied hot rows, as a share of a row."""
 
 
 def places(frame: Frame, subject: str) -> Figure:
@@ -311,7 +311,7 @@ def _named(shown: Frame) -> list[tuple[str, float]]:
 
 
 def _draw_shard(axes: Axes, row: int, one: Frame, gpus: int) -> None:
-    """What a GPU holds of a table; hatched where its rows are in host memory."""
+    """Draw the shard of a table on one GPU; hatched where its rows are in host memory."""
     edge = "white" if gpus <= 4 * _MAX_GPU_TICKS else "none"
     axes.barh(
         row,
@@ -412,20 +412,20 @@ def _sharding_scaling_finding(kinds: list[tuple[str, Frame]]) -> str:
 
 _CACHE_SIZES = 60
 _MIN_CACHE_SHARE = 1e-5
-"""Of all tables' bytes, the smallest cache that is drawn."""
+"""Smallest cache that is drawn, as a share of the bytes of all tables."""
 _MAX_LINES = 4
 _BATCH_COLOURS = (style.SKY, style.BLUE, style.GREEN, style.VERMILION)
 
 
 def draw_cache_of(files: Sequence[Path]) -> Drawing:
-    """The same of a plan file. Raises InputError where it is none, or one of several."""
+    """Hits and latency against the size of the cache, for one plan file. Raises InputError for other files."""
     if len(files) != 1:
         raise InputError(f"`cache` draws one plan, not {len(files)}")
     return draw_cache(load_serving_plan(files[0]))
 
 
 def draw_cache(plan: ServingPlan) -> Drawing:
-    """Hits and latency by the size of the cache, up to one that holds everything."""
+    """Hits and latency against the size of the cache, up to one that holds all tables."""
     frame = cache_frame(plan)
     question = plan.question
     subject = (
@@ -521,7 +521,7 @@ def _draw_latency(axes: Axes, frame: Frame, scale: float) -> None:
 
 
 def _cache_finding(frame: Frame, plan: ServingPlan) -> str:
-    """What the planned cache serves, and what the next round share needs, of rows by hits and of one share."""
+    """Title: hits of the planned cache, and the cache that the next round hit rate needs."""
     said = f"A cache of {format_bytes(plan.cache_bytes)} serves {percent(plan.hits)} of accesses"
     share = next((round_one for round_one in (0.5, 0.8, 0.9, 0.95, 0.99) if round_one > plan.hits), None)
     if share is None:

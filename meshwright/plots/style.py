@@ -138,7 +138,7 @@ def put_title(figure: Figure, finding: str, subject: str) -> None:
 
 
 def text_colour(background: str) -> str:
-    """White on dark colours, ink on light ones."""
+    """Text colour: white on dark backgrounds, ink on light ones."""
     return "white" if background in DARK else INK
 
 
@@ -151,7 +151,7 @@ def quiet_axis(axes: Axes, *, grid: str) -> None:
 def write_beside(
     axes: Axes, words: str, place: tuple[float, float], points: tuple[float, float], **look: Any
 ) -> None:
-    """Words so many points right of and above a place of the chart."""
+    """Write words at an offset (points right, points up) from a place of the chart."""
     axes.annotate(words, place, xytext=points, textcoords="offset points", **look)
 
 
@@ -164,7 +164,7 @@ def name_in_corner(
     step: float = 0.06,
     side: str = "left",
 ) -> None:
-    """Names in the colours of what they name, one below the other, in shares of the chart."""
+    """Write a legend of coloured names, one below the other, at a place in shares of the chart."""
     for row, (name, colour) in enumerate(names):
         words = axes.text(x, top - step * row, name, transform=axes.transAxes, color=colour)
         words.set(ha=side, va="top", weight="bold")
@@ -253,7 +253,7 @@ _DENSITIES = (
 """Largest ratio of an axis' ends → ticks of a decade; one of a decade beyond."""
 _SCALES = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1e3, "thousand "))
 _TICK_DISTANCE = 0.055
-"""Least distance of two ticks with numbers of GPUs, as a share of the axis."""
+"""Minimum distance of two ticks at numbers of GPUs, as a share of the axis."""
 
 
 def tick_text(value: float, _position: int | None = None) -> str:
@@ -286,7 +286,7 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
 def gpu_ticks(
     axes: Axes, counts: Sequence[int], *, along: str = "x", apart: float = _TICK_DISTANCE
 ) -> list[int]:
-    """A logarithmic axis with ticks at these numbers, at the ends and at as many others as have room; says which."""
+    """Make an axis logarithmic with ticks at the ends and at as many of these numbers as have room; returns them."""
     axis: Axis = getattr(axes, f"{along}axis")
     getattr(axes, f"set_{along}scale")("log", base=2)
     shown = _spaced_counts(sorted(set(counts)), apart)
@@ -297,7 +297,7 @@ def gpu_ticks(
 
 
 def _spaced_counts(counts: Sequence[int], share: float) -> list[int]:
-    """The first, the last, and those between that are far enough from the one before and from the last."""
+    """The first, the last, and the counts between that are far enough from their neighbours."""
     least = share * math.log(counts[-1] / counts[0]) if len(counts) > 1 else 0.0
     shown = [counts[0]]
     for count in counts[1:-1]:
@@ -307,5 +307,5 @@ def _spaced_counts(counts: Sequence[int], share: float) -> list[int]:
 
 
 def count_unit(largest: float) -> tuple[str, float]:
-    """The word before a unit, and what it stands for, so that ticks up to `largest` are short: ("million ", 1e6)."""
+    """Prefix word of a unit and its factor, so that ticks up to `largest` are short: ("million ", 1e6)."""
     return next(((word, scale) for scale, word in _SCALES if largest >= 2 * scale), ("", 1.0))

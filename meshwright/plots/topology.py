@@ -29,10 +29,10 @@ _MOST_GPUS, _MOST_OTHERS, _LEAVES = 8, 4, 16
 
 @dataclass(slots=True)
 class Places:
-    """Where things are, in inches."""
+    """Places of GPUs and switches, inches."""
 
     y: list[float]
-    """Of the switches of each level."""
+    """Height of the switches of each level."""
     gpus: float
     gpu_x: dict[int, float] = field(default_factory=dict)
     spans: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Places:
     """Members left out: level, x, how many."""
     right: float = 0.0
     side: float = 0.2
-    """Of a GPU."""
+    """Side of a GPU's square."""
 
 
 def levels_below(levels: Sequence[Level]) -> int:
@@ -234,7 +234,7 @@ def _describe(
     y: float,
     use: Sequence[LinkUse] | None,
 ) -> None:
-    """What a level is, beside it: its name, its links, and for a plan a bar of the step that they are busy."""
+    """Write the name and links of a level beside it, and for a plan a bar of the share of the step they are busy."""
     level, x = levels[at], TREE + 0.25
     size, inner = domain_size(cluster, levels, at), domain_size(cluster, levels, at - 1)
     lift = 0.2 if use is not None else 0.09

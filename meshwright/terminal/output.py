@@ -61,7 +61,7 @@ def say(text: str) -> None:
 
 
 def say_aside(text: str) -> None:
-    """The same on stderr, where it is worth nothing to complain that nobody reads complaints."""
+    """Print a line or more on stderr; failures to write are ignored."""
     if sys.stderr is not None:
         with suppress(OSError):
             _write(text, sys.stderr)
@@ -75,7 +75,7 @@ def _write(text: str, stream: TextIO) -> None:
 
 
 def _forget(stream: TextIO) -> None:
-    """What could not be written is not tried again when the program ends."""
+    """Send the rest of a stream to nowhere, so that it is not written again when the program ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -83,8 +83,7 @@ Row = Mapping[str, Any]
 
 
 def as_json(document: Mapping[str, Any]) -> str:
-    """Strict JSON, insertion order kept; what is not a finite number becomes null, and what could write to a terminal
-    is escaped."""
+    """Strict JSON in insertion order; numbers that are not finite become null, control characters are escaped."""
     text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
     return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
 
@@ -142,7 +141,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What the user asked to see."""
+    """Options of the output."""
 
     out: Path | None = output_flag("")
     """File that keeps the answer; each command says in its help what that is."""
@@ -275,7 +274,7 @@ class Output:
 
 
 def _folded(line: str) -> str:
-    """As it fits the terminal on stderr; whole where there is none, and where it holds a command."""
+    """Fold a line to the terminal on stderr; unchanged without one, or where it holds a command."""
     if sys.stderr is None or not sys.stderr.isatty() or "meshwright " in line:
         return line
     from meshwright.render.words import lines_of
@@ -285,7 +284,7 @@ def _folded(line: str) -> str:
 
 
 def _do_all(writers: Sequence[Callable[[], object]]) -> None:
-    """Each of them, whatever becomes of the others. Raises InputError with all that failed."""
+    """Call all writers, even after one fails. Raises InputError with all that failed."""
     failed: list[InputError] = []
     closed: BrokenPipeError | None = None
     for write in writers:

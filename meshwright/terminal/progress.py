@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.search.search import Budget
 
 PATIENCE_SECONDS = 1.0
-"""Whatever is done sooner shows no progress."""
+"""Seconds before progress is shown."""
 
 
 class Reporter:
@@ -41,7 +41,7 @@ class Reporter:
 
     @property
     def said(self) -> str:
-        """The line as it was last."""
+        """Last text of the line."""
         return self._text
 
     def say(self, text: str) -> None:
@@ -52,7 +52,7 @@ class Reporter:
                 self._line.update(self._line.task_ids[0], description=self._text)
 
     def doing(self, what: str) -> None:
-        """What the next searches are for: the beginning of their line."""
+        """Set the purpose of the next searches, the beginning of their line."""
         self._doing = f"{what}  "
         self.say(what)
 
@@ -94,7 +94,7 @@ def seconds_in_all() -> float:
 
 
 def line_on(console: Console) -> Progress:
-    """What says how far the work is, folded where the console is narrower than the words."""
+    """Progress line of a console, folded where it is narrower than the words."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
