@@ -75,8 +75,8 @@ def profiles(incomplete: str) -> list[str]:
 def entries(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of the kind that `catalog` was asked for."""
     kind = str(getattr(ctx.params.get("kind"), "value", ctx.params.get("kind")))
-    known = iter(_SCHEMAS) if kind == "schema" else names(kind)
-    return _beginning(known, incomplete)
+    entry_names = iter(_SCHEMAS) if kind == "schema" else names(kind)
+    return _beginning(entry_names, incomplete)
 
 
 def gpus(incomplete: str) -> list[str]:
@@ -98,8 +98,8 @@ def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
     """Files of these suffixes whose path begins so, and folders."""
     head = incomplete[: incomplete.rfind("/") + 1]
     try:
-        found = [path for _, path in zip(range(_MOST_FILES), Path(head or ".").iterdir(), strict=False)]
-        paths = [(head + path.name, path.is_dir()) for path in found]
+        listed = [path for _, path in zip(range(_MOST_FILES), Path(head or ".").iterdir(), strict=False)]
+        paths = [(head + path.name, path.is_dir()) for path in listed]
     except OSError:
         return []
     return sorted(

@@ -38,10 +38,10 @@ class InPanels(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then a section for each heading."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        for one in self.get_params(ctx):
-            heading = getattr(one, "rich_help_panel", None) or "Output"
-            if told := one.get_help_record(ctx):
-                sections.setdefault(heading, []).append(told)
+        for parameter in self.get_params(ctx):
+            heading = getattr(parameter, "rich_help_panel", None) or "Output"
+            if record := parameter.get_help_record(ctx):
+                sections.setdefault(heading, []).append(record)
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(rows)
@@ -52,28 +52,28 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
 
     Flags that mean something only with another are listed in the help where the `words` given have that one.
     """
-    own = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
+    verb_flags = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
     record = load(command.nested) if command.nested else None
     nested = {} if record is None else flags_of(record)
-    shown = {name: one for name, one in flags_of(Output).items() if name in command.shows}
+    output_flags = {name: one for name, one in flags_of(Output).items() if name in command.shows}
     if command.out:
-        shown = {"out": replace(flags_of(Output)["out"], help=command.out), **shown}
+        output_flags = {"out": replace(flags_of(Output)["out"], help=command.out), **output_flags}
     defaults = {**defaults_of(Output), **defaults_of(command.options)}
     if record is not None:
         defaults |= defaults_of(record)
 
     def call(**values: Any) -> None:
-        given = {name: _value(values[name], defaults[name], one) for name, one in own.items()}
+        options = {name: _value(values[name], defaults[name], one) for name, one in verb_flags.items()}
         if nested:
-            given["config"] = {name: values[name] for name in nested}
-        output = Output(**{name: values[name] for name in shown})
+            options["config"] = {name: values[name] for name in nested}
+        output = Output(**{name: values[name] for name in output_flags})
         if (
-            not command.out and not {"out", "config"} & given.keys()
+            not command.out and not {"out", "config"} & options.keys()
         ):  # other verbs check what they write together with the rest
             output.check_places()
-        command.call(command.options(**given), output)
+        command.call(command.options(**options), output)
 
-    written = sorted_flags({**nested, **own, **shown})
+    written = sorted_flags({**nested, **verb_flags, **output_flags})
     parameters = [
         _parameter(
             name,
@@ -91,11 +91,11 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
     return call
 
 
-def _value(said: Any, default: Any, flag: Flag) -> Any:
+def _value(given: Any, default: Any, flag: Flag) -> Any:
     """Value of an option: a list as a tuple, its default where it was not given."""
     if get_origin(flag.kind) is list:
-        return tuple(said) if said else () if default is MISSING else default
-    return said
+        return tuple(given) if given else () if default is MISSING else default
+    return given
 
 
 def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: bool) -> inspect.Parameter:
@@ -249,8 +249,8 @@ def _word_usage_error(error: Any) -> tuple[str, InputError]:
         return "", InputError(_lowered(error.format_message()))
     if error.ctx.invoked_subcommand is None and error.ctx.parent is None and "\n" in error.format_message():
         return error.format_message(), InputError("a verb is missing")
-    said = _refused_value(error) or _lowered(error.format_message())
-    return error.ctx.get_usage(), InputError(said, hint=f"{error.ctx.command_path} --help lists its flags")
+    problem = _refused_value(error) or _lowered(error.format_message())
+    return error.ctx.get_usage(), InputError(problem, hint=f"{error.ctx.command_path} --help lists its flags")
 
 
 def _lowered(text: str) -> str:
@@ -266,10 +266,10 @@ def _refused_value(error: Any) -> str:
 
     if not isinstance(error.__cause__, ValidationError):
         return ""
-    told, _ = spec_problems(error.__cause__, BaseModel, limit=1)
-    what = _lowered(next(iter(told.values())))
-    given, _, known = what.partition(" is not one of ")
-    return f"{error.param.opts[0]}: {what}{did_you_mean(given, re.findall('`(.+?)`', known))}"
+    problems, _ = spec_problems(error.__cause__, BaseModel, limit=1)
+    sentence = _lowered(next(iter(problems.values())))
+    value, _, choices = sentence.partition(" is not one of ")
+    return f"{error.param.opts[0]}: {sentence}{did_you_mean(value, re.findall('`(.+?)`', choices))}"
 
 
 def _worded(error: Exception) -> MeshwrightError | None:

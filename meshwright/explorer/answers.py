@@ -102,8 +102,8 @@ STREAMS: Mapping[str, Callable[[Start, Mapping[str, str]], Iterator[Message]]] =
 
 def told_error(error: MeshwrightError) -> Iterator[Message]:
     """Why there is no answer, under the controls that are at fault where some are."""
-    where = {problem.where.removeprefix("--"): problem.what for problem in error.problems}
-    yield {"problems": {name: what for name, what in where.items() if name in CONTROLS}}
+    problems = {problem.where.removeprefix("--"): problem.what for problem in error.problems}
+    yield {"problems": {name: what for name, what in problems.items() if name in CONTROLS}}
     lines = [error.headline, *(f"  {problem}" for problem in first_few(error.problems))]
     if isinstance(error, DoesNotFitError) and error.would_fit:
         lines += ["Would fit:", *(f"  {one}" for one in error.would_fit)]
@@ -130,51 +130,51 @@ def _asked(start: Start, values: Mapping[str, str], *, top: int, pick: Pick = "r
         InfeasibleError: nothing fits.
         RunError: time ran out before anything was found.
     """
-    found = sought(start, values)
+    request = sought(start, values)
     budget = Budget(time_limit=SEARCH_SECONDS)
-    asked = PlanQuestion(
-        question=found.question,
+    question = PlanQuestion(
+        question=request.question,
         objective=Objective(),
-        restrictions=confident(found.restrictions, found.question),
+        restrictions=confident(request.restrictions, request.question),
         pick=pick,
     )
-    planned, own = asked.answer(budget, top), start.plan
-    is_own = own is not None and (asked.question, asked.restrictions) == (
-        answered_question(own),
-        own.user_restrictions,
+    planned, file_plan = question.answer(budget, top), start.plan
+    is_file_question = file_plan is not None and (question.question, question.restrictions) == (
+        answered_question(file_plan),
+        file_plan.user_restrictions,
     )
-    plan = own if own is not None and is_own else planned.plan
-    return _Asked(found=found, planned=planned, plan=plan, budget=budget)
+    plan = file_plan if file_plan is not None and is_file_question else planned.plan
+    return _Asked(found=request, planned=planned, plan=plan, budget=budget)
 
 
 def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     yield {"shown": sought(start, values).shown}
-    asked = _asked(start, values, top=TOP)
-    planned, found = asked.planned, asked.found
-    plan, best = asked.plan, asked.estimate
+    answered = _asked(start, values, top=TOP)
+    planned, request = answered.planned, answered.found
+    plan, best = answered.plan, answered.estimate
     peak = f"{format_bytes(best.peak_bytes)} of {best.limit_words}"
     brief = f"{format_seconds(best.step_seconds)} a step, {mfu_words(best)}, {peak}"
     yield {"title": f"{plan.model.name} on {gpus_in_words(plan.question)}", "brief": with_units_kept(brief)}
     header = question_header(plan.question, best.trust)
     facts = planned.facts if plan is not start.plan else tuple(facts_of_file(plan, best))
-    yield _part("answer", "The answer", facts, header, *found.notes, *planned.notes)
+    yield _part("answer", "The answer", facts, header, *request.notes, *planned.notes)
     yield _part("ranking", "Ranked on paper", *planned.ranking)
     yield _part("step", "One step", _picture(draw_timeline(plan.question, best), "timeline"))
     yield _part("memory", "Memory", _picture(draw_memory(plan.question, best), "memory"))
-    if found.tokens is not None:
-        yield from _told(lambda: _end(asked))
+    if request.tokens is not None:
+        yield from _told(lambda: _end(answered))
     for slot, chapter in zip(("why", "changes"), reasons(plan, explain(plan)), strict=False):
         yield {"slot": slot, "html": section(chapter, largest_drawing=_LARGEST_DRAWING)}
     yield _part("plan", "The plan itself", Listing(text=plan_text(plan)))
 
 
-def _end(asked: _Asked) -> Iterator[Message]:
+def _end(answered: _Asked) -> Iterator[Message]:
     """The day training ends."""
-    told = ask_forecast(
-        ForecastOptions(plan=asked.plan, tokens=asked.found.tokens, **vars(asked.found.operations))
+    forecast = ask_forecast(
+        ForecastOptions(plan=answered.plan, tokens=answered.found.tokens, **vars(answered.found.operations))
     ).answer()
-    assumed = [f"Assumed: {one}." for one in told.assumptions]
-    yield _part("ends", "When it ends", *told.text, *assumed, _picture(told.plot(), "forecast"))
+    assumed = [f"Assumed: {one}." for one in forecast.assumptions]
+    yield _part("ends", "When it ends", *forecast.text, *assumed, _picture(forecast.plot(), "forecast"))
 
 
 def _picture(drawing: Drawing, kind: str) -> Picture:
@@ -208,13 +208,13 @@ class Workers:
             RunError: the process has ended.
         """
         worker = await self._free.get()
-        done = False
+        is_finished = False
         try:
             async for message in worker.ask(stream, values):
                 yield message
-            done = True
+            is_finished = True
         finally:
-            if not done and not self._closed:
+            if not is_finished and not self._closed:
                 worker.replace()
             self._free.put_nowait(worker)
 

@@ -62,29 +62,29 @@ GROUPS: Mapping[str, Sequence[Control]] = {
 CONTROLS: Mapping[str, Control] = {one.name: one for group in GROUPS.values() for one in group}
 
 
-def values_of(said: Iterable[tuple[str, str]]) -> dict[str, str]:
+def values_of(address: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Values of the controls in an address, without blank ones.
 
     Raises:
         InputError: unknown or repeated words, and values that are too long; all of them at once.
     """
-    pairs = [(name, value.strip()) for name, value in said]
+    pairs = [(name, value.strip()) for name, value in address]
     problems = [
         Problem(printable(name), f"is no control{did_you_mean(name[:LONGEST], CONTROLS)}")
         for name, _ in pairs
         if name not in CONTROLS
     ]
-    known = [(name, value) for name, value in pairs if name in CONTROLS]
-    times = Counter(name for name, _ in known)
+    known_values = [(name, value) for name, value in pairs if name in CONTROLS]
+    times = Counter(name for name, _ in known_values)
     problems += [Problem(f"--{name}", f"is said {count} times") for name, count in times.items() if count > 1]
     problems += [
         Problem(f"--{name}", f"has {len(value):,} characters; {LONGEST} are the most")
-        for name, value in known
+        for name, value in known_values
         if len(value) > LONGEST
     ]
     if problems:
         raise InputError("the page's address cannot be read", problems=problems)
-    return {name: value for name, value in known if value}
+    return {name: value for name, value in known_values if value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +143,9 @@ def start_of_plan(
     plan: Plan, *, tokens: str | float | None, operations: str | OperationsSpec | None
 ) -> Start:
     """The question of a plan file, within its restrictions. Raises InputError."""
-    question, told = answered_question(plan), plan.recommendation
-    asked = plan.restrictions if told is None else told.asked
-    size = asked.max_memory
+    question, recommendation = answered_question(plan), plan.recommendation
+    restrictions = plan.restrictions if recommendation is None else recommendation.asked
+    max_memory = restrictions.max_memory
     return Start(
         model=question.model,
         cluster=_of_one_gpu(plan.cluster),
@@ -153,12 +153,12 @@ def start_of_plan(
         stack=question.stack,
         profile=question.hardware,
         limits=Limits(
-            fix=asked.fix,
-            forbid=asked.forbid,
-            allow=asked.allow,
-            max_memory=None if size is None else f"{size!r} B",
+            fix=restrictions.fix,
+            forbid=restrictions.forbid,
+            allow=restrictions.allow,
+            max_memory=None if max_memory is None else f"{max_memory!r} B",
         ),
-        trainer=asked.trainer,
+        trainer=restrictions.trainer,
         tokens=tokens,
         operations=operations,
         plan=plan,
@@ -264,58 +264,58 @@ def choices(start: Start, catalogue: str) -> tuple[str, ...]:
     """Choices of a control, the value of the start first."""
     if catalogue == "precision":
         return get_args(Precision)
-    own = {"models": start.model.name, "clusters": start.cluster.name, "stacks": start.stack.name}[catalogue]
-    return tuple(dict.fromkeys([own, *sorted(catalog.names(catalogue))]))  # type: ignore[arg-type]
+    name = {"models": start.model.name, "clusters": start.cluster.name, "stacks": start.stack.name}[catalogue]
+    return tuple(dict.fromkeys([name, *sorted(catalog.names(catalogue))]))  # type: ignore[arg-type]
 
 
-def _named(own: S, said: str | None, kind: str, load: Callable[[str], S]) -> S:
+def _named(start_spec: S, name: str | None, kind: str, load: Callable[[str], S]) -> S:
     """The start's own, or the catalogue's of that name: an address may not name files."""
-    if said is None or said == own.name:
-        return own
-    known = catalog.names(kind)  # type: ignore[arg-type]
-    if said not in known:
+    if name is None or name == start_spec.name:
+        return start_spec
+    catalogue_names = catalog.names(kind)  # type: ignore[arg-type]
+    if name not in catalogue_names:
         raise UnknownNameError(
-            kind.removesuffix("s"), printable(said), known, hint="name files on the command line"
+            kind.removesuffix("s"), printable(name), catalogue_names, hint="name files on the command line"
         )
-    return load(said)
+    return load(name)
 
 
 def _cluster(start: Start, values: Mapping[str, str]) -> ClusterSpec:
     """The cluster, cut or grown to the GPUs asked for."""
-    found = _named(start.cluster, values.get("cluster"), "clusters", catalog.load_cluster)
-    own = start.cluster.num_gpus
-    said = values.get("gpus", "").replace(",", "")
-    if not said:
-        return found if found is start.cluster else sized(found, own)
-    if not _COUNT.fullmatch(said) or int(said) == 0:
+    cluster = _named(start.cluster, values.get("cluster"), "clusters", catalog.load_cluster)
+    start_gpus = start.cluster.num_gpus
+    gpus = values.get("gpus", "").replace(",", "")
+    if not gpus:
+        return cluster if cluster is start.cluster else sized(cluster, start_gpus)
+    if not _COUNT.fullmatch(gpus) or int(gpus) == 0:
         raise InputError(
             "the cluster cannot be sized",
-            problems=[Problem("--gpus", f"`{printable(said)}` is no number of GPUs")],
+            problems=[Problem("--gpus", f"`{printable(gpus)}` is no number of GPUs")],
         )
-    return sized(found, int(said))
+    return sized(cluster, int(gpus))
 
 
 def _amount(name: str, values: Mapping[str, str]) -> float | None:
     """An amount with its unit. Raises InputError."""
-    said = values.get(name)
-    if said is None:
+    text = values.get(name)
+    if text is None:
         return None
     kind, example = _AMOUNTS[name]
     try:
-        return float(TypeAdapter(kind).validate_python(said))
+        return float(TypeAdapter(kind).validate_python(text))
     except ValidationError as error:
-        what = error.errors()[0]["msg"].removeprefix("Value error, ")
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise InputError(
             f"{CONTROLS[name].label} cannot be read",
-            problems=[Problem(f"--{name}", what)],
+            problems=[Problem(f"--{name}", problem)],
             hint=f"write it like {example}",
         ) from None
 
 
-def _tokens(said: str | float | None) -> float | None:
+def _tokens(text: str | float | None) -> float | None:
     """Tokens to train on. Raises InputError."""
     try:
-        return None if said is None else read_tokens(said)
+        return None if text is None else read_tokens(text)
     except ValueError as error:
         raise InputError("the job cannot be read", problems=[Problem("--tokens", str(error))]) from None
 
@@ -345,13 +345,13 @@ def _with_hardware(
     """Apply amounts of hardware to a question; also returns notes on amounts that change no price."""
     cluster = question.cluster
     gpu = {"memory": amounts["gpu-memory"], "host_bandwidth": amounts["host-bandwidth"]}
-    given = {name: value for name, value in gpu.items() if value is not None}
-    links, between = cluster.links, cluster.links.inter_node
+    gpu_changes = {name: value for name, value in gpu.items() if value is not None}
+    links, network = cluster.links, cluster.links.inter_node
     inside = (amounts["intra-node"] or math.nan) / links.intra_node.bandwidth
-    outside = (amounts["inter-node"] or math.nan) / (between.bandwidth if between else math.nan)
+    outside = (amounts["inter-node"] or math.nan) / (network.bandwidth if network else math.nan)
     factors = {"intra_node": inside, "inter_node": outside}
     links = links.faster(**{name: one for name, one in factors.items() if not math.isnan(one)})
-    changed = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update=given), "links": links})
+    changed = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update=gpu_changes), "links": links})
     if changed == cluster:
         return question, ()
     try:
@@ -363,8 +363,8 @@ def _with_hardware(
 
 def _idle(question: Question, amounts: Mapping[str, float | None]) -> Iterator[str]:
     """Bandwidths that no price depends on."""
-    asked = any(amounts[name] is not None for name in ("intra-node", "inter-node"))
-    if asked and question.hardware.collectives:
+    has_bandwidths = any(amounts[name] is not None for name in ("intra-node", "inter-node"))
+    if has_bandwidths and question.hardware.collectives:
         yield (
             f"Profile {question.hardware.name} measured its collectives: bandwidths of links change little or nothing"
         )

@@ -51,10 +51,10 @@ def _listed() -> list[Control]:
     return [one for group in GROUPS.values() for one in group if one.catalogue not in ("", "choice")]
 
 
-def _choices(start: Start, control: Control, said: Mapping[str, str]) -> list[str]:
+def _choices(start: Start, control: Control, address: Mapping[str, str]) -> list[str]:
     """Choices of a control, and an unknown value of the address, which the answer refuses."""
-    known = choices(start, control.catalogue)
-    return list(dict.fromkeys([*known, *filter(None, [said.get(control.name, "")[:LONGEST]])]))
+    names = choices(start, control.catalogue)
+    return list(dict.fromkeys([*names, *filter(None, [address.get(control.name, "")[:LONGEST]])]))
 
 
 _HOSTS = ["127.0.0.1", "localhost"]
@@ -74,7 +74,7 @@ _FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 def server_of(start: Start, processes: int) -> Starlette:
     """Web application with its worker processes."""
-    kept: OrderedDict[str, list[bytes]] = OrderedDict()
+    answers: OrderedDict[str, list[bytes]] = OrderedDict()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -90,8 +90,8 @@ def server_of(start: Start, processes: int) -> Starlette:
     def stream(request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return Response("asked from another page", status_code=403, headers=_SAFE)
-        said = request.query_params.multi_items()
-        return _Lines(_lines(request.url.path, said, request.app.state.workers, kept))
+        address = request.query_params.multi_items()
+        return _Lines(_lines(request.url.path, address, request.app.state.workers, answers))
 
     routes = [
         Route("/", page, methods=["GET"]),
@@ -112,16 +112,16 @@ def _file(name: str, kind: str) -> Callable[[Request], Response]:
 
 
 async def _lines(
-    path: str, said: Sequence[tuple[str, str]], workers: Workers, kept: OrderedDict[str, list[bytes]]
+    path: str, address: Sequence[tuple[str, str]], workers: Workers, answers: OrderedDict[str, list[bytes]]
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each part."""
     lines, failed = [], False
     try:
-        values = values_of(said)
+        values = values_of(address)
         key = json.dumps([path, values], sort_keys=True)
-        if key in kept:
-            kept.move_to_end(key)
-            for line in kept[key]:
+        if key in answers:
+            answers.move_to_end(key)
+            for line in answers[key]:
                 yield line
             return
         async with aclosing(workers.ask(path.removeprefix("/"), values)) as parts:
@@ -135,9 +135,9 @@ async def _lines(
         return
     if failed:  # which may not happen again
         return
-    kept[key] = lines
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)
+    answers[key] = lines
+    while len(answers) > _KEPT:
+        answers.popitem(last=False)
 
 
 def _line(message: Mapping[str, object]) -> bytes:

@@ -79,9 +79,9 @@ def _image(picture: Picture, *, largest: int) -> str:
     from markupsafe import Markup
 
     figure, title = picture.drawing.figure, picture.drawing.title
-    drawn = _svg(figure)
-    if len(drawn) <= largest:
-        return Markup('<div role="img" aria-label="{}">{}</div>').format(title, Markup(drawn))
+    svg = _svg(figure)
+    if len(svg) <= largest:
+        return Markup('<div role="img" aria-label="{}">{}</div>').format(title, Markup(svg))
     stream = BytesIO()
     write(figure, stream, "png", _PNG_DOTS_PER_INCH)
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(title, _base64(stream.getvalue()))

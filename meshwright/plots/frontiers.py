@@ -43,24 +43,24 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     reach = max(
         _AXIS_LIMITS * limit_bytes, 1.05 * float(frame.loc[frame["chosen"], "peak_bytes"].max() or 0.0)
     )
-    shown = frame[~(frame["peak_bytes"] > reach)]
-    line = shown[shown["pareto"]].sort_values("peak_bytes")
-    largest = float(shown["peak_bytes"].max()) if len(shown) else limit_bytes
+    drawn = frame[~(frame["peak_bytes"] > reach)]
+    line = drawn[drawn["pareto"]].sort_values("peak_bytes")
+    largest = float(drawn["peak_bytes"].max()) if len(drawn) else limit_bytes
     near = limit_bytes <= _FAR_LIMIT * largest
     right = 1.06 * max(largest, limit_bytes) if near else 1.25 * largest
     unit, scale = size_unit(right)
-    word, per_tick = style.count_unit(float(shown["tokens_per_second"].max()) if len(shown) else 1.0)
-    x, y = shown["peak_bytes"] / scale, shown["tokens_per_second"] / per_tick
+    word, per_tick = style.count_unit(float(drawn["tokens_per_second"].max()) if len(drawn) else 1.0)
+    x, y = drawn["peak_bytes"] / scale, drawn["tokens_per_second"] / per_tick
     with style.sheet(9.0, 5.8) as figure:
         axes = figure.add_subplot()
         for fits, colour in ((False, style.FAINT), (True, style.PALE)):
-            some = shown["fits"] == fits
-            axes.scatter(x[some], y[some], s=9, color=colour, linewidths=0, rasterized=True)
+            selected = drawn["fits"] == fits
+            axes.scatter(x[selected], y[selected], s=9, color=colour, linewidths=0, rasterized=True)
         axes.set_xlim(0, right / scale)
-        axes.set_ylim(0, 1.16 * float(y.max()) if len(shown) else 1.0)
+        axes.set_ylim(0, 1.16 * float(y.max()) if len(drawn) else 1.0)
         steps = _draw_best_line(axes, line, scale, per_tick)
         bounds, words = _draw_memory_limit(axes, limit_bytes, scale, near=near)
-        chosen = shown[shown["chosen"]]
+        chosen = drawn[drawn["chosen"]]
         for row in chosen.index:
             axes.scatter(x[row], y[row], s=150, marker="*", color=style.VERMILION, zorder=5)
         axes.set_xlabel(f"peak memory of the fullest device ({unit})")
@@ -69,17 +69,17 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
         style.linear_ticks(axes.yaxis)
         style.quiet_axis(axes, grid="both")
         style.put_title(figure, _cloud_finding(frame, limit_bytes), _cloud_subject(subject, frame))
-        named = [
+        labels = [
             _cloud_label(row, "chosen, ", style.VERMILION, scale, per_tick) for _, row in chosen.iterrows()
         ]
-        others = line[~line["chosen"]]
-        proven = others[others["proven"]]
-        rows = [row for _, row in (proven if len(proven) >= _MAX_CLOUD_LABELS else others).iterrows()]
-        named += [
+        unchosen = line[~line["chosen"]]
+        proven = unchosen[unchosen["proven"]]
+        rows = [row for _, row in (proven if len(proven) >= _MAX_CLOUD_LABELS else unchosen).iterrows()]
+        labels += [
             _cloud_label(row, "", style.BLUE, scale, per_tick) for row in ends_first(rows, _MAX_CLOUD_LABELS)
         ]
         marks = list(zip(line["peak_bytes"] / scale, line["tokens_per_second"] / per_tick, strict=True))
-        put_labels(axes, named, lines=[*steps, *bounds], marks=marks, texts=words)
+        put_labels(axes, labels, lines=[*steps, *bounds], marks=marks, texts=words)
     return figure
 
 
@@ -91,8 +91,8 @@ def _draw_best_line(axes: Axes, line: Frame, scale: float, per_tick: float) -> l
     corners = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
     steps = axes.plot(*corners, color=style.BLUE, linewidth=1.6, zorder=3)
     for proven, area in ((False, 9), (True, 30)):
-        some = (line["proven"] == proven).to_numpy()
-        axes.scatter(x[some], y[some], s=area, color=style.BLUE, linewidths=0, zorder=4)
+        selected = (line["proven"] == proven).to_numpy()
+        axes.scatter(x[selected], y[selected], s=area, color=style.BLUE, linewidths=0, zorder=4)
     return steps
 
 
@@ -105,46 +105,46 @@ def _draw_memory_limit(
         said = f"{words}, far to the right →"
         return [], [axes.text(0.99, 0.02, said, transform=axes.transAxes, ha="right", weight="bold")]
     at, across = limit_bytes / scale, axes.get_xaxis_transform()
-    beside = 0.008 * axes.get_xlim()[1]
-    drawn = axes.axvline(at, color=style.INK, linewidth=1.4, linestyle=(0, (5, 3)))
-    here = axes.text(at + beside, 0.015, words, transform=across, weight="bold")
-    here.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.0})
-    fits = axes.text(at - beside, 0.985, "fits", transform=across, ha="right", va="top", color=style.SOFT)
-    not_so = axes.text(at + beside, 0.985, "does not fit", transform=across, va="top", color=style.SOFT)
-    return [drawn], [here, fits, not_so]
+    margin = 0.008 * axes.get_xlim()[1]
+    line = axes.axvline(at, color=style.INK, linewidth=1.4, linestyle=(0, (5, 3)))
+    label = axes.text(at + margin, 0.015, words, transform=across, weight="bold")
+    label.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.0})
+    fits = axes.text(at - margin, 0.985, "fits", transform=across, ha="right", va="top", color=style.SOFT)
+    misfit = axes.text(at + margin, 0.985, "does not fit", transform=across, va="top", color=style.SOFT)
+    return [line], [label, fits, misfit]
 
 
-def _cloud_label(row: Frame, before: str, colour: str, scale: float, per_tick: float) -> Label:
+def _cloud_label(row: Frame, prefix: str, colour: str, scale: float, per_tick: float) -> Label:
     recompute = recompute_of(row["layout"])
     return Label(
-        text=f"{before}{percent(row['mfu'])} MFU{recompute and ', '}{recompute}\n{brief_layout(row['layout'], 36)}",
+        text=f"{prefix}{percent(row['mfu'])} MFU{recompute and ', '}{recompute}\n{brief_layout(row['layout'], 36)}",
         at=(row["peak_bytes"] / scale, row["tokens_per_second"] / per_tick),
         colour=colour,
-        size=8 if before else 7.5,
-        weight="bold" if before else "normal",
-        needed=bool(before),
+        size=8 if prefix else 7.5,
+        weight="bold" if prefix else "normal",
+        needed=bool(prefix),
     )
 
 
 def _cloud_finding(frame: Frame, limit_bytes: float) -> str:
     fitting = frame[frame["fits"]]
     if fitting.empty:
-        least = format_bytes(float(frame["peak_bytes"].min()))
-        return f"Nothing fits in {format_bytes(limit_bytes)}; the smallest layout needs {least}"
+        smallest = format_bytes(float(frame["peak_bytes"].min()))
+        return f"Nothing fits in {format_bytes(limit_bytes)}; the smallest layout needs {smallest}"
     line = fitting[fitting["pareto"]].sort_values("peak_bytes")  # priced in full, unlike the grey points
     best = line.iloc[-1] if len(line) else fitting.loc[fitting["tokens_per_second"].idxmax()]
-    almost = line[line["tokens_per_second"] >= 0.95 * best["tokens_per_second"]]
-    cheap = almost.iloc[0] if len(almost) else best
-    if cheap["peak_bytes"] > 0.95 * best["peak_bytes"]:
+    near_best = line[line["tokens_per_second"] >= 0.95 * best["tokens_per_second"]]
+    smallest_near_best = near_best.iloc[0] if len(near_best) else best
+    if smallest_near_best["peak_bytes"] > 0.95 * best["peak_bytes"]:
         needs = f"{percent(best['mfu'])} MFU needs {format_bytes(best['peak_bytes'])}"
-        smaller = line[line["peak_bytes"] < cheap["peak_bytes"]]
+        smaller = line[line["peak_bytes"] < smallest_near_best["peak_bytes"]]
         if smaller.empty:
             return f"{needs}; nothing fits in less"
         less = smaller.iloc[-1]
         return f"{needs}; {format_bytes(less['peak_bytes'])} are enough for {percent(less['mfu'])}"
     return (
         f"{percent(best['mfu'])} MFU needs {format_bytes(best['peak_bytes'])}; "
-        f"95 % of that speed fits in {format_bytes(cheap['peak_bytes'])}"
+        f"95 % of that speed fits in {format_bytes(smallest_near_best['peak_bytes'])}"
     )
 
 
@@ -296,17 +296,17 @@ def _pareto_finding(frame: Frame, names: tuple[str, str], measures: tuple[Measur
     return f"{gain[:1].upper()}{gain[1:]} for {loss}: {at(bottom)}, or {at(top)}"
 
 
-def _change_words(before: float, after: float, unit: Unit) -> str:
+def _change_words(first: float, last: float, unit: Unit) -> str:
     """ "9.5 % less cost", "7.2 x the step time", "1/16 of the GPUs"; shares in points."""
-    name, ratio = _UNIT_NAMES[unit], after / before
-    more = "more" if ratio > 1 else "fewer" if name.endswith("s") else "less"
+    name, ratio = _UNIT_NAMES[unit], last / first
+    direction = "more" if ratio > 1 else "fewer" if name.endswith("s") else "less"
     if unit == "share":
-        return f"{100 * abs(after - before):.1f} pt {more} {name}"
+        return f"{100 * abs(last - first):.1f} pt {direction} {name}"
     if ratio >= 2:
         return f"{round(ratio, 1):g} x the {name}"
     if ratio <= 0.5:
         return f"1/{round(1 / ratio, 1):g} of the {name}"
-    return f"{percent(abs(ratio - 1))} {more} {name}"
+    return f"{percent(abs(ratio - 1))} {direction} {name}"
 
 
 _CLUSTER_COLOURS = (
@@ -331,14 +331,14 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
         axes = figure.add_subplot()
         lines, names, numbers = [], [], []
         for place, cluster in enumerate(sorted(set(frame["cluster"]))):
-            own = frame[frame["cluster"] == cluster].sort_values("gpus", ascending=False)
+            points = frame[frame["cluster"] == cluster].sort_values("gpus", ascending=False)
             colour = _CLUSTER_COLOURS[place % len(_CLUSTER_COLOURS)]
             lines += axes.plot(
-                own["days"], own["cost"], color=colour, linewidth=1.2, marker="o", markersize=5
+                points["days"], points["cost"], color=colour, linewidth=1.2, marker="o", markersize=5
             )
             labels = [
                 Label(text=f"{int(row['gpus']):,}", at=(row["days"], row["cost"]), colour=colour, size=7)
-                for _, row in own.iterrows()
+                for _, row in points.iterrows()
             ]
             words = f"{printable(str(cluster), 40)}, {labels[0].text} GPUs"
             names.append(replace(labels[0], text=words, weight="bold", size=8, needed=True))
@@ -369,8 +369,8 @@ def _clusters_finding(best: Frame) -> str:
     soonest, cheapest = best.iloc[0], best.iloc[-1]
 
     def words(row: Frame) -> str:
-        where = f"{counted(int(row['gpus']), 'GPU')} of {row['cluster']}"
-        return f"{money(row['cost'])} in {row['days']:,.1f} days on {where}"
+        gpus_words = f"{counted(int(row['gpus']), 'GPU')} of {row['cluster']}"
+        return f"{money(row['cost'])} in {row['days']:,.1f} days on {gpus_words}"
 
     if len(best) == 1:
         return f"One choice is cheapest and soonest: {words(cheapest)}"

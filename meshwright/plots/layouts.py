@@ -57,10 +57,10 @@ def mark_pools_along_x(axes: Axes, spans: Sequence[PoolSpan]) -> None:
             axes.axvline(span.first - 0.5, color=style.GREY, linewidth=0.9)
 
 
-def mark_pools_along_y(axes: Axes, spans: Sequence[PoolSpan], *, named: bool) -> None:
+def mark_pools_along_y(axes: Axes, spans: Sequence[PoolSpan], *, has_names: bool) -> None:
     """Ranks downwards: names right of the chart, a line between pools."""
     for span in spans:
-        if named:
+        if has_names:
             axes.text(
                 1.008,
                 (span.first + span.last) / 2,
@@ -103,8 +103,8 @@ def memory_by_rank(
     parts = [part for part in style.MEMORY_COLOURS if part in frame and frame[part].max() > 0]
     totals, ranks = frame[parts].sum(axis=1), len(frame)
     limits = list(rank_limits) or [limit_bytes] * ranks
-    near = max(limits) <= _FAR_LIMIT * totals.max()
-    highest = max(totals.max(), *limits) if near else totals.max()
+    is_near = max(limits) <= _FAR_LIMIT * totals.max()
+    highest = max(totals.max(), *limits) if is_near else totals.max()
     unit, scale = size_unit(highest)
     with style.sheet(9.0 if ranks > 1 else 6.4, 5.0) as figure:
         axes = figure.add_subplot()
@@ -115,16 +115,16 @@ def memory_by_rank(
         axes.set_xlim(-0.6, max(ranks - 0.4, 1.0))
         step = -(-ranks // _MAX_TICKS)
         axes.set_xticks(range(0, ranks, step))
-        _draw_limits(axes, limits, scale, near=near)
+        _draw_limits(axes, limits, scale, near=is_near)
         for rank in range(0, ranks, step):
-            _write_total(axes, rank, totals.iloc[rank] / scale, limits[rank] / scale if near else None)
+            _write_total(axes, rank, totals.iloc[rank] / scale, limits[rank] / scale if is_near else None)
         mark_pools_along_x(axes, pools)
         axes.set_xlabel("pipeline rank")
         style.measure_axis(axes, "y", f"peak memory of one device ({unit})")
-        shown = visible_parts(frame, style.MEMORY_COLOURS)
+        names = visible_parts(frame, style.MEMORY_COLOURS)
         named = name_pieces(axes, frame[parts] / scale, 0.42) if ranks == 1 else []
-        if len(named) < len(shown):
-            part_legend(figure, shown, style.MEMORY_COLOURS)
+        if len(named) < len(names):
+            part_legend(figure, names, style.MEMORY_COLOURS)
         style.put_title(figure, _memory_finding(frame, parts, totals, limits), subject)
     return figure
 
@@ -133,8 +133,8 @@ def _draw_limits(axes: Axes, limits: Sequence[float], scale: float, *, near: boo
     """Draw the limit of each rank as a dashed line with its bytes; write a distant limit as text only."""
     words = " and ".join(format_bytes(limit) for limit in dict.fromkeys(limits))
     if not near:
-        said = f"limit {words}, far above ↑"
-        axes.text(0.995, 0.96, said, transform=axes.transAxes, ha="right", va="top", weight="bold")
+        far_words = f"limit {words}, far above ↑"
+        axes.text(0.995, 0.96, far_words, transform=axes.transAxes, ha="right", va="top", weight="bold")
         return
     left, right = axes.get_xlim()
     ends = np.repeat([left, *(np.arange(1, len(limits)) - 0.5), right], 2)[1:-1]
@@ -147,10 +147,10 @@ def _draw_limits(axes: Axes, limits: Sequence[float], scale: float, *, near: boo
 def _write_total(axes: Axes, rank: int, height: float, limit: float | None) -> None:
     """The number above a bar, and above the limit where the line would run through it."""
     room = _LABEL_HEIGHT * axes.get_ylim()[1]
-    above = height + 0.2 * room
-    if limit is not None and above - 0.2 * room < limit < above + room:
-        above = limit + 0.25 * room
-    number = axes.text(rank, above, f"{height:.1f}", ha="center")
+    text_height = height + 0.2 * room
+    if limit is not None and text_height - 0.2 * room < limit < text_height + room:
+        text_height = limit + 0.25 * room
+    number = axes.text(rank, text_height, f"{height:.1f}", ha="center")
     number.set_bbox({"facecolor": "white", "linewidth": 0, "pad": 0.6})
 
 
@@ -159,9 +159,9 @@ def _memory_finding(frame: Frame, parts: list[str], totals: Frame, limits: Seque
     largest = max(parts, key=lambda part: float(frame[part].iloc[rank]))
     spare = limits[rank] - float(totals.iloc[rank])
     room = f"leaves {format_bytes(spare)} free" if spare >= 0 else f"is {format_bytes(-spare)} too large"
-    who = f"Rank {rank} is the fullest and" if len(totals) > 1 else "A device"
+    subject = f"Rank {rank} is the fullest and" if len(totals) > 1 else "A device"
     size = format_bytes(float(frame[largest].iloc[rank]))
-    return f"{who} {room}; its largest part is {part_label(largest)}, {size}"
+    return f"{subject} {room}; its largest part is {part_label(largest)}, {size}"
 
 
 _TIME_BAR, _HIDDEN_STRIP = 0.56, 0.15
@@ -193,8 +193,8 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
         hidden = _draw_hidden(axes, frame, scale)
         for row, total in enumerate(totals):
             slower = "" if total == totals.min() or "name" in frame else change(totals.min(), total)
-            said = format_seconds(total)
-            axes.text(total / scale + 0.01 * reach, row, said, va="center", weight="bold")
+            words = format_seconds(total)
+            axes.text(total / scale + 0.01 * reach, row, words, va="center", weight="bold")
             axes.text(
                 1.0,
                 row,
@@ -207,9 +207,9 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
         axes.set_yticks(range(len(frame)), _layout_names(frame))
         axes.set_ylim(len(frame) - 0.4, -0.5)
         style.measure_axis(axes, "x", f"time of one step ({unit})")
-        more = [Patch(facecolor="white", edgecolor=style.INK, hatch=_HATCH, label="overlapped with compute")]
+        hatch = [Patch(facecolor="white", edgecolor=style.INK, hatch=_HATCH, label="overlapped with compute")]
         part_legend(
-            figure, visible_parts(frame, style.TIME_COLOURS), style.TIME_COLOURS, *more[: len(hidden)]
+            figure, visible_parts(frame, style.TIME_COLOURS), style.TIME_COLOURS, *hatch[: len(hidden)]
         )
         style.put_title(figure, _time_finding(frame, parts, totals), subject)
     return figure
@@ -217,10 +217,10 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
 
 def _draw_hidden(axes: Axes, frame: Frame, scale: float) -> list[str]:
     """A hatched strip of what each layout hides, in the colours of the axes it is of; says which there are."""
-    shown = [part for part in HIDDEN_PARTS if part in frame and frame[part].max() > 0]
+    parts = [part for part in HIDDEN_PARTS if part in frame and frame[part].max() > 0]
     for row, (_, layout) in enumerate(frame.iterrows()):
         start = 0.0
-        for part in shown:
+        for part in parts:
             value = layout[part] / scale
             if value < _LEAST_SHARE * axes.get_xlim()[1]:
                 continue
@@ -235,7 +235,7 @@ def _draw_hidden(axes: Axes, frame: Frame, scale: float) -> list[str]:
                 hatch=_HATCH,
             )
             start += value
-    return shown
+    return parts
 
 
 def _layout_names(frame: Frame) -> list[str]:
@@ -253,8 +253,8 @@ def _time_finding(frame: Frame, parts: list[str], totals: Frame) -> str:
     losses = [part for part in parts if part != "compute"]
     best = totals.idxmin()
     layout = str(frame.loc[best, "layout"])
-    whole = short_layout(layout, 200)
-    name = whole if len(whole) <= _LONGEST_NAME else brief_layout(layout, 200)
+    full_name = short_layout(layout, 200)
+    name = full_name if len(full_name) <= _LONGEST_NAME else brief_layout(layout, 200)
     if not losses:
         return f"{name}: all of the step is compute"
     worst = max(losses, key=lambda part: float(frame.loc[best, part]))
@@ -288,7 +288,7 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
         time, device, host = figure.subplots(1, 3)
         device_unit = size_unit(float(frame["peak_bytes"].max()))
         host_unit = size_unit(max(float(frame["host_bytes"].max()), 1.0))
-        for axes, column, (word, scale), what in (
+        for axes, column, (word, scale), label in (
             (time, "step_seconds", unit, "step"),
             (device, "peak_bytes", device_unit, "memory of the fullest device"),
             (host, "host_bytes", host_unit, "memory of each host"),
@@ -297,7 +297,7 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
                 _residency_curve(axes, line, column, scale, name)
             axes.set_ylim(0, 1.2 * float(frame[column].max()) / scale or 1.0)
             axes.set_xlabel("blocks of a rank in host memory")
-            axes.set_ylabel(f"{what} ({word})")
+            axes.set_ylabel(f"{label} ({word})")
             style.linear_ticks(axes.xaxis)
             style.linear_ticks(axes.yaxis)
             style.quiet_axis(axes, grid="y")
@@ -315,26 +315,26 @@ def _residency_curve(axes: Axes, line: Frame, column: str, scale: float, name: s
     """A line through all points, filled where both memories suffice."""
     x, y, fits = line["blocks"], line[column] / scale, line["fits"]
     colour, width = _RESIDENCY_COLOURS[name], _RESIDENCY_WIDTHS[name]
-    above = 3.0 - 0.2 * width  # the wider, the lower
-    axes.plot(x, y, color=colour, linewidth=width, zorder=above)
+    zorder = 3.0 - 0.2 * width  # the wider, the lower
+    axes.plot(x, y, color=colour, linewidth=width, zorder=zorder)
     hollow = axes.scatter(x[~fits], y[~fits], s=9 * width, facecolors="white", edgecolors=colour)
-    hollow.set(linewidths=1.0, zorder=above + 0.1)
-    axes.scatter(x[fits], y[fits], s=10 * width, color=colour, linewidths=0, zorder=above + 0.1)
-    own = line["chosen"]
-    axes.scatter(x[own], y[own], s=150, marker="*", color=style.INK, zorder=4)
+    hollow.set(linewidths=1.0, zorder=zorder + 0.1)
+    axes.scatter(x[fits], y[fits], s=10 * width, color=colour, linewidths=0, zorder=zorder + 0.1)
+    is_plan = line["chosen"]
+    axes.scatter(x[is_plan], y[is_plan], s=150, marker="*", color=style.INK, zorder=4)
 
 
 def _draw_window_limit(axes: Axes, limit: float, scale: float, side: str) -> None:
     """The limit as a line, named in the corner where curves are not; or only a word where it is far above."""
     at, top = limit / scale, axes.get_ylim()[1]
-    words, far = f"- -  limit {format_bytes(limit)}", at > _NEAR_LIMIT * top
-    if far:
+    words, is_far = f"- -  limit {format_bytes(limit)}", at > _NEAR_LIMIT * top
+    if is_far:
         words = f"limit {format_bytes(limit)}, far above"
     else:
         axes.set_ylim(0, max(top, 1.2 * at))
         axes.axhline(at, color=style.INK, linewidth=1.4, linestyle=(0, (5, 3)))
-    where = 0.98 if side == "right" else 0.02
-    axes.text(where, 0.985, words, transform=axes.transAxes, ha=side, va="top", weight="bold")
+    x = 0.98 if side == "right" else 0.02
+    axes.text(x, 0.985, words, transform=axes.transAxes, ha=side, va="top", weight="bold")
 
 
 _RESIDENCY_WORDS = {
@@ -352,15 +352,15 @@ def _window_finding(lines: list[tuple[str, Frame]]) -> str:
     fastest = min(fitting, key=lambda one: float(one[1]["step_seconds"]))
     smallest = min(fitting, key=lambda one: float(one[1]["peak_bytes"]))
     first = _point_words(*fastest)
-    said = first if smallest[1]["layout"] == fastest[1]["layout"] else f"{first}; {_point_words(*smallest)}"
-    return said[0].upper() + said[1:]
+    words = first if smallest[1]["layout"] == fastest[1]["layout"] else f"{first}; {_point_words(*smallest)}"
+    return words[0].upper() + words[1:]
 
 
 def _point_words(name: str, row: Frame) -> str:
     """ "states of 50 blocks on the host: 4.04 s a step in 139.0 GiB"."""
     blocks = int(row["blocks"])
-    what = _RESIDENCY_WORDS[name].format(counted(blocks, "block")) if blocks else "all blocks on the device"
-    return f"{what}: {format_seconds(float(row['step_seconds']))} in {format_bytes(float(row['peak_bytes']))}"
+    mode = _RESIDENCY_WORDS[name].format(counted(blocks, "block")) if blocks else "all blocks on the device"
+    return f"{mode}: {format_seconds(float(row['step_seconds']))} in {format_bytes(float(row['peak_bytes']))}"
 
 
 _LANE_HEIGHT = 0.62
@@ -406,11 +406,11 @@ class Rows:
         """Vertical middle of a lane of a rank."""
         return self.of_rank(rank) + 0.5 + _LANE_HEIGHT * (self.lanes.index(lane) + 0.5)
 
-    def name(self, axes: Axes, most: int) -> None:
+    def name(self, axes: Axes, max_ranks: int) -> None:
         """Limits and ticks of the chart: numbers of ranks, at most so many, and names of lanes where there is room."""
         axes.set_ylim(self.height - 0.4, -0.6)
-        shown = range(0, self.ranks, -(-self.ranks // most))
-        axes.set_yticks([self.of_rank(rank) for rank in shown], [str(rank) for rank in shown])
+        ranks = range(0, self.ranks, -(-self.ranks // max_ranks))
+        axes.set_yticks([self.of_rank(rank) for rank in ranks], [str(rank) for rank in ranks])
         if self.lanes and self.ranks <= _MAX_NAMED_RANKS:
             places = [(rank, lane) for rank in range(self.ranks) for lane in self.lanes]
             axes.set_yticks(
@@ -421,9 +421,9 @@ class Rows:
 
 def draw_moves(axes: Axes, moves: Frame, rows: Rows, start: float, end: float, scale: float) -> None:
     """Moves between two moments, as bars in their lanes; `scale` seconds are a unit of the axis."""
-    shown = moves[(moves["start_seconds"] < end) & (moves["end_seconds"] > start)]
+    visible_moves = moves[(moves["start_seconds"] < end) & (moves["end_seconds"] > start)]
     corners, colours = [], []
-    for move in shown.itertuples():
+    for move in visible_moves.itertuples():
         left, right = max(move.start_seconds, start) / scale, min(move.end_seconds, end) / scale
         middle, half = rows.of_lane(move.rank, move.lane), _LANE_HEIGHT * _MOVE_HEIGHT / 2
         corners.append(
@@ -489,11 +489,11 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
         subject: which plan.
         pools: with several pools, which ranks lie in which.
     """
-    whole = TimeSpan("the whole step", 0.0, float(frame["end_seconds"].max()))
+    step_span = TimeSpan("the whole step", 0.0, float(frame["end_seconds"].max()))
     frame, moves = _split_moves(frame)
     rows = Rows(ranks, [] if moves is None else list(dict.fromkeys(moves["lane"])))
-    details = _detail_windows(frame, whole)
-    unit = time_unit(whole.end)
+    details = _detail_windows(frame, step_span)
+    unit = time_unit(step_span.end)
     row_inches = max(0.12, min(0.42, 5.0 / rows.height))
     numbers = ranks <= _MAX_NUMBERED_RANKS
     with style.drawing():
@@ -505,32 +505,32 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
         figure = style.new_figure(_WIDTH_INCHES, 2.4 + sum(heights) + 0.5 * len(details[:1]))
         shares = _SHARES if len(details) > 1 else (1.0,)
         grid = figure.add_gridspec(len(heights), len(shares), height_ratios=heights, width_ratios=shares)
-        above = figure.add_subplot(grid[0, :])
-        below = [figure.add_subplot(grid[1, place]) for place in range(len(details))]
-        charts = [(above, whole, 1.0, numbers and not details)]
+        step_axes = figure.add_subplot(grid[0, :])
+        detail_axes = [figure.add_subplot(grid[1, place]) for place in range(len(details))]
+        charts = [(step_axes, step_span, 1.0, numbers and not details)]
         charts += [
-            (axes, window, share, numbers)
-            for axes, window, share in zip(below, details, shares, strict=False)
+            (axes, span, share, numbers)
+            for axes, span, share in zip(detail_axes, details, shares, strict=False)
         ]
-        for axes, window, share, numbered in charts:
+        for axes, span, share, numbered in charts:
             written = draw_passes(
-                axes, frame, rows, window, unit, points=chart_points(share) if numbered else 0.0
+                axes, frame, rows, span, unit, points=chart_points(share) if numbered else 0.0
             )
             if moves is not None:
-                draw_moves(axes, moves, rows, window.start, window.end, unit[1])
-            _title_chart(axes, window, numbered=written, side="left" if axes in below else "right")
-            mark_pools_along_y(axes, pools, named=axes in (above, *below[-1:]))
-        for axes in (above, *below[:1]):
+                draw_moves(axes, moves, rows, span.start, span.end, unit[1])
+            _title_chart(axes, span, numbered=written, side="left" if axes in detail_axes else "right")
+            mark_pools_along_y(axes, pools, has_names=axes in (step_axes, *detail_axes[-1:]))
+        for axes in (step_axes, *detail_axes[:1]):
             axes.set_ylabel("pipeline rank")
-        for axes in below[1:]:
+        for axes in detail_axes[1:]:
             axes.tick_params(labelleft=False, which="both")
-        for window in details:
-            _outline_detail(above, window, unit)
-        moved = [] if moves is None else move_patches(moves)
-        pass_legend(figure, set(frame["kind"]), int(frame["chunk"].max()) + 1, moved, idle=ranks > 1)
-        finding = _timeline_finding(frame, ranks, whole.end)
+        for span in details:
+            _outline_detail(step_axes, span, unit)
+        patches = [] if moves is None else move_patches(moves)
+        pass_legend(figure, set(frame["kind"]), int(frame["chunk"].max()) + 1, patches, idle=ranks > 1)
+        finding = _timeline_finding(frame, ranks, step_span.end)
         if moves is not None:
-            finding += f"; {_busiest_lane(moves, whole.end)}"
+            finding += f"; {_busiest_lane(moves, step_span.end)}"
         style.put_title(figure, finding, subject)
     return figure
 
@@ -542,36 +542,36 @@ def _split_moves(frame: Frame) -> tuple[Frame, Frame | None]:
     return frame[frame["lane"] == ""], frame[frame["lane"] != ""]
 
 
-def _detail_windows(frame: Frame, whole: TimeSpan) -> list[TimeSpan]:
+def _detail_windows(frame: Frame, step_span: TimeSpan) -> list[TimeSpan]:
     """The start until every rank has gone backward once, and some actions in the middle; none of a short step."""
     passes = frame[frame["kind"].isin(list(PASSES))]
     first = passes[passes["rank"] == 0].sort_values("start_seconds")
-    enough = float(first["end_seconds"].iloc[min(_START_ACTIONS, len(first)) - 1])
-    begun = float(passes[passes["kind"] != "F"].groupby("rank")["end_seconds"].min().max())
-    start = TimeSpan("start", 0.0, max(enough, begun))
-    if start.end >= 0.9 * whole.end:
+    actions_end = float(first["end_seconds"].iloc[min(_START_ACTIONS, len(first)) - 1])
+    first_backward_end = float(passes[passes["kind"] != "F"].groupby("rank")["end_seconds"].min().max())
+    start = TimeSpan("start", 0.0, max(actions_end, first_backward_end))
+    if start.end >= 0.9 * step_span.end:
         return []
-    ending = float(passes[passes["kind"] == "F"].groupby("rank")["start_seconds"].max().min())
-    steady = first[(first["start_seconds"] >= start.end) & (first["end_seconds"] <= ending)]
+    last_forward_start = float(passes[passes["kind"] == "F"].groupby("rank")["start_seconds"].max().min())
+    steady = first[(first["start_seconds"] >= start.end) & (first["end_seconds"] <= last_forward_start)]
     if len(steady) < _STEADY_ACTIONS:
         return [start]
     begin = (len(steady) - _STEADY_ACTIONS) // 2
-    some = steady.iloc[begin : begin + _STEADY_ACTIONS]
-    ends = float(some["start_seconds"].min()), float(some["end_seconds"].max())
+    middle_actions = steady.iloc[begin : begin + _STEADY_ACTIONS]
+    ends = float(middle_actions["start_seconds"].min()), float(middle_actions["end_seconds"].max())
     return [start, TimeSpan("steady state", *ends)]
 
 
 def draw_passes(
-    axes: Axes, frame: Frame, rows: Rows, window: TimeSpan, unit: tuple[str, float], *, points: float
+    axes: Axes, frame: Frame, rows: Rows, span: TimeSpan, unit: tuple[str, float], *, points: float
 ) -> bool:
     """Bars in that unit, the microbatch in those wide enough; says whether in most. `points` wide; 0: no numbers."""
     name, scale = unit
-    shown = frame[(frame["start_seconds"] < window.end) & (frame["end_seconds"] > window.start)]
+    actions = frame[(frame["start_seconds"] < span.end) & (frame["end_seconds"] > span.start)]
     chunks = int(frame["chunk"].max()) + 1
     corners, colours = [], []
-    for action in shown.itertuples():
-        start = max(action.start_seconds, window.start) / scale
-        end = min(action.end_seconds, window.end) / scale
+    for action in actions.itertuples():
+        start = max(action.start_seconds, span.start) / scale
+        end = min(action.end_seconds, span.end) / scale
         middle = rows.of_rank(action.rank)
         low, high = middle - _PASS_BAR / 2, middle + _PASS_BAR / 2
         corners.append([(start, low), (end, low), (end, high), (start, high)])
@@ -579,26 +579,26 @@ def draw_passes(
     bars = PolyCollection(corners, facecolors=colours, rasterized=len(corners) > MANY_BARS)
     bars.set(edgecolor="white" if points else "face", linewidth=0.4 if points else 0.2)
     axes.add_collection(bars)
-    axes.set_xlim(window.start / scale, window.end / scale)
+    axes.set_xlim(span.start / scale, span.end / scale)
     rows.name(axes, _MAX_NUMBERED_RANKS)
     axes.set_xlabel(f"time ({name})")
     style.linear_ticks(axes.xaxis)
     axes.grid(False)
-    return _write_microbatches(axes, shown, rows, window, chunks, scale, points) if points else False
+    return _write_microbatches(axes, actions, rows, span, chunks, scale, points) if points else False
 
 
 def _write_microbatches(
-    axes: Axes, shown: Frame, rows: Rows, window: TimeSpan, chunks: int, scale: float, points: float
+    axes: Axes, actions: Frame, rows: Rows, span: TimeSpan, chunks: int, scale: float, points: float
 ) -> bool:
     """Write the microbatch into each whole pass wide enough for its digits; says whether most are."""
-    passes = shown[shown["kind"].isin(list(PASSES))]
-    per_second = points / (window.end - window.start)
+    passes = actions[actions["kind"].isin(list(PASSES))]
+    per_second = points / (span.end - span.start)
     written = 0
     for action in passes.itertuples():
         text = str(action.microbatch)
-        wide = (action.end_seconds - action.start_seconds) * per_second
-        whole = action.start_seconds >= window.start and action.end_seconds <= window.end
-        if not whole or wide < (len(text) + 0.5) * 0.62 * _NUMBER_POINTS:
+        width = (action.end_seconds - action.start_seconds) * per_second
+        is_whole = action.start_seconds >= span.start and action.end_seconds <= span.end
+        if not is_whole or width < (len(text) + 0.5) * 0.62 * _NUMBER_POINTS:
             continue
         written += 1
         middle = (action.start_seconds + action.end_seconds) / 2 / scale
@@ -621,56 +621,56 @@ def chart_points(share: float) -> float:
     return style.POINTS_PER_INCH * (share * _WIDTH_INCHES - _MARGIN_INCHES)
 
 
-def _title_chart(axes: Axes, window: TimeSpan, *, numbered: bool, side: Literal["left", "right"]) -> None:
+def _title_chart(axes: Axes, span: TimeSpan, *, numbered: bool, side: Literal["left", "right"]) -> None:
     """Write the name and length of the time span above its chart."""
-    words = f"{window.name}: {format_seconds(window.end - window.start)}"
-    words += f" from {format_seconds(window.start)} on" if window.start else ""
+    words = f"{span.name}: {format_seconds(span.end - span.start)}"
+    words += f" from {format_seconds(span.start)} on" if span.start else ""
     axes.set_title(words + (", microbatch in each bar" if numbered else ""), loc=side, size=9)
 
 
-def _outline_detail(axes: Axes, window: TimeSpan, unit: tuple[str, float]) -> None:
+def _outline_detail(axes: Axes, span: TimeSpan, unit: tuple[str, float]) -> None:
     """Outline a detail in the chart of the whole step, with its name."""
     scale = unit[1]
     axes.axvspan(
-        window.start / scale,
-        window.end / scale,
+        span.start / scale,
+        span.end / scale,
         facecolor="none",
         edgecolor=style.INK,
         linewidth=1.4,
         clip_on=False,
     )
-    middle = (window.start + window.end) / 2 / scale
+    middle = (span.start + span.end) / 2 / scale
     look = {"ha": "center", "va": "bottom", "size": 8, "weight": "bold"}
-    style.write_beside(axes, window.name, (middle, 1.0), (0, 2), xycoords=axes.get_xaxis_transform(), **look)
+    style.write_beside(axes, span.name, (middle, 1.0), (0, 2), xycoords=axes.get_xaxis_transform(), **look)
 
 
 def _pass_colour(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     """The colour of the kind; later chunks nearer to white."""
-    light = _LIGHTEST * max(chunk, 0) / max(1, chunks - 1)
+    white_share = _LIGHTEST * max(chunk, 0) / max(1, chunks - 1)
     red, green, blue = to_rgb(_ACTIONS[kind][1])
-    return (red + (1 - red) * light, green + (1 - green) * light, blue + (1 - blue) * light)
+    return (red + (1 - red) * white_share, green + (1 - green) * white_share, blue + (1 - blue) * white_share)
 
 
 def pass_legend(
-    figure: Figure, kinds: set[str], chunks: int, moved: Sequence[Patch] = (), *, idle: bool
+    figure: Figure, kinds: set[str], chunks: int, patches: Sequence[Patch] = (), *, idle: bool
 ) -> None:
     """Legend of passes by chunk, work after them, idle time and moves."""
 
     def name(kind: str, chunk: int) -> str:
         return f"{_ACTIONS[kind][0]}{f', chunk {chunk}' if chunks > 1 else ''}"
 
-    some = range(chunks) if chunks <= 4 else (0, chunks - 1)
+    named_chunks = range(chunks) if chunks <= 4 else (0, chunks - 1)
     passes = [kind for kind in PASSES if kind in kinds]
     handles = [
         Patch(facecolor=_pass_colour(kind, chunk, chunks), label=name(kind, chunk))
         for kind in passes
-        for chunk in some
+        for chunk in named_chunks
     ]
     handles += [
         Patch(facecolor=colour, label=words) for kind, (words, colour) in _ONCE.items() if kind in kinds
     ]
     handles += [Patch(facecolor="white", edgecolor=style.PALE, label="idle")] if idle else []
-    handles += moved
+    handles += patches
     figure.legend(
         handles=handles,
         loc="outside lower center",

@@ -65,10 +65,10 @@ def step_time_finding(measured: Frame, predicted: Frame) -> str:
     if measured.empty:
         return "No step time was compared"
     error = (predicted / measured - 1).abs()
-    within = int((error <= BAND).sum())
+    runs_in_band = int((error <= BAND).sum())
     return (
         f"Step time: median error {percent(float(error.median()))}; "
-        f"{within} of {counted(len(error), 'run')} within {100 * BAND:.0f} %"
+        f"{runs_in_band} of {counted(len(error), 'run')} within {100 * BAND:.0f} %"
     )
 
 
@@ -123,8 +123,8 @@ def _quantity_order(quantity: str) -> int:
 def _run_colours(frame: Frame) -> dict[str, str]:
     """A colour for each run where there are few."""
     labels = list(dict.fromkeys(frame["label"]))
-    few = len(labels) <= _MAX_COLOURS
-    return {label: _RUN_COLOURS[number] if few else style.BLUE for number, label in enumerate(labels)}
+    has_colours = len(labels) <= _MAX_COLOURS
+    return {label: _RUN_COLOURS[number] if has_colours else style.BLUE for number, label in enumerate(labels)}
 
 
 def _label_runs(axes: Axes, steps: Frame, colours: dict[str, str]) -> None:
@@ -151,22 +151,22 @@ def _draw_errors(axes: Axes, frame: Frame, rows: list[str], colours: dict[str, s
     for row, (quantity, error) in enumerate(zip(rows, errors, strict=True)):
         labels = frame.loc[error.index, "label"]
         for label, value in zip(labels, error, strict=True):
-            beyond = abs(value) > edge
+            is_beyond = abs(value) > edge
             axes.scatter(
                 min(max(value, -edge), edge),
                 row + shift[label],
-                s=32 if beyond else 26,
-                marker=("<" if value < 0 else ">") if beyond else "o",
+                s=32 if is_beyond else 26,
+                marker=("<" if value < 0 else ">") if is_beyond else "o",
                 color=colours[label],
                 alpha=0.8,
                 linewidths=0,
             )
         middle = float(error.median())
-        at = min(max(middle, -edge), edge)
-        axes.scatter([at], [row], s=200, marker="|", color=style.INK, linewidths=2)
+        bar_place = min(max(middle, -edge), edge)
+        axes.scatter([bar_place], [row], s=200, marker="|", color=style.INK, linewidths=2)
         box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.3}
         style.write_beside(
-            axes, _error_words(quantity, middle), (at, row), (0, 9), ha="center", size=7.5, bbox=box
+            axes, _error_words(quantity, middle), (bar_place, row), (0, 9), ha="center", size=7.5, bbox=box
         )
     axes.set_yticks(range(len(rows)), [_quantity_name(name) for name in rows])
     axes.set_ylim(len(rows) - 0.4, -0.8)
@@ -175,11 +175,11 @@ def _draw_errors(axes: Axes, frame: Frame, rows: list[str], colours: dict[str, s
     style.quiet_axis(axes, grid="x")
 
 
-def _errors_of(some: Frame, quantity: str) -> Frame:
+def _errors_of(runs: Frame, quantity: str) -> Frame:
     """In percent of what was measured; of a share, the difference in points."""
     if quantity in SHARES:
-        return 100 * (some["predicted"] - some["measured"])
-    return 100 * (some["predicted"] / some["measured"] - 1)
+        return 100 * (runs["predicted"] - runs["measured"])
+    return 100 * (runs["predicted"] / runs["measured"] - 1)
 
 
 def _error_words(quantity: str, error: float) -> str:
@@ -237,13 +237,13 @@ def one_run(frame: Frame, subject: str) -> Figure:
             [line for line in lines if "_bytes" in line.quantity]
         ),
     }
-    drawn = {name: some for name, some in charts.items() if some}
-    rows = max(len(some) for some in drawn.values())
-    with style.sheet(5.2 * len(drawn) if len(drawn) > 1 else 6.6, 1.9 + 0.42 * rows) as figure:
-        for axes, (name, some) in zip(
-            figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
+    panels = {name: bars for name, bars in charts.items() if bars}
+    rows = max(len(bars) for bars in panels.values())
+    with style.sheet(5.2 * len(panels) if len(panels) > 1 else 6.6, 1.9 + 0.42 * rows) as figure:
+        for axes, (name, bars) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
         ):
-            _draw_pairs(axes, name, some, rows)
+            _draw_pairs(axes, name, bars, rows)
         label = str(frame["label"].iloc[0])
         style.put_title(
             figure, _one_run_finding(lines), "; ".join([f"{label} in {subject}", *_rate_words(lines)])
@@ -253,11 +253,11 @@ def one_run(frame: Frame, subject: str) -> Figure:
 
 def _visible_quantities(lines: list[ComparedQuantity]) -> list[ComparedQuantity]:
     """Quantities large enough to see; of too many rows, those with the largest errors."""
-    least = _LEAST_SHARE * max((max(line.predicted, line.measured) for line in lines), default=0.0)
-    some = [line for line in lines if max(line.predicted, line.measured) > least]
-    by_miss = sorted(some, key=lambda line: (line.quantity not in _TOTALS, -abs(_miss(line))))
-    kept = by_miss[:_MAX_ROWS]
-    return [line for line in some if line in kept]
+    min_bar = _LEAST_SHARE * max((max(line.predicted, line.measured) for line in lines), default=0.0)
+    visible_lines = [line for line in lines if max(line.predicted, line.measured) > min_bar]
+    by_miss = sorted(visible_lines, key=lambda line: (line.quantity not in _TOTALS, -abs(_miss(line))))
+    shown_lines = by_miss[:_MAX_ROWS]
+    return [line for line in visible_lines if line in shown_lines]
 
 
 def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int) -> None:
@@ -269,11 +269,11 @@ def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int)
         for side, colour, shift in _SIDES:
             value = getattr(line, side)
             axes.barh(row + shift, value / scale, height=_BAR_HEIGHT, color=colour)
-            said = f"  {quantity_text(line.quantity, value)}" + (f" {side}" if row == 0 else "")
+            text = f"  {quantity_text(line.quantity, value)}" + (f" {side}" if row == 0 else "")
             axes.text(
-                value / scale, row + shift, said, va="center", size=7.5, weight="bold" if total else "normal"
+                value / scale, row + shift, text, va="center", size=7.5, weight="bold" if total else "normal"
             )
-        far = line.measured <= 0 or abs(_miss(line)) > BAND * line.measured
+        is_off = line.measured <= 0 or abs(_miss(line)) > BAND * line.measured
         axes.text(
             1.0,
             row,
@@ -281,8 +281,8 @@ def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int)
             transform=axes.get_yaxis_transform(),
             ha="right",
             va="center",
-            weight="bold" if far else "normal",
-            color=style.VERMILION if far else style.SOFT,
+            weight="bold" if is_off else "normal",
+            color=style.VERMILION if is_off else style.SOFT,
         )
     axes.set_yticks(range(len(lines)), [quantity_label(line.quantity) for line in lines])
     for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
@@ -387,8 +387,8 @@ def _rank_cells(table: Frame, ends: tuple[float, float], **colours: Any) -> tupl
     axes = figure.subplots()
     extent = (*ends, len(table) - 0.5, -0.5)
     image = axes.imshow(table.to_numpy(), aspect="auto", extent=extent, interpolation="nearest", **colours)
-    every = -(-len(table) // _MAX_RANK_TICKS)
-    axes.set_yticks(range(0, len(table), every), [str(one) for one in table.index[::every]])
+    tick_step = -(-len(table) // _MAX_RANK_TICKS)
+    axes.set_yticks(range(0, len(table), tick_step), [str(one) for one in table.index[::tick_step]])
     axes.set_ylabel("rank")
     axes.grid(False)
     return figure, axes, image
@@ -398,8 +398,8 @@ def _ranks_finding(slow: Sequence[SlowRank], count: int, first_step: int) -> str
     if not slow:
         return f"None of {count} ranks is slower than its peers"
     words = sentence(slow[0], first_step)
-    more = f"; {len(slow) - 1} more" if len(slow) > 1 else ""
-    return words[0].upper() + words[1:] + more
+    others_words = f"; {len(slow) - 1} more" if len(slow) > 1 else ""
+    return words[0].upper() + words[1:] + others_words
 
 
 _NEGLIGIBLE_DELAY = 0.02
@@ -417,18 +417,18 @@ def timelines(measured: Frame, planned: Frame, ranks: int, subject: str) -> Figu
         subject: which plan and which run.
     """
     end = max(float(frame["end_seconds"].max()) for frame in (measured, planned))
-    unit, rows, whole = time_unit(end), Rows(ranks), TimeSpan("", 0.0, end)
+    unit, rows, step_span = time_unit(end), Rows(ranks), TimeSpan("", 0.0, end)
     height = max(0.6, min(3.5, 0.42 * ranks))
     with style.sheet(12.0, 2.8 + 2 * height) as figure:
-        above, below = figure.subplots(2, 1, sharex=True)
-        both = ((above, measured, "measured, until the last pass"), (below, planned, "planned, the step"))
-        for axes, frame, words in both:
-            draw_passes(axes, frame, rows, whole, unit, points=chart_points(1.0) if ranks <= 16 else 0.0)
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        charts = ((upper, measured, "measured, until the last pass"), (lower, planned, "planned, the step"))
+        for axes, frame, words in charts:
+            draw_passes(axes, frame, rows, step_span, unit, points=chart_points(1.0) if ranks <= 16 else 0.0)
             seconds = float(frame["end_seconds"].max())
             axes.set_title(f"{words}: {format_seconds(seconds)}", loc="left", size=9)
             axes.set_ylabel("pipeline rank")
             axes.axvline(seconds / unit[1], color=style.INK, linewidth=0.8)
-        above.set_xlabel("")
+        upper.set_xlabel("")
         kinds = {*measured["kind"], *planned["kind"]}
         idle: list[Patch] = []
         pass_legend(figure, kinds, int(planned["chunk"].max()) + 1, idle, idle=ranks > 1)
@@ -443,13 +443,13 @@ def _timelines_finding(measured: Frame, planned: Frame, ranks: int) -> str:
         passes = frame[frame["kind"].isin(list(PASSES))]
         lengths = (passes["end_seconds"] - passes["start_seconds"]).groupby(passes["rank"]).sum()
         busy.append((lengths, float(passes["end_seconds"].max() - passes["start_seconds"].min())))
-    (took, whole), (meant, expected) = busy
-    words = f"Passes take {format_seconds(whole)}, {format_seconds(expected)} were planned"
-    longer = took / meant
-    worst = longer.idxmax()
-    beside = float(longer[worst] / longer.drop(worst).median() - 1) if ranks > 1 else 0.0
-    if beside > _NEGLIGIBLE_DELAY:
-        words += f"; beside the others pipeline rank {worst} computes {percent(beside)} longer than planned"
+    (measured_busy, measured_seconds), (planned_busy, planned_seconds) = busy
+    words = f"Passes take {format_seconds(measured_seconds)}, {format_seconds(planned_seconds)} were planned"
+    delay_ratio = measured_busy / planned_busy
+    worst = delay_ratio.idxmax()
+    excess = float(delay_ratio[worst] / delay_ratio.drop(worst).median() - 1) if ranks > 1 else 0.0
+    if excess > _NEGLIGIBLE_DELAY:
+        words += f"; beside the others pipeline rank {worst} computes {percent(excess)} longer than planned"
     return words
 
 
@@ -500,22 +500,22 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
         subject: where the runs come from.
     """
     with style.drawing():
-        many = frame["source"].nunique() > len(_SOURCE_COLOURS)
-        figure = style.new_figure(6.8, 8.6 if many else 6.8)
+        has_many_sources = frame["source"].nunique() > len(_SOURCE_COLOURS)
+        figure = style.new_figure(6.8, 8.6 if has_many_sources else 6.8)
         axes = figure.add_subplot()
         draw_diagonal(axes, frame["measured_seconds"], frame["predicted_seconds"])
         sizes = frame["source"].value_counts()
-        for number, (source, some) in enumerate(frame.groupby("source", sort=False)):
-            error = (some["predicted_seconds"] / some["measured_seconds"] - 1).abs().median()
+        for number, (source, runs) in enumerate(frame.groupby("source", sort=False)):
+            error = (runs["predicted_seconds"] / runs["measured_seconds"] - 1).abs().median()
             axes.scatter(
-                some["measured_seconds"],
-                some["predicted_seconds"],
+                runs["measured_seconds"],
+                runs["predicted_seconds"],
                 s=16,
                 alpha=0.65,
                 linewidths=0,
                 color=_SOURCE_COLOURS[number % len(_SOURCE_COLOURS)],
                 marker=_MARKERS[number // len(_SOURCE_COLOURS) % len(_MARKERS)],
-                label=f"{source_title(str(source))}, {counted(len(some), 'run')}: {percent(float(error))}",
+                label=f"{source_title(str(source))}, {counted(len(runs), 'run')}: {percent(float(error))}",
                 zorder=3 + 1 / float(sizes[source]),  # the few above the many
             )
         names = {
@@ -526,7 +526,7 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
             "fontsize": 8,
             "title_fontsize": 8,
         }
-        if many:  # more than leave the diagonal free
+        if has_many_sources:  # more than leave the diagonal free
             figure.legend(loc="outside lower left", ncols=2, **names)
         else:
             axes.legend(loc="upper left", **names)
@@ -577,9 +577,9 @@ def _draw_panel(axes: Axes, column: str, values: Frame, error: Frame, reach: flo
     axes.set_yticks(range(1, len(groups) + 1), labels, size=8)
     axes.invert_yaxis()
     axes.set_xlim(-reach, reach)
-    more = values.nunique() - len(groups)
-    rest = f", without {counted(more, 'rare one')}" if more else ""
-    axes.set_title(f"by {_AXIS_LABELS[column]}{rest}", loc="left", size=9)
+    rare_groups = values.nunique() - len(groups)
+    rare_words = f", without {counted(rare_groups, 'rare one')}" if rare_groups else ""
+    axes.set_title(f"by {_AXIS_LABELS[column]}{rare_words}", loc="left", size=9)
     axes.set_xlabel("error of step time (%)", size=8)
     style.quiet_axis(axes, grid="x")
 
@@ -594,14 +594,14 @@ def _write_whisker_end(axes: Axes, row: int, edge: float, end: float) -> None:
 def _frequent_groups(column: str, values: Frame) -> Sequence[object]:
     """The groups drawn: numbers in their order, names by how many runs they have; the most frequent ones."""
     sizes = values.value_counts()
-    enough = sizes[sizes >= min(_MIN_RUNS, sizes.iloc[0])]
-    frequent = enough.index[:_MAX_GROUPS]
+    large_enough = sizes[sizes >= min(_MIN_RUNS, sizes.iloc[0])]
+    frequent = large_enough.index[:_MAX_GROUPS]
     return list(frequent) if column in ("bound_by", "source") else sorted(frequent)
 
 
 def _group_label(column: str, group: object) -> str:
-    named = _group_name(column, group)
-    return "\n".join(lines_of(named, 20)) if column == "source" else named
+    label = _group_name(column, group)
+    return "\n".join(lines_of(label, 20)) if column == "source" else label
 
 
 def _group_name(column: str, group: object) -> str:
@@ -617,6 +617,6 @@ def _worst_group(frame: Frame, error: Frame) -> str:
         for group in _frequent_groups(column, frame[column])
     ]
     _, column, group = max(medians, key=lambda one: one[0])
-    some = error[frame[column] == group]
-    which = _GROUP_WORDS[column].format(_group_name(column, group))
-    return f"Runs {which} are furthest off: median error {float(some.median()):+.1f} % ({counted(len(some), 'run')})"
+    errors = error[frame[column] == group]
+    name = _GROUP_WORDS[column].format(_group_name(column, group))
+    return f"Runs {name} are furthest off: median error {float(errors.median()):+.1f} % ({counted(len(errors), 'run')})"

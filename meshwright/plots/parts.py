@@ -63,13 +63,13 @@ def stack_bars(
 
 def name_pieces(axes: Axes, values: Frame, at: float) -> list[str]:
     """Right of a single upright bar the names of the pieces that have room for one; says which."""
-    start, named = 0.0, []
+    start, named_parts = 0.0, []
     for part, value in values.iloc[0].items():
         if value >= _MIN_LABEL_SHARE * values.iloc[0].sum():
             axes.text(at, start + value / 2, part_label(str(part)), va="center")
-            named.append(str(part))
+            named_parts.append(str(part))
         start += value
-    return named
+    return named_parts
 
 
 def visible_parts(frame: Frame, colours: dict[str, str]) -> list[str]:
@@ -79,9 +79,9 @@ def visible_parts(frame: Frame, colours: dict[str, str]) -> list[str]:
     return [part for part in parts if float(frame[part].max()) > _VISIBLE_SHARE * reach]
 
 
-def part_legend(figure: Figure, parts: list[str], colours: dict[str, str], *more: Artist) -> None:
+def part_legend(figure: Figure, parts: list[str], colours: dict[str, str], *other_handles: Artist) -> None:
     """The colour of each part below the chart, on as few lines as have room."""
-    handles = [*(Patch(facecolor=colours[part], label=part_label(part)) for part in parts), *more]
+    handles = [*(Patch(facecolor=colours[part], label=part_label(part)) for part in parts), *other_handles]
     rows = math.ceil(len(handles) / _IN_A_ROW)
     figure.legend(
         handles=handles,
@@ -156,7 +156,7 @@ def put_labels(
     scale = figure.dpi / 72.0
     half = _MARK_POINTS / 2 * scale
     places = [axes.transData.transform(point) for point in [*[label.at for label in labels], *marks]]
-    taken = _Taken(
+    occupied = _Taken(
         air=_AIR * scale,
         frame=axes.bbox,
         paths=[line.get_transform().transform_path(line.get_path()) for line in lines],
@@ -166,8 +166,8 @@ def put_labels(
     written = []
     for place, label in zip(places, labels, strict=False):
         note = _note(axes, label)
-        if _settle(note, taken, place) or label.needed:
-            taken.add(note, place)
+        if _settle(note, occupied, place) or label.needed:
+            occupied.add(note, place)
             written.append(note)
         else:
             note.remove()
@@ -245,14 +245,14 @@ def _note(axes: Axes, label: Label) -> Annotation:
     return note
 
 
-def _settle(note: Annotation, taken: _Taken, place: Place) -> bool:
+def _settle(note: Annotation, occupied: _Taken, place: Place) -> bool:
     """Move a note to the first free place. False: there is none, and it is at the first place inside the axes."""
     inside = None
     for distance, side in product(_DISTANCES, _SIDES):
         _move(note, distance, side)
-        if taken.has_inside(note):
+        if occupied.has_inside(note):
             inside = inside or (distance, side)
-            if taken.is_free(note, place):
+            if occupied.is_free(note, place):
                 return True
     _move(note, *(inside or (_DISTANCES[0], _SIDES[0])))
     return False

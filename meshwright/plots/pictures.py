@@ -118,13 +118,13 @@ def draw_window(question: Question, estimate: Estimate) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
-def draw_forecast(question: Question, found: Forecast) -> Drawing:
+def draw_forecast(question: Question, outlook: Forecast) -> Drawing:
     """The end of a job against the interval between checkpoints, and its goodput against the GPUs."""
     from meshwright.plots.sensitivity import forecast, forecast_frame
 
-    frame = forecast_frame(found)
-    subject = f"{question.model.name} on {gpus_in_words(question)}, operations {found.operations.name}"
-    return Drawing(frame=frame, figure=forecast(frame, found, subject))
+    frame = forecast_frame(outlook)
+    subject = f"{question.model.name} on {gpus_in_words(question)}, operations {outlook.operations.name}"
+    return Drawing(frame=frame, figure=forecast(frame, outlook, subject))
 
 
 def draw_topology(
@@ -187,36 +187,36 @@ def draw_frontier(
         InfeasibleError: nothing fits.
     """
     require_one_kind(question, "frontier")
-    what, spending = tradeoff or Tradeoff(), budget or Budget()
-    if what.over_layouts:
+    tradeoff, budget = tradeoff or Tradeoff(), budget or Budget()
+    if tradeoff.over_layouts:
         from meshwright.plots.frontiers import frontier
 
         frame = frontier_frame(
             question,
             chosen,
-            what.restrictions or Restrictions(),
-            spending,
-            exact=what.exact,
-            points=what.points,
-            max_named=None if what.exact and what.named else _MOST_NAMED,
+            tradeoff.restrictions or Restrictions(),
+            budget,
+            exact=tradeoff.exact,
+            points=tradeoff.points,
+            max_named=None if tradeoff.exact and tradeoff.named else _MOST_NAMED,
         )
         return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, subject_of(question)))
     from meshwright.plots.frontiers import pareto
 
-    found = exact_frontier(
+    answer = exact_frontier(
         question,
-        what.objectives,
-        sizes=what.sizes,
-        points=what.points,
-        restrictions=what.restrictions,
-        budget=spending,
+        tradeoff.objectives,
+        sizes=tradeoff.sizes,
+        points=tradeoff.points,
+        restrictions=tradeoff.restrictions,
+        budget=budget,
     )
-    frame = pareto_frame(found)
-    first, second = (one.measure for one in what.objectives)
-    names = (what.objectives[0].name, what.objectives[1].name)
-    sizes = {point.question.cluster.num_gpus for point in found.points}
-    subject = subject_of(found.points[0].question, sized=len(sizes) == 1)
-    figure = pareto(frame, names, (first, second), subject, complete=found.complete)
+    frame = pareto_frame(answer)
+    first, second = (one.measure for one in tradeoff.objectives)
+    names = (tradeoff.objectives[0].name, tradeoff.objectives[1].name)
+    sizes = {point.question.cluster.num_gpus for point in answer.points}
+    subject = subject_of(answer.points[0].question, sized=len(sizes) == 1)
+    figure = pareto(frame, names, (first, second), subject, complete=answer.complete)
     return Drawing(frame=frame, figure=figure)
 
 

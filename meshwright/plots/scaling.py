@@ -40,40 +40,40 @@ def scaling(frame: Frame, subject: str) -> Figure:
     kinds = [(str(kind), points.sort_values("gpus")) for kind, points in frame.groupby("kind", sort=True)]
     with style.sheet(10.4, 5.6) as figure:
         speed, use = figure.subplots(1, 2, width_ratios=(3, 2))
-        shown = draw_speed(speed, frame, kinds, "tokens")
+        gpu_ticks = draw_speed(speed, frame, kinds, "tokens")
         for kind, line in kinds:
             _kind_curve(use, line["gpus"], 100 * line["mfu"], kind, line["gap"])
         use.set_ylim(0, 1.25 * 100 * frame["mfu"].max())
         use.set_ylabel("MFU (%)")
         style.linear_ticks(use.yaxis)
         use.margins(x=0.08)
-        style.gpu_ticks(use, shown, apart=_LAYOUT_DISTANCE)
+        style.gpu_ticks(use, gpu_ticks, distance=_LAYOUT_DISTANCE)
         use.set_xlabel("GPUs")
         style.quiet_axis(use, grid="both")
-        _write_layouts(speed, shown, kinds)
+        _write_layouts(speed, gpu_ticks, kinds)
         style.put_title(figure, _scaling_finding(kinds), f"{subject}{unproven(frame)}")
     return figure
 
 
-def draw_speed(axes: Axes, frame: Frame, kinds: Sequence[tuple[str, Frame]], what: str) -> list[int]:
+def draw_speed(axes: Axes, frame: Frame, kinds: Sequence[tuple[str, Frame]], unit: str) -> list[int]:
     """Throughput in `tokens` or `samples` a second, a line for each kind, beside the ideal; GPUs that have a tick."""
-    name = f"{what}_per_second"
+    name = f"{unit}_per_second"
     word, per_tick = style.count_unit(float(frame[name].max()))
     counts = [int(gpus) for gpus in sorted(frame["gpus"].unique())]
     axes.set_yscale("log", base=10)
-    said = [(batch_words(kind, line), _KIND_COLOURS[kind]) for kind, line in kinds]
+    legend = [(batch_words(kind, line), _KIND_COLOURS[kind]) for kind, line in kinds]
     if len(counts) > 1:
         _draw_ideal(axes, frame, per_tick, name)
-        said.append(("ideal", style.SOFT))
+        legend.append(("ideal", style.SOFT))
     for kind, line in kinds:
         _kind_curve(axes, line["gpus"], line[name] / per_tick, kind, line["gap"])
-    style.name_in_corner(axes, said, 0.03, 0.97, step=0.055)
+    style.name_in_corner(axes, legend, 0.03, 0.97, step=0.055)
     axes.margins(x=0.08, y=0.1)
-    axes.set_ylabel(f"throughput ({word}{what}/s, all GPUs)")
+    axes.set_ylabel(f"throughput ({word}{unit}/s, all GPUs)")
     style.log_ticks(axes.yaxis, *axes.get_ylim())
     axes.set_xlabel("GPUs")
     style.quiet_axis(axes, grid="both")
-    return style.gpu_ticks(axes, counts, apart=_LAYOUT_DISTANCE)
+    return style.gpu_ticks(axes, counts, distance=_LAYOUT_DISTANCE)
 
 
 def _kind_curve(axes: Axes, gpus: Frame, values: Frame, kind: str, gap: Frame) -> None:
@@ -95,18 +95,18 @@ def _draw_ideal(axes: Axes, frame: Frame, per_tick: float, speed: str) -> None:
     axes.plot(ends, speeds, color=style.GREY, linewidth=1.2, linestyle=(0, (2, 2)))
 
 
-def _write_layouts(axes: Axes, shown: list[int], kinds: list[tuple[str, Frame]]) -> None:
+def _write_layouts(axes: Axes, gpu_ticks: list[int], kinds: list[tuple[str, Frame]]) -> None:
     """Under each number of GPUs the layout that is best there: a row of them for each kind, "same" where it is."""
-    down, before = _BELOW_POINTS, dict.fromkeys(shown, "")
+    down, row_above = _BELOW_POINTS, dict.fromkeys(gpu_ticks, "")
     for kind, line in kinds:
         layouts = {int(row["gpus"]): str(row["layout"]) for _, row in line.iterrows()}
-        texts = {gpus: brief_layout(layouts[gpus], _LAYOUT_COLUMNS) for gpus in shown if gpus in layouts}
-        same = {gpus for gpus in texts if layouts[gpus] == before[gpus]}
-        texts |= dict.fromkeys(same, "same")
+        texts = {gpus: brief_layout(layouts[gpus], _LAYOUT_COLUMNS) for gpus in gpu_ticks if gpus in layouts}
+        repeated = {gpus for gpus in texts if layouts[gpus] == row_above[gpus]}
+        texts |= dict.fromkeys(repeated, "same")
         for x, words, side in [(gpus, text, "center") for gpus, text in texts.items()]:
             _write_below(axes, x, words, down, _KIND_COLOURS[kind], side)
         _write_below(axes, None, kind, down, _KIND_COLOURS[kind], "right")
-        before |= {gpus: layouts[gpus] for gpus in texts}
+        row_above |= {gpus: layouts[gpus] for gpus in texts}
         down += _LINE_POINTS * (0.6 + max((text.count("\n") + 1 for text in texts.values()), default=0))
 
 
@@ -138,11 +138,11 @@ def _scaling_finding(kinds: list[tuple[str, Frame]]) -> str:
             f"{format_count(first['tokens_per_second'])} tokens/s, {percent(first['mfu'])} MFU"
         )
     gain = last["tokens_per_second"] / first["tokens_per_second"]
-    more = last["gpus"] / first["gpus"]
+    gpu_ratio = last["gpus"] / first["gpus"]
     batch = "same batch" if kind == "strong" else "batch growing with them"
     return (
         f"{grouped(int(first['gpus']))} to {grouped(int(last['gpus']))} GPUs, {batch}: "
-        f"{gain:.1f} x the speed, {percent(gain / more)} of ideal"
+        f"{gain:.1f} x the speed, {percent(gain / gpu_ratio)} of ideal"
     )
 
 
@@ -162,14 +162,14 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
         subject: what was priced.
     """
     points = frame.sort_values("gpus").reset_index(drop=True)
-    known = [part for part in style.TIME_COLOURS if part in points]
-    spent = points[known].mul(points["gpus"], axis=0)
-    parts = visible_parts(spent, style.TIME_COLOURS)
+    time_parts = [part for part in style.TIME_COLOURS if part in points]
+    gpu_seconds = points[time_parts].mul(points["gpus"], axis=0)
+    parts = visible_parts(gpu_seconds, style.TIME_COLOURS)
     totals = points["step_seconds"] * points["gpus"]
     word, scale = _gpu_time_unit(float(totals.max()))
     with style.sheet(max(7.6, 1.6 + _BAR_INCHES * len(points)), 5.8) as figure:
         axes = figure.subplots()
-        stack_bars(axes, spent[parts] / scale, style.TIME_COLOURS, _BAR_WIDTH)
+        stack_bars(axes, gpu_seconds[parts] / scale, style.TIME_COLOURS, _BAR_WIDTH)
         first = float(totals.iloc[0]) / scale
         axes.axhline(first, color=style.SOFT, linewidth=1.2, linestyle=(0, (2, 2)))
         _name_bars(axes, points, totals / scale)
@@ -186,16 +186,16 @@ def stacked_scaling_finding(frame: Frame) -> str:
     """ "512 to 4,096 GPUs: the step costs 18.2 % more GPU time; bubble grows most"."""
     first, last = frame.iloc[0], frame.iloc[-1]
     if len(frame) < 2:
-        own = format_seconds(float(first["step_seconds"]))
-        return f"{grouped(int(first['gpus']))} GPUs, the only number with an answer: {own} a step"
-    before, after = (float(one["step_seconds"] * one["gpus"]) for one in (first, last))
+        step = format_seconds(float(first["step_seconds"]))
+        return f"{grouped(int(first['gpus']))} GPUs, the only number with an answer: {step} a step"
+    first_seconds, last_seconds = (float(point["step_seconds"] * point["gpus"]) for point in (first, last))
     span = f"{grouped(int(first['gpus']))} to {grouped(int(last['gpus']))} GPUs"
-    gained = after / before - 1
+    gained = last_seconds / first_seconds - 1
     if gained < 0:
         return f"{span}: a step costs {percent(-gained)} less GPU time"
     parts = [part for part in style.TIME_COLOURS if part in frame]
-    most = max(parts, key=lambda part: float(last[part] * last["gpus"] - first[part] * first["gpus"]))
-    return f"{span}: a step costs {percent(gained)} more GPU time; {part_label(most)} grows most"
+    loss = max(parts, key=lambda part: float(last[part] * last["gpus"] - first[part] * first["gpus"]))
+    return f"{span}: a step costs {percent(gained)} more GPU time; {part_label(loss)} grows most"
 
 
 def _name_bars(axes: Axes, points: Frame, totals: Frame) -> None:
@@ -203,8 +203,8 @@ def _name_bars(axes: Axes, points: Frame, totals: Frame) -> None:
     labels = []
     for at, row in enumerate(points.to_dict(orient="records")):
         star = "*" if float(row["gap"]) > 0 else ""
-        told = f"{format_seconds(float(row['step_seconds']))}{star}\n{percent(float(row['mfu']))} MFU"
-        style.write_beside(axes, told, (at, float(totals[at])), (0, 3), ha="center", va="bottom", size=8)
+        bar_text = f"{format_seconds(float(row['step_seconds']))}{star}\n{percent(float(row['mfu']))} MFU"
+        style.write_beside(axes, bar_text, (at, float(totals[at])), (0, 3), ha="center", va="bottom", size=8)
         layout = short_layout(str(row["layout"]), _BAR_LAYOUT_COLUMNS)
         look = {"xycoords": axes.get_xaxis_transform(), "annotation_clip": False, "color": style.SOFT}
         style.write_beside(axes, layout, (at, 0), (0, -32), ha="center", va="top", size=_LAYOUT_SIZE, **look)
@@ -231,19 +231,19 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         inside: name of the level that the links leave.
         subject: what was priced.
     """
-    alone, lines = frame[frame["domains"] == 1], _domain_lines(frame)
+    one_domain, lines = frame[frame["domains"] == 1], _domain_lines(frame)
     with style.sheet(9.6, 4.8) as figure:
         axes = figure.subplots()
         axes.set_xscale("log", base=2)
         for at, (_, line) in enumerate(lines):
-            _domain_curve(axes, line, _DOMAIN_COLOURS[at % 4], _DOMAIN_MARKS[at % 4], above=at == 0)
+            _domain_curve(axes, line, _DOMAIN_COLOURS[at % 4], _DOMAIN_MARKS[at % 4], label_above=at == 0)
         names = [
             (counted(many, inside), _DOMAIN_COLOURS[at % 4]) for at, (many, _) in enumerate(lines) if many
         ]
         style.name_in_corner(axes, names, 0.02, 0.97)
         rates = sorted({float(rate) * 8 / 1e9 for _, line in lines for rate in line["bandwidth"]})
-        if not alone.empty:
-            level = 100 * float(alone["mfu"].iloc[0])
+        if not one_domain.empty:
+            level = 100 * float(one_domain["mfu"].iloc[0])
             axes.axhline(level, color=style.SOFT, linewidth=1.2, linestyle=(0, (2, 2)))
             axes.text(rates[0], level, f" one {inside}", va="bottom", color=style.SOFT, weight="bold")
         axes.axvline(bandwidth * 8 / 1e9, color=style.PALE, linewidth=1.2, zorder=0)
@@ -253,27 +253,27 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         axes.minorticks_off()
         axes.set_xlabel(f"bandwidth from {inside} to {inside} (Gb/s a GPU); grey: the cluster's own")
         style.measure_axis(axes, "y", "MFU of the best layout (%)")
-        below = f"{subject}; beside points: axes that cross{unproven(frame)}"
-        style.put_title(figure, far_links_finding(frame, bandwidth, inside), below)
+        subtitle = f"{subject}; beside points: axes that cross{unproven(frame)}"
+        style.put_title(figure, far_links_finding(frame, bandwidth, inside), subtitle)
     return figure
 
 
 def far_links_finding(frame: Frame, bandwidth: float, inside: str) -> str:
     """ "4 buildings at 25 Gb/s a GPU: 14.79 s, 1.2 % more than in one; pp and dp cross"."""
     domains, line = _domain_lines(frame)[-1]
-    own = line.iloc[(line["bandwidth"] - bandwidth).abs().argmin()]
-    at = f"{style.tick_text(round(float(own['bandwidth']) * 8 / 1e9, 3))} Gb/s a GPU"
-    where = f"{counted(domains, inside)} at {at}" if domains else f"At {at} from {inside} to {inside}"
-    said = f"{where}: {format_seconds(float(own['step_seconds']))} a step"
-    alone = frame[frame["domains"] == 1]
-    if not alone.empty:
-        more = float(own["step_seconds"]) / float(alone["step_seconds"].iloc[0]) - 1
-        said += f", {percent(more)} more than in one" if more >= 5e-4 else ", as fast as in one"
-    axes = str(own["crossing"]).split()
+    point = line.iloc[(line["bandwidth"] - bandwidth).abs().argmin()]
+    at = f"{style.tick_text(round(float(point['bandwidth']) * 8 / 1e9, 3))} Gb/s a GPU"
+    place_words = f"{counted(domains, inside)} at {at}" if domains else f"At {at} from {inside} to {inside}"
+    sentence = f"{place_words}: {format_seconds(float(point['step_seconds']))} a step"
+    one_domain = frame[frame["domains"] == 1]
+    if not one_domain.empty:
+        slowdown = float(point["step_seconds"]) / float(one_domain["step_seconds"].iloc[0]) - 1
+        sentence += f", {percent(slowdown)} more than in one" if slowdown >= 5e-4 else ", as fast as in one"
+    axes = str(point["crossing"]).split()
     crosses = (
         f"{sentence_list(axes)} {'crosses' if len(axes) == 1 else 'cross'}" if axes else "nothing crosses"
     )
-    return f"{said}; {crosses}"
+    return f"{sentence}; {crosses}"
 
 
 def _domain_lines(frame: Frame) -> list[tuple[int, Frame]]:
@@ -284,18 +284,18 @@ def _domain_lines(frame: Frame) -> list[tuple[int, Frame]]:
     ]
 
 
-def _domain_curve(axes: Axes, line: Frame, colour: str, mark: str, *, above: bool) -> None:
+def _domain_curve(axes: Axes, line: Frame, colour: str, mark: str, *, label_above: bool) -> None:
     """A line with a mark at each point, hollow where no proof was found; the axes that cross where they change."""
     x, y = line["bandwidth"] * 8 / 1e9, 100 * line["mfu"]
     axes.plot(x, y, color=colour, marker=mark, linewidth=1.8, markersize=5)
     open_ones = line["gap"] > 0
     axes.plot(x[open_ones], y[open_ones], mark, color=colour, markersize=5, markerfacecolor="white")
-    before = None
-    for rate, mfu, across in zip(x, y, line["crossing"], strict=True):
-        if across != before:
-            crossing = str(across).split()
-            shift = (0, 7 if above else -7 - 9 * len(crossing))
+    last_crossing = None
+    for rate, mfu, crossing_axes in zip(x, y, line["crossing"], strict=True):
+        if crossing_axes != last_crossing:
+            crossing = str(crossing_axes).split()
+            shift = (0, 7 if label_above else -7 - 9 * len(crossing))
             style.write_beside(
                 axes, "\n".join(crossing), (rate, mfu), shift, ha="center", size=8, color=colour
             )
-        before = across
+        last_crossing = crossing_axes

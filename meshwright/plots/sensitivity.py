@@ -43,19 +43,19 @@ def ladder(frame: Frame, subject: str) -> Figure:
     count = len(frame)
     with style.sheet(9.6, 1.5 + 0.42 * count) as figure:
         axes = figure.subplots()
-        before = 0.0
+        base = 0.0
         for at, row in enumerate(frame.to_dict(orient="records")):
             mfu, colour = 100 * float(row["mfu"]), _RUNG_COLOURS[str(row["kind"])]
-            axes.barh(at, min(mfu, before) if at else mfu, color=style.FAINT if at else colour, height=0.62)
+            axes.barh(at, min(mfu, base) if at else mfu, color=style.FAINT if at else colour, height=0.62)
             if at:
-                left, wide = min(mfu, before), abs(mfu - before)
+                start, width = min(mfu, base), abs(mfu - base)
                 alpha = 1.0 if row["has"] else 0.45
-                axes.barh(at, max(wide, 0.12), left=left, color=colour, alpha=alpha, height=0.62)
+                axes.barh(at, max(width, 0.12), left=start, color=colour, alpha=alpha, height=0.62)
             added = f"  {100 * float(row['adds']):+.1f}" if at else ""
             fits = "" if row["fits"] else ", does not fit"
             words = f"{mfu:.1f} %{added}   {format_seconds(float(row['step_seconds']))}{fits}"
-            axes.text(max(mfu, before) + 0.6, at, words, va="center", size=8.5)
-            before = mfu
+            axes.text(max(mfu, base) + 0.6, at, words, va="center", size=8.5)
+            base = mfu
         axes.set_yticks(range(count), [str(name) for name in frame["name"]])
         axes.invert_yaxis()
         axes.set_xlim(0, 1.3 * 100 * float(frame["mfu"].max()))
@@ -72,8 +72,8 @@ def ladder(frame: Frame, subject: str) -> Figure:
 def ladder_finding(frame: Frame) -> str:
     """ "From 38.2 % to 58.7 % MFU; tensor-parallel overlap saves most"."""
     first, last = float(frame["mfu"].iloc[0]), float(frame["mfu"].iloc[-1])
-    said = f"From {percent(first)} to {percent(last)} MFU"
-    return f"{said}; most by {frame['name'].iloc[1]}" if len(frame) > 1 else said
+    sentence = f"From {percent(first)} to {percent(last)} MFU"
+    return f"{sentence}; most by {frame['name'].iloc[1]}" if len(frame) > 1 else sentence
 
 
 _COLOUR_MAP = "cividis"
@@ -98,13 +98,13 @@ def heatmap(frame: Frame, subject: str) -> Figure:
     """
     tps, pps = (sorted(int(one) for one in frame[name].unique()) for name in ("tp", "pp"))
     rules = _broken_rules(frame)
-    wide = max(6.4, 1.6 + _COLUMN_INCHES * len(pps))
-    told = [
-        line for words in _sign_legend(frame, rules) for line in fit_lines(words, 72 * (wide - 0.4), size=8)
+    width = max(6.4, 1.6 + _COLUMN_INCHES * len(pps))
+    legend_lines = [
+        line for words in _sign_legend(frame, rules) for line in fit_lines(words, 72 * (width - 0.4), size=8)
     ]
-    with style.sheet(wide, 1.7 + _ROW_INCHES * len(tps) + _LINE_INCHES * len(told)) as figure:
+    with style.sheet(width, 1.7 + _ROW_INCHES * len(tps) + _LINE_INCHES * len(legend_lines)) as figure:
         axes = figure.subplots()
-        least, most = float(frame["mfu"].min()), float(frame["mfu"].max())
+        min_mfu, max_mfu = float(frame["mfu"].min()), float(frame["mfu"].max())
         for row in frame.to_dict(orient="records"):
             x, y = pps.index(int(row["pp"])), tps.index(int(row["tp"]))
             if row["reason"]:
@@ -115,7 +115,7 @@ def heatmap(frame: Frame, subject: str) -> Figure:
                 box = {"facecolor": "white", "linewidth": 0, "pad": 1.5}
                 axes.text(x, y, words, ha="center", va="center", color=style.INK, size=8, bbox=box)
                 continue
-            share = (float(row["mfu"]) - least) / (most - least) if most > least else 1.0
+            share = (float(row["mfu"]) - min_mfu) / (max_mfu - min_mfu) if max_mfu > min_mfu else 1.0
             depth = _DARKEST + (_LIGHTEST - _DARKEST) * share
             axes.add_patch(
                 Rectangle(
@@ -132,8 +132,8 @@ def heatmap(frame: Frame, subject: str) -> Figure:
         axes.set_xticks(range(len(pps)), [str(one) for one in pps])
         axes.set_yticks(range(len(tps)), [str(one) for one in tps])
         axes.set_xlabel("pipeline degree (pp)")
-        if told:
-            figure.supxlabel("\n".join(told), linespacing=1.5, size=8, ha="left", x=0.02)
+        if legend_lines:
+            figure.supxlabel("\n".join(legend_lines), linespacing=1.5, size=8, ha="left", x=0.02)
         axes.set_ylabel("tensor degree (tp)")
         axes.grid(False)
         axes.spines[:].set_visible(False)
@@ -143,31 +143,31 @@ def heatmap(frame: Frame, subject: str) -> Figure:
 
 def heatmap_finding(frame: Frame) -> str:
     """ "tp4 pp8 is best, 60.2 % MFU; 5 more come within 5 % of it, 11 do not fit, 8 break a rule"."""
-    found, late = frame[frame["reason"] == ""], frame["reason"] == "time"
-    if found.empty and late.any():
-        if late.all():
+    solved, unsearched = frame[frame["reason"] == ""], frame["reason"] == "time"
+    if solved.empty and unsearched.any():
+        if unsearched.all():
             return f"None of {len(frame)} pairs of degrees was searched in time"
-        return f"Of {(~late).sum()} pairs searched none has a layout: {_hole_counts(frame)}"
-    if found.empty:
+        return f"Of {(~unsearched).sum()} pairs searched none has a layout: {_hole_counts(frame)}"
+    if solved.empty:
         return f"No pair of degrees has a layout: {_hole_counts(frame)}"
-    best = found.loc[found["mfu"].idxmax()]
-    near = int((found["mfu"] >= (1 - _NEAR_BEST) * best["mfu"]).sum()) - 1
-    more = f"{near} more {'comes' if near == 1 else 'come'} within {percent(_NEAR_BEST)[:-4]} % of it"
+    best = solved.loc[solved["mfu"].idxmax()]
+    near = int((solved["mfu"] >= (1 - _NEAR_BEST) * best["mfu"]).sum()) - 1
+    peers = f"{near} more {'comes' if near == 1 else 'come'} within {percent(_NEAR_BEST)[:-4]} % of it"
     counts = _hole_counts(frame)
-    of_those = f"Of {(~late).sum()} pairs searched " if late.any() else ""
+    of_those = f"Of {(~unsearched).sum()} pairs searched " if unsearched.any() else ""
     return (
         f"{of_those}tp{int(best['tp'])} pp{int(best['pp'])} is best, {percent(best['mfu'])} MFU; "
-        + ", ".join(filter(None, [more, counts]))
+        + ", ".join(filter(None, [peers, counts]))
     )
 
 
 def _hole_counts(frame: Frame) -> str:
     """ "11 do not fit, 8 break a rule"."""
-    said = {"memory": ("does not fit", "do not fit"), "rule": ("breaks a rule", "break a rule")}
-    said["limit"] = ("is beyond the limits of a search", "are beyond the limits of a search")
-    said["time"] = ("was not searched", "were not searched")
-    many = {reason: int((frame["reason"] == reason).sum()) for reason in said}
-    return sentence_list([f"{n} {said[reason][n > 1]}" for reason, n in many.items() if n])
+    reason_words = {"memory": ("does not fit", "do not fit"), "rule": ("breaks a rule", "break a rule")}
+    reason_words["limit"] = ("is beyond the limits of a search", "are beyond the limits of a search")
+    reason_words["time"] = ("was not searched", "were not searched")
+    counts = {reason: int((frame["reason"] == reason).sum()) for reason in reason_words}
+    return sentence_list([f"{n} {reason_words[reason][n > 1]}" for reason, n in counts.items() if n])
 
 
 def _broken_rules(frame: Frame) -> dict[str, tuple[str, str]]:
@@ -191,14 +191,14 @@ def _hole_words(row: dict[str, object], rules: dict[str, tuple[str, str]]) -> st
 
 def _sign_legend(frame: Frame, rules: dict[str, tuple[str, str]]) -> list[str]:
     """Explanations of letters and signs in the cells."""
-    told = [f"{letter}: {words.replace('`', '')}" for letter, words in rules.values()]
+    lines = [f"{letter}: {words.replace('`', '')}" for letter, words in rules.values()]
     if (frame["reason"] == "memory").any():
-        told.append("needs: the fullest device of the layout that comes closest to fitting")
+        lines.append("needs: the fullest device of the layout that comes closest to fitting")
     if (open_ones := int((frame["gap"] > 0).sum())) > 0:
-        told.append(f"*: {counted(open_ones, 'pair')} not proven the best in time")
+        lines.append(f"*: {counted(open_ones, 'pair')} not proven the best in time")
     if frame["chosen"].any():
-        told.append("outlined: the plan")
-    return told
+        lines.append("outlined: the plan")
+    return lines
 
 
 def _outline_plan(axes: Axes, x: int, y: int) -> None:
@@ -232,22 +232,22 @@ def tornado(frame: Frame, subject: str) -> Figure:
         subject: what was priced.
     """
     names = list(dict.fromkeys(str(one) for one in frame["quantity"]))
-    own = float(frame["plan_seconds"].iloc[0])
-    unit, scale = time_unit(own)
+    base = float(frame["plan_seconds"].iloc[0])
+    unit, scale = time_unit(base)
     with style.sheet(9.6, 2.1 + 0.72 * len(names)) as figure:
         axes = figure.subplots()
         for row in frame.to_dict(orient="records"):
-            more = float(row["factor"]) > 1
-            at = names.index(str(row["quantity"])) + (-_BAR_HEIGHT / 2 if more else _BAR_HEIGHT / 2)
-            colour = _MORE_COLOUR if more else _LESS_COLOUR
-            held, best = float(row["held_seconds"]) / scale, float(row["step_seconds"]) / scale
+            is_more = float(row["factor"]) > 1
+            at = names.index(str(row["quantity"])) + (-_BAR_HEIGHT / 2 if is_more else _BAR_HEIGHT / 2)
+            colour = _MORE_COLOUR if is_more else _LESS_COLOUR
+            bar, best = float(row["held_seconds"]) / scale, float(row["step_seconds"]) / scale
             fits = bool(row["held_fits"])
             if fits:
-                axes.barh(at, held - own / scale, left=own / scale, height=_BAR_HEIGHT, color=colour)
+                axes.barh(at, bar - base / scale, left=base / scale, height=_BAR_HEIGHT, color=colour)
             if best == best:
                 axes.plot([best], [at], marker="D", markersize=5, color=style.INK, markerfacecolor="white")
-            _write_change(axes, at, own / scale, held if fits else None, best, own, scale)
-        axes.axvline(own / scale, color=style.INK, linewidth=1.2)
+            _write_change(axes, at, base / scale, bar if fits else None, best, base, scale)
+        axes.axvline(base / scale, color=style.INK, linewidth=1.2)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.margins(x=0.3)
@@ -262,27 +262,27 @@ def tornado(frame: Frame, subject: str) -> Figure:
             ncols=3,
             fontsize=8,
         )
-        style.put_title(figure, tornado_finding(frame), f"{subject}; line: its step, {format_seconds(own)}")
+        style.put_title(figure, tornado_finding(frame), f"{subject}; line: its step, {format_seconds(base)}")
     return figure
 
 
 def tornado_finding(frame: Frame) -> str:
     """ "Compute efficiency moves the step most: 25 % less of it adds 29.1 %; ..."."""
-    own = float(frame["plan_seconds"].iloc[0])
+    base = float(frame["plan_seconds"].iloc[0])
     fitting = frame[frame["held_fits"]]
     if fitting.empty:
         return "Nothing that could change leaves room for the plan"
-    most = fitting.loc[(fitting["held_seconds"] - own).abs().idxmax()]
-    name = str(most["quantity"])
-    moved = f"{_factor_words(most)} of it {_effect_words(own, float(most['held_seconds']))}"
-    said = f"{name[:1].upper()}{name[1:]} moves the step most: {moved}"
-    anew = frame[(frame["step_seconds"] < (1 - _MIN_GAIN) * frame["held_seconds"]) | ~frame["held_fits"]]
-    anew = anew[anew["step_seconds"] < (1 - _MIN_GAIN) * own]
-    if anew.empty:
-        return said
-    best = anew.loc[anew["step_seconds"].idxmin()]
-    effect = _effect_words(own, float(best["step_seconds"]))
-    return f"{said}; {_factor_words(best)} {best['quantity']} {effect} with another layout"
+    top = fitting.loc[(fitting["held_seconds"] - base).abs().idxmax()]
+    name = str(top["quantity"])
+    shift = f"{_factor_words(top)} of it {_effect_words(base, float(top['held_seconds']))}"
+    words = f"{name[:1].upper()}{name[1:]} moves the step most: {shift}"
+    gain = frame[(frame["step_seconds"] < (1 - _MIN_GAIN) * frame["held_seconds"]) | ~frame["held_fits"]]
+    gain = gain[gain["step_seconds"] < (1 - _MIN_GAIN) * base]
+    if gain.empty:
+        return words
+    best = gain.loc[gain["step_seconds"].idxmin()]
+    effect = _effect_words(base, float(best["step_seconds"]))
+    return f"{words}; {_factor_words(best)} {best['quantity']} {effect} with another layout"
 
 
 def _factor_words(row: Frame) -> str:
@@ -291,25 +291,25 @@ def _factor_words(row: Frame) -> str:
     return percent(abs(factor - 1), ".0%") + (" more" if factor > 1 else " less")
 
 
-def _effect_words(own: float, then: float) -> str:
+def _effect_words(base: float, step: float) -> str:
     """ "adds 29.1 %"."""
-    moved = then / own - 1
-    return f"{'adds' if moved > 0 else 'saves'} {percent(abs(moved))}"
+    shift = step / base - 1
+    return f"{'adds' if shift > 0 else 'saves'} {percent(abs(shift))}"
 
 
 def _write_change(
-    axes: Axes, at: float, own: float, held: float | None, best: float, plan: float, scale: float
+    axes: Axes, at: float, base: float, bar: float | None, best: float, plan: float, scale: float
 ) -> None:
     """The change beside the bar's end, or that the plan does not fit then."""
-    ends = [one for one in (held, best) if one is not None and one == one]
-    if held is None:
+    ends = [one for one in (bar, best) if one is not None and one == one]
+    if bar is None:
         words = "does not fit" if best != best else f"does not fit; re-planned {change(plan, best * scale)}"
     else:
-        words = change(plan, held * scale)
-        if best == best and abs(best - held) > 5e-4 * own:
+        words = change(plan, bar * scale)
+        if best == best and abs(best - bar) > 5e-4 * base:
             words += f", re-planned {change(plan, best * scale)}"
-    end = max(ends, key=lambda one: abs(one - own), default=own)
-    right = end >= own
+    end = max(ends, key=lambda one: abs(one - base), default=base)
+    right = end >= base
     side, shift = ("left", 6) if right else ("right", -6)
     style.write_beside(axes, words, (end, at), (shift, 0), ha=side, va="center", size=8)
 
@@ -317,12 +317,12 @@ def _write_change(
 _DAY = 86400.0
 
 
-def forecast(frame: Frame, found: Forecast, subject: str) -> Figure:
+def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
     """Days until the end over the minutes between checkpoints, and goodput over GPUs.
 
     Args:
         frame: as `forecast_frame` makes it.
-        found: the forecast itself.
+        plan: the forecast itself.
         subject: what was forecast.
     """
     with style.sheet(10.0, 4.6) as figure:
@@ -330,8 +330,8 @@ def forecast(frame: Frame, found: Forecast, subject: str) -> Figure:
         _draw_ends(end, frame[frame["what"] == "interval"])
         _draw_goodputs(sizes, frame[frame["what"] == "gpus"])
         finding = (
-            f"Saving every {grouped(found.interval)} steps ends the job after {format_days(found.seconds)}, goodput"
-            f" {percent(found.goodput)}"
+            f"Saving every {grouped(plan.interval)} steps ends the job after {format_days(plan.seconds)}, goodput"
+            f" {percent(plan.goodput)}"
         )
         style.put_title(figure, finding, subject)
     return figure
@@ -348,9 +348,9 @@ def _draw_ends(axes: Axes, line: Frame) -> None:
         linewidth=0,
     )
     axes.plot(x, line["seconds"] / _DAY, color=style.BLUE, linewidth=1.6)
-    own = line[line["chosen"]]
+    planned = line[line["chosen"]]
     axes.scatter(
-        own["work_seconds"] / 60, own["seconds"] / _DAY, s=150, marker="*", color=style.INK, zorder=4
+        planned["work_seconds"] / 60, planned["seconds"] / _DAY, s=150, marker="*", color=style.INK, zorder=4
     )
     axes.set_xscale("log")
     axes.set_xlabel("minutes of training between checkpoints")
@@ -361,8 +361,8 @@ def _draw_ends(axes: Axes, line: Frame) -> None:
 
 def _draw_goodputs(axes: Axes, line: Frame) -> None:
     axes.plot(line["gpus"], 100 * line["goodput"], color=style.GREEN, linewidth=1.6, marker="o", markersize=4)
-    own = line[line["chosen"]]
-    axes.scatter(own["gpus"], 100 * own["goodput"], s=150, marker="*", color=style.INK, zorder=4)
+    planned = line[line["chosen"]]
+    axes.scatter(planned["gpus"], 100 * planned["goodput"], s=150, marker="*", color=style.INK, zorder=4)
     axes.set_xscale("log", base=2)
     axes.set_xticks(line["gpus"], [grouped(int(gpus)) for gpus in line["gpus"]], rotation=40, ha="right")
     axes.minorticks_off()
@@ -387,56 +387,58 @@ _TENTH_DEVIATIONS = 1.2816
 """90th percentile of the normal distribution, in standard deviations."""
 
 
-def forecast_frame(found: Forecast) -> pd.DataFrame:
+def forecast_frame(plan: Forecast) -> pd.DataFrame:
     """A row per interval between checkpoints (`what` interval), and per number of GPUs (`what` gpus) at its best one:
     `gpus`, `every`, `work_seconds`, `seconds`, `early_seconds`, `late_seconds`, `goodput`, `chosen`.
 
     Steps on other numbers of GPUs are taken to be as many times shorter.
     """
     rows = [
-        _forecast_row("interval", one, chosen=one.interval == found.interval)
-        for one in _with_intervals(found)
+        _forecast_row("interval", point, is_plan=point.interval == plan.interval)
+        for point in _with_intervals(plan)
     ]
-    rows += [_forecast_row("gpus", one, chosen=one.job.gpus == found.job.gpus) for one in _with_sizes(found)]
+    rows += [
+        _forecast_row("gpus", point, is_plan=point.job.gpus == plan.job.gpus) for point in _with_sizes(plan)
+    ]
     return frame_of(rows)
 
 
-def _with_intervals(found: Forecast) -> Iterator[Forecast]:
-    least = max(found.interval / _INTERVAL_SPREAD, least_steps(replace(found, interval=1).segment))
-    most = min(found.interval * _INTERVAL_SPREAD, found.job.steps)
-    steps = np.round(np.geomspace(least, max(least, most), _INTERVALS)).astype(int)
-    for every in sorted({*steps.tolist(), found.interval}):
-        yield replace(found, interval=every)
+def _with_intervals(plan: Forecast) -> Iterator[Forecast]:
+    shortest = max(plan.interval / _INTERVAL_SPREAD, least_steps(replace(plan, interval=1).segment))
+    longest = min(plan.interval * _INTERVAL_SPREAD, plan.job.steps)
+    steps = np.round(np.geomspace(shortest, max(shortest, longest), _INTERVALS)).astype(int)
+    for interval in sorted({*steps.tolist(), plan.interval}):
+        yield replace(plan, interval=interval)
 
 
-def _with_sizes(found: Forecast) -> Iterator[Forecast]:
+def _with_sizes(plan: Forecast) -> Iterator[Forecast]:
     for factor in _SIZE_FACTORS:
-        job = found.job
+        job = plan.job
         gpus = round(job.gpus * factor)
         if gpus < 1:
             continue
-        other = replace(
+        resized_job = replace(
             job,
             gpus=gpus,
             nodes=max(1, round(job.nodes * factor)),
             step_seconds=job.step_seconds * job.gpus / gpus,
         )
         try:
-            yield forecast_of(other, found.operations)
+            yield forecast_of(resized_job, plan.operations)
         except InfeasibleError:
             return
 
 
-def _forecast_row(what: str, one: Forecast, *, chosen: bool) -> dict[str, Any]:
-    reach = _TENTH_DEVIATIONS * one.deviation
+def _forecast_row(axis: str, point: Forecast, *, is_plan: bool) -> dict[str, Any]:
+    reach = _TENTH_DEVIATIONS * point.deviation
     return {
-        "what": what,
-        "gpus": one.job.gpus,
-        "every": one.interval,
-        "work_seconds": one.segment.work,
-        "seconds": one.seconds,
-        "early_seconds": max(one.job.seconds, one.seconds - reach),
-        "late_seconds": one.seconds + reach,
-        "goodput": one.goodput,
-        "chosen": chosen,
+        "what": axis,
+        "gpus": point.job.gpus,
+        "every": point.interval,
+        "work_seconds": point.segment.work,
+        "seconds": point.seconds,
+        "early_seconds": max(point.job.seconds, point.seconds - reach),
+        "late_seconds": point.seconds + reach,
+        "goodput": point.goodput,
+        "chosen": is_plan,
     }

@@ -49,28 +49,28 @@ def stages(frame: Frame, subject: str) -> Figure:
     """
     step = _step_seconds(frame)
     unit = time_unit(step)
-    shown = shown_gpus(frame)
-    with style.sheet(10.0, 2.0 + 0.26 * max(len(shown), 4)) as figure:
+    gpus = shown_gpus(frame)
+    with style.sheet(10.0, 2.0 + 0.26 * max(len(gpus), 4)) as figure:
         axes = figure.add_subplot()
-        for row, gpu in enumerate(shown):
-            for _, one in frame[frame["gpu"] == gpu].iterrows():
-                _draw_stage(axes, row, one, unit[1])
-        axes.set_ylim(len(shown) - 0.4, -0.6)
+        for row, gpu in enumerate(gpus):
+            for _, stage in frame[frame["gpu"] == gpu].iterrows():
+                _draw_stage(axes, row, stage, unit[1])
+        axes.set_ylim(len(gpus) - 0.4, -0.6)
         axes.set_xlim(0, step / unit[1])
-        axes.set_yticks(range(len(shown)), [f"GPU {gpu}" for gpu in shown])
+        axes.set_yticks(range(len(gpus)), [f"GPU {gpu}" for gpu in gpus])
         style.measure_axis(axes, "x", f"time of one step ({unit[0]})")
         _mark_stage_ends(axes, frame, unit[1])
-        present = [
+        names = [
             name
             for name in STAGE_COLOURS
             if frame[frame["stage"] == name]["stage_seconds"].max() > _SEEN * step
         ]
         waiting = Patch(facecolor=style.FAINT, label="waits")
-        last = Patch(facecolor="white", edgecolor=style.INK, linewidth=1.4, label="ends the stage")
-        part_legend(figure, present, STAGE_COLOURS, *([waiting, last] if frame["waits"].any() else [waiting]))
-        left = len(set(frame["gpu"])) - len(shown)
+        ends = Patch(facecolor="white", edgecolor=style.INK, linewidth=1.4, label="ends the stage")
+        part_legend(figure, names, STAGE_COLOURS, *([waiting, ends] if frame["waits"].any() else [waiting]))
+        omitted = len(set(frame["gpu"])) - len(gpus)
         style.put_title(
-            figure, _stages_finding(frame), subject + (f"; {left} more GPUs not drawn" if left else "")
+            figure, _stages_finding(frame), subject + (f"; {omitted} more GPUs not drawn" if omitted else "")
         )
     return figure
 
@@ -85,14 +85,14 @@ def shown_gpus(frame: Frame) -> list[int]:
     return sorted(last | {gpus[at] for at in even.tolist()})
 
 
-def _draw_stage(axes: Axes, row: int, one: Frame, scale: float) -> None:
+def _draw_stage(axes: Axes, row: int, stage: Frame, scale: float) -> None:
     """A stage of one GPU."""
     start, length, busy = (
-        float(one[name]) / scale for name in ("start_seconds", "stage_seconds", "busy_seconds")
+        float(stage[name]) / scale for name in ("start_seconds", "stage_seconds", "busy_seconds")
     )
     axes.barh(row, length, left=start, height=_BAR, color=style.FAINT, linewidth=0)
-    axes.barh(row, busy, left=start, height=_BAR, color=STAGE_COLOURS[one["stage"]], linewidth=0)
-    if one["waits"]:
+    axes.barh(row, busy, left=start, height=_BAR, color=STAGE_COLOURS[stage["stage"]], linewidth=0)
+    if stage["waits"]:
         axes.barh(
             row,
             length,
@@ -108,8 +108,8 @@ def _draw_stage(axes: Axes, row: int, one: Frame, scale: float) -> None:
 def _mark_stage_ends(axes: Axes, frame: Frame, scale: float) -> None:
     """A line where each stage ends, and above those with room how long it lasts."""
     step = _step_seconds(frame) / scale
-    for _, one in frame[frame["gpu"] == frame["gpu"].min()].iterrows():
-        start, length = float(one["start_seconds"]) / scale, float(one["stage_seconds"]) / scale
+    for _, stage in frame[frame["gpu"] == frame["gpu"].min()].iterrows():
+        start, length = float(stage["start_seconds"]) / scale, float(stage["stage_seconds"]) / scale
         axes.axvline(start + length, color="white", linewidth=1.0, zorder=3)
         if length >= _MIN_NAMED_SHARE * step:
             axes.text(
@@ -125,8 +125,8 @@ def _mark_stage_ends(axes: Axes, frame: Frame, scale: float) -> None:
 
 
 def _step_seconds(frame: Frame) -> float:
-    one = frame[frame["gpu"] == frame["gpu"].min()]
-    return float(one["stage_seconds"].sum())
+    first_gpu = frame[frame["gpu"] == frame["gpu"].min()]
+    return float(first_gpu["stage_seconds"].sum())
 
 
 def _stages_finding(frame: Frame) -> str:
@@ -137,15 +137,15 @@ def _stages_finding(frame: Frame) -> str:
         length=("stage_seconds", "first"), mean=("busy_seconds", "mean")
     )
     longest = of_stage["length"].idxmax()
-    said = f"The {longest} takes {percent(float(of_stage['length'].max()) / step)} of the step"
-    last = frame[frame["waits"]]
-    if last.empty:
-        return f"{said}; no GPU waits for another's tables"
-    waited = last["stage_seconds"] - of_stage["mean"][last["stage"]].to_numpy()
-    worst = last.loc[waited.idxmax()]
+    words = f"The {longest} takes {percent(float(of_stage['length'].max()) / step)} of the step"
+    slowest = frame[frame["waits"]]
+    if slowest.empty:
+        return f"{words}; no GPU waits for another's tables"
+    waited = slowest["stage_seconds"] - of_stage["mean"][slowest["stage"]].to_numpy()
+    worst = slowest.loc[waited.idxmax()]
     length, mean = float(worst["stage_seconds"]), float(of_stage["mean"][worst["stage"]])
     return (
-        f"{said}; GPUs wait most for GPU {worst['gpu']} in the {worst['stage']}:"
+        f"{words}; GPUs wait most for GPU {worst['gpu']} in the {worst['stage']}:"
         f" {in_unit(length, unit)} {unit[0]}, {in_unit(mean, unit)} {unit[0]} on average"
     )
 
@@ -177,30 +177,30 @@ def tiers(frame: Frame, subject: str) -> Figure:
         frame: as `meshwright.records.shardings.tiers_frame` has it.
         subject: which plan.
     """
-    panels = [(tier, own.reset_index(drop=True)) for tier, own in frame.groupby("tier", sort=False)]
+    panels = [(tier, bars.reset_index(drop=True)) for tier, bars in frame.groupby("tier", sort=False)]
     with style.sheet(9.6, 4.8) as figure:
-        widths = [max(len(own), 2) ** 0.5 for _, own in panels]
-        every = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
-        for axes, (tier, own) in zip(every, panels, strict=True):
-            _draw_tier(axes, str(tier), own)
-        seen = {part for _, own in panels for part in visible_parts(own, PART_COLOURS)}
-        part_legend(figure, [part for part in PART_COLOURS if part in seen], PART_COLOURS)
+        widths = [max(len(bars), 2) ** 0.5 for _, bars in panels]
+        charts = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
+        for axes, (tier, bars) in zip(charts, panels, strict=True):
+            _draw_tier(axes, str(tier), bars)
+        visible_names = {part for _, bars in panels for part in visible_parts(bars, PART_COLOURS)}
+        part_legend(figure, [part for part in PART_COLOURS if part in visible_names], PART_COLOURS)
         style.put_title(figure, _tiers_finding(panels), subject)
     return figure
 
 
-def _draw_tier(axes: Axes, tier: str, own: Frame) -> None:
-    parts = [part for part in PART_COLOURS if part in own and own[part].max() > 0]
-    totals, limit = own[parts].sum(axis=1), float(own["limit_bytes"].iloc[0])
+def _draw_tier(axes: Axes, tier: str, bars: Frame) -> None:
+    parts = [part for part in PART_COLOURS if part in bars and bars[part].max() > 0]
+    totals, limit = bars[parts].sum(axis=1), float(bars["limit_bytes"].iloc[0])
     near = limit <= _FAR_LIMIT * totals.max()
     unit, scale = size_unit(max(totals.max(), limit if near else 0.0))
-    numbers = len(own) <= _MAX_NUMBERED_BARS
-    stack_bars(axes, own[parts] / scale, PART_COLOURS, _BAR, numbers=numbers)
+    numbers = len(bars) <= _MAX_NUMBERED_BARS
+    stack_bars(axes, bars[parts] / scale, PART_COLOURS, _BAR, numbers=numbers)
     top = 1.16 * max(totals.max(), limit if near else 0.0) / scale
     axes.set_ylim(0, top)
-    axes.set_xlim(-0.6, max(len(own) - 0.4, 1.0))
-    step = -(-len(own) // _MAX_BAR_TICKS)
-    axes.set_xticks(range(0, len(own), step), [str(place) for place in own["place"][::step]])
+    axes.set_xlim(-0.6, max(len(bars) - 0.4, 1.0))
+    step = -(-len(bars) // _MAX_BAR_TICKS)
+    axes.set_xticks(range(0, len(bars), step), [str(place) for place in bars["place"][::step]])
     if numbers:
         for place, total in enumerate(totals):
             axes.text(place, total / scale + 0.01 * top, f"{total / scale:.1f}", ha="center", weight="bold")
@@ -222,18 +222,18 @@ def _draw_tier(axes: Axes, tier: str, own: Frame) -> None:
 
 def _tiers_finding(panels: list[tuple[object, Frame]]) -> str:
     """The fullest GPU, and the fullest host where tables lie there."""
-    said = []
-    for tier, own in panels:
-        parts = [part for part in PART_COLOURS if part in own]
-        totals = own[parts].sum(axis=1)
-        at, limit = int(totals.argmax()), float(own["limit_bytes"].iloc[0])
-        largest = max(parts, key=lambda part: float(own[part].iloc[at]))
+    text = []
+    for tier, bars in panels:
+        parts = [part for part in PART_COLOURS if part in bars]
+        totals = bars[parts].sum(axis=1)
+        at, limit = int(totals.argmax()), float(bars["limit_bytes"].iloc[0])
+        largest = max(parts, key=lambda part: float(bars[part].iloc[at]))
         full = f"{percent(float(totals.iloc[at]) / limit)} full" if limit == limit else "the fullest"
-        size = format_bytes(float(own[largest].iloc[at]))
+        size = format_bytes(float(bars[largest].iloc[at]))
         share = f"{part_label(largest)} {size}"
-        when = while_(str(own["moment"].iloc[at]))
-        said.append(f"{_TIER_WORDS[str(tier)]} {own['place'].iloc[at]} is {full}{when}, most of it {share}")
-    return "; ".join(said)
+        when = while_(str(bars["moment"].iloc[at]))
+        text.append(f"{_TIER_WORDS[str(tier)]} {bars['place'].iloc[at]} is {full}{when}, most of it {share}")
+    return "; ".join(text)
 
 
 FORM_COLOURS = {
@@ -266,13 +266,13 @@ def places(frame: Frame, subject: str) -> Figure:
         subject: which plan.
     """
     sized = frame.drop_duplicates("table").sort_values(["bytes", "table"], ascending=[False, True])
-    shown, gpus = sized.head(MOST_TABLES), int(frame["gpu"].max()) + 1
-    row_of = {table: row for row, table in enumerate(shown["table"])}
-    with style.sheet(9.0, 1.9 + 0.19 * max(len(shown), 6)) as figure:
+    tables, gpus = sized.head(MOST_TABLES), int(frame["gpu"].max()) + 1
+    row_of = {table: row for row, table in enumerate(tables["table"])}
+    with style.sheet(9.0, 1.9 + 0.19 * max(len(tables), 6)) as figure:
         axes = figure.add_subplot()
-        for _, one in frame[frame["table"].isin(row_of)].iterrows():
-            _draw_shard(axes, row_of[one["table"]], one, gpus)
-        for table in shown[shown["hot"] > 0]["table"]:
+        for _, shard in frame[frame["table"].isin(row_of)].iterrows():
+            _draw_shard(axes, row_of[shard["table"]], shard, gpus)
+        for table in tables[tables["hot"] > 0]["table"]:
             axes.barh(
                 row_of[table] - 0.33,
                 gpus,
@@ -283,9 +283,9 @@ def places(frame: Frame, subject: str) -> Figure:
                 zorder=3,
             )
         axes.set_yticks(
-            range(len(shown)), [f"{name}  {format_bytes(size)}" for name, size in _named(shown)], size=8
+            range(len(tables)), [f"{name}  {format_bytes(size)}" for name, size in _named(tables)], size=8
         )
-        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.set_ylim(len(tables) - 0.4, -0.6)
         axes.set_xlim(-0.5, gpus - 0.5)
         step = -(-gpus // _MAX_GPU_TICKS)
         axes.set_xticks(range(0, gpus, step))
@@ -294,45 +294,45 @@ def places(frame: Frame, subject: str) -> Figure:
         for spine in ("left", "bottom"):
             axes.spines[spine].set_visible(False)
         figure.legend(
-            handles=_form_legend(shown),
+            handles=_form_legend(tables),
             loc="outside lower center",
             ncols=7,
             handlelength=1.0,
             columnspacing=1.4,
         )
-        left = len(sized) - len(shown)
-        more = f"; {counted(left, 'smaller table')} not drawn" if left else ""
-        style.put_title(figure, _places_finding(sized), subject + more)
+        omitted = len(sized) - len(tables)
+        tail = f"; {counted(omitted, 'smaller table')} not drawn" if omitted else ""
+        style.put_title(figure, _places_finding(sized), subject + tail)
     return figure
 
 
-def _named(shown: Frame) -> list[tuple[str, float]]:
-    return list(zip(shown["name"], shown["bytes"], strict=True))
+def _named(tables: Frame) -> list[tuple[str, float]]:
+    return list(zip(tables["name"], tables["bytes"], strict=True))
 
 
-def _draw_shard(axes: Axes, row: int, one: Frame, gpus: int) -> None:
+def _draw_shard(axes: Axes, row: int, shard: Frame, gpus: int) -> None:
     """Draw the shard of a table on one GPU; hatched where its rows are in host memory."""
     edge = "white" if gpus <= 4 * _MAX_GPU_TICKS else "none"
     axes.barh(
         row,
         1.0,
-        left=one["gpu"] - 0.5,
+        left=shard["gpu"] - 0.5,
         height=0.86,
-        color=FORM_COLOURS[one["form"]],
+        color=FORM_COLOURS[shard["form"]],
         edgecolor=edge,
         linewidth=0.8,
-        hatch=_HOST_HATCH if one["tier"] == "host" else None,
+        hatch=_HOST_HATCH if shard["tier"] == "host" else None,
     )
 
 
-def _form_legend(shown: Frame) -> list[Patch]:
-    forms = [form for form in FORM_COLOURS if (shown["form"] == form).any()]
+def _form_legend(tables: Frame) -> list[Patch]:
+    forms = [form for form in FORM_COLOURS if (tables["form"] == form).any()]
     handles = [Patch(facecolor=FORM_COLOURS[form], label=_FORM_WORDS[form]) for form in forms]
-    if (shown["tier"] == "host").any():
+    if (tables["tier"] == "host").any():
         handles.append(
             Patch(facecolor=style.GREY, edgecolor="white", hatch=_HOST_HATCH, label="in host memory")
         )
-    if (shown["hot"] > 0).any():
+    if (tables["hot"] > 0).any():
         handles.append(Patch(facecolor=style.GREEN, label="hot rows copied"))
     return handles
 
@@ -341,15 +341,15 @@ def _places_finding(sized: Frame) -> str:
     """The way to hold tables that has most bytes, and what of the rest is copied."""
     total = float(sized["bytes"].sum())
     groups = sized.groupby("held_as", sort=False).agg(bytes=("bytes", "sum"), tables=("table", "size"))
-    most = groups.sort_values("bytes", ascending=False)
-    said = [
-        f"{counted(int(one['tables']), 'table')} as `{name}` {'has' if one['tables'] == 1 else 'have'}"
-        f" {percent(one['bytes'] / total)}"
-        for name, one in most.head(2).iterrows()
+    groups_by_bytes = groups.sort_values("bytes", ascending=False)
+    words = [
+        f"{counted(int(group['tables']), 'table')} as `{name}` {'has' if group['tables'] == 1 else 'have'}"
+        f" {percent(group['bytes'] / total)}"
+        for name, group in groups_by_bytes.head(2).iterrows()
     ]
-    rest = len(sized) - int(most.head(2)["tables"].sum())
-    tail = "" if not rest else f"; {counted(rest, 'other table')} the rest"
-    return f"Of {format_bytes(total)}, {', '.join(said)}{tail}"
+    others = len(sized) - int(groups_by_bytes.head(2)["tables"].sum())
+    tail = "" if not others else f"; {counted(others, 'other table')} the rest"
+    return f"Of {format_bytes(total)}, {', '.join(words)}{tail}"
 
 
 _KIND_WORDS = {"strong": "same batch", "weak": "batch growing with them"}
@@ -370,8 +370,8 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
         draw_speed(speed, frame, kinds, "samples")
         for axes, (kind, line) in zip(steps, kinds, strict=True):
             _draw_steps(axes, kind, line, longest)
-        shown = [name for name in STAGE_COLOURS if frame[name].max() > _SEEN * longest]
-        part_legend(figure, shown, STAGE_COLOURS)
+        visible_stages = [name for name in STAGE_COLOURS if frame[name].max() > _SEEN * longest]
+        part_legend(figure, visible_stages, STAGE_COLOURS)
         style.put_title(figure, _sharding_scaling_finding(kinds), f"{subject}{unproven(frame)}")
     return figure
 
@@ -403,10 +403,10 @@ def _sharding_scaling_finding(kinds: list[tuple[str, Frame]]) -> str:
     if len(line) < 2:
         speed = format_count(first["samples_per_second"])
         return f"{counted(int(first['gpus']), 'GPU')}, the only number with an answer: {speed} samples/s; {binds}"
-    gain, more = last["samples_per_second"] / first["samples_per_second"], last["gpus"] / first["gpus"]
+    gain, gpu_ratio = last["samples_per_second"] / first["samples_per_second"], last["gpus"] / first["gpus"]
     return (
         f"{grouped(int(first['gpus']))} to {grouped(int(last['gpus']))} GPUs, {_KIND_WORDS[kind]}: "
-        f"{gain:.1f} x the speed, {percent(gain / more)} of ideal; on {grouped(int(last['gpus']))} {binds}"
+        f"{gain:.1f} x the speed, {percent(gain / gpu_ratio)} of ideal; on {grouped(int(last['gpus']))} {binds}"
     )
 
 
@@ -441,26 +441,26 @@ def cache_frame(plan: ServingPlan) -> pd.DataFrame:
     `fits`."""
     question = plan.question
     tables = question.tables
-    order, below = filling_order(tables), rows_on_host(question)
-    whole = tables.cached_whole_bytes
-    sizes = np.geomspace(max(_MIN_CACHE_SHARE * whole, float(tables.row_bytes.max())), whole, _CACHE_SIZES)
+    order, host = filling_order(tables), rows_on_host(question)
+    total = tables.cached_whole_bytes
+    sizes = np.geomspace(max(_MIN_CACHE_SHARE * total, float(tables.row_bytes.max())), total, _CACHE_SIZES)
     rows = []
     for size in sorted({*sizes.tolist(), plan.cache_bytes}):
-        chosen = size == plan.cache_bytes
-        held = plan.rows if chosen else order.fill(size).rows
-        apart = one_share(tables, size).hits
-        found = served(question, held, below)
+        is_plan = size == plan.cache_bytes
+        cached_rows = plan.rows if is_plan else order.fill(size).rows
+        even_hits = one_share(tables, size).hits
+        latencies = served(question, cached_rows, host)
         rows += [
             {
                 "cache_bytes": size,
-                "hits": tables.hits(held),
-                "one_share_hits": apart,
+                "hits": tables.hits(cached_rows),
+                "one_share_hits": even_hits,
                 "batch": int(batch),
                 "latency_seconds": float(seconds),
-                "chosen": chosen,
+                "chosen": is_plan,
                 "fits": size <= question.most_bytes,
             }
-            for batch, seconds in zip(found.batch, found.seconds, strict=True)
+            for batch, seconds in zip(latencies.batch, latencies.seconds, strict=True)
         ]
     return pd.DataFrame(rows)
 
@@ -488,10 +488,10 @@ def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
 
 
 def _draw_hits(axes: Axes, frame: Frame, plan: ServingPlan, scale: float) -> None:
-    one = frame[frame["batch"] == frame["batch"].min()]
-    x = one["cache_bytes"] / scale
-    axes.plot(x, 100 * one["hits"], color=style.BLUE, linewidth=2.0, zorder=3)
-    axes.plot(x, 100 * one["one_share_hits"], color=style.GREY, linewidth=1.4, zorder=2)
+    points = frame[frame["batch"] == frame["batch"].min()]
+    x = points["cache_bytes"] / scale
+    axes.plot(x, 100 * points["hits"], color=style.BLUE, linewidth=2.0, zorder=3)
+    axes.plot(x, 100 * points["one_share_hits"], color=style.GREY, linewidth=1.4, zorder=2)
     axes.scatter([plan.cache_bytes / scale], [100 * plan.hits], s=150, marker="*", color=style.INK, zorder=4)
     axes.set_ylim(0, 104)
     axes.set_ylabel("accesses served from the cache (%)")
@@ -506,11 +506,11 @@ def _draw_latency(axes: Axes, frame: Frame, scale: float) -> None:
     unit = time_unit(float(frame["latency_seconds"].max()))
     for place, batch in enumerate(batches):
         line = frame[frame["batch"] == batch]
-        own = line[line["chosen"]]
+        plan = line[line["chosen"]]
         y = line["latency_seconds"] / unit[1]
         axes.plot(line["cache_bytes"] / scale, y, color=_BATCH_COLOURS[place], linewidth=1.8)
-        star = own["latency_seconds"] / unit[1]
-        axes.scatter(own["cache_bytes"] / scale, star, s=110, marker="*", color=style.INK, zorder=4)
+        star = plan["latency_seconds"] / unit[1]
+        axes.scatter(plan["cache_bytes"] / scale, star, s=110, marker="*", color=style.INK, zorder=4)
     names = [(f"batch {grouped(int(batch))}", _BATCH_COLOURS[place]) for place, batch in enumerate(batches)]
     style.name_in_corner(axes, names, 0.98, 0.98, side="right")  # at the right, where lines leave room
     axes.set_yscale("log")
@@ -522,12 +522,12 @@ def _draw_latency(axes: Axes, frame: Frame, scale: float) -> None:
 
 def _cache_finding(frame: Frame, plan: ServingPlan) -> str:
     """Title: hits of the planned cache, and the cache that the next round hit rate needs."""
-    said = f"A cache of {format_bytes(plan.cache_bytes)} serves {percent(plan.hits)} of accesses"
+    words = f"A cache of {format_bytes(plan.cache_bytes)} serves {percent(plan.hits)} of accesses"
     share = next((round_one for round_one in (0.5, 0.8, 0.9, 0.95, 0.99) if round_one > plan.hits), None)
     if share is None:
-        apart = one_share(plan.question.tables, plan.cache_bytes).hits
-        return f"{said}; with one share of all tables {percent(apart)}"
+        even = one_share(plan.question.tables, plan.cache_bytes).hits
+        return f"{words}; with one share of all tables {percent(even)}"
     needs = filling_order(plan.question.tables).smallest(share).bytes
-    apart = frame[frame["one_share_hits"] >= share]["cache_bytes"].min()
-    beside = "" if np.isnan(apart) else f", with one share of all tables {format_bytes(float(apart))}"
-    return f"{said}; {percent(share)} need {format_bytes(needs)}{beside}"
+    even = frame[frame["one_share_hits"] >= share]["cache_bytes"].min()
+    tail = "" if np.isnan(even) else f", with one share of all tables {format_bytes(float(even))}"
+    return f"{words}; {percent(share)} need {format_bytes(needs)}{tail}"

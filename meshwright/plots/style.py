@@ -116,25 +116,25 @@ def put_title(figure: Figure, finding: str, subject: str) -> None:
     width_points = figure.get_figwidth() * POINTS_PER_INCH
     room = width_points - 2 * _MARGIN_POINTS
     lines = fit_lines(finding, room, size=_TITLE_POINTS, weight="bold")
-    below = fit_lines(subject, room, size=_SUBTITLE_POINTS)
+    subtitle_lines = fit_lines(subject, room, size=_SUBTITLE_POINTS)
     height_points = figure.get_figheight() * POINTS_PER_INCH
     title_points = 1.3 * _TITLE_POINTS * len(lines)
-    subtitle_points = 1.5 * _SUBTITLE_POINTS * len(below)
+    subtitle_points = 1.5 * _SUBTITLE_POINTS * len(subtitle_lines)
     left, top = _MARGIN_POINTS / width_points, 1 - 0.7 * _TEXT_POINTS / height_points
     figure.suptitle("\n".join(lines), x=left, y=top, ha="left", va="top", size=_TITLE_POINTS, weight="bold")
     figure.text(
         left,
         top - title_points / height_points,
-        "\n".join(below),
+        "\n".join(subtitle_lines),
         ha="left",
         va="top",
         size=_SUBTITLE_POINTS,
         color=SOFT,
     )
-    used = (title_points + subtitle_points + 1.4 * _TEXT_POINTS) / height_points
+    header = (title_points + subtitle_points + 1.4 * _TEXT_POINTS) / height_points
     engine = figure.get_layout_engine()
     assert engine is not None
-    engine.set(rect=(0, 0, 1, 1 - used))  # type: ignore[call-arg]  # constrained layout's own option
+    engine.set(rect=(0, 0, 1, 1 - header))  # type: ignore[call-arg]  # constrained layout's own option
 
 
 def text_colour(background: str) -> str:
@@ -174,8 +174,8 @@ def check_suffix(path: Path) -> str:
     """The format a file's suffix asks for. Raises InputError: one that cannot be drawn."""
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
-        wanted = sentence_list([f"`.{name}`" for name in FORMATS])
-        raise InputError(f"`{path}` has no suffix of a picture", hint=f"{wanted} can be drawn")
+        suffixes = sentence_list([f"`.{name}`" for name in FORMATS])
+        raise InputError(f"`{path}` has no suffix of a picture", hint=f"{suffixes} can be drawn")
     return suffix
 
 
@@ -206,14 +206,14 @@ _MAX_CHARACTERS = 400
 
 def fit_lines(text: str, width_points: float, *, size: float, weight: str = "normal") -> list[str]:
     """Lines no wider than that, by the mean width of the text's own letters; no number parts from its unit."""
-    shown = printable(text, _MAX_CHARACTERS)
-    if not shown:
+    printed = printable(text, _MAX_CHARACTERS)
+    if not printed:
         return [""]
     font = FontProperties(family="sans-serif", size=size, weight=weight)
-    width, _, _ = TextToPath().get_text_width_height_descent(shown, font, ismath=False)
+    width, _, _ = TextToPath().get_text_width_height_descent(printed, font, ismath=False)
     if width <= width_points:
-        return [shown]
-    return lines_of(shown, max(8, int(0.96 * width_points * len(shown) / width)), cut=True)
+        return [printed]
+    return lines_of(printed, max(8, int(0.96 * width_points * len(printed) / width)), cut=True)
 
 
 def degrees(layout: str) -> str:
@@ -284,26 +284,26 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
 
 
 def gpu_ticks(
-    axes: Axes, counts: Sequence[int], *, along: str = "x", apart: float = _TICK_DISTANCE
+    axes: Axes, counts: Sequence[int], *, along: str = "x", distance: float = _TICK_DISTANCE
 ) -> list[int]:
     """Make an axis logarithmic with ticks at the ends and at as many of these numbers as have room; returns them."""
     axis: Axis = getattr(axes, f"{along}axis")
     getattr(axes, f"set_{along}scale")("log", base=2)
-    shown = _spaced_counts(sorted(set(counts)), apart)
-    axis.set_major_locator(FixedLocator(shown))
+    ticks = _spaced_counts(sorted(set(counts)), distance)
+    axis.set_major_locator(FixedLocator(ticks))
     axis.set_major_formatter(FuncFormatter(tick_text))
     axis.set_minor_locator(NullLocator())
-    return shown
+    return ticks
 
 
 def _spaced_counts(counts: Sequence[int], share: float) -> list[int]:
     """The first, the last, and the counts between that are far enough from their neighbours."""
-    least = share * math.log(counts[-1] / counts[0]) if len(counts) > 1 else 0.0
-    shown = [counts[0]]
+    min_log_ratio = share * math.log(counts[-1] / counts[0]) if len(counts) > 1 else 0.0
+    spaced = [counts[0]]
     for count in counts[1:-1]:
-        if min(math.log(count / shown[-1]), math.log(counts[-1] / count)) >= least:
-            shown.append(count)
-    return [*shown, counts[-1]] if len(counts) > 1 else shown
+        if min(math.log(count / spaced[-1]), math.log(counts[-1] / count)) >= min_log_ratio:
+            spaced.append(count)
+    return [*spaced, counts[-1]] if len(counts) > 1 else spaced
 
 
 def count_unit(largest: float) -> tuple[str, float]:

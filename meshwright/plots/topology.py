@@ -63,29 +63,29 @@ def _members_drawn(cluster: ClusterSpec, levels: Sequence[Level]) -> list[int]:
         -(-domain_size(cluster, levels, at) // domain_size(cluster, levels, at - 1))
         for at in range(len(levels))
     ]
-    shown = [1] * len(levels)
+    sizes = [1] * len(levels)
     order = [0, len(levels) - 1, *range(1, len(levels) - 1)]  # GPUs first, then the widest level
     for at in dict.fromkeys(order):
-        most = _MOST_GPUS if at == 0 else _MOST_OTHERS
-        drawn = 1
-        for other in shown:
-            drawn *= other
-        room = max(1, _LEAVES // drawn)
-        some = (1 if len(levels) > 3 else 2) if at else 4
-        shown[at] = members[at] if members[at] <= min(most, room) else min(some, room)
-    return shown
+        max_members = _MOST_GPUS if at == 0 else _MOST_OTHERS
+        gpus = 1
+        for size in sizes:
+            gpus *= size
+        room = max(1, _LEAVES // gpus)
+        few = (1 if len(levels) > 3 else 2) if at else 4
+        sizes[at] = members[at] if members[at] <= min(max_members, room) else min(few, room)
+    return sizes
 
 
-def place_cluster(cluster: ClusterSpec, levels: Sequence[Level], below: int) -> Places:
+def place_cluster(cluster: ClusterSpec, levels: Sequence[Level], levels_below_gpus: int) -> Places:
     """GPUs from the left, a gap wider for every level between them, scaled to the width of the tree."""
     rows = [LOW + ROW * at for at in range(len(levels) + 1)]
-    gpus = rows.pop(below)
+    gpus = rows.pop(levels_below_gpus)
     places = Places(y=rows, gpus=gpus)
-    shown = _members_drawn(cluster, levels)
-    _place_domain(cluster, levels, shown, len(levels) - 1, 0, places)
-    left, wide = 0.45, max(places.right, 1.0)
-    scale = min(1.0, (TREE - 0.9) / wide)
-    shift = left + (TREE - 0.9 - wide * scale) / 2
+    sizes = _members_drawn(cluster, levels)
+    _place_domain(cluster, levels, sizes, len(levels) - 1, 0, places)
+    left, width = 0.45, max(places.right, 1.0)
+    scale = min(1.0, (TREE - 0.9) / width)
+    shift = left + (TREE - 0.9 - width * scale) / 2
     places.side = min(places.side, 0.24 * scale)
     places.gpu_x = {gpu: shift + x * scale for gpu, x in places.gpu_x.items()}
     places.spans = {key: (shift + a * scale, shift + b * scale) for key, (a, b) in places.spans.items()}
@@ -94,7 +94,7 @@ def place_cluster(cluster: ClusterSpec, levels: Sequence[Level], below: int) -> 
 
 
 def _place_domain(
-    cluster: ClusterSpec, levels: Sequence[Level], shown: list[int], at: int, first: int, places: Places
+    cluster: ClusterSpec, levels: Sequence[Level], sizes: list[int], at: int, first: int, places: Places
 ) -> None:
     """One domain of a level, whose first GPU is `first`."""
     if at < 0:
@@ -104,13 +104,13 @@ def _place_domain(
     size, inner = domain_size(cluster, levels, at), domain_size(cluster, levels, at - 1)
     members = -(-min(size, cluster.num_gpus - first) // inner)
     begin = places.right
-    for member in range(min(shown[at], members)):
+    for member in range(min(sizes[at], members)):
         if member:
             places.right += 0.16 * at + 0.2 * levels[at].network
-        _place_domain(cluster, levels, shown, at - 1, first + member * inner, places)
+        _place_domain(cluster, levels, sizes, at - 1, first + member * inner, places)
     end = places.right
-    if members > shown[at]:
-        places.more.append((at, places.right + 0.36, members - shown[at]))
+    if members > sizes[at]:
+        places.more.append((at, places.right + 0.36, members - sizes[at]))
         places.right += 1.0
         end = places.right
     places.spans[at, first // size] = (begin - 0.15, end - 0.15)
@@ -139,8 +139,8 @@ def topology(
         places = place_cluster(cluster, levels, below)
         _draw_tree(axes, cluster, levels, places, use)
         for at, level in enumerate(levels):
-            own = None if use is None else [one for one in use if one.level.name == level.name]
-            _describe(axes, cluster, levels, at, places.y[at], own)
+            level_use = None if use is None else [link for link in use if link.level.name == level.name]
+            _describe(axes, cluster, levels, at, places.y[at], level_use)
         figure.set_layout_engine("constrained")
         style.put_title(figure, finding, subject)
         figure.set_layout_engine("none")
@@ -159,12 +159,12 @@ def _draw_tree(
         for (at, _), (left, right) in places.spans.items():
             if at == node:
                 axes.add_patch(_node_box(left - 0.06, bottom, right - left + 0.12, top - bottom))
-    for one, other, edge in graph.edges(data=True):
+    for vertex_a, vertex_b, edge in graph.edges(data=True):
         at = edge["level"]
         if at >= len(levels):
             continue
-        ends = [_vertex_place(graph, vertex, places, top) for vertex in (one, other)]
-        kinds = {graph.nodes[vertex]["kind"] for vertex in (one, other)}
+        ends = [_vertex_place(graph, vertex, places, top) for vertex in (vertex_a, vertex_b)]
+        kinds = {graph.nodes[vertex]["kind"] for vertex in (vertex_a, vertex_b)}
         if kinds == {"gpu", "adapter"} and levels[at].network:
             continue  # inside the box, which says it
         colour = _colour(levels[at], use)
@@ -242,11 +242,11 @@ def _describe(
     axes.text(x, y + lift, level.name, weight="bold", va="center")
     axes.text(x + _text_inches(level.name) + 0.1, y + lift, rate, va="center")
     count = -(-cluster.num_gpus // size)
-    told = f"joins {grouped(-(-size // inner))} × {levels[at - 1].name if at else 'GPU'}"
-    told += f", {grouped(count)} times" if count > 1 else ""
+    members_words = f"joins {grouped(-(-size // inner))} × {levels[at - 1].name if at else 'GPU'}"
+    members_words += f", {grouped(count)} times" if count > 1 else ""
     if at:
-        told += f"; {format_bandwidth(inner * level.bandwidth)} out of each"
-    axes.text(x, y + lift - 0.18, told, va="center", size=8, color=style.SOFT)
+        members_words += f"; {format_bandwidth(inner * level.bandwidth)} out of each"
+    axes.text(x, y + lift - 0.18, members_words, va="center", size=8, color=style.SOFT)
     if use is not None:
         _draw_busy(axes, x, y + lift - 0.4, use)
 
@@ -261,20 +261,20 @@ def _draw_busy(axes: Axes, x: float, y: float, use: Sequence[LinkUse]) -> None:
     """A bar of the whole step, filled axis by axis."""
     axes.add_patch(Rectangle((x, y - 0.07), _FULL, 0.14, facecolor=style.FAINT, linewidth=0))
     left = x
-    for one in use:
-        wide = min(_FULL * one.share, x + _FULL - left)
+    for link in use:
+        width = min(_FULL * link.share, x + _FULL - left)
         axes.add_patch(
             Rectangle(
-                (left, y - 0.07), wide, 0.14, facecolor=style.TIME_COLOURS[f"{one.axis}_comm"], linewidth=0
+                (left, y - 0.07), width, 0.14, facecolor=style.TIME_COLOURS[f"{link.axis}_comm"], linewidth=0
             )
         )
-        left += wide
+        left += width
     if not use:
         axes.text(x + _FULL + 0.08, y, "idle", va="center", size=9, color=style.SOFT)
     right = x + _FULL + 0.08
-    for one in use:
-        words = f"{one.axis} {share_text(one.share)}"
-        axes.text(right, y, words, va="center", weight="bold", color=style.TIME_COLOURS[f"{one.axis}_comm"])
+    for link in use:
+        words = f"{link.axis} {share_text(link.share)}"
+        axes.text(right, y, words, va="center", weight="bold", color=style.TIME_COLOURS[f"{link.axis}_comm"])
         right += _text_inches(words) + 0.1
 
 
@@ -282,18 +282,18 @@ def _colour(level: Level, use: Sequence[LinkUse] | None) -> str:
     """Grey, and with a plan the colour of the axis that uses the links of a level most."""
     if use is None:
         return style.SOFT
-    own = [one for one in use if one.level.name == level.name]
-    if not own:
+    level_use = [link for link in use if link.level.name == level.name]
+    if not level_use:
         return style.PALE
-    return style.TIME_COLOURS[f"{max(own, key=lambda one: one.share).axis}_comm"]
+    return style.TIME_COLOURS[f"{max(level_use, key=lambda link: link.share).axis}_comm"]
 
 
 def _line_width(level: Level) -> float:
     """Points: wider the faster, by the logarithm."""
-    wide = 0.6
+    width = 0.6
     for limit in (2e9, 10e9, 40e9, 150e9, 400e9):
-        wide += 0.6 * (level.bandwidth >= limit)
-    return wide
+        width += 0.6 * (level.bandwidth >= limit)
+    return width
 
 
 def _switch_bar(x: float, y: float, width: float, height: float, colour: str) -> FancyBboxPatch:
