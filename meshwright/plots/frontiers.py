@@ -309,17 +309,6 @@ def _change_words(first: float, last: float, unit: Unit) -> str:
     return f"{percent(abs(ratio - 1))} {direction} {name}"
 
 
-_CLUSTER_COLOURS = (
-    style.BLUE,
-    style.VERMILION,
-    style.GREEN,
-    style.PURPLE,
-    style.ORANGE,
-    style.SKY,
-    style.BROWN,
-)
-
-
 def cost_and_days(frame: Frame, subject: str) -> Figure:
     """Days across, cost upwards, a line and a colour for each cluster, a ring round what nothing beats in both.
 
@@ -332,7 +321,7 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
         lines, names, numbers = [], [], []
         for place, cluster in enumerate(sorted(set(frame["cluster"]))):
             points = frame[frame["cluster"] == cluster].sort_values("gpus", ascending=False)
-            colour = _CLUSTER_COLOURS[place % len(_CLUSTER_COLOURS)]
+            colour = style.SERIES_COLOURS[place % len(style.SERIES_COLOURS)]
             lines += axes.plot(
                 points["days"], points["cost"], color=colour, linewidth=1.2, marker="o", markersize=5
             )

@@ -195,15 +195,8 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
             slower = "" if total == totals.min() or "name" in frame else change(totals.min(), total)
             words = format_seconds(total)
             axes.text(total / scale + 0.01 * reach, row, words, va="center", weight="bold")
-            axes.text(
-                1.0,
-                row,
-                slower,
-                transform=axes.get_yaxis_transform(),
-                ha="right",
-                va="center",
-                color=style.SOFT,
-            )
+            at_right = axes.get_yaxis_transform()
+            axes.text(1.0, row, slower, transform=at_right, ha="right", va="center", color=style.SOFT)
         axes.set_yticks(range(len(frame)), _layout_names(frame))
         axes.set_ylim(len(frame) - 0.4, -0.5)
         style.measure_axis(axes, "x", f"time of one step ({unit})")
@@ -321,7 +314,7 @@ def _residency_curve(axes: Axes, line: Frame, column: str, scale: float, name: s
     hollow.set(linewidths=1.0, zorder=zorder + 0.1)
     axes.scatter(x[fits], y[fits], s=10 * width, color=colour, linewidths=0, zorder=zorder + 0.1)
     is_plan = line["chosen"]
-    axes.scatter(x[is_plan], y[is_plan], s=150, marker="*", color=style.INK, zorder=4)
+    style.mark_plan(axes, x[is_plan], y[is_plan])
 
 
 def _draw_window_limit(axes: Axes, limit: float, scale: float, side: str) -> None:
@@ -604,15 +597,8 @@ def _write_microbatches(
         middle = (action.start_seconds + action.end_seconds) / 2 / scale
         light = _ACTIONS[action.kind][1] not in style.DARK or (chunks > 1 and action.chunk > (chunks - 1) / 2)
         ink = style.INK if light else "white"
-        axes.text(
-            middle,
-            rows.of_rank(action.rank),
-            text,
-            ha="center",
-            va="center_baseline",
-            size=_NUMBER_POINTS,
-            color=ink,
-        )
+        number = axes.text(middle, rows.of_rank(action.rank), text, size=_NUMBER_POINTS, color=ink)
+        number.set(ha="center", va="center_baseline")
     return written > len(passes) / 2
 
 
@@ -631,14 +617,8 @@ def _title_chart(axes: Axes, span: TimeSpan, *, numbered: bool, side: Literal["l
 def _outline_detail(axes: Axes, span: TimeSpan, unit: tuple[str, float]) -> None:
     """Outline a detail in the chart of the whole step, with its name."""
     scale = unit[1]
-    axes.axvspan(
-        span.start / scale,
-        span.end / scale,
-        facecolor="none",
-        edgecolor=style.INK,
-        linewidth=1.4,
-        clip_on=False,
-    )
+    start, end = span.start / scale, span.end / scale
+    axes.axvspan(start, end, facecolor="none", edgecolor=style.INK, linewidth=1.4, clip_on=False)
     middle = (span.start + span.end) / 2 / scale
     look = {"ha": "center", "va": "bottom", "size": 8, "weight": "bold"}
     style.write_beside(axes, span.name, (middle, 1.0), (0, 2), xycoords=axes.get_xaxis_transform(), **look)

@@ -218,7 +218,6 @@ def _gpu_time_unit(gpu_seconds: float) -> tuple[str, float]:
     return ("GPU-hours", 3600.0) if gpu_seconds >= 7200 else ("GPU-seconds", 1.0)
 
 
-_DOMAIN_COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PURPLE)
 _DOMAIN_MARKS = ("o", "s", "D", "^")
 
 
@@ -236,9 +235,13 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         axes = figure.subplots()
         axes.set_xscale("log", base=2)
         for at, (_, line) in enumerate(lines):
-            _domain_curve(axes, line, _DOMAIN_COLOURS[at % 4], _DOMAIN_MARKS[at % 4], label_above=at == 0)
+            _domain_curve(
+                axes, line, style.SERIES_COLOURS[at % 4], _DOMAIN_MARKS[at % 4], label_above=at == 0
+            )
         names = [
-            (counted(many, inside), _DOMAIN_COLOURS[at % 4]) for at, (many, _) in enumerate(lines) if many
+            (counted(many, inside), style.SERIES_COLOURS[at % 4])
+            for at, (many, _) in enumerate(lines)
+            if many
         ]
         style.name_in_corner(axes, names, 0.02, 0.97)
         rates = sorted({float(rate) * 8 / 1e9 for _, line in lines for rate in line["bandwidth"]})

@@ -339,19 +339,11 @@ def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
 
 def _draw_ends(axes: Axes, line: Frame) -> None:
     x = line["work_seconds"] / 60
-    axes.fill_between(
-        x,
-        line["early_seconds"] / _DAY,
-        line["late_seconds"] / _DAY,
-        color=style.BLUE,
-        alpha=0.15,
-        linewidth=0,
-    )
+    early, late = line["early_seconds"] / _DAY, line["late_seconds"] / _DAY
+    axes.fill_between(x, early, late, color=style.BLUE, alpha=0.15, linewidth=0)
     axes.plot(x, line["seconds"] / _DAY, color=style.BLUE, linewidth=1.6)
     planned = line[line["chosen"]]
-    axes.scatter(
-        planned["work_seconds"] / 60, planned["seconds"] / _DAY, s=150, marker="*", color=style.INK, zorder=4
-    )
+    style.mark_plan(axes, planned["work_seconds"] / 60, planned["seconds"] / _DAY)
     axes.set_xscale("log")
     axes.set_xlabel("minutes of training between checkpoints")
     axes.set_ylabel("days until the end; band: 8 in 10")
@@ -362,7 +354,7 @@ def _draw_ends(axes: Axes, line: Frame) -> None:
 def _draw_goodputs(axes: Axes, line: Frame) -> None:
     axes.plot(line["gpus"], 100 * line["goodput"], color=style.GREEN, linewidth=1.6, marker="o", markersize=4)
     planned = line[line["chosen"]]
-    axes.scatter(planned["gpus"], 100 * planned["goodput"], s=150, marker="*", color=style.INK, zorder=4)
+    style.mark_plan(axes, planned["gpus"], 100 * planned["goodput"])
     axes.set_xscale("log", base=2)
     axes.set_xticks(line["gpus"], [grouped(int(gpus)) for gpus in line["gpus"]], rotation=40, ha="right")
     axes.minorticks_off()

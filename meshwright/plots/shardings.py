@@ -93,16 +93,8 @@ def _draw_stage(axes: Axes, row: int, stage: Frame, scale: float) -> None:
     axes.barh(row, length, left=start, height=_BAR, color=style.FAINT, linewidth=0)
     axes.barh(row, busy, left=start, height=_BAR, color=STAGE_COLOURS[stage["stage"]], linewidth=0)
     if stage["waits"]:
-        axes.barh(
-            row,
-            length,
-            left=start,
-            height=_BAR,
-            facecolor="none",
-            edgecolor=style.INK,
-            linewidth=1.4,
-            zorder=4,
-        )
+        outline = axes.barh(row, length, left=start, height=_BAR, facecolor="none", edgecolor=style.INK)
+        outline[0].set(linewidth=1.4, zorder=4)
 
 
 def _mark_stage_ends(axes: Axes, frame: Frame, scale: float) -> None:
@@ -273,18 +265,10 @@ def places(frame: Frame, subject: str) -> Figure:
         for _, shard in frame[frame["table"].isin(row_of)].iterrows():
             _draw_shard(axes, row_of[shard["table"]], shard, gpus)
         for table in tables[tables["hot"] > 0]["table"]:
-            axes.barh(
-                row_of[table] - 0.33,
-                gpus,
-                left=-0.5,
-                height=_HOT_HEIGHT,
-                color=style.GREEN,
-                linewidth=0,
-                zorder=3,
-            )
-        axes.set_yticks(
-            range(len(tables)), [f"{name}  {format_bytes(size)}" for name, size in _named(tables)], size=8
-        )
+            row = row_of[table] - 0.33
+            axes.barh(row, gpus, left=-0.5, height=_HOT_HEIGHT, color=style.GREEN, linewidth=0, zorder=3)
+        sizes = zip(tables["name"], tables["bytes"], strict=True)
+        axes.set_yticks(range(len(tables)), [f"{name}  {format_bytes(size)}" for name, size in sizes], size=8)
         axes.set_ylim(len(tables) - 0.4, -0.6)
         axes.set_xlim(-0.5, gpus - 0.5)
         step = -(-gpus // _MAX_GPU_TICKS)
@@ -293,21 +277,11 @@ def places(frame: Frame, subject: str) -> Figure:
         axes.grid(False)
         for spine in ("left", "bottom"):
             axes.spines[spine].set_visible(False)
-        figure.legend(
-            handles=_form_legend(tables),
-            loc="outside lower center",
-            ncols=7,
-            handlelength=1.0,
-            columnspacing=1.4,
-        )
+        part_legend(figure, [], {}, *_form_legend(tables))
         omitted = len(sized) - len(tables)
         tail = f"; {counted(omitted, 'smaller table')} not drawn" if omitted else ""
         style.put_title(figure, _places_finding(sized), subject + tail)
     return figure
-
-
-def _named(tables: Frame) -> list[tuple[str, float]]:
-    return list(zip(tables["name"], tables["bytes"], strict=True))
 
 
 def _draw_shard(axes: Axes, row: int, shard: Frame, gpus: int) -> None:
@@ -492,7 +466,7 @@ def _draw_hits(axes: Axes, frame: Frame, plan: ServingPlan, scale: float) -> Non
     x = points["cache_bytes"] / scale
     axes.plot(x, 100 * points["hits"], color=style.BLUE, linewidth=2.0, zorder=3)
     axes.plot(x, 100 * points["one_share_hits"], color=style.GREY, linewidth=1.4, zorder=2)
-    axes.scatter([plan.cache_bytes / scale], [100 * plan.hits], s=150, marker="*", color=style.INK, zorder=4)
+    style.mark_plan(axes, [plan.cache_bytes / scale], [100 * plan.hits])
     axes.set_ylim(0, 104)
     axes.set_ylabel("accesses served from the cache (%)")
     names = [("rows by hits per byte", style.BLUE), ("one share of all tables", style.SOFT)]

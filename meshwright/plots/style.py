@@ -35,6 +35,8 @@ GREY, PALE, FAINT = "#8A8A8A", "#C9C9C9", "#E8E8E8"
 SOFT = "#5F5F5F"
 """Grey that is still read with ease."""
 
+SERIES_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BROWN)
+"""Colours of lines in their order."""
 TIME_COLOURS = {
     "compute": BLUE,
     "recompute": SKY,
@@ -140,6 +142,11 @@ def put_title(figure: Figure, finding: str, subject: str) -> None:
 def text_colour(background: str) -> str:
     """Text colour: white on dark backgrounds, ink on light ones."""
     return "white" if background in DARK else INK
+
+
+def mark_plan(axes: Axes, x: Frame, y: Frame) -> None:
+    """Put the star of the plan at points of a chart."""
+    axes.scatter(x, y, s=150, marker="*", color=INK, zorder=4)
 
 
 def quiet_axis(axes: Axes, *, grid: str) -> None:

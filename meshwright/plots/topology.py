@@ -172,36 +172,21 @@ def _draw_tree(
         if {"switch"} != kinds:  # a bar is right above whoever is plugged into it
             x1 = x0 if y0 < places.y[at] else x1
             x0 = x1 if y0 >= places.y[at] else x0
-        axes.plot(
-            [x0, x1],
-            [y0, y1],
-            color=colour,
-            linewidth=_line_width(levels[at]),
-            zorder=1,
-            solid_capstyle="butt",
-        )
+        width = _line_width(levels[at])
+        axes.plot([x0, x1], [y0, y1], color=colour, linewidth=width, zorder=1, solid_capstyle="butt")
     for (at, _), (left, right) in places.spans.items():
-        axes.add_patch(
-            _switch_bar(left, places.y[at] - half, right - left, 2 * half, _colour(levels[at], use))
-        )
+        colour, shape = _colour(levels[at], use), "round,pad=0,rounding_size=0.06"
+        corner, size = (left, places.y[at] - half), (right - left, 2 * half)
+        axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=shape, facecolor=colour, linewidth=0, zorder=2))
         if right - left > 0.55:
             name = levels[at].name
-            ink = "white" if use is None else style.text_colour(_colour(levels[at], use))
+            ink = "white" if use is None else style.text_colour(colour)
             axes.text((left + right) / 2, places.y[at], name, ha="center", va="center", size=8, color=ink)
     for vertex, data in graph.nodes(data=True):
         if data["kind"] == "adapter" and data["level"] < len(levels):
             x, y = _vertex_place(graph, vertex, places, top)
-            axes.add_patch(
-                Rectangle(
-                    (x - 0.055, y - 0.04),
-                    0.11,
-                    0.08,
-                    facecolor="white",
-                    edgecolor=style.INK,
-                    lw=0.8,
-                    zorder=3,
-                )
-            )
+            corner = (x - 0.055, y - 0.04)
+            axes.add_patch(Rectangle(corner, 0.11, 0.08, fc="white", ec=style.INK, lw=0.8, zorder=3))
     side = places.side
     for gpu, x in places.gpu_x.items():
         corner = (x - side / 2, places.gpus - side / 2)
@@ -263,11 +248,8 @@ def _draw_busy(axes: Axes, x: float, y: float, use: Sequence[LinkUse]) -> None:
     left = x
     for link in use:
         width = min(_FULL * link.share, x + _FULL - left)
-        axes.add_patch(
-            Rectangle(
-                (left, y - 0.07), width, 0.14, facecolor=style.TIME_COLOURS[f"{link.axis}_comm"], linewidth=0
-            )
-        )
+        colour = style.TIME_COLOURS[f"{link.axis}_comm"]
+        axes.add_patch(Rectangle((left, y - 0.07), width, 0.14, facecolor=colour, linewidth=0))
         left += width
     if not use:
         axes.text(x + _FULL + 0.08, y, "idle", va="center", size=9, color=style.SOFT)
@@ -294,18 +276,6 @@ def _line_width(level: Level) -> float:
     for limit in (2e9, 10e9, 40e9, 150e9, 400e9):
         width += 0.6 * (level.bandwidth >= limit)
     return width
-
-
-def _switch_bar(x: float, y: float, width: float, height: float, colour: str) -> FancyBboxPatch:
-    return FancyBboxPatch(
-        (x, y),
-        width,
-        height,
-        boxstyle="round,pad=0,rounding_size=0.06",
-        facecolor=colour,
-        linewidth=0,
-        zorder=2,
-    )
 
 
 def _node_box(x: float, y: float, width: float, height: float) -> FancyBboxPatch:
