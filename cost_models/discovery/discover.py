@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from cost_models.base import POOL_NAME
-from cost_models.discovery.host import SeenGpu, job_gpus, job_nodes, known_gpu, read_gpus, read_host
+from cost_models.discovery.host import SeenGpu, job_nodes, positive_integer, read_gpus, read_host
 from cost_models.discovery.links import (
     EXAMPLE,
     UNKNOWN,
@@ -102,7 +102,9 @@ class Discovery(ClusterDraft):
         """
         self.machine = machine
         self.gpus = read_gpus(machine)
-        self.gpu_spec, self.host = known_gpu(self.gpus[0]), read_host(machine)
+        specs, self.host = map(catalog.load_gpu, catalog.names("gpus")), read_host(machine)
+        self.gpu_spec = next((gpu for gpu in specs if self.gpus[0].name in gpu.reported_as), None)
+        """Catalogue entry of the GPU with the name that the driver reports; None if the catalogue has none."""
         topology, names = read_topology(machine), [f"GPU{gpu.index}" for gpu in self.gpus]
         self.nccl = read_nccl_topology(machine)
         self.inside = inside_node(self.gpus, topology)
@@ -138,10 +140,8 @@ class Discovery(ClusterDraft):
         links, rails = {place: link.fields for place, link in self.links.items()}, self.network.rails
         gpu = self.gpu_spec.name if self.gpu_spec else _unknown_gpu(self.gpus[0])
         fields: Fields = {"kind": "cluster", "name": name, "gpu": gpu, "gpus_per_node": len(self.gpus)}
-        fields |= {
-            "nodes": self.nodes,
-            "links": {at.removeprefix("links."): link for at, link in links.items()},
-        }
+        fields["nodes"] = self.nodes
+        fields["links"] = {at.removeprefix("links."): link for at, link in links.items()}
         if "links[0]" in links:  # bridges join only parts of a node
             levels: list[Fields] = [{"name": "bridge", "gpus": self.inside.group_size} | links["links[0]"]]
             levels += [{"name": "node", "nodes": 1} | links[_INTRA]]
@@ -152,14 +152,13 @@ class Discovery(ClusterDraft):
                 levels += [{"name": "network"} | links[_INTER] | shared]
             fields["links"] = levels
         watts, board = min(gpu.watts for gpu in self.gpus), self.gpu_spec and self.gpu_spec.tdp_watts
-        optional: Fields = {
-            "host_memory": f"{self.host.memory / 2**30:.0f} GiB" if self.host.memory else "",
-            "host_cores": self.host.cores,
-            "gpus_per_host_link": self.sharing if self.sharing != 1 else 0,
-            "gpu_watts": round(watts) if watts and board and abs(watts - board) > _WATTS else 0,
-            "rails": rails if links == {_INTRA: self.inside.node.fields, _INTER: self.network.fields} else 0,
-        }
+        memory = f"{self.host.memory / 2**30:.0f} GiB" if self.host.memory else ""
+        optional: Fields = {"host_memory": memory, "host_cores": self.host.cores}
+        optional["gpus_per_host_link"] = self.sharing if self.sharing != 1 else 0
+        optional["gpu_watts"] = round(watts) if watts and board and abs(watts - board) > _WATTS else 0
+        as_seen = links == {_INTRA: self.inside.node.fields, _INTER: self.network.fields}
         fields |= {field: value for field, value in optional.items() if value}
+        fields |= {"rails": rails} if rails and as_seen else {}
         return fields | {"source": "this machine, as its driver and kernel report it"}
 
     def _facts(self, fields: Fields) -> Iterator[Fact]:
@@ -194,7 +193,7 @@ class Discovery(ClusterDraft):
     def _notes(self) -> Iterator[str]:
         """Yield remarks on failed commands and on hardware that the cluster file leaves out."""
         yield from dict.fromkeys(self.machine.unsaid)
-        slurm_gpus = job_gpus(self.machine)
+        slurm_gpus = positive_integer(self.machine.environment.get("SLURM_GPUS_ON_NODE", ""))
         if slurm_gpus and slurm_gpus != len(self.gpus):
             given = f"SLURM gives this job {slurm_gpus} GPUs of this node"
             yield f"{given}, the driver shows {len(self.gpus)}: the file has these"

@@ -11,9 +11,7 @@ from typing import NamedTuple
 from cost_models.base import MAX_GPUS
 from cost_models.documents import printable
 from cost_models.errors import HostError, Problem
-from cost_models.files import catalog
 from cost_models.files.local import Machine
-from cost_models.specs.cluster import GpuSpec
 from cost_models.units import GIB, MIB
 
 _FIELDS = ("index", "name", "memory.total", "power.limit", "pcie.link.gen.max", "pcie.link.width.max")
@@ -60,12 +58,6 @@ def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
         hint = f"choose with {_VISIBLE}: `{_VISIBLE}={indices} meshwright cluster --discover`"
         raise HostError(f"a node has one kind of GPU, this one {len(kinds)}: {', '.join(kinds)}", hint=hint)
     return gpus
-
-
-def known_gpu(seen: SeenGpu) -> GpuSpec | None:
-    """Catalogue entry of the GPU with the name that the driver reports; None if the catalogue has none."""
-    specs = map(catalog.load_gpu, catalog.names("gpus"))
-    return next((gpu for gpu in specs if seen.name in gpu.reported_as), None)
 
 
 def _rows(machine: Machine) -> list[list[str]]:
@@ -121,13 +113,13 @@ def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
     return links
 
 
-_LIMIT = "/sys/fs/cgroup/memory.max"
+_LIMIT, _ALLOCATED = "/sys/fs/cgroup/memory.max", "SLURM_MEM_PER_NODE"
 _CPU_COUNTS = ("Socket(s)", "Core(s) per socket", "Cluster(s)", "Core(s) per cluster", "NUMA node(s)")
 _LISTING = ("lsblk", "--json", "--bytes", "--nodeps", "--output", "NAME,TYPE,SIZE,ROTA,TRAN,MODEL")
 
 
 class Host(NamedTuple):
-    """CPU, memory and solid_state-state drives of one host; 0 for values that no source reports."""
+    """CPU, memory and solid-state drives of one host; 0 for values that no source reports."""
 
     memory: float
     """Bytes."""
@@ -144,7 +136,7 @@ def read_host(machine: Machine) -> Host:
     memory, source = _memory(machine)
     lines = (line.partition(":") for line in (machine.run("lscpu") or "").splitlines())
     cpu = {name.strip(): value.strip() for name, colon, value in lines if colon}
-    counts = [_positive_integer(cpu.get(name, "")) for name in _CPU_COUNTS]
+    counts = [positive_integer(cpu.get(name, "")) for name in _CPU_COUNTS]
     sockets, per_socket, clusters, per_cluster, numa_nodes = counts
     cores, processor = sockets * per_socket or clusters * per_cluster, cpu.get("Model name", "")
     return Host(memory, source, cores, numa_nodes, processor, drives=_drives(machine))
@@ -154,47 +146,38 @@ def job_nodes(machine: Machine) -> int:
     """Number of nodes of the SLURM job that this process is part of; 0 outside a job."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         if text := machine.environment.get(name, ""):
-            if 0 < (nodes := _positive_integer(text)) <= MAX_GPUS:
+            if 0 < (nodes := positive_integer(text)) <= MAX_GPUS:
                 return nodes
             machine.unsaid.append(f"{name} is no number of nodes")
     return 0
 
 
-def job_gpus(machine: Machine) -> int:
-    """Number of GPUs that SLURM allocates to the job on this node; 0 if SLURM does not say."""
-    return _positive_integer(machine.environment.get("SLURM_GPUS_ON_NODE", ""))
-
-
 def _memory(machine: Machine) -> tuple[float, str]:
     """Usable host memory in bytes (the least of physical memory, container limit and SLURM allocation, in whole
     GiB), and the source of that limit."""
-    limits: list[tuple[float, str]] = []
-    if match := re.search(r"^MemTotal:\s+(\d{1,15}) kB", machine.read("/proc/meminfo") or "", re.M | re.A):
-        limits.append((float(match[1]) * 1024, "/proc/meminfo"))
-    else:
+    physical = re.search(r"^MemTotal:\s+(\d{1,15}) kB", machine.read("/proc/meminfo") or "", re.M | re.A)
+    if physical is None:
         machine.unsaid.append("/proc/meminfo does not say how much memory there is")
-    if limit := _positive_integer((machine.read(_LIMIT) or "").strip(), max_digits=18):
-        limits.append((float(limit), _LIMIT))
-    if slurm_mib := _positive_integer(machine.environment.get("SLURM_MEM_PER_NODE", "")):
-        limits.append((slurm_mib * MIB, "SLURM_MEM_PER_NODE"))
-    smallest, source = min(limits, default=(0.0, ""))
-    return max(1.0, smallest // GIB) * GIB if limits else 0.0, source
+    limits = {"/proc/meminfo": float(physical[1]) * 1024 if physical else 0.0}
+    limits[_LIMIT] = float(positive_integer((machine.read(_LIMIT) or "").strip(), max_digits=18))
+    limits[_ALLOCATED] = positive_integer(machine.environment.get(_ALLOCATED, "")) * MIB
+    smallest, source = min(((size, source) for source, size in limits.items() if size), default=(0.0, ""))
+    return max(1.0, smallest // GIB) * GIB if source else 0.0, source
 
 
 def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
     """Model and size in bytes of each NVMe drive."""
     try:
         listed = json.loads(machine.run(*_LISTING) or "{}").get("blockdevices", [])
-        solid_state = [
-            one for one in listed if one["type"] == "disk" and str(one["rota"]).lower() in ("false", "0")
-        ]
-        drives = [one for one in solid_state if one["tran"] == "nvme"]
+        disks = (one for one in listed if one["type"] == "disk")
+        solid_state = (one for one in disks if str(one["rota"]).lower() in ("false", "0"))
+        drives = (one for one in solid_state if one["tran"] == "nvme")
         return tuple((str(one["model"] or one["name"]).strip(), float(one["size"])) for one in drives)
     except (ValueError, KeyError, TypeError, AttributeError):
         machine.unsaid.append("`lsblk` prints no list of drives that could be read")
         return ()
 
 
-def _positive_integer(text: str, max_digits: int = 9) -> int:
+def positive_integer(text: str, max_digits: int = 9) -> int:
     """Parse a positive integer of at most `max_digits` digits; 0 for any other text."""
     return int(text) if re.fullmatch(rf"[1-9]\d{{0,{max_digits - 1}}}", text, re.ASCII) else 0

@@ -8,13 +8,13 @@ share a PCIe switch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, permutations, takewhile
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from cost_models.discovery.host import SeenGpu
+from cost_models.discovery.host import SeenGpu, positive_integer
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.local import Machine
 from cost_models.units import counted, format_bandwidth, parse_bandwidth, parse_seconds
@@ -28,16 +28,13 @@ NEAR = ("PIX", "PXB")
 """Ways that stay under one host bridge, through PCIe switches only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """Connection matrix of `nvidia-smi topo -m`, keyed by pairs of device names (`GPU0`, `mlx5_0`)."""
-
-    ways: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Two devices → what lies between: NV12, PIX, PXB, PHB, NODE or SYS."""
+class Topology(dict[tuple[str, str], str]):
+    """Connection matrix of `nvidia-smi topo -m`: pair of device names (`GPU0`, `mlx5_0`) → what lies between, which is
+    NV12, PIX, PXB, PHB, NODE or SYS."""
 
     def path(self, first: str, second: str) -> str:
         """Connection type between two devices in the driver's notation (`NV12`, `PIX`, `SYS`); empty if unknown."""
-        return self.ways.get((first, second)) or self.ways.get((second, first)) or ""
+        return self.get((first, second)) or self.get((second, first)) or ""
 
     def nvlinks(self, first: str, second: str) -> int:
         """Number of NVLinks from one GPU to another, or to the switches between them; 0 if there are none."""
@@ -46,7 +43,7 @@ class Topology:
 
     def near(self, name: str) -> set[str]:
         """Devices connected to a given device through PCIe switches only."""
-        return {pair[1 - pair.index(name)] for pair, way in self.ways.items() if name in pair and way in NEAR}
+        return {pair[1 - pair.index(name)] for pair, way in self.items() if name in pair and way in NEAR}
 
 
 def groups_of(devices: Sequence[str], linked: Iterable[tuple[str, str]]) -> list[list[str]]:
@@ -68,8 +65,7 @@ def parse_topology(output: str) -> Topology:
     """Parse the connection matrix from the output of `nvidia-smi topo -m`; empty if there is none."""
     lines = _COLOURS.sub("", output).splitlines()
     real = {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
-    columns: list[str] = []
-    ways = {}
+    columns, topology = list[str](), Topology()
     for line in lines:
         words = line.split()
         if not columns and words and words[0].startswith("GPU"):
@@ -79,8 +75,8 @@ def parse_topology(output: str) -> Topology:
         elif words and _DEVICE.fullmatch(words[0]) and _CELL.fullmatch((words[1:] or [""])[0]):
             for column, way in zip(columns, words[1:], strict=False):
                 if _CELL.fullmatch(way) and way != "X":
-                    ways[real.get(words[0], words[0]), real.get(column, column)] = way
-    return Topology(ways=ways)
+                    topology[real.get(words[0], words[0]), real.get(column, column)] = way
+    return topology
 
 
 UNKNOWN = "unknown"
@@ -108,8 +104,7 @@ class LinkReading:
     assumed: list[str] = field(default_factory=list)
 
 
-@dataclass(kw_only=True)
-class Inside:
+class Inside(NamedTuple):
     """Links between the GPUs of one node."""
 
     node: LinkReading
@@ -137,23 +132,20 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
     shown = zip(row.values(), gpus, strict=True)
     rate = min(sum(gpu.nvlinks) * number / (len(gpu.nvlinks) or 1) for number, gpu in shown)
     if len(groups) == 1 < len(names):
-        return Inside(node=_over_nvlink(gpus, set(counts.values()), min(row.values()), rate))
-    inside = Inside(node=_through_host(gpus, topology, names))
-    sizes = {len(group) for group in groups}
+        return Inside(_over_nvlink(gpus, set(counts.values()), min(row.values()), rate))
+    node, sizes = _through_host(gpus, topology, names), {len(group) for group in groups}
     if len(groups) == len(names):
-        return inside
+        return Inside(node)
     if len(sizes) > 1:
         joined = ", ".join("+".join(group) for group in groups if len(group) > 1)
         unequal = f"NVLinks that join a part of the GPUs ({joined}) are left out: groups differ in size"
-        inside.node.assumed.append(unequal)
-        return inside
-    inside.group_size = sizes.pop()
-    source = f"nvidia-smi: NVLink inside {counted(len(groups), 'group')} of {inside.group_size}, PCIe between"
-    inside.node.source = source
-    inside.group = LinkReading(fields=link("nvlink", rate), source=source)
-    if (order := [one for group in groups for one in group]) != names:
-        inside.order = tuple(gpus[names.index(one)].index for one in order)
-    return inside
+        node.assumed.append(unequal)
+        return Inside(node)
+    size, by_bridge = sizes.pop(), [one for group in groups for one in group]
+    node.source = f"nvidia-smi: NVLink inside {counted(len(groups), 'group')} of {size}, PCIe between"
+    bridge = LinkReading(fields=link("nvlink", rate), source=node.source)
+    order = [] if by_bridge == names else [gpus[names.index(one)].index for one in by_bridge]
+    return Inside(node, bridge, size, tuple(order))
 
 
 def _over_nvlink(gpus: Sequence[SeenGpu], counts: set[int], fewest: int, rate: float) -> LinkReading:
@@ -235,18 +227,9 @@ def read_ethernet(machine: Machine) -> list[Adapter]:
         place = f"/sys/class/net/{name}"
         if (machine.read(f"{place}/operstate") or "").strip() != "up" or not machine.names(f"{place}/device"):
             continue
-        if rate := _megabits((machine.read(f"{place}/speed") or "").strip()):
-            adapters.append(Adapter(name, "ethernet", rate))
+        if megabits := positive_integer((machine.read(f"{place}/speed") or "").strip(), max_digits=8):
+            adapters.append(Adapter(name, "ethernet", megabits * 1e6 / 8))
     return adapters
-
-
-def _nccl_adapters(machine: Machine, adapters: list[Adapter], near: set[str]) -> tuple[list[Adapter], str]:
-    """Choose the adapters that NCCL will use for training, with the reason in words. Those in `NCCL_IB_HCA`, else
-    those of the devices `near` the GPUs, under their own PCIe switches, else all."""
-    if selection := machine.environment.get(_CHOICE, ""):
-        return [one for one in adapters if _is_selected(one.name, selection)], f"those of {_CHOICE}"
-    beside = [one for one in adapters if one.name in near] or adapters
-    return beside, "those beside the GPUs" if len(beside) < len(adapters) else ""
 
 
 def _is_selected(name: str, selection: str) -> bool:
@@ -304,13 +287,9 @@ def _adapters(root: ElementTree.Element) -> Iterator[Adapter]:
     Mb/s."""
     for net in root.iter("net"):
         name = net.get("name", "net")
-        if rate := _megabits(net.get("speed", "")):
-            yield Adapter(name, "infiniband" if name.startswith(("mlx", "ib")) else "ethernet", rate)
-
-
-def _megabits(text: str) -> float:
-    """Rate in bytes/s from a whole number of Mb/s; 0 for any other text."""
-    return float(text) * 1e6 / 8 if re.fullmatch(r"[1-9]\d{0,7}", text, re.ASCII) else 0.0
+        if megabits := positive_integer(net.get("speed", ""), max_digits=8):
+            kind = "infiniband" if name.startswith(("mlx", "ib")) else "ethernet"
+            yield Adapter(name, kind, megabits * 1e6 / 8)
 
 
 PLACES = ("intra_node", "inter_node")
@@ -318,13 +297,18 @@ EXAMPLE = "inter_node=infiniband,400Gb/s,5us"
 
 
 def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus: list[str]) -> LinkReading:
-    """Detect the network link of a node, with each GPU's share of the rate of the training adapters."""
-    rdma, witness = read_rdma(machine), "/sys/class/infiniband"
+    """Detect the network link of a node, with each GPU's share of the rate of the training adapters: those in
+    `NCCL_IB_HCA`, else those near the GPUs, under their own PCIe switches, else all."""
+    rdma, witness = read_rdma(machine), _RDMA
     if not rdma:
         rdma, witness = list(nccl.adapters), nccl.file
+    if rdma and (selection := machine.environment.get(_CHOICE, "")):
+        selected = [one for one in rdma if _is_selected(one.name, selection)]
+        return _over(selected, f"those of {_CHOICE}", len(gpus), witness)
     if rdma:
         near = {device for gpu in gpus for device in topology.near(gpu)}
-        return _over(*_nccl_adapters(machine, rdma, near), len(gpus), witness)
+        beside = [one for one in rdma if one.name in near] or rdma
+        return _over(beside, "those beside the GPUs" if len(beside) < len(rdma) else "", len(gpus), witness)
     wired = read_ethernet(machine)
     if len(wired) == 1:
         return _over(wired, "", len(gpus), "/sys/class/net")
@@ -346,28 +330,27 @@ def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) 
     source += f", {selection}" if selection else ""
     network = LinkReading(fields=link(kind, rate / gpus), rails=len(adapters), source=source)
     network.assumed.append("switches between nodes carry all adapters at once (a node does not show them)")
-    if witness not in ("/sys/class/infiniband", "/sys/class/net"):
+    if witness not in (_RDMA, "/sys/class/net"):
         network.assumed.append(f"adapters are of {kind} (NCCL's file has only their rates)")
     return network
 
 
-def parse_link(text: str, place: str = "") -> Fields:
+def parse_link(text: str) -> Fields:
     """Parse a link such as `infiniband,400Gb/s,5us` (latency optional) into cluster file fields. Raises
     InputError."""
     kind, *amounts = (word.strip() for word in text.split(","))
     if kind not in USUAL_LATENCY:
         message = f"`{kind}` is no kind of link{did_you_mean(kind, USUAL_LATENCY)}"
-        raise _link_error(place, message, f"kinds: {', '.join(USUAL_LATENCY)}")
+        raise _link_error(message, f"kinds: {', '.join(USUAL_LATENCY)}")
     if not 1 <= len(amounts) <= 2:
-        message = f"`{text}` is not KIND,BANDWIDTH or KIND,BANDWIDTH,LATENCY"
-        raise _link_error(place, message, f"like {EXAMPLE}")
+        raise _link_error(f"`{text}` is not KIND,BANDWIDTH or KIND,BANDWIDTH,LATENCY")
     try:
         fields = link(kind, parse_bandwidth(amounts[0]))
         if len(amounts) == 2:
             parse_seconds(amounts[1])
             fields["latency"] = amounts[1]
     except ValueError as error:
-        raise _link_error(place, str(error), f"like {EXAMPLE}") from None
+        raise _link_error(str(error)) from None
     return fields | {"bandwidth": amounts[0]}
 
 
@@ -378,12 +361,12 @@ def parse_links(texts: Sequence[str]) -> dict[str, Fields]:
     for text in texts:
         place, equals, words = text.partition("=")
         if place not in PLACES or not equals:
-            raise _link_error("--link", f"`{text}` says no place: {' or '.join(PLACES)}", f"like {EXAMPLE}")
+            raise _link_error(f"`{text}` says no place: {' or '.join(PLACES)}")
         if place in links:
-            raise _link_error("--link", f"`{place}` is said twice", "say it once")
-        links[place] = parse_link(words, "--link")
+            raise _link_error(f"`{place}` is said twice", "say it once")
+        links[place] = parse_link(words)
     return links
 
 
-def _link_error(place: str, message: str, hint: str) -> InputError:
-    return InputError("a link cannot be read", problems=[Problem(place, message)], hint=hint)
+def _link_error(message: str, hint: str = f"like {EXAMPLE}") -> InputError:
+    return InputError("a link cannot be read", problems=[Problem("--link", message)], hint=hint)

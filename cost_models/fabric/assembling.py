@@ -22,9 +22,7 @@ from cost_models.specs.graph import MOST_DEVICES, Link, device_kind, natural, no
 from cost_models.units import counted, parse_seconds
 
 if TYPE_CHECKING:
-    import networkx
-
-    Links = networkx.Graph[str]
+    from cost_models.fabric.tiers import Links
 
 
 def within_node(link: Link) -> bool:
@@ -146,9 +144,8 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
     problems = [Problem(link.where, f"`{link.one}` -- `{link.other}` {what}") for link, what in twice]
     cluster.refuse(problems, "parallel cables are one line with their number (`x2`, or a column `count`)")
     usual = most_common(gpus_of_node.values())
-    odd = {node: counted(count, "GPU") for node, count in gpus_of_node.items() if count != usual}
-    others = f"other nodes have {usual}"
-    unequal = [Problem(places[node], f"{node} has {count}, {others}") for node, count in odd.items()]
+    odd = {node: f"{node} has {counted(n, 'GPU')}" for node, n in gpus_of_node.items() if n != usual}
+    unequal = [Problem(places[node], f"{has}, other nodes have {usual}") for node, has in odd.items()]
     cluster.refuse(unequal, "every node of a cluster has as many GPUs; leave the others out")
     cables = [link for link in links if not within_node(link)]
     levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]
@@ -170,9 +167,9 @@ class _Cluster:
     places: Mapping[str, str]
     """Node → line of its first link."""
 
-    def of_nodes(self, nodes: Iterable[str], what: str) -> list[Problem]:
-        """A problem of each node, with the sentence that what is wrong with all of them ends."""
-        return [Problem(self.places[node], f"{node} {what}") for node in nodes]
+    def refuse_nodes(self, nodes: Iterable[str], what: str, hint: str) -> None:
+        """Raise InputError where there are nodes with a problem, in a sentence that `what` ends."""
+        self.refuse([Problem(self.places[node], f"{node} {what}") for node in nodes], hint)
 
     def refuse(self, problems: Sequence[Problem], hint: str) -> None:
         """Raise InputError where there are problems with a file of links."""
@@ -201,8 +198,8 @@ class _Cluster:
             if levels and levels[-1].name == "node":
                 return levels
         split_nodes = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
-        apart = self.of_nodes(split_nodes, "has GPUs that are not connected inside it")
-        self.refuse(apart, "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`")
+        hint = "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`"
+        self.refuse_nodes(split_nodes, "has GPUs that are not connected inside it", hint)
         return levels
 
     def _single_gpu_level(self, gpus: Ints) -> FabricLevel:
@@ -224,8 +221,8 @@ class _Cluster:
         for name in devices:
             by_node.get(node_of(name), others).append(name)
         lonely = [node for node, names in by_node.items() if not names]
-        apart = self.of_nodes(lonely, "has no cable to a switch or another node")
-        self.refuse(apart, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
+        hint = "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`"
+        self.refuse_nodes(lonely, "has no cable to a switch or another node", hint)
         inside = graph_of(filter(within_node, self.links))
         end_of_gpu, arriving, replacement = nearest(inside, self.gpus, by_node)
         end_beside = dict(zip(devices, devices, strict=True)) | replacement
@@ -274,6 +271,7 @@ class _Cluster:
             carried = np.bincount(inside, np.append(capacity, 0.0)[passed], len(inner))
             widest = levels[-1].bandwidth if levels else inf
             rates = (np.minimum(out, carried)[inner] / np.bincount(inner)[inner]).tolist()
+            of_gpus = {"inner": inner, "domain": domain_of_gpu, "top": domain_of_gpu, "end": end}
             level = FabricLevel(
                 name=name,
                 kind=Counter(link.kind for link in links).most_common(1)[0][0],
@@ -282,10 +280,7 @@ class _Cluster:
                 bandwidth=most_common(_rounded(min(rate, widest)) for rate in rates if rate),
                 latency=most_common(_rounded(one) for one in seconds.tolist()),
                 sharers=1 if levels else sharers,
-                inner=inner,
-                domain=domain_of_gpu,
-                top=domain_of_gpu,
-                end=end,
+                **of_gpus,
                 bundle=bundle,
                 capacity=capacity,
                 cables=tuple(one.cables for one in bundles),

@@ -8,11 +8,11 @@ import csv
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cost_models.discovery.discover import ClusterDraft
 from cost_models.discovery.links import MOST_NVLINKS, Topology, groups_of, parse_topology
@@ -34,9 +34,7 @@ from cost_models.specs.graph import (
 from cost_models.units import counted, parse_seconds
 
 _RATES = re.compile(r"^\s*#?\s*bandwidths?\s*[:=]\s*(.+)$", re.IGNORECASE | re.MULTILINE)
-_RATE = re.compile(
-    r"\s*(NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|NIC)\s*[:= ]\s*([\d.]+\s*[A-Za-z]+/s)\s*", re.I | re.A
-)
+_RATE = re.compile(r"\s*(NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|NIC)\s*[:= ]\s*([\d.]+\s*[A-Z]+/s)\s*", re.I | re.A)
 _GPU = re.compile(r"^\s*#?\s*gpu\s*[:=]\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 _EXAMPLE = "bandwidths: NV18 450 GB/s, PIX 64 GB/s, NODE 32 GB/s, SYS 20 GB/s, NIC 400 Gb/s"
 _HUBS = {"PIX": "switch", "PXB": "pcie", "PHB": "bridge", "NODE": "numa", "SYS": "host"}
@@ -54,8 +52,7 @@ class LinkFile:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserStatement:
+class UserStatement(NamedTuple):
     """Facts about the cluster that the user states on the command line because the file of links lacks them."""
 
     nodes: int | None = None
@@ -85,7 +82,7 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
     cable to one network that carries all at once, which no node shows.
     """
     count, topology = statement.nodes or 1, parse_topology(text)
-    devices = sorted({name for pair in topology.ways for name in pair}, key=natural)
+    devices = sorted({name for pair in topology for name in pair}, key=natural)
     gpus = [name for name in devices if name.startswith("GPU")]
     nics = [name for name in devices if name not in gpus]
     beside_gpus = {name for gpu in gpus for name in topology.near(gpu)}
@@ -300,9 +297,8 @@ def read_links(path: str | Path, statement: UserStatement | None = None) -> Link
         file, used = from_topo(plain, name, statement), {"nodes"}
     else:
         file, used = _listed_links(text, name), set()
-    for part in fields(statement):
-        if part.name not in used and getattr(statement, part.name) is not None:
-            file.notes.append(f"what you say of `{part.name}` is not used: {name} says it, or cannot use it")
+    unused = (key for key, value in statement._asdict().items() if key not in used and value is not None)
+    file.notes += [f"what you say of `{key}` is not used: {name} says it, or cannot use it" for key in unused]
     return file
 
 

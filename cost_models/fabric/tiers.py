@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     Links = networkx.Graph[str]
 
-Domains = Mapping[str, int]
-"""Vertex → domain."""
 _MOST_CUTS = 600
 """Most vertices for a Gomory-Hu tree; larger graphs are joined at once, and domains have all their cables."""
 
@@ -227,7 +225,9 @@ class _Climb:
         self.domain, self.inner = new_domain, [joint.joined[domain] for domain in self.inner]
         return bundles
 
-    def _bundle(self, source: frozenset[str], domain: int, joined: Domains, *, direct: bool) -> Bundle | None:
+    def _bundle(
+        self, source: frozenset[str], domain: int, joined: dict[str, int], direct: bool
+    ) -> Bundle | None:
         """Cables from the devices `source` out of their domain; None where there are none."""
         cables, latency, total = [], 0.0, 0.0
         number, rate = Counter[str](), defaultdict[str, float](lambda: inf)

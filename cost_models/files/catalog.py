@@ -16,6 +16,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache, partial, reduce
+from itertools import pairwise
 from operator import getitem
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -124,17 +125,13 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
         raise InputError(f"{stated}; a `{expected}` is needed here{known}")
 
 
-KINDS: dict[str, type[Spec]] = {
-    "transformer": TransformerSpec,
-    "cluster": ClusterSpec,
-    "pools": MixedCluster,
+KINDS: dict[str, type[Spec]] = {"transformer": TransformerSpec, "cluster": ClusterSpec, "pools": MixedCluster}
+KINDS |= {
     "recommender": RecommenderSpec,
     "training": TrainingSpec,
     "recommender-training": RecommenderTraining,
-    "stack": StackSpec,
-    "profile": HardwareProfile,
-    "operations": OperationsSpec,
 }
+KINDS |= {"stack": StackSpec, "profile": HardwareProfile, "operations": OperationsSpec}
 """Kind of file → its spec; `pools` is a cluster of several pools."""
 
 
@@ -178,11 +175,10 @@ def field_docstrings(spec: type[Spec]) -> dict[str, str]:
     for owner in reversed([one for one in spec.__mro__ if issubclass(one, Spec)]):
         written = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(written, ast.ClassDef)
-        for field, statement in zip(written.body, written.body[1:], strict=False):
-            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-                continue
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                docstrings[field.target.id] = inspect.cleandoc(str(statement.value.value))
+        for statements in pairwise(written.body):
+            match statements:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                    docstrings[name] = inspect.cleandoc(str(text))
     return docstrings
 
 

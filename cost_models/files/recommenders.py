@@ -56,9 +56,12 @@ def read_histogram(path: str | Path, rows: int) -> Steps:
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
             raise InputError(f"`{path}` is larger than {MOST_FILE_BYTES >> 30} GiB; it is no histogram")
-        counts = _of_array(path, rows) if path.suffix == ".npy" else _of_text(path, rows)
+        counts = _of_array(path) if path.suffix == ".npy" else _of_text(path, rows)
     except OSError as error:
         raise InputError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from None
+    if len(counts) != rows:
+        hint = "write `row,count` lines to leave out rows that nothing used"
+        raise InputError(f"`{path}` counts {len(counts):,} rows, the table has {rows:,}", hint=hint)
     if not np.isfinite(counts).all() or (counts < 0).any():
         raise InputError(f"`{path}` holds counts below zero, or that are no numbers")
     if not counts.sum() > 0:
@@ -81,7 +84,7 @@ def steps_of(counts: Counts) -> Steps:
     return tuple(zip(np.diff(edges).tolist(), shares.tolist(), strict=True))
 
 
-def _of_array(path: Path, rows: int) -> Counts:
+def _of_array(path: Path) -> Counts:
     try:
         counts = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError:
@@ -89,7 +92,6 @@ def _of_array(path: Path, rows: int) -> Counts:
     if counts.ndim != 1 or counts.dtype.kind not in "iuf":
         holds = f"`{path}` holds {counts.dtype} of shape {counts.shape}"
         raise InputError(f"{holds}; a count for each row is needed")
-    _require_rows(path, len(counts), rows)
     return np.asarray(counts, np.float64)
 
 
@@ -118,16 +120,7 @@ def _of_text(path: Path, rows: int) -> Counts:
                 raise InputError(f"cannot read `{path}`", problems=[Problem(f"{path}:{number}", message)])
     if counts and pairs:
         raise InputError(f"`{path}` has lines of counts and lines of `row,count`")
-    if pairs:
-        return np.pad(list(pairs.values()), (0, rows - len(pairs)))
-    _require_rows(path, len(counts), rows)
-    return np.array(counts)
-
-
-def _require_rows(path: Path, row_count: int, rows: int) -> None:
-    if row_count != rows:
-        hint = "write `row,count` lines to leave out rows that nothing used"
-        raise InputError(f"`{path}` counts {row_count:,} rows, the table has {rows:,}", hint=hint)
+    return np.pad(list(pairs.values()), (0, rows - len(pairs))) if pairs else np.array(counts)
 
 
 def _is_number(word: str) -> bool:
@@ -188,10 +181,9 @@ def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]
         columns[field] = numbers if isinstance(numbers, list) else [numbers] * len(sizes)
         if len(columns[field]) != len(sizes):
             raise InputError(f"{document.where((name,))}: {len(numbers)} numbers for {len(sizes)} slots")
-    return [
-        {"name": f"slot{at}", "rows": rows, "width": width, "pooling": float(pooling)}
-        for at, (rows, pooling, width) in enumerate(zip(*columns.values(), strict=True))
-    ]
+    columns["pooling"] = [float(number) for number in columns["pooling"]]
+    slots = enumerate(zip(*columns.values(), strict=True))
+    return [{"name": f"slot{at}"} | dict(zip(columns, sizes, strict=True)) for at, sizes in slots]
 
 
 def resolve_recommender(text: str | Document) -> RecommenderSpec:

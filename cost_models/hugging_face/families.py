@@ -6,6 +6,7 @@ more than a table is a function of `readers`, which the table names.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -110,22 +111,16 @@ def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, An
     return fields | entry
 
 
-class Noted(Mapping[str, Any]):
+class Noted(UserDict[str, Any]):
     """A Hugging Face config that records which keys were read."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        super().__init__(config)
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
-        return self.config[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.config)
-
-    def __len__(self) -> int:
-        return len(self.config)
+        return self.data[key]
 
 
 def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
@@ -134,9 +129,8 @@ def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
     table = data_of("families.yaml")
     endings = tuple(table["of_no_price_endings"])
     extra = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
-    keys = [
-        key for key in extra if not key.endswith(endings) and config[key] not in (None, False, [], {}, "")
-    ]
-    words = [f"{printable(key, limit=40)} {printable(str(config[key]), limit=30)}" for key in keys]
+    priced = ((key, config[key]) for key in extra if not key.endswith(endings))
+    stated = [(key, value) for key, value in priced if value not in (None, False, [], {}, "")]
+    words = [f"{printable(key, limit=40)} {printable(str(value), limit=30)}" for key, value in stated]
     remainder = f" and {len(words) - _MOST_UNREAD} more" if len(words) > _MOST_UNREAD else ""
     return ", ".join(words[:_MOST_UNREAD]) + remainder

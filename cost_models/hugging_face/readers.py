@@ -293,20 +293,9 @@ def falcon(config: Config) -> Derived:
     return fields | {"positions": ("alibi", "rotary")} | rotary(config)
 
 
-def qk_norms(config: Config, *, key: str) -> Derived:
-    """Derive norms over queries and keys of all heads together. They are priced, but the executor has none like
-    them."""
-    return {"qk_norm": (key, True), "qk_norm_over": (key, "all")} if config.get(key) else {}
-
-
-def multi_query(config: Config) -> Derived:
-    """Derive one key/value head for all queries (multi-query attention), unless the config says otherwise."""
-    return {"num_kv_heads": ("multi_query", 1)} if config.get("multi_query", True) else {}
-
-
-def post_norms(config: Config, *, key: str) -> Derived:
-    """Derive norms both before and after attention and MLP, unless the config says otherwise."""
-    return {"norm_placement": (key, "around" if config.get(key, True) else "before")}
+def switched(config: Config, *, key: str, then: Mapping[str, Any], usual: bool = False) -> Derived:
+    """Derive the fields `then` where a key is set; `usual` is its value where it is absent."""
+    return {name: (key, value) for name, value in then.items()} if config.get(key, usual) else {}
 
 
 def encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derived:
@@ -336,16 +325,10 @@ def stacks(config: Config, *, scales: bool = True) -> Derived:
 
 
 def encoder_refusal(config: Config) -> Iterator[str]:
-    if config.get("is_decoder"):
-        yield "it is a decoder (`is_decoder`), of which its family has no weights"
     if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
         yield f"it has positions of its own in attention (`position_embedding_type: {kind}`)"
     if config.get("embedding_size") not in (None, 0, config.get("hidden_size")):
         yield "its embeddings are narrower than its blocks (`embedding_size`)"
-    if config.get("sinusoidal_pos_embds"):
-        yield "its positions are not learned (`sinusoidal_pos_embds`)"
-    if config.get("use_task_id"):
-        yield "it has a table of tasks (`use_task_id`)"
 
 
 def opt_refusal(config: Config) -> Iterator[str]:
@@ -469,10 +452,6 @@ def mellum(config: Config) -> Derived:
     fields = windows(config, default=1024)
     windowed = ("rope_local_base_freq", 10_000.0) if fields else None
     return fields | rotary(config, base=500_000.0, windowed_base=windowed)
-
-
-def shared_granite(config: Config) -> Derived:
-    return look_up(config, shared_expert_ffn_hidden_size=("shared_intermediate_size", 0))
 
 
 def ernie(config: Config) -> Derived:
@@ -606,13 +585,6 @@ def nemotron_h(config: Config) -> Derived:
     fields |= look_up(config, moe_ffn_hidden_size=("moe_intermediate_size", None))
     fields |= {"moe_layers": (key, experts), "routing_bias": (key, True)}
     return fields | {"shared_expert_ffn_hidden_size": (width, shared)}
-
-
-def nemotron_refusal(config: Config) -> Iterator[str]:
-    if config.get("moe_latent_size"):
-        yield "its experts work on latents (`moe_latent_size`)"
-    if config.get("num_nextn_predict_layers"):
-        yield "blocks of its own predict further tokens (`num_nextn_predict_layers`)"
 
 
 def kimi(config: Config) -> Derived:

@@ -26,8 +26,10 @@ def config_of(model: TransformerSpec, dtype: str, wanted: Wanted | None = None) 
     for model_type, family in families().items():
         if wanted is None or wanted(model_type):
             config = {"model_type": model_type, "torch_dtype": dtype} | _written(model, family)
-            if _read_back(config) == stated(model):
-                return config
+            with suppress(ValueError, TypeError):
+                fields, _ = read_config(Document(source="config.json", value=config))
+                if stated(TransformerSpec.model_validate(fields.value)) == stated(model):
+                    return config
     return None
 
 
@@ -36,19 +38,11 @@ def stated(model: TransformerSpec) -> dict[str, Any]:
     fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
     fields["rotary"] = model.rotary or Rotary()
     if model.encoder is not None:  # no config says what is masked
-        default = Encoder()
-        unsaid = {"masked": default.masked, "mask_token": default.mask_token}
+        unsaid = {name: getattr(Encoder(), name) for name in ("masked", "mask_token")}
         fields["encoder"] = model.encoder.model_copy(update=unsaid)
     if model.positions != "learned":
         del fields["max_positions"]
     return fields
-
-
-def _read_back(config: dict[str, Any]) -> dict[str, Any] | None:
-    with suppress(ValueError, TypeError):
-        fields, _ = read_config(Document(source="config.json", value=config))
-        return stated(TransformerSpec.model_validate(fields.value))
-    return None
 
 
 def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
@@ -68,16 +62,16 @@ def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
         config["rope_scaling"] = {"rope_type": kind} | values
     if model.positions == "rotary" or model.attention_window is not None:
         config["sliding_window"] = model.attention_window
-    if model.encoder is not None:
-        config["type_vocab_size"] = model.encoder.token_types
-        config["pad_token_id"] = max(0, model.encoder.first_position - 1)
-    if model.stacks is not None:
-        stacks = model.stacks
+    if (encoder := model.encoder) is not None:
+        config |= {"type_vocab_size": encoder.token_types, "pad_token_id": max(0, encoder.first_position - 1)}
+    if (stacks := model.stacks) is not None:
         gated = [word for word, ours in family.priced_as.items() if ours == model.activation]
-        config["num_layers"] = stacks.encoder_layers
-        config["num_decoder_layers"] = model.num_layers - stacks.encoder_layers
-        config["relative_attention_num_buckets"] = stacks.position_buckets
-        config["relative_attention_max_distance"] = stacks.farthest
+        encoders, buckets = stacks.encoder_layers, stacks.position_buckets
+        config |= {"num_layers": encoders, "num_decoder_layers": model.num_layers - encoders}
+        config |= {
+            "relative_attention_num_buckets": buckets,
+            "relative_attention_max_distance": stacks.farthest,
+        }
         config["scale_decoder_outputs"] = model.logit_scale != 1.0
         config |= {key: gated[0]} if model.gated_mlp and gated else {}
     if model.has_experts:

@@ -42,12 +42,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array
+from cost_models.files.recommenders import HEAD, STEPS_PER_E_FOLD
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-
-HEAD = 1024
-"""Number of the most used rows that each form a step of their own in a Zipf distribution."""
-STEPS_PER_E_FOLD = 64
-"""Number of steps in which the ranks of further rows grow by a factor e."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,16 +136,11 @@ class Forecast:
         sum to `seconds`."""
         segment, count = self.segment, self.segments
         start = {} if self.job.start is None else {"starting": self.job.start_seconds}
-        return Breakdown(
-            training=self.job.seconds,
-            stragglers=(self.slowdown - 1) * self.job.seconds + self.replacing,
-            saving=count * segment.saving,
-            lost_work=count * segment.lost,
-            restarting=count * segment.restarting,
-            waiting_for_spares=self.failures * self.waiting.mean_seconds,
-            maintenance=self.seconds * self.maintained,
-            **start,
-        )
+        slow = (self.slowdown - 1) * self.job.seconds + self.replacing
+        parts = {"training": self.job.seconds, "stragglers": slow, "saving": count * segment.saving}
+        parts |= {"lost_work": count * segment.lost, "restarting": count * segment.restarting}
+        parts |= {"waiting_for_spares": self.failures * self.waiting.mean_seconds}
+        return Breakdown(**parts, maintenance=self.seconds * self.maintained, **start)
 
     @property
     def kilowatt_hours(self) -> float | None:

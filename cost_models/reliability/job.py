@@ -36,6 +36,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
+from typing import NamedTuple
 
 import numpy as np
 
@@ -96,8 +97,7 @@ def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Break
     return Breakdown(processes=processes, groups=groups, weights=weights, first_step=first_step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resume:
+class Resume(NamedTuple):
     """Bytes and seconds with which the ranks of a layout read a checkpoint after a restart."""
 
     checkpoint_bytes: float

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +145,7 @@ def first_order_ratio(segment: Segment) -> float:
     return max(0.0, 1 - wasted) / (1 + segment.saving / segment.work)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Probability and mean seconds of waiting for a spare node after a failure."""
 
     chance: float
