@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.arrays import Array, Ints
 from cost_models.base import Spec
@@ -25,7 +24,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import check_kind, embedding_profile_of, validate
 from cost_models.files.reading import read_document
 from cost_models.memory.device import usable_host_memory
-from cost_models.recommender.accesses import CachedTables, cached_tables
+from cost_models.recommender.accesses import Accesses, CachedTables, cached_tables
 from cost_models.recommender.question import USUAL_STACK
 from cost_models.recommender.serving import Served, ServingQuestion, served
 from cost_models.specs.hardware import HardwareProfile
@@ -46,12 +45,6 @@ class Filling(NamedTuple):
     bound: float
     """Upper bound on the hit rate of any cache of this many bytes."""
 
-    @classmethod
-    def of(cls, tables: CachedTables, rows: Array, bound: float = 0.0) -> Filling:
-        """A cache of `rows` of each table; no rows of as many bytes hit more than `bound`, or than these."""
-        hits, size = tables.hits(rows), float(tables.counts @ (rows * tables.row_bytes))
-        return cls(rows, size, hits, max(bound, hits))
-
 
 class FillingOrder(NamedTuple):
     """Order in which embedding rows enter a growing GPU cache, as S steps of rows."""
@@ -60,31 +53,21 @@ class FillingOrder(NamedTuple):
     step_class: Ints
     step_rows: Array
     """(S,) number of rows that each step adds for each table of its class."""
-    bytes_up_to: Array
-    """(S + 1,) bytes of the rows of all steps before each step, then the total."""
-    hits_up_to: Array
-    """(S + 1,) share of all accesses served by the rows of all steps before each step, then the total."""
-
-    def hits(self, capacity: npt.ArrayLike) -> Array:
-        """Upper bound on the hit rate of a cache of this many bytes, as if rows were divisible."""
-        return np.interp(np.asarray(capacity, np.float64), self.bytes_up_to, self.hits_up_to)
-
-    def bytes_for(self, share: npt.ArrayLike) -> Array:
-        """Lower bound on the bytes of a cache with this hit rate, as if rows were divisible."""
-        rising = np.concatenate(([True], np.diff(self.hits_up_to) > 0))
-        return np.interp(np.asarray(share, np.float64), self.hits_up_to[rising], self.bytes_up_to[rising])
+    curve: Accesses
+    """Accesses over bytes in place of rows, as if rows were divisible: what these S steps serve bounds the hits of any
+    cache of so many bytes."""
 
     def fill(self, capacity: float) -> Filling:
         """Rows of each table for a cache of this many bytes."""
-        return self._filling(capacity, float(self.hits(capacity)))
+        return self._filling(capacity, float(self.curve.hits(capacity)))
 
     def smallest(self, share: float) -> Filling:
         """Rows of each table for the smallest cache with this hit rate."""
-        return self._filling(float(self.bytes_for(share)), share, fills_up=True)
+        return self._filling(float(self.curve.rows_for(share)), share, fills_up=True)
 
     def _filling(self, capacity: float, bound: float, *, fills_up: bool = False) -> Filling:
         """Rows of the steps that fit fully, and those of the next step that fit, or with `fills_up` one more."""
-        tables, ends = self.tables, self.bytes_up_to
+        tables, ends = self.tables, self.curve.rows_up_to
         step = int(np.searchsorted(ends, capacity, side="right")) - 1
         rows = np.zeros(len(tables.counts))
         np.add.at(rows, self.step_class[:step], self.step_rows[:step])
@@ -93,7 +76,8 @@ class FillingOrder(NamedTuple):
             part = np.ceil(part * (1 - 1e-12)) if fills_up else np.floor(part * (1 + 1e-12))
             rows[self.step_class[step]] += part
         rows = np.minimum(rows if tables.policy == "hottest" else np.floor(rows * (1 + 1e-12)), tables.rows)
-        return Filling.of(tables, rows, bound)
+        hits = tables.hits(rows)
+        return Filling(rows, float(tables.counts @ (rows * tables.row_bytes)), hits, max(bound, hits))
 
 
 def filling_order(tables: CachedTables) -> FillingOrder:
@@ -105,20 +89,14 @@ def filling_order(tables: CachedTables) -> FillingOrder:
     order = np.argsort(-worth * (tables.lookups / tables.row_bytes)[step_class], kind="stable")
     filled = (rows * (tables.counts * tables.row_bytes)[step_class])[order]
     hits = (shares * tables.weights[step_class])[order]
-    return FillingOrder(
-        tables=tables,
-        step_class=step_class[order],
-        step_rows=rows[order],
-        bytes_up_to=np.concatenate(([0.0], np.cumsum(filled))),
-        hits_up_to=np.concatenate(([0.0], np.minimum(np.cumsum(hits), 1.0))),
-    )
+    filled_up_to, hits_up_to = (np.concatenate(([0.0], np.cumsum(step))) for step in (filled, hits))
+    curve = Accesses(filled, hits, filled_up_to, np.minimum(hits_up_to, 1.0))
+    return FillingOrder(tables, step_class[order], rows[order], curve)
 
 
-def one_share(tables: CachedTables, capacity: float) -> Filling:
-    """Cache that holds the same share of rows of every table, as with a single load factor; `bound` is its hit
-    rate."""
-    share = min(1.0, capacity / tables.cached_whole_bytes)
-    return Filling.of(tables, np.floor(share * tables.rows))
+def one_share_hits(tables: CachedTables, capacity: float) -> float:
+    """Hit rate of a cache that holds the same share of rows of every table, as with a single load factor."""
+    return tables.hits(np.floor(min(1.0, capacity / tables.cached_whole_bytes) * tables.rows))
 
 
 _HEADER = """\
@@ -197,9 +175,8 @@ def plan_cache(
             hint=f"what fits has {fits:.1%} hits; --hits {np.floor(fits * 1000) / 10:g}%, or tables of fewer bytes",
         )
     rows, size, share, bound = filling
-    return ServingPlan(
-        question=question, cached_rows=tuple(map(int, rows)), cache_bytes=size, hits=share, bound=bound
-    )
+    cached = tuple(map(int, rows))
+    return ServingPlan(question=question, cached_rows=cached, cache_bytes=size, hits=share, bound=bound)
 
 
 def scaled(plan: ServingPlan, share: float) -> ServingPlan:

@@ -126,20 +126,34 @@ def device_of(question: Question, *, uncast: bool = False) -> Device:
     share = gpu.attention_share(question.stack.attention)
     forward = np.minimum(1.0, share.forward * profile.attention_forward_efficiency)
     backward = np.minimum(1.0, share.backward * profile.attention_backward_efficiency)
-    return Device(
-        profile=profile,
-        peak=gpu.peak[precision],
-        sustained=gpu.sustained.get(precision, 1.0) * narrow,
-        power_rate=gpu.power_rate(precision, question.cluster.gpu_watts) * narrow,
-        memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
-        optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
+    device = rated_device(gpu, profile, precision, training.element_bytes, question.cluster.gpu_watts)
+    return replace(
+        device,
+        sustained=device.sustained * narrow,
+        power_rate=device.power_rate * narrow,
         attention_shares=np.vstack(np.broadcast_arrays(forward, backward)),
-        sm_count=gpu.sm_count,
-        element_bytes=training.element_bytes,
         operand_bytes=training.element_bytes if uncast else training.operand_bytes,
         casts_apart=question.stack.fp8_casts_apart,
         fuses=question.stack.fused_elementwise,
-        launches_ahead=gpu.kind != "cpu" and not question.stack.launches_block,
+        launches_ahead=device.launches_ahead and not question.stack.launches_block,
+    )
+
+
+def rated_device(
+    gpu: GpuSpec, profile: HardwareProfile, precision: Precision, size: float, watts: float | None = None
+) -> Device:
+    """Rates of a GPU in a precision it has, with elements and operands of `size` bytes, at most `watts`."""
+    return Device(
+        profile=profile,
+        peak=gpu.peak[precision],
+        sustained=gpu.sustained.get(precision, 1.0),
+        power_rate=gpu.power_rate(precision, watts),
+        memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
+        optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
+        sm_count=gpu.sm_count,
+        element_bytes=size,
+        operand_bytes=size,
+        launches_ahead=gpu.kind != "cpu",
     )
 
 

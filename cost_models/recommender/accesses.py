@@ -88,9 +88,8 @@ class Accesses:
     def rows_for(self, share: npt.ArrayLike) -> Array:
         """Smallest number of the most used rows that receive this `share` of the accesses, not rounded to
         whole rows."""
-        used = np.concatenate(([True], self.shares > 0))  # rows that nothing uses help no share
-        share_up_to, rows_up_to = self.share_up_to[used], self.rows_up_to[used]
-        return np.interp(np.asarray(share, np.float64), share_up_to, rows_up_to)
+        rising = np.concatenate(([True], np.diff(self.share_up_to) > 0))  # unused rows help no share
+        return np.interp(np.asarray(share, np.float64), self.share_up_to[rising], self.rows_up_to[rising])
 
     def distinct(self, accesses: npt.ArrayLike, hottest: npt.ArrayLike | None = None) -> Array:
         """Expected number U(n) of distinct rows among n accesses, counting all rows or only the `hottest` ones.
@@ -156,12 +155,11 @@ _WINDOWS_PER_E_FOLD = 16
 curve is straight between them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CachedTables:
     """Embedding tables that share a cache, in C classes, with bytes of rows and hit rates by number of cached
     rows."""
 
-    names: tuple[str, ...]
     counts: Array
     """(C,) number of tables in each class."""
     rows: Array
@@ -215,18 +213,11 @@ class CachedTables:
 
 def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy = "hottest") -> CachedTables:
     """Sizes and access distributions of a model's embedding tables, for a cache with eviction by `policy`."""
-    classes = model.classes
-    accesses = tuple(map(accesses_of, classes))
-    return CachedTables(
-        names=tuple(one.name for one in classes),
-        counts=np.array([one.count for one in classes], np.float64),
-        rows=np.array([one.rows for one in classes], np.float64),
-        vector_bytes=np.array([one.width * element_bytes for one in classes]),
-        lookups=np.array([one.pooling for one in classes], np.float64),
-        accesses=accesses,
-        curves=accesses if policy == "hottest" else tuple(map(lru_curve, accesses)),
-        policy=policy,
-    )
+    sizes = zip(*((one.count, one.rows, one.width, one.pooling) for one in model.classes), strict=True)
+    counts, rows, widths, lookups = (np.array(column, np.float64) for column in sizes)
+    accesses = tuple(map(accesses_of, model.classes))
+    curves = accesses if policy == "hottest" else tuple(map(lru_curve, accesses))
+    return CachedTables(counts, rows, widths * element_bytes, lookups, accesses, curves, policy)
 
 
 def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:

@@ -11,12 +11,13 @@ read and written again for bias and activation, and gradients the same. Weight g
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from cost_models.compute.gemm import Device, gemm_seconds, require_rate
+from cost_models.compute.gemm import Device, gemm_seconds, rated_device, require_rate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.model import RecommenderSpec
 
@@ -179,16 +180,5 @@ def dense_device(question: RecommenderQuestion) -> Device:
     gpu, training, profile = question.cluster.gpu, question.training, question.profile
     multiplies_tf32 = training.precision == "fp32" and question.facts.tf32 and "tf32" in gpu.peak
     require_rate(gpu, precision := "tf32" if multiplies_tf32 else training.precision)
-    return Device(
-        profile=profile,
-        peak=gpu.peak[precision],
-        sustained=gpu.sustained.get(precision, 1.0),
-        power_rate=gpu.power_rate(precision, question.cluster.gpu_watts),
-        memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
-        optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
-        sm_count=gpu.sm_count,
-        element_bytes=training.dense_bytes,
-        operand_bytes=training.dense_bytes,
-        tensor_cores=precision != "fp32",
-        launches_ahead=gpu.kind != "cpu",
-    )
+    device = rated_device(gpu, profile, precision, training.dense_bytes, question.cluster.gpu_watts)
+    return replace(device, tensor_cores=precision != "fp32")

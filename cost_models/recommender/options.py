@@ -36,7 +36,7 @@ Pair = tuple[int, Option]
 """Number of a class of tables, and a sharding option of the class."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OptionColumns:
     """Counts of ids, rows and vectors for O sharding options of table classes, as columns (O,). Counts are of
     one table and one step of all GPUs."""
@@ -50,6 +50,8 @@ class OptionColumns:
     """Number of shards that lie on GPUs, or nodes, of their own; 0 if none does."""
     sharers: Array
     """Number of GPUs over which the rows of a table, or of its column shard, are spread."""
+    on_host: Bools
+    hashed: Bools
     ids: Array
     """Number of ids that look up rows without copies on all GPUs."""
     exchanged: Array
@@ -76,12 +78,10 @@ class OptionColumns:
     """Number of rows copied on all GPUs."""
     hit: Array
     """Share of the lookups of rows without copies that find the row in device memory."""
-    on_host: Bools
     cached_rows: Array
     """Number of rows in host memory that the device caches."""
     lengths: Array
     """Number of list lengths sent with the ids, one for each sample where lengths vary."""
-    hashed: Bools
 
     def __len__(self) -> int:
         return len(self.form)
@@ -91,29 +91,22 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
     """Columns of counts for the given (table class, sharding option) pairs."""
     gpus, per_node = question.cluster.num_gpus, question.cluster.gpus_per_node
     access_counts = cache(partial(_access_counts, question))
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     for index, option in pairs:
         form, slices, table = option.form, option.shards, question.model.classes[index]
         # how a table is cut does not change which rows are met
         uncut = option if form == "copy" else replace(option, form="whole", shards=1)
         spread = {"row": slices if slices > 1 else gpus, "node-row": per_node * slices}
-        rows.append(
-            {
-                "form": form,
-                "width": table.width / (slices if form == "column" else 1),
-                "whole_width": float(table.width),
-                "shards": slices if option.placed else 0,
-                "sharers": float(spread.get(form, 1)),
-                "on_host": option.tier == "host",
-                "hashed": table.hashed,
-                **access_counts(index, uncut),
-            }
-        )
-    return OptionColumns(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
+        widths = table.width / (slices if form == "column" else 1), float(table.width)
+        shards, sharers = slices if option.placed else 0, float(spread.get(form, 1))
+        kinds = option.tier == "host", table.hashed
+        rows.append((form, *widths, shards, sharers, *kinds, *access_counts(index, uncut)))
+    return OptionColumns(*map(np.array, zip(*rows, strict=True)))
 
 
-def _access_counts(question: RecommenderQuestion, class_index: int, option: Option) -> dict[str, float]:
-    """Counts of ids, vectors and rows of one sharding option, by name, that follow from how often rows are used."""
+def _access_counts(question: RecommenderQuestion, class_index: int, option: Option) -> tuple[float, ...]:
+    """Counts of ids, vectors and rows of one sharding option, the columns from `ids` on, that follow from how often
+    rows are used."""
     table = question.model.classes[class_index]
     accesses = accesses_of(table)
     batch, gpus = question.training.global_batch, question.cluster.num_gpus
@@ -131,22 +124,12 @@ def _access_counts(question: RecommenderQuestion, class_index: int, option: Opti
     if question.facts.unique_ids:
         exchanged = gpus * (float(accesses.distinct(ids / gpus)) - local_hot_distinct)
     varies = table.pooling != 1 or hot_rows > 0
-    return {
-        "ids": ids * cold,
-        "exchanged": exchanged,
-        "hot_ids": ids * hot,
-        "bags": bags,
-        "hot_bags": hot_bags,
-        "outputs": outputs,
-        "distinct": float(accesses.distinct(ids)) - hot_distinct,
-        "hot_distinct": hot_distinct,
-        "local_hot_distinct": local_hot_distinct,
-        "cold_rows": table.rows - hot_rows,
-        "hot_rows": hot_rows,
-        "hit": float(cached / (1.0 - hot)) if option.tier == "host" and hot < 1 else 1.0,
-        "cached_rows": cached_rows,
-        "lengths": outputs if question.facts.sends_all_lengths else batch * float(varies),
-    }
+    lengths = outputs if question.facts.sends_all_lengths else batch * float(varies)
+    hit = float(cached / (1.0 - hot)) if option.tier == "host" and hot < 1 else 1.0
+    sent = ids * cold, exchanged, ids * hot
+    met = float(accesses.distinct(ids)) - hot_distinct, hot_distinct, local_hot_distinct
+    rows = table.rows - hot_rows, hot_rows
+    return *sent, bags, hot_bags, outputs, *met, *rows, hit, cached_rows, lengths
 
 
 _LEAST_WIDTH = 16

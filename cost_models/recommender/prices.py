@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -181,22 +181,24 @@ def vectors_seconds(question: RecommenderQuestion, x: OptionColumns, links: Link
     return seconds(links.reduce_scatter, links.node_scatter), seconds(links.all_gather, links.node_gather)
 
 
-def lookup_bytes(ids: ArrayLike, row_bytes: ArrayLike, written: ArrayLike) -> Array:
+Amount = TypeVar("Amount", float, Array)
+
+
+def lookup_bytes(ids: Amount, row_bytes: Amount, written: Amount) -> Amount:
     """Memory traffic in bytes of a lookup that reads `ids` and a row for each id, and writes vectors of
     `written` bytes."""
-    return np.asarray(np.asarray(ids) * (np.asarray(row_bytes) + ID_BYTES) + np.asarray(written))
+    return ids * (row_bytes + ID_BYTES) + written
 
 
-def sum_bytes(ids: ArrayLike, gradient_bytes: ArrayLike, distinct: ArrayLike, width: ArrayLike) -> Array:
+def sum_bytes(ids: Amount, gradient_bytes: Amount, distinct: Amount, width: Amount) -> Amount:
     """Memory traffic in bytes of summing gradients, which reads each id with its gradient and writes a sum
     for each distinct row."""
-    read = np.asarray(ids) * (np.asarray(gradient_bytes) + ID_BYTES)
-    return np.asarray(read + np.asarray(distinct) * np.asarray(width) * FP32_BYTES)
+    return ids * (gradient_bytes + ID_BYTES) + distinct * width * FP32_BYTES
 
 
-def change_bytes(distinct: ArrayLike, kept_bytes: ArrayLike) -> Array:
+def change_bytes(distinct: Amount, kept_bytes: Amount) -> Amount:
     """Memory traffic in bytes of reading and writing distinct rows with their optimizer states."""
-    return np.asarray(2 * np.asarray(distinct) * np.asarray(kept_bytes))
+    return 2 * distinct * kept_bytes
 
 
 Points = Sequence[TablePoint]
@@ -415,7 +417,9 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     if facts.hierarchical and question.cluster.nodes > 1:
         start = links.node_scatter.start + links.between_nodes.start
     ids = facts.index_collectives * start if facts.exchanges_ids and not facts.hides_ids else 0.0
-    computed = dense.interaction_and_top + host_seconds(question)
+    samples = question.training.global_batch / question.cluster.nodes
+    # each host hands the samples of a batch over to its GPUs
+    computed = dense.interaction_and_top + (facts.step_seconds + samples * facts.sample_seconds)
     fixed = dict(zip(STAGES, (ids, kernel, start, computed, start, kernel + dense.update), strict=True))
     hidden = dict.fromkeys(STAGES, 0.0)
     hides_reduction = facts.hides_reduction and not is_own_host(question.cluster)
@@ -427,12 +431,6 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     ):
         (hidden if hides else fixed)[behind if hides else otherwise] += seconds
     return np.array([*fixed.values()]) + fixed_launch_seconds(question), np.array([*hidden.values()])
-
-
-def host_seconds(question: RecommenderQuestion) -> float:
-    """Seconds a step in which each host hands the samples of a batch over to its GPUs."""
-    samples = question.training.global_batch / question.cluster.nodes
-    return question.facts.step_seconds + samples * question.facts.sample_seconds
 
 
 def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:

@@ -21,7 +21,7 @@ _SHARED = {"kernel_seconds", "gemm_efficiency", "link_efficiency", "network_effi
 """Constants that both profiles of a GPU may state."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecommenderQuestion:
     """Inputs of a recommender's price except the sharding (model, cluster, training, stack and constants of
     the hardware)."""
@@ -82,6 +82,4 @@ def complete_recommender(
         raise InputError(words, hint="plan for one of them")
     stack_spec, hardware = resolve_stack(cluster, stack, profile, usual=USUAL_STACK)
     measured = measured_cluster(hardware, cluster)
-    return RecommenderQuestion(
-        model=model, cluster=measured, training=training, stack=stack_spec, hardware=hardware
-    )
+    return RecommenderQuestion(model, measured, training, stack_spec, hardware)

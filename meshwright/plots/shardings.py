@@ -21,7 +21,7 @@ from meshwright.plots.scaling import draw_speed
 from meshwright.plots.style import Frame, unproven
 from meshwright.records.shardings import while_
 from meshwright.render.words import in_unit, part_label, percent, size_unit, time_unit
-from planner.serving import ServingPlan, filling_order, load_serving_plan, one_share, rows_on_host
+from planner.serving import ServingPlan, filling_order, load_serving_plan, one_share_hits, rows_on_host
 
 STAGE_COLOURS = {
     "index exchange": style.SKY,
@@ -422,7 +422,7 @@ def cache_frame(plan: ServingPlan) -> pd.DataFrame:
     for size in sorted({*sizes.tolist(), plan.cache_bytes}):
         is_plan = size == plan.cache_bytes
         cached_rows = plan.rows if is_plan else order.fill(size).rows
-        even_hits = one_share(tables, size).hits
+        even_hits = one_share_hits(tables, size)
         latencies = served(question, cached_rows, host)
         rows += [
             {
@@ -499,7 +499,7 @@ def _cache_finding(frame: Frame, plan: ServingPlan) -> str:
     words = f"A cache of {format_bytes(plan.cache_bytes)} serves {percent(plan.hits)} of accesses"
     share = next((round_one for round_one in (0.5, 0.8, 0.9, 0.95, 0.99) if round_one > plan.hits), None)
     if share is None:
-        even = one_share(plan.question.tables, plan.cache_bytes).hits
+        even = one_share_hits(plan.question.tables, plan.cache_bytes)
         return f"{words}; with one share of all tables {percent(even)}"
     needs = filling_order(plan.question.tables).smallest(share).bytes
     even = frame[frame["one_share_hits"] >= share]["cache_bytes"].min()

@@ -11,7 +11,8 @@ another, the one that gains most on top of those before it; each must fit and ga
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -208,7 +209,6 @@ WORTH = 1e-3
 OTHER_SECONDS = 10.0
 """Time limit, in seconds, of the search for each variant of the question; its answer is then the best
 found."""
-_MORE_MEMORY = 1.25
 
 
 class ShardingChange(NamedTuple):
@@ -241,9 +241,9 @@ class ShardingAdvice(NamedTuple):
     question: RecommenderQuestion
     sharding: Sharding
     today: RecommenderEstimate
-    changes: tuple[ShardingChange, ...]
+    changes: Sequence[ShardingChange]
     answer: ShardingAnswer
-    other_questions: tuple[OtherSharding, ...]
+    other_questions: Sequence[OtherSharding]
     best_sharding: Sharding
     """The sharding found by the search, or today's with all changes if the search found nothing faster."""
     best: RecommenderEstimate
@@ -265,7 +265,7 @@ def advise_sharding(
     """
     running = estimate(question, today)
     budget.tell("searching for the best sharding")
-    answer = best_sharding(question, budget, restrictions)
+    answer = best_sharding(question, budget, restrictions, math.inf)
     if answer is None:
         raise budget.nothing_found()
     anywhere = replace(restrictions, fixed=tuple(replace(word, at=()) for word in restrictions.fixed))
@@ -300,10 +300,7 @@ def advise_sharding(
     else:
         best = reached
     at_the_end = reached.fits and reached.step_seconds <= best.step_seconds * (1 + WORTH)
-    further = tuple(others)
-    return ShardingAdvice(
-        question, today, running, tuple(changes), answer, further, sharding, best, at_the_end
-    )
+    return ShardingAdvice(question, today, running, changes, answer, others, sharding, best, at_the_end)
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
@@ -348,7 +345,6 @@ def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, 
     if cluster.nodes > 1:
         faster_links = links.faster(inter_node=2.0)
         yield "twice the bandwidth of the network", "other links", clustered(links=faster_links)
-    larger, faster = {"memory": _MORE_MEMORY * gpu.memory}, {"memory_bandwidth": 2 * gpu.memory_bandwidth}
-    words = f"{100 * (_MORE_MEMORY - 1):.0f} % more device memory"
-    yield words, "other GPUs", clustered(gpu=gpu.model_copy(update=larger))
+    larger, faster = {"memory": 1.25 * gpu.memory}, {"memory_bandwidth": 2 * gpu.memory_bandwidth}
+    yield "25 % more device memory", "other GPUs", clustered(gpu=gpu.model_copy(update=larger))
     yield "twice the memory bandwidth", "other GPUs", clustered(gpu=gpu.model_copy(update=faster))

@@ -462,16 +462,6 @@ class ShardingAnswer(NamedTuple):
     """Whether Ctrl-C ended the search; the answer is then the best found so far."""
 
 
-def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple[int, ...]]:
-    """Convert a placement of the search into a sharding, and the index of each table's option in the prices."""
-    held, options = dict(problem.preplaced), problem.priced.options
-    for unit, row, at in zip(problem.units, placement.row.tolist(), placement.places, strict=True):
-        held |= {table: (pick, at) for table, pick in zip(unit, problem.rows.picks[row], strict=True)}
-    in_order = [held[table] for table in range(len(held))]
-    tables = tuple(TablePlacement(options[row], tuple(sorted(at))) for row, at in in_order)
-    return Sharding(tables), tuple(row for row, _ in in_order)
-
-
 POINT_SECONDS = 20.0
 """Time limit of one point of a curve, seconds; its answer is then the best found."""
 
@@ -506,9 +496,12 @@ def plan_sharding(
     if ended and not budget.keep_on_interrupt:
         raise KeyboardInterrupt
     assert search.best is not None
-    certificate = certificate_of(search, objective, time.monotonic() - start)
-    sharding, rows = sharding_of(problem, search.best)
-    return ShardingAnswer(sharding=sharding, rows=rows, certificate=certificate, interrupted=ended)
+    certificate, held = certificate_of(search, objective, time.monotonic() - start), dict(problem.preplaced)
+    for unit, row, at in zip(problem.units, search.best.row.tolist(), search.best.places, strict=True):
+        held |= {table: (pick, at) for table, pick in zip(unit, problem.rows.picks[row], strict=True)}
+    in_order = [held[table] for table in range(len(held))]
+    tables = tuple(TablePlacement(priced.options[row], tuple(sorted(at))) for row, at in in_order)
+    return ShardingAnswer(Sharding(tables), tuple(row for row, _ in in_order), certificate, ended)
 
 
 def certificate_of(search: Search, objective: Objective, seconds: float = 0.0) -> ShardingCertificate:
@@ -541,10 +534,7 @@ def certificate_of(search: Search, objective: Objective, seconds: float = 0.0) -
 
 
 def best_sharding(
-    question: RecommenderQuestion,
-    budget: Budget,
-    restrictions: ShardingRestrictions = UNRESTRICTED,
-    seconds: float = math.inf,
+    question: RecommenderQuestion, budget: Budget, restrictions: ShardingRestrictions, seconds: float
 ) -> ShardingAnswer | None:
     """Search for the best sharding of a question in the budget's remaining time; None if no time is left or
     none was found in time.
@@ -569,10 +559,7 @@ def best_sharding(
 
 
 def sharding_scaling_frame(
-    question: RecommenderQuestion,
-    gpu_counts: Sequence[int],
-    kinds: Sequence[str],
-    budget: Budget | None = None,
+    question: RecommenderQuestion, gpu_counts: Sequence[int], kinds: Sequence[str], budget: Budget
 ) -> pd.DataFrame:
     """Best sharding at each number of GPUs, with a fixed batch (strong scaling) and a fixed batch per GPU (weak
     scaling).
@@ -586,12 +573,12 @@ def sharding_scaling_frame(
     """
     import pandas as pd
 
-    on_nodes, spending = on_whole_nodes(question), budget or Budget()
+    on_nodes = on_whole_nodes(question)
     require_possible(on_nodes.cluster, gpu_counts)
 
     def row_at(gpus: int, samples: int) -> Row | None:
         sized = resized(on_nodes, gpus, samples)
-        answer = best_sharding(sized, spending, seconds=POINT_SECONDS)
+        answer = best_sharding(sized, budget, UNRESTRICTED, POINT_SECONDS)
         if answer is None:
             return None
         priced = estimate(sized, answer.sharding)
@@ -607,4 +594,4 @@ def sharding_scaling_frame(
             **priced.stages,
         }
 
-    return pd.DataFrame(scaling_rows(question, gpu_counts, kinds, spending, row_at))
+    return pd.DataFrame(scaling_rows(question, gpu_counts, kinds, budget, row_at))

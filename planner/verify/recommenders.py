@@ -158,7 +158,9 @@ def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
     tables, order = plan.question.tables, filling_order(plan.question.tables)
     filled, hits = float(tables.counts @ (plan.rows * tables.row_bytes)), tables.hits(plan.rows)
     row_bytes = float(tables.counts @ tables.row_bytes)  # as the requested size may end within a row
-    fewest_hits, most_hits = (float(order.hits(max(0.0, filled + more))) for more in (-row_bytes, row_bytes))
+    fewest_hits, most_hits = (
+        float(order.curve.hits(max(0.0, filled + more))) for more in (-row_bytes, row_bytes)
+    )
     lowest, highest = (max(limit, hits) for limit in (fewest_hits, most_hits))
     bound_holds = lowest * (1 - TOLERANCE) <= plan.bound <= highest * (1 + TOLERANCE)
     room = max(0.0, plan.question.most_bytes)

@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from cost_models.arrays import Array, group_by
-from cost_models.compute.gemm import Device, gemm_seconds
+from cost_models.compute.gemm import gemm_seconds, rated_device
 from cost_models.errors import InputError
 from cost_models.measured.calibration.least_squares import relative_least_squares
 from cost_models.recommender.accesses import POLICIES
@@ -230,18 +230,8 @@ def _matrices(
     all_products = (row for row in select(rows, "matrix") if row.name.endswith(f".{precision}"))
     products = [row for row in all_products if not row.name.startswith((REPEATED, SUSTAINED))]
     element_bytes = _ELEMENT_BYTES[precision]
-    device = Device(
-        profile=base.model_copy(update=_PERFECT_PRODUCTS),
-        peak=gpu.peak[precision],
-        sustained=gpu.sustained.get(precision, 1.0),
-        power_rate=gpu.power_rate(precision),
-        memory_rate=np.inf,
-        optimizer_rate=np.inf,
-        sm_count=gpu.sm_count,
-        element_bytes=1.0,
-        operand_bytes=element_bytes,
-        launches_ahead=gpu.kind != "cpu",
-    )
+    device = rated_device(gpu, base.model_copy(update=_PERFECT_PRODUCTS), precision, 1.0)
+    device = replace(device, memory_rate=np.inf, optimizer_rate=np.inf, operand_bytes=element_bytes)
     shapes = np.array([row.shape for row in products], dtype=np.float64)
     seconds = np.array([row.seconds for row in products])
     m, n, k = shapes.T

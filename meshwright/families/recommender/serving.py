@@ -47,7 +47,7 @@ from planner.serving import (
     filling_order,
     latencies,
     load_serving_plan,
-    one_share,
+    one_share_hits,
     save_serving_plan,
     scaled,
     with_rates,
@@ -78,7 +78,7 @@ class ServedRecommender(SavedAnswer):
     @property
     def one_share_hits(self) -> float:
         """Hits of as many bytes with the same share of every table's rows."""
-        return one_share(self.plan.question.tables, self.plan.cache_bytes).hits
+        return one_share_hits(self.plan.question.tables, self.plan.cache_bytes)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
