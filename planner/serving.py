@@ -135,20 +135,16 @@ def with_rates(
 
     The stack is our own on CPUs, TorchRec on clusters unless said. Raises UnknownNameError.
     """
-    gpu = question.cluster.gpu
     chosen_spec, hardware = resolve_stack(question.cluster, stack, profile, usual=USUAL_STACK)
-    embedding = embedding_profile_of(gpu.name)
+    embedding = embedding_profile_of(question.cluster.gpu.name)
     if embedding.kernel_seconds is None:
         embedding = embedding.model_copy(update={"kernel_seconds": hardware.kernel_seconds})
     operations = chosen_spec.recommender and chosen_spec.recommender.operations
     launched = operations.served.get(question.policy, 0.0) if operations else 0.0
     rates = hardware.tables.served if launched and hardware.tables else {}
-    update = {
-        "cluster": measured_cluster(hardware, question.cluster),
-        "embedding": embedding,
-        "launch_seconds": launched * hardware.kernel_seconds,
-        "measured": rates.get(question.policy, ()),
-    }
+    cluster, measured = measured_cluster(hardware, question.cluster), rates.get(question.policy, ())
+    launch = launched * hardware.kernel_seconds
+    update = {"cluster": cluster, "embedding": embedding, "measured": measured, "launch_seconds": launch}
     return question.model_copy(update=update)
 
 

@@ -64,8 +64,7 @@ class Accesses:
     def of_steps(cls, rows: npt.ArrayLike, shares: npt.ArrayLike) -> Accesses:
         """Build a distribution from (K,) row counts and shares of accesses, the hottest step first; shares
         are scaled to sum to 1."""
-        row_counts: Array = np.asarray(rows, np.float64)
-        used: Array = np.asarray(shares, np.float64)
+        row_counts, used = np.asarray(rows, np.float64), np.asarray(shares, np.float64)
         used = used / used.sum()
         share_up_to = np.concatenate(([0.0], np.minimum(np.cumsum(used), 1.0)))
         share_up_to[-1] = 1.0

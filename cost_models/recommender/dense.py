@@ -144,15 +144,10 @@ def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
     if network.model.interaction.kind == "dot":  # pairwise products, forward and backward, bound by memory
         dot = 3 * _stream(samples * network.joined, device) + 4 * _stream(samples * network.top_input, device)
     copies = _stream(facts.interaction_passes * samples * network.joined, device)
-    states = dense_state_bytes(question)
-    return DenseSeconds(
-        bottom_forward=bottom[0],
-        bottom_backward=bottom[1] + bottom[2],
-        interaction_and_top=copies + dot + cross[0] + cross[1] + (top[0] + top[1]),
-        weight_gradients=cross[2] + top[2],
-        update=device.profile.kernel_seconds + 2 * states / device.optimizer_rate,
-        forward=bottom[0] + cross[0] + top[0] + (copies + dot) / 3,
-    )
+    interaction_and_top = copies + dot + cross[0] + cross[1] + (top[0] + top[1])
+    update = device.profile.kernel_seconds + 2 * dense_state_bytes(question) / device.optimizer_rate
+    forward, weights = bottom[0] + cross[0] + top[0] + (copies + dot) / 3, cross[2] + top[2]
+    return DenseSeconds(bottom[0], bottom[1] + bottom[2], interaction_and_top, weights, update, forward)
 
 
 def _product(m: float, n: float, k: float, device: Device, *, over_rows: bool = False) -> float:

@@ -81,16 +81,11 @@ def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[F
     if (buffers := facts.eager_buffers) is None:  # all are held at once
         vectors = 2 * facts.output_buffers * element_bytes
         holders = 1.0 if facts.ids_everywhere else x.sharers
-        on_holders = (
-            x.ids / holders * ID_BYTES * facts.input_buffers,
-            np.where(x.ids > 0, x.outputs * x.width, 0.0) * vectors,
-            x.distinct / x.sharers * x.width * facts.gradient_row_bytes,
-        )
-        everywhere = (
-            (x.ids + x.hot_ids) / gpus * ID_BYTES * facts.input_buffers,
-            x.outputs * x.whole_width / gpus * vectors,
-            x.hot_distinct * x.whole_width * facts.gradient_row_bytes,
-        )
+        id_bytes, gradient_bytes = ID_BYTES * facts.input_buffers, facts.gradient_row_bytes
+        made, added = np.where(x.ids > 0, x.outputs * x.width, 0.0), x.distinct / x.sharers * x.width
+        received, hot_added = x.outputs * x.whole_width / gpus, x.hot_distinct * x.whole_width
+        on_holders = x.ids / holders * id_bytes, made * vectors, added * gradient_bytes
+        everywhere = (x.ids + x.hot_ids) / gpus * id_bytes, received * vectors, hot_added * gradient_bytes
         return {"step": (on_holders, everywhere)}
     zero = np.zeros(len(x))
     has_ids, row_bytes = x.ids > 0, FP32_BYTES * x.width + buffers.touched_row_bytes
@@ -192,9 +187,11 @@ def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
     facts, is_gpu = question.facts, not is_own_host(question.cluster)
     states, activations = np.array(list(dense_bytes(question).values())).T
     communicates = is_gpu and question.cluster.num_gpus > 1
+    workspace = np.full(len(states), facts.workspace_bytes if is_gpu else 0.0)
+    buffers = np.full(len(states), facts.communicator_bytes if communicates else 0.0)
     return {
         "dense states": states,
         "activations": activations,
-        "workspace": np.full(len(states), facts.workspace_bytes if is_gpu else 0.0),
-        "communicators": np.full(len(states), facts.communicator_bytes if communicates else 0.0),
+        "workspace": workspace,
+        "communicators": buffers,
     }

@@ -16,7 +16,6 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 
-DATASHEET = EmbeddingProfile()
 _SHARED = {"kernel_seconds", "gemm_efficiency", "link_efficiency", "network_efficiency", "collective_seconds"}
 """Constants that both profiles of a GPU may state."""
 
@@ -31,12 +30,8 @@ class RecommenderQuestion:
     training: RecommenderTraining
     stack: StackSpec
     hardware: HardwareProfile
-    embedding: EmbeddingProfile = DATASHEET
-    """Constants of lookups and updates; default: the catalogue's for the GPU."""
-
-    def __post_init__(self) -> None:
-        if self.embedding is DATASHEET:
-            object.__setattr__(self, "embedding", embedding_profile_of(self.cluster.gpu.name))
+    embedding: EmbeddingProfile
+    """Constants of lookups and updates."""
 
     @property
     def samples(self) -> float:
@@ -82,4 +77,5 @@ def complete_recommender(
         raise InputError(words, hint="plan for one of them")
     stack_spec, hardware = resolve_stack(cluster, stack, profile, usual=USUAL_STACK)
     measured = measured_cluster(hardware, cluster)
-    return RecommenderQuestion(model, measured, training, stack_spec, hardware)
+    embedding = embedding_profile_of(measured.gpu.name)
+    return RecommenderQuestion(model, measured, training, stack_spec, hardware, embedding)

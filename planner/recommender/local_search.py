@@ -211,11 +211,8 @@ def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
 def _units_on_gpu(state: State, gpu: int) -> list[int]:
     """Units with a shard on a GPU or the GPU's node, and units without places, which load all GPUs."""
     node, on_nodes = state.node_of_gpu[gpu], state.problem.rows.on_nodes
-    return [
-        unit
-        for unit, (row, places) in enumerate(zip(state.row.tolist(), state.places, strict=True))
-        if not places or (node if on_nodes[row] else gpu) in places
-    ]
+    units = enumerate(zip(state.row.tolist(), state.places, strict=True))
+    return [unit for unit, (row, at) in units if not at or (node if on_nodes[row] else gpu) in at]
 
 
 def _kick(state: State, random: np.random.Generator) -> None:

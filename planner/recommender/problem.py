@@ -238,14 +238,13 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
         places.append(f"{format_bytes(float(host[best]))} of a host's {format_bytes(priced.host_memory)}")
 
     hints = []
-    sizes = zip(options[::-1], device[::-1].tolist(), strict=True)
-    on_device = {option.form: size for option, size in sizes if option.tier == "device"}
+    sizes = [(one, size) for one, size in zip(options, device.tolist(), strict=True) if one.tier == "device"]
+    on_device = {option.form: size for option, size in reversed(sizes)}
     hosted = [at for at, option in enumerate(options) if option.tier == "host" and device[at] <= free]
     if hosted:
         hints.append(f"{format_bytes(float(host[hosted].min()))} of each node's host memory would do")
-    if on_device:
-        least = min(float(device[at]) for at, option in enumerate(options) if option.tier == "device")
-        hints.append(f"{format_bytes(least + fixed)} a GPU would do")
+    if sizes:
+        hints.append(f"{format_bytes(min(size for _, size in sizes) + fixed)} a GPU would do")
     if "row" in on_device and free > 0:
         hints.append(f"`row` over {counted(math.ceil(priced.gpus * on_device['row'] / free), 'GPU')}")
     if "whole" in on_device and "column" not in on_device and free > 0:
@@ -253,11 +252,9 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
 
     shown = priced.row_of.get((int(priced.table_class[rows[0]]), Option("whole")), int(rows[0]))
     table_bytes = float(of_gpu[shown] + priced.shard_host_bytes[shown])
-    return DoesNotFitError(
-        f"{priced.name_of(table)}, {format_bytes(table_bytes)}, does not fit, {how}",
-        problems=[UserProblem("least", f"`{options[best]}` needs {' and '.join(places)}")],
-        hint="; or ".join(hints),
-    )
+    headline = f"{priced.name_of(table)}, {format_bytes(table_bytes)}, does not fit, {how}"
+    least = [UserProblem("least", f"`{options[best]}` needs {' and '.join(places)}")]
+    return DoesNotFitError(headline, problems=least, hint="; or ".join(hints))
 
 
 def no_room_error(problem: Problem) -> DoesNotFitError:
@@ -283,10 +280,9 @@ def no_room_error(problem: Problem) -> DoesNotFitError:
         hint += "; or let tables lie in host memory" if hosts else ""
     else:
         hint = f"use more GPUs; or let large tables be split{' or lie in host memory' if hosts else ''}"
+    least = [UserProblem("needs", f"{format_bytes(needs)} or more; {have}")]
     return DoesNotFitError(
-        f"the tables do not fit {counted(gpus, 'GPU')} together",
-        problems=[UserProblem("needs", f"{format_bytes(needs)} or more; {have}")],
-        hint=hint,
+        f"the tables do not fit {counted(gpus, 'GPU')} together", problems=least, hint=hint
     )
 
 

@@ -256,14 +256,13 @@ def _improve(search: Search, start: Placement, seed: int, until: float) -> None:
     state = State(search.unit)
     state.load(start)
     state.keep_to(search.open_rows)
-    placement = improve(
-        state,
-        patience=min(3 * PATIENCE, len(start.row)) if search.has_few_classes else PATIENCE,
-        seed=seed,
-        target=(search.bound - search.problem.fixed) / search.scale * (1 + OPTIONS_GAP),
-        stop=lambda: search.stopped() or time.monotonic() > until,
-    )
-    search.offer(placement)
+    patience = min(3 * PATIENCE, len(start.row)) if search.has_few_classes else PATIENCE
+    target = (search.bound - search.problem.fixed) / search.scale * (1 + OPTIONS_GAP)
+
+    def stop() -> bool:
+        return search.stopped() or time.monotonic() > until
+
+    search.offer(improve(state, patience=patience, seed=seed, target=target, stop=stop))
 
 
 def _restart(search: Search, start: Placement) -> None:
@@ -583,15 +582,10 @@ def sharding_scaling_frame(
             return None
         priced = estimate(sized, answer.sharding)
         held = Counter(str(placed.option) for placed in answer.sharding.tables)
-        return {
-            "gpus": gpus,
-            "global_batch": sized.training.global_batch,
-            "held": ", ".join(f"{count} {option}" for option, count in held.most_common()),
-            "step_seconds": priced.step_seconds,
-            "samples_per_second": priced.samples_per_second,
-            "gap": answer.certificate.gap,
-            "longest": max(priced.stages, key=lambda name: priced.stages[name]),
-            **priced.stages,
-        }
+        words = ", ".join(f"{count} {option}" for option, count in held.most_common())
+        row: Row = {"gpus": gpus, "global_batch": sized.training.global_batch, "held": words}
+        row |= {"step_seconds": priced.step_seconds, "samples_per_second": priced.samples_per_second}
+        longest = max(priced.stages, key=lambda name: priced.stages[name])
+        return row | {"gap": answer.certificate.gap, "longest": longest, **priced.stages}
 
     return pd.DataFrame(scaling_rows(question, gpu_counts, kinds, budget, row_at))

@@ -57,12 +57,8 @@ def verify_sharding(
     begun.begin()
     proofs = certificate, certificate_of(begun, certificate.objective)
     claimed, right = (proof.model_dump(include=RECOMPUTED) for proof in proofs)
-    return (
-        loads,
-        _check_restrictions(restrictions, sharding),
-        check_equal("certificate", claimed, right),
-        _check_bound(problem, certificate, time_limit),
-    )
+    known, bound = check_equal("certificate", claimed, right), _check_bound(problem, certificate, time_limit)
+    return loads, _check_restrictions(restrictions, sharding), known, bound
 
 
 def _check_loads(priced: PricedOptions, sharding: Sharding, certificate: ShardingCertificate) -> Check:
@@ -167,8 +163,6 @@ def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
     fills = f"fills {format_bytes(filled)} of {format_bytes(room)} that a GPU has for it"
     best = f"`bound` says {plan.bound:.6g}; the best cache of this size hits {most_hits:.6g}"
     claimed = plan.model_dump(include={"cache_bytes", "hits"})
-    return (
-        check_equal("cache", claimed, {"cache_bytes": filled, "hits": hits}),
-        Check("fits", filled <= room * (1 + TOLERANCE), fills),
-        Check("bound", bound_holds, best),
-    )
+    cache = check_equal("cache", claimed, {"cache_bytes": filled, "hits": hits})
+    fits = Check("fits", filled <= room * (1 + TOLERANCE), fills)
+    return cache, fits, Check("bound", bound_holds, best)

@@ -140,13 +140,11 @@ def _question(
     row: Mapping[str, str], model: str, cluster: str, nodes: int, gpus: int, stack: str, **training: Any
 ) -> RecommenderQuestion:
     """Question of a row on `nodes` nodes of `gpus` GPUs, with the row's batch and further facts of `training`."""
-    return RecommenderQuestion(
-        model=catalog.load_recommender(model),
-        cluster=catalog.load_cluster(cluster).model_copy(update={"nodes": nodes, "gpus_per_node": gpus}),
-        training=RecommenderTraining(global_batch=int(row["global_batch"]), **training),
-        stack=catalog.load_stack(stack),
-        hardware=catalog.load_profile("datasheet-gpu"),
-    )
+    spec, hardware = catalog.load_recommender(model), catalog.load_profile("datasheet-gpu")
+    sized = catalog.load_cluster(cluster).model_copy(update={"nodes": nodes, "gpus_per_node": gpus})
+    job = RecommenderTraining(global_batch=int(row["global_batch"]), **training)
+    embedding = catalog.embedding_profile_of(sized.gpu.name)
+    return RecommenderQuestion(spec, sized, job, catalog.load_stack(stack), hardware, embedding)
 
 
 EVALUATED = 89_137_319 / (4_195_197_692 / 20)

@@ -83,11 +83,11 @@ class ServedRecommender(SavedAnswer):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each class of tables."""
-        tables = self.plan.question.tables
+        tables, classes = self.plan.question.tables, self.plan.question.model.classes
         hits = tables.table_hits(self.plan.rows)
         return [
             {
-                "table": tables.names[place],
+                "table": classes[place].name,
                 "tables": int(tables.counts[place]),
                 "rows": int(tables.rows[place]),
                 "cached_rows": held,
