@@ -119,10 +119,8 @@ def served(question: ServingQuestion, cached: Array, on_host: Array) -> Served:
     brought = rows_brought(tables, ids, cached)
     cold_rows = tables.distinct_cold_rows(ids, np.maximum(on_host, cached)) * tables.counts
     blocks = (cold_rows * np.maximum(tables.vector_bytes, DRIVE_BLOCK)).sum(-1)
-    drive_seconds = np.zeros_like(batch)
-    if question.drive_rate:
-        read_seconds = blocks * cluster.gpus_per_node / question.drive_rate + DRIVE_SECONDS
-        drive_seconds = np.where(blocks > 0, read_seconds, 0.0)
+    read_seconds = blocks * cluster.gpus_per_node / (question.drive_rate or np.inf) + DRIVE_SECONDS
+    drive_seconds = np.where((blocks > 0) & (question.drive_rate is not None), read_seconds, 0.0)
     launch, cache, host = (_measured if question.measured else _priced)(question, tables, ids, brought)
     id_hits = tables.table_hits(cached) if tables.policy == "hottest" else 1.0 - brought / ids
     hits, host_rows = np.broadcast_to(id_hits, ids.shape), brought @ tables.counts

@@ -510,9 +510,7 @@ def certificate_of(search: Search, objective: Objective, seconds: float = 0.0) -
     forms = sorted({str(option.form) for option in used})
     forms += ["copies of hot rows"] * any(option.hot for option in used)
     held = f"held as {', '.join(forms)} in memory of {' and '.join(sorted({option.tier for option in used}))}"
-    places = counted(priced.gpus, "GPU")
-    if priced.nodes > 1:
-        places += f" in {counted(priced.nodes, 'node')}"
+    places = counted(priced.gpus, "GPU") + f" in {counted(priced.nodes, 'node')}" * (priced.nodes > 1)
     units = f"{counted(len(problem.units), 'table')}, {len(problem.members)} of them distinct"
     fixed = f"; {counted(len(problem.preplaced), 'table')} where said" if problem.preplaced else ""
     return ShardingCertificate(
