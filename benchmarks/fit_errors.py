@@ -29,7 +29,6 @@ from cost_models.measured.calibration.profile_fits import (
     errors_of,
     fit_families,
     pair_of,
-    timed_by_default,
     under_nearest,
 )
 from cost_models.measured.calibration.step_time_fit import fitted_profile, measured_seconds
@@ -117,8 +116,7 @@ def folds(cases: Sequence[Case]) -> Folds:
 
 
 def _left_out(cases: Sequence[Case]) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
-    timed = timed_by_default(cases)
-    of_all = fit_families(timed)
+    of_all = fit_families(cases)
     sources = [f"source {case.row.source}" for case in cases]
     dies = [f"die {die_of(case.question.cluster.gpu.name)}" for case in cases]
     every = [(name, marks) for marks in (sources, dies) for name in dict.fromkeys(marks)]
@@ -130,7 +128,7 @@ def _left_out(cases: Sequence[Case]) -> Iterator[tuple[str, tuple[np.ndarray, np
             | {(pair_of(cases[place])[0], ANY) for place in places}
             for places in (held, rest)
         )
-        fits = fit_families(timed.of(rest), touched & known, around=of_all)
+        fits = fit_families([cases[place] for place in rest], touched & known, around=of_all)
         gone = {blank_profile(*pair).name for pair in touched}
         profiles = {name: fit for name, fit in of_all.items() if name not in gone} | fits
         errors = errors_of(under_nearest(map(fitted_profile, profiles.values()), cases))

@@ -38,7 +38,6 @@ from cost_models.measured.calibration.profile_fits import (
     fit_families,
     profiles_without,
     seconds_of,
-    timed_by_default,
     under_nearest,
 )
 from cost_models.measured.calibration.step_time_fit import fitted_profile
@@ -89,11 +88,10 @@ def left_out(predictions: Sequence[Prediction]) -> Iterator[Ran]:
     """Every row of a sweep, its source left out of every fit."""
     timed = [one for one in predictions if measured_seconds(one.row)]
     cases = [_case(one) for one in timed]
-    prepared = timed_by_default(cases)
-    of_all = fit_families(prepared)
+    of_all = fit_families(cases)
     everyone = {name: fitted_profile(fit) for name, fit in of_all.items()}
     known = _rows(under_nearest(everyone.values(), cases))
-    for source, profiles in profiles_without(prepared, of_all):
+    for source, profiles in profiles_without(cases, of_all):
         own = [one for one in predictions if one.row.source == source]
         under = under_nearest(profiles, [_case(one) for one in own])
         rest = known["source"] != source

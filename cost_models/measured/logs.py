@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from io import BufferedIOBase
 from itertools import groupby
 from pathlib import Path
 
@@ -175,18 +174,14 @@ def chunks_of(path: Path) -> Iterator[bytes]:
     name = printable(str(path))
     try:
         with opened(path) as file:
-            if file.peek(2)[:2] != _MAGIC:
-                yield from _pieces(file)
-                return
-            packed, unpacked_bytes = path.stat().st_size, 0
-            with gzip.open(file) as unpacked:
-                for chunk in _pieces(unpacked):
-                    unpacked_bytes += len(chunk)
-                    if packed and unpacked_bytes > max(_SMALL, MOST_EXPANSION * packed):  # a pipe has no size
-                        words = (
-                            f"`{name}` becomes more than {MOST_EXPANSION} times as large when it is unpacked"
-                        )
-                        raise InputError(f"{words}; it is no log or trace")
+            is_packed, content_bytes = file.peek(2)[:2] == _MAGIC, 0
+            packed_bytes = path.stat().st_size if is_packed else 0  # a pipe has no size
+            with gzip.open(file) if is_packed else file as content:
+                while chunk := content.read(_CHUNK):
+                    content_bytes += len(chunk)
+                    if packed_bytes and content_bytes > max(_SMALL, MOST_EXPANSION * packed_bytes):
+                        growth = f"more than {MOST_EXPANSION} times as large when it is unpacked"
+                        raise InputError(f"`{name}` becomes {growth}; it is no log or trace")
                     yield chunk
     except InputError:
         raise
@@ -199,10 +194,6 @@ def chunks_of(path: Path) -> Iterator[bytes]:
     except (OSError, ValueError) as error:  # which is a null character in the path
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot read `{name}`: {reason.lower()}") from None
-
-
-def _pieces(file: BufferedIOBase) -> Iterator[bytes]:
-    return iter(lambda: file.read(_CHUNK), b"")
 
 
 MAX_LINES = 20_000
@@ -218,7 +209,7 @@ WARM_UP, DISTURBED, SLOW, QUICK = "warm-up", "checkpoint or evaluation", "slow",
 """Reasons for leaving a line out."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class StepLine:
     """Log line of one step, or of the mean of the steps since the line before it."""
 
@@ -456,9 +447,8 @@ def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
             message = f"step {grouped(step)} takes no such time: {name.replace('_', ' ')} {values[name]:g}"
             log.problems.append(Problem(printable(place), message))
         return
-    line = StepLine(step=step, seconds=seconds, disturbed=log.disturbed)
-    line.loss, line.gradient_norm = (values.get(name, math.nan) for name in ("loss", "gradient_norm"))
-    log.steps.add(line)
+    loss, gradient_norm = (values.get(name, math.nan) for name in ("loss", "gradient_norm"))
+    log.steps.add(StepLine(step, seconds, loss, gradient_norm, disturbed=log.disturbed))
     log.disturbed = False
     _take_memory(log, text, values)
 

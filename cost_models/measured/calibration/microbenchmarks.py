@@ -17,9 +17,9 @@ the base.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import fmean, median, mode
 from typing import Any, Literal, get_args
 
@@ -336,11 +336,11 @@ def attention_curves(rows: Rows) -> tuple[AttentionCurve, ...]:
 def collective_curves(rows: Rows, *, behind_compute: bool) -> tuple[CollectiveCurve, ...]:
     """Curve of seconds over message bytes for each measured collective and group size."""
     groups = group_by(select(rows, "collective"), lambda row: (row.name, row.shape[0]))
-    fields = (
-        {"operation": name, "group_size": ranks, "points": _points(groups[name, ranks])}
-        for name, ranks in sorted(groups)
-    )
-    return tuple(CollectiveCurve.model_validate({**one, "behind_compute": behind_compute}) for one in fields)
+    curves = []
+    for operation, ranks in sorted(groups):
+        fields = {"operation": operation, "group_size": ranks, "points": _points(groups[operation, ranks])}
+        curves.append(CollectiveCurve.model_validate(fields | {"behind_compute": behind_compute}))
+    return tuple(curves)
 
 
 def _points(rows: Iterable[Measurement]) -> tuple[CurvePoint, ...]:
@@ -350,12 +350,10 @@ def _points(rows: Iterable[Measurement]) -> tuple[CurvePoint, ...]:
 def _curve(measured: Iterable[tuple[float, float]]) -> tuple[CurvePoint, ...]:
     """Curve points in order of size, from measured (size, seconds). Noise only adds time, so no size takes
     longer than any larger one."""
-    quickest = math.inf
-    points = []
-    for size, seconds in sorted(measured, reverse=True):
-        quickest = min(quickest, seconds)
-        points.append(CurvePoint(size=size, seconds=rounded(quickest)))
-    return tuple(reversed(points))
+    largest_first = sorted(measured, reverse=True)
+    quickest = [rounded(seconds) for seconds in accumulate((seconds for _, seconds in largest_first), min)]
+    points = zip(largest_first, quickest, strict=True)
+    return tuple(CurvePoint(size=size, seconds=seconds) for (size, _), seconds in points)[::-1]
 
 
 _BLOCK_OPERATORS = {"layernorm": (1.0, 2.0), "gelu": (4.0, 1.0), "add": (1.0, 3.0)}

@@ -24,7 +24,6 @@ from cost_models.measured.calibration.step_time_fit import (
     WEIGHT_ON_ONE_CLUSTER,
     OnRound,
     StepTimeFit,
-    TimedCases,
     fit_step_times,
     fitted_profile,
     ignore,
@@ -57,7 +56,7 @@ def is_fitted(case: Case) -> bool:
 
 
 def fit_families(
-    cases: Sequence[Case] | TimedCases,
+    cases: Iterable[Case],
     needed: Collection[Pair] | None = None,
     *,
     fewest: int = _FEWEST,
@@ -69,24 +68,17 @@ def fit_families(
     A fit starts `around` that of the same name to more cases, where there is one. Not every row takes part
     (`is_fitted`).
     """
-    timed = cases if isinstance(cases, TimedCases) else timed_by_default(cases)
-    rows = [row for row, case in enumerate(timed.cases) if is_fitted(case)]
-    groups = group_by(rows, lambda row: pair_of(timed.cases[row]))
-    groups |= group_by(rows, lambda row: (pair_of(timed.cases[row])[0], ANY))
+    fitted = list(filter(is_fitted, cases))
+    groups = group_by(fitted, pair_of) | group_by(fitted, lambda case: (pair_of(case)[0], ANY))
     fits = {}
-    for pair, rows in sorted(groups.items()):
-        if len(rows) >= fewest and (needed is None or pair in needed):
-            start, members = blank_profile(*pair), timed.of(rows)
+    for pair, members in sorted(groups.items(), key=lambda group: group[0]):
+        if len(members) >= fewest and (needed is None or pair in needed):
+            start = blank_profile(*pair)
             near = (around or {}).get(start.name)
-            fit = fit_step_times(start, members, around=near.around_runs(members.cases) if near else None)
+            fit = fit_step_times(start, members, around=near.around_runs(members) if near else None)
             if fit.median_error <= _UNEXPLAINED:
                 fits[start.name] = fit
     return fits
-
-
-def timed_by_default(cases: Sequence[Case]) -> TimedCases:
-    """Cases prepared for fits that start at the documented default constants."""
-    return TimedCases(catalog.load_profile("datasheet-gpu"), cases)
 
 
 def blank_profile(gpu: str, stack: str) -> HardwareProfile:
@@ -123,8 +115,8 @@ def seconds_of(cases: Sequence[Case]) -> Array:
     """(N,) predicted step seconds of each case under the profile in its question."""
     case_profiles = [case.question.hardware for case in cases]
     seconds = np.empty(len(cases))
-    for identity in dict.fromkeys(map(id, case_profiles)):  # profiles of one name may be fitted to other runs
-        rows = [index for index, profile in enumerate(case_profiles) if id(profile) == identity]
+    # profiles of one name may be fitted to other runs
+    for rows in group_by(range(len(cases)), lambda row: id(case_profiles[row])).values():
         seconds[rows] = StepTimes([cases[index] for index in rows]).seconds(case_profiles[rows[0]])
     return seconds
 
@@ -134,30 +126,27 @@ def under_other_sources(
 ) -> Iterator[tuple[str, tuple[Case, ...]]]:
     """Yield each source with its cases, each under the nearest of the profiles that were fitted without that
     source."""
-    timed = timed_by_default(cases)
-    of_all = fit_families(timed, fewest=fewest)
-    for source, profiles in profiles_without(timed, of_all, fewest=fewest, on_source=on_source):
+    of_all = fit_families(cases, fewest=fewest)
+    for source, profiles in profiles_without(cases, of_all, fewest=fewest, on_source=on_source):
         yield source, under_nearest(profiles, [case for case in cases if case.row.source == source])
 
 
 def profiles_without(
-    timed: TimedCases,
+    cases: Sequence[Case],
     of_all: Mapping[str, StepTimeFit],
     *,
     fewest: int = _FEWEST,
     on_source: Callable[[str], None] = ignore,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
     """Yield each source with the profiles needed to predict its runs, fitted to all other sources."""
-    cases = timed.cases
-    for source in dict.fromkeys(case.row.source for case in cases):
+    for source, members in group_by(cases, lambda case: case.row.source).items():
         on_source(source)
-        other_rows = [row for row, case in enumerate(cases) if case.row.source != source]
-        other_pairs = {pair_of(cases[row]) for row in other_rows}
-        source_pairs = {pair_of(case) for case in cases if case.row.source == source}
+        others = [case for case in cases if case.row.source != source]
+        other_pairs, source_pairs = ({pair_of(case) for case in some} for some in (others, members))
         needed = source_pairs & other_pairs
         if source_pairs - other_pairs:
             needed |= {(die, ANY) for die, _ in other_pairs}
-        fits = fit_families(timed.of(other_rows), needed, fewest=fewest, around=of_all)
+        fits = fit_families(others, needed, fewest=fewest, around=of_all)
         yield source, tuple(map(fitted_profile, fits.values()))
 
 

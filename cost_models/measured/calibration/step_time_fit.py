@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -126,18 +125,19 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
 
 def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[TimedRuns, ...]:
     """Summary of the runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
-    groups = group_by(
-        cases, lambda one: (one.row.source, one.question.cluster.gpu.name, one.question.stack.name)
-    )
+
+    def identity(case: Case) -> tuple[str, str, str]:
+        return case.row.source, case.question.cluster.gpu.name, case.question.stack.name
+
+    groups = group_by(cases, identity)
     plainest, runs = Layout(), []
     for (source, gpu, stack), members in groups.items():
         gpus = [one.layout.num_gpus for one in members]
         median = round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4)
         values = {name: {axis_value(name, one.layout) for one in members} for name in COMPARED}
         varied = {name: used for name, used in values.items() if used != {axis_value(name, plainest)}}
-        axes = {
-            name: " ".join(sorted(used, key=lambda text: (len(text), text))) for name, used in varied.items()
-        }
+        ordered = {name: sorted(used, key=lambda text: (len(text), text)) for name, used in varied.items()}
+        axes = {name: " ".join(used) for name, used in ordered.items()}
         fields: dict[str, object] = {"source": source, "gpu": gpu, "stack": stack, "runs": len(members)}
         fields |= {"fewest_gpus": min(gpus), "most_gpus": max(gpus), "median_error": median, "axes": axes}
         runs.append(TimedRuns.model_validate(fields))
@@ -210,7 +210,7 @@ class TimedCases:
     def __init__(
         self, start: HardwareProfile, cases: Sequence[Case], constants: Sequence[str] = CONSTANTS
     ) -> None:
-        self.start, self.cases = start, tuple(cases)
+        self.start = start
         self.constants = tuple(name for name in constants if getattr(start, name) > 0)
         """A constant that is 0 stays 0: factors do not move it."""
         self._times = StepTimes(cases)
@@ -232,15 +232,6 @@ class TimedCases:
         logarithms."""
         return _HUBER * self.at_start.errors, _HUBER * self.at_start.slopes
 
-    def of(self, rows: Sequence[int]) -> TimedCases:
-        """Timed cases with indices `rows`, with the errors at `start` copied if already computed."""
-        subset = copy(self)
-        subset.cases = tuple(self.cases[row] for row in rows)
-        subset._times, subset._measured = self._times.of(rows), self._measured[list(rows)]
-        if "at_start" in vars(self):
-            vars(subset)["at_start"] = self.at_start.of(list(rows))
-        return subset
-
     def values_at(self, points: Array) -> dict[str, Array]:
         """Constants by name at (..., C) points, which are logarithms, rounded to the digits that a profile's
         file has."""
@@ -255,7 +246,7 @@ class TimedCases:
 
 def fit_step_times(
     start: HardwareProfile,
-    cases: Sequence[Case] | TimedCases,
+    cases: Sequence[Case],
     *,
     weight_of_a_run: float | None = None,
     around: Expansion | None = None,
@@ -267,8 +258,8 @@ def fit_step_times(
     Each run weighs `weight_of_a_run`, by default 1/√n where its source has n. The fit starts where the errors are known
     `around`, by default at the constants of `start`.
     """
-    timed = cases if isinstance(cases, TimedCases) else TimedCases(start, cases)
-    pulls, sources = pulls_of(timed.constants), [case.row.source for case in timed.cases]
+    timed, sources = TimedCases(start, cases), [case.row.source for case in cases]
+    pulls = pulls_of(timed.constants)
     weight = source_weights(sources) if weight_of_a_run is None else np.full(len(sources), weight_of_a_run)
     # a fit begins at the constants of `start`, or at a slower host where that explains more
     slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in timed.constants])
@@ -286,7 +277,7 @@ def fit_step_times(
         candidates=timed.origin + slower if around is None else None,
         on_round=report_round,
     )
-    names = [case.row.row_id for case in timed.cases]
+    names = [case.row.row_id for case in cases]
     residuals = dict(zip(names, np.expm1(_HUBER * around.errors).tolist(), strict=True))
     deviations, influence = np.sqrt(np.diag(covariance)), covariance @ (around.slopes * weight[:, None]).T
     slopes, errors = _HUBER * around.slopes, _HUBER * around.errors
@@ -297,9 +288,9 @@ def fit_step_times(
         sources=dict(zip(names, sources, strict=True)),
         constants=intervals(timed.constants, around.point, deviations, pulls, influence, names),
         around=around,
-        pair_error=pair_error(timed.cases, residuals),
+        pair_error=pair_error(cases, residuals),
         scenarios=scenarios_of(timed.constants, covariance, slopes, errors, sources),
-        timed=timed_runs(timed.cases, residuals),
+        timed=timed_runs(cases, residuals),
     )
 
 

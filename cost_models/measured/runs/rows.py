@@ -11,8 +11,7 @@ import csv
 import io
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -72,15 +71,6 @@ def parse_table(
 
 
 T = TypeVar("T")
-K = TypeVar("K")
-
-
-def grouped_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by their key, keys and items in the order in which they come."""
-    groups: dict[K, list[T]] = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return groups
 
 
 Notes = list[str]

@@ -280,10 +280,8 @@ def _kernel(row: Row, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) 
     stated: AttentionKernel | None = meaning("attention", words)
     if stated is not None and not kernel_is_assumed(row):
         # a flash kernel that does not say which is that of the trainer's release
-        any_flash = re.fullmatch(r"flash[- _]?(attn|attention)?", words) and stack.attention.startswith(
-            "flash"
-        )
-        return stack.attention if any_flash else stated
+        any_flash = re.fullmatch(r"flash[- _]?(attn|attention)?", words)
+        return stack.attention if any_flash and stack.attention.startswith("flash") else stated
     native = _NATIVE.search(words)
     if words and not native:
         notes.append(f"{stack.attention} attention: the kernel named is not known")

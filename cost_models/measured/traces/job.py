@@ -94,11 +94,6 @@ class RankTrace:
         """Seconds of the traced step, the sum of its parts."""
         return sum(self.parts.values())
 
-    @property
-    def steps(self) -> int:
-        """Number of steps in the trace."""
-        return self.step.count
-
 
 def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) -> tuple[RankTrace, ...]:
     """Read traces of one rank each and split the same step of all into parts, in order of rank; where all ran

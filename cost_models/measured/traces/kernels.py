@@ -200,9 +200,7 @@ class Products:
     def add_kernel(self, event: Event) -> None:
         """Add a kernel if it multiplies matrices."""
         if event.category == "kernel" and len(self._kernels) < _MAX_EVENTS and _multiplies(event.name):
-            operator, launch = (
-                whole_number(event.details.get(key)) for key in ("External id", "correlation")
-            )
+            operator, launch = map(whole_number, map(event.details.get, ("External id", "correlation")))
             if operator or launch:
                 self._kernels.append(operator or -launch, event.seconds)
 

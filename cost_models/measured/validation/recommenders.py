@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cost_models.arrays import group_by
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.files import catalog, data_files, read_data
-from cost_models.measured.runs.rows import grouped_by, parse_table, read_table
+from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.measured.validation.scores import relative_error
 from cost_models.recommender.dense import dense_seconds
 from cost_models.recommender.options import STAGES
@@ -207,7 +208,7 @@ def predict(run: RecommenderRun) -> RecommenderPrediction:
 
 def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderScore, ...]:
     """Errors of recommender predictions, grouped by framework and GPU."""
-    groups = grouped_by(predictions, lambda one: (one.run.framework, one.run.question.cluster.gpu.name))
+    groups = group_by(predictions, lambda one: (one.run.framework, one.run.question.cluster.gpu.name))
     scored = []
     for (framework, gpu), group in groups.items():
         times = [abs(one.error) for one in group if one.error is not None]

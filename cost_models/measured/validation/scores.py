@@ -29,11 +29,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import Array, group_by
 from cost_models.axes.layout import Layout, axes_that_differ
 from cost_models.estimate import CLEAR, chance_of_gain, deviation, half_width, pair_error_of
 from cost_models.expected import INTERVAL_PROBABILITY
-from cost_models.measured.runs.rows import Row, grouped_by
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.specs.hardware import HardwareProfile
 
@@ -119,7 +119,7 @@ class SourceScore:
 
 def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
     """Score the predictions of every source of published runs, in order of first appearance."""
-    sources = grouped_by(predictions, lambda prediction: prediction.row.source)
+    sources = group_by(predictions, lambda prediction: prediction.row.source)
     return tuple(_score_source(name, some) for name, some in sources.items())
 
 
@@ -257,7 +257,7 @@ class ChoiceScore:
 def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
     """Score the choice of the fastest row in the sweeps of every source, in order of first appearance."""
     cases = (prediction for prediction in predictions if prediction.case is not None)
-    sources = grouped_by(cases, lambda prediction: prediction.row.source)
+    sources = group_by(cases, lambda prediction: prediction.row.source)
     scores = (_score_choices(name, list(_timed_sweeps(some).values())) for name, some in sources.items())
     return tuple(score for score in scores if score.pairs or score.point)
 
@@ -279,7 +279,7 @@ def _score_choices(source: str, sweeps: Sequence[Sequence[_TimedRow]]) -> Choice
 
 def _choices(rows: Sequence[_TimedRow]) -> list[_TimedRow]:
     """Rows of a sweep, with rows of the same layout and prediction merged, at their median measured time."""
-    groups = grouped_by(rows, lambda row: (str(row.layout), row.predicted)).values()
+    groups = group_by(rows, lambda row: (str(row.layout), row.predicted)).values()
     return [alike[0]._replace(measured=median(row.measured for row in alike)) for alike in groups]
 
 
@@ -331,7 +331,7 @@ class ChanceRange:
 
 def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
     """Ranges of P(fits) with the runs in each, the least likely first; runs with unknown outcome do not count."""
-    ranges = grouped_by(_outcomes(predictions), lambda outcome: bisect_right(EDGES[:-1], outcome[0]))
+    ranges = group_by(_outcomes(predictions), lambda outcome: bisect_right(EDGES[:-1], outcome[0]))
     scored = []
     for place, outcomes in sorted(ranges.items()):
         chances, ran = zip(*outcomes, strict=True)

@@ -7,12 +7,11 @@ layouts, which formulas of numpy operations do not tell from a number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.arrays import Array
+from cost_models.arrays import Array, group_by
 from cost_models.axes.columns import MIN_ROWS_TO_DEDUPLICATE, LayoutColumns
 from cost_models.measured.runs.cases import Case
 from cost_models.pipeline.pricing import PlacedLayout, place_layout
@@ -30,36 +29,27 @@ class _Group:
     placements: tuple[PlacedLayout, ...]
     rows: tuple[int, ...]
 
-    def select(self, indices: Sequence[int], rows: Sequence[int]) -> _Group:
-        """Group of the cases at `indices`, numbered by `rows`."""
-        columns = self.columns.rows(np.array(indices, dtype=np.int64))
-        return _Group(self.question, columns, tuple(self.placements[at] for at in indices), tuple(rows))
+    def part(self, places: slice) -> _Group:
+        """Group of the cases at `places` of this one."""
+        columns = self.columns.rows(np.arange(len(self.rows))[places])
+        return _Group(self.question, columns, self.placements[places], self.rows[places])
 
 
 class StepTimes:
     """Cases prepared for repeated prediction of their step times under different profiles."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for index, case in enumerate(cases):
-            question = case.question
-            shared = (question.model, question.cluster, question.training, question.stack)
-            groups.setdefault(tuple(map(repr, shared)), []).append(index)
+
+        def shared(row: int) -> tuple[str, ...]:
+            question = cases[row].question
+            return tuple(map(repr, (question.model, question.cluster, question.training, question.stack)))
+
         self._groups, self._count = list[_Group](), len(cases)
-        for rows in groups.values():
+        for rows in group_by(range(len(cases)), shared).values():
             question = cases[rows[0]].question
             placements = tuple(place_layout(cases[row].layout, question) for row in rows)
             columns = LayoutColumns.of([one.layout for one in placements])
             self._groups.append(_Group(question, columns, placements, tuple(rows)))
-
-    def of(self, rows: Sequence[int]) -> StepTimes:
-        """Copy restricted to the cases with indices `rows`, in that order."""
-        place_of, subset, groups = {row: place for place, row in enumerate(rows)}, copy(self), list[_Group]()
-        for group in self._groups:
-            if indices := [index for index, row in enumerate(group.rows) if row in place_of]:
-                groups.append(group.select(indices, [place_of[group.rows[index]] for index in indices]))
-        subset._groups, subset._count = groups, len(rows)
-        return subset
 
     def seconds(self, profile: HardwareProfile) -> Array:
         """(N,) predicted step seconds of all cases under `profile`."""
@@ -72,8 +62,7 @@ class StepTimes:
         rows_at_once = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
         for group in self._groups:
             for start in range(0, len(group.rows), rows_at_once):
-                rows = range(start, min(start + rows_at_once, len(group.rows)))
-                part = group.select(rows, group.rows[start : rows.stop])
+                part = group.part(slice(start, start + rows_at_once))
                 seconds[:, part.rows] = _seconds(part, profile, constants, count)
         return seconds
 

@@ -378,7 +378,7 @@ def _of_traces(traced: Sequence[RankTrace], steps: TypicalSteps | None) -> list[
     """Whose traces were read, how long their steps were beside the log's, and kernels that nothing names."""
     if not traced:
         return []
-    ranks, most = sentence_list([grouped(one.rank) for one in traced]), max(one.steps for one in traced)
+    ranks, most = sentence_list([grouped(one.rank) for one in traced]), max(one.step.count for one in traced)
     notes = [f"Parts from {counted(len(traced), 'trace')} (rank {ranks}): {counted(most, 'step')}"]
     slowest = max(one.seconds for one in traced)
     if steps is not None and steps.lines:

@@ -46,7 +46,7 @@ def test_parts_are_found_within_a_hundredth(
     found = read_traces(paths, seats)
     assert [one.rank for one in found] == [0, 5]
     for one in found:
-        assert one.steps == 3
+        assert one.step.count == 3
         assert one.seconds == pytest.approx(step, rel=0.01)
         assert sum(one.parts.values()) == pytest.approx(one.seconds, rel=1e-6)
         for part, seconds in parts.items():
@@ -162,7 +162,7 @@ def test_a_trace_in_the_spelling_of_pytorch_1_is_the_same(tmp_path: Path, steps_
     old.write_text(json.dumps(whole))
     (new,), (found,) = read_traces([path], layout), read_traces([old], layout)
     assert found.parts == new.parts
-    assert found.steps == new.steps
+    assert found.step.count == new.step.count
     assert found.products == new.products
     assert found.products
 
