@@ -294,13 +294,11 @@ def advise_sharding(
         moved = remaining.pop(key)
         sharding, reached = _with(sharding, moved), prices[key]
         changes.append(ShardingChange(tuple(moved), *key[1:], separate[key], reached, sharding))
-    best = estimate(question, answer.sharding)
-    if best.step_seconds < reached.step_seconds or not reached.fits:
-        sharding = answer.sharding
-    else:
-        best = reached
+    goal, best = answer.sharding, estimate(question, answer.sharding)
+    if reached.fits and reached.step_seconds <= best.step_seconds:
+        goal, best = sharding, reached
     at_the_end = reached.fits and reached.step_seconds <= best.step_seconds * (1 + WORTH)
-    return ShardingAdvice(question, today, running, changes, answer, others, sharding, best, at_the_end)
+    return ShardingAdvice(question, today, running, changes, answer, others, goal, best, at_the_end)
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
