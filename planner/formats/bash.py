@@ -237,12 +237,9 @@ def _quotient(left: int, right: int) -> int:
     return left // right if (left < 0) == (right < 0) else -(-left // right)
 
 
-_OPERATIONS: dict[type[ast.AST], Callable[..., int]] = {
-    **OPERATIONS,
-    ast.Div: _quotient,
-    ast.Not: operator.not_,
-}
-_OPERATIONS |= {ast.USub: operator.neg, ast.Mod: lambda left, right: left - right * _quotient(left, right)}
+_OPERATIONS: dict[type[ast.AST], Callable[..., int]] = {**OPERATIONS, ast.Div: _quotient}
+_OPERATIONS |= {ast.Not: operator.not_, ast.USub: operator.neg}
+_OPERATIONS[ast.Mod] = lambda left, right: left - right * _quotient(left, right)
 
 
 @dataclass(slots=True)

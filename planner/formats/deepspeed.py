@@ -289,14 +289,10 @@ def _training_of(settings: Settings, layout: Layout, sequence: int, stack: Stack
     gradients = None if dtype is None else "fp32" if dtype == "fp32" else "bf16"
     # the second has no effect without the first
     in_bf16 = all(settings.get(f"bf16.bf16_{one}") for one in _IN_BF16)
-    fields: dict[str, Any] = {
-        "global_batch": _batches(settings, layout.dp)[0],
-        "sequence_length": sequence,
-        "precision": narrow[0] if narrow else "fp32",
-        "optimizer": settings.plan_value(path),
-        "gradient_dtype": None if gradients == stack.gradient_dtype else gradients,
-        "state_dtype": "bf16" if in_bf16 else "fp32",
-    }
+    fields: dict[str, Any] = {"global_batch": _batches(settings, layout.dp)[0], "sequence_length": sequence}
+    fields |= {"precision": narrow[0] if narrow else "fp32", "optimizer": settings.plan_value(path)}
+    fields["gradient_dtype"] = None if gradients == stack.gradient_dtype else gradients
+    fields["state_dtype"] = "bf16" if in_bf16 else "fp32"
     return TrainingSpec(**fields)
 
 

@@ -71,21 +71,19 @@ class FieldExport(NamedTuple):
         return dict(zip(("field", "ours", "theirs", "verdict", "how"), self, strict=True))
 
 
+_NOT_WRITTEN = {"training.reward": "rewards", "model.recurrence": "recurrences", "model.stacks": "two stacks"}
+_NOT_WRITTEN |= {"model.diffusion": "diffusion transformers", "model.tower": "vision towers"}
+_NOT_WRITTEN |= {"model.encoder": "encoders", "model.attention_gate": "gates on attention"}
+"""Field that no exporter writes → what it says, where it is set."""
 _COMMON_LIMITS: Mapping[str, tuple[Any, ...]] = {
+    **{path: (f"{things} are not written", None, False) for path, things in _NOT_WRITTEN.items()},
     "layout.pools": ("all its ranks are of one kind", ()),
     "layout.replicas": ("replicas take equal shares", ()),
     "training.reference": ("its reference model is not written", None),
-    "training.reward": ("rewards are not written", False),
-    "model.diffusion": ("diffusion transformers are not written", None),
     "training.optimizer_in_backward": ("it updates after the backward pass", False),
     "training.tuning": ("its adapters are not written", None),
-    "model.recurrence": ("recurrences are not written", None),
-    "model.stacks": ("two stacks are not written", None),
-    "model.tower": ("vision towers are not written", None),
     "training.freeze": ("what is left frozen is not written", ()),
-    "model.encoder": ("encoders are not written", None),
     "model.separate_halves": ("its blocks have both halves", False),
-    "model.attention_gate": ("gates on attention are not written", False),
 }
 """Fields of which all trainers support some values alone: the reason, and the values."""
 _OWN_DATA: Mapping[str, tuple[Any, ...]] = {
@@ -172,18 +170,17 @@ class Exported:
     """Every field of the plan with the trainer's settings for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exporter:
+class Exporter(NamedTuple):
     """A trainer that plans of one kind can be exported to, with the function that writes the file."""
 
-    plan_kind: str = "plan"
-    """`kind` of the plan files that it takes."""
-    noun: str = "plans of transformers"
-    """Noun for those plans: "shardings of recommenders"."""
     write: Callable[[Any, str, bool], Exported]
     """Function that writes a plan, given the name of its file, and whether a part of it is enough. Raises InputError
     for a plan that the trainer cannot run, and InfeasibleError for fields without settings unless a part is enough;
     all problems at once."""
+    plan_kind: str = "plan"
+    """`kind` of the plan files that it takes."""
+    noun: str = "plans of transformers"
+    """Noun for those plans: "shardings of recommenders"."""
 
 
 def field_paths() -> list[str]:

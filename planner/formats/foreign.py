@@ -11,7 +11,6 @@ import csv
 import math
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,14 @@ READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "accelerate", "axolotl
 _AXES = ("tp", "pp", "cp", "dp", "ep", "mbs", "zero")
 
 
-@cache
-def _trainers() -> tuple[dict[str, str], ...]:
-    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        return tuple(csv.DictReader(file))
-
-
 def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options: Mapping[str, Any]) -> None:
     """Raise InputError if a file or a command belongs to a trainer that is not supported, with an equivalent
     `estimate` command. `options` are the user's `model`, `cluster` and `gpus`."""
     values = dict(by_path(document))
     paths = [f"{path}." for path in values]
-    for row in _trainers():
+    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        trainers = tuple(csv.DictReader(file))
+    for row in trainers:
         keys = [each.split() for each in row["keys"].split("|") if each]
         has = any(all(any(path.startswith(f"{key}.") for path in paths) for key in each) for each in keys)
         if has or (text and re.search(row["command"], text)):

@@ -123,13 +123,9 @@ def _read_sharded(
         copies = f"there over {shard}, in {ep} copies"
         settings.assume(f"what is no expert is sharded over all {ep * shard} ranks; {copies}")
     stack = load_stack(options.stack or FSDP2)
+    degrees = {"tp": tp, "cp": cp, "dp": replicas * shard * ep, "ep": ep, "mbs": mbs, "zero": zero}
     layout = Layout(
-        tp=tp,
-        cp=cp,
-        dp=replicas * shard * ep,
-        ep=ep,
-        mbs=mbs,
-        zero=zero,
+        **degrees,
         shard=shard * ep * cp if zero else None,
         context=None if context == stack.context_parallel else context,
         recompute=(settings.plan_value(paths["recompute"]),),

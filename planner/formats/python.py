@@ -193,10 +193,6 @@ def _known(value: Any) -> Any:
     return value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) <= LARGEST
-
-
 def _operation(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
     """Value of arithmetic or a comparison of two evaluated operands. Raises an error if that is unknown."""
     if isinstance(op, ast.cmpop):
@@ -204,7 +200,7 @@ def _operation(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
     elif isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
         is_known = len(left) + len(right) <= _MOST_STEPS
     else:
-        is_known = _is_number(left) and _is_number(right)
+        is_known = all(isinstance(one, int | float) and abs(one) <= LARGEST for one in (left, right))
     if not is_known:
         raise LookupError
     return _OPERATIONS[type(op)](left, right)

@@ -27,7 +27,7 @@ from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Trainer:
     """The layouts that a training program can run, as rules and recompute policies."""
 
@@ -35,10 +35,10 @@ class Trainer:
     """The trainer's name as people write it."""
     stack: str
     """Catalogue name of the software stack it runs, unless the user names another."""
-    other_stacks: tuple[str, ...] = ()
-    """Catalogue names of what else is run under its rules: other releases of it, and forks that keep its arguments."""
     rules: tuple[Rule, ...]
     """Rules of the trainer, beyond the rules of all trainers (`planner.rules.legality`)."""
+    other_stacks: tuple[str, ...] = ()
+    """Catalogue names of what else is run under its rules: other releases of it, and forks that keep its arguments."""
     policies: tuple[Recompute, ...] = RECOMPUTE_POLICIES
     """Recompute policies of the trainer."""
     counts_full: bool = False
@@ -108,9 +108,7 @@ def _fsdp2_trainer(name: str) -> Trainer:
             lambda q, x: x.sp == 1, "leave out `sp`; `cp` splits them"
         ),
     } | _streaming(name)
-    return Trainer(
-        name=name, stack=FSDP2, other_stacks=(FUSED_LOSS,), rules=_rules(table), policies=("none", "full")
-    )
+    return Trainer(name, FSDP2, _rules(table), (FUSED_LOSS,), ("none", "full"))
 
 
 ACCELERATE, AXOLOTL = map(_fsdp2_trainer, ("accelerate", "axolotl"))
@@ -151,7 +149,7 @@ _TORCHTITAN = {
         lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0), sentence=_experts_in_shard
     ),
 } | _streaming("torchtitan")
-TORCHTITAN = Trainer(name="torchtitan", stack="torchtitan", rules=_rules(_TORCHTITAN))
+TORCHTITAN = Trainer("torchtitan", "torchtitan", _rules(_TORCHTITAN))
 
 
 def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:
@@ -194,13 +192,8 @@ _DEEPSPEED = {
         "write `offload=states` or `offload=streamed`",
     ),
 }
-DEEPSPEED = Trainer(
-    name="DeepSpeed",
-    stack="deepspeed",
-    other_stacks=("deepspeed-fused-loss", "deepspeed-v0.5", "xtuner", "megatron-deepspeed", "bigscience"),
-    rules=_rules(_DEEPSPEED),
-    policies=("none", "full"),
-)
+_OVER_DEEPSPEED = ("deepspeed-fused-loss", "deepspeed-v0.5", "xtuner", "megatron-deepspeed", "bigscience")
+DEEPSPEED = Trainer("DeepSpeed", "deepspeed", _rules(_DEEPSPEED), _OVER_DEEPSPEED, ("none", "full"))
 
 
 def _interleaved(question: Question, layout: Layout) -> Words:
@@ -253,13 +246,9 @@ _MEGATRON = {
         sentence=_instances,
     ),
 }
-_FORKS = (
-    *("megatron-lm", "megatron-2023", "megatron-2022", "megatron-2021", "nemo", "megascale"),
-    *("megatron-deepspeed", "bigscience", "stronghold"),
-)
-MEGATRON = Trainer(
-    name="Megatron", stack="megatron-core", other_stacks=_FORKS, rules=_rules(_MEGATRON), counts_full=True
-)
+_RELEASES = ("megatron-lm", "megatron-2023", "megatron-2022", "megatron-2021")
+_FORKS = ("nemo", "megascale", "megatron-deepspeed", "bigscience", "stronghold")
+MEGATRON = Trainer("Megatron", "megatron-core", _rules(_MEGATRON), _RELEASES + _FORKS, counts_full=True)
 """It recomputes a number of blocks by `--recompute-method block --recompute-num-layers N`."""
 
 NEMO = replace(MEGATRON, name="NeMo", stack="nemo", other_stacks=("megatron-core", "megatron-lm"))

@@ -166,9 +166,8 @@ def _placement(fields: dict[str, Any], table: TableSpec, world: int, local: int)
         raise ValueError(f"kernel `{kernel}` is not known here")
     if form == "column" and len(ranks) == 1:
         form = "whole"
-    cached = 0.0
-    if kernel == "fused_uvm_caching":
-        cached = float((fields.get("cache_params") or {}).get("load_factor") or 0.2)
+    cache = fields.get("cache_params") or {}
+    cached = float(cache.get("load_factor") or 0.2) if kernel == "fused_uvm_caching" else 0.0
     shards, on_host = len(ranks) if form == "column" else 1, "uvm" in kernel and form != "copy"
     at = tuple(ranks) if form in ("whole", "column") else ()
     if form == "node-row":
@@ -182,4 +181,4 @@ def _placement(fields: dict[str, Any], table: TableSpec, world: int, local: int)
     return placement
 
 
-EXPORTER = Exporter(plan_kind="recommender-plan", noun="shardings of recommenders", write=export_sharding)
+EXPORTER = Exporter(export_sharding, "recommender-plan", "shardings of recommenders")

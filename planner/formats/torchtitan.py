@@ -68,13 +68,6 @@ def _models() -> dict[Flavour, TransformerSpec]:
     return {**models, ("llama3", "debugmodel"): debug}
 
 
-def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None:
-    """The torchtitan flavor with the model's shape, and the catalogue's model of that flavor; None if there is
-    none."""
-    shape = attrgetter(*_SHAPE.split())
-    return next((match for match in _models().items() if shape(match[1]) == shape(model)), None)
-
-
 _FULL_NAME = "torchtitan 0.3.0"
 _RATE, _MESH = 3e-4, "parallelism"
 _POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
@@ -136,8 +129,9 @@ def _export(export: JobExport) -> None:
 
 def _export_model(export: JobExport) -> None:
     """Name the flavor with the model's shape, and what else differs between the two."""
-    model = export.job.model
-    flavour, spec = flavour_of(model) or (None, model)
+    model, shape = export.job.model, attrgetter(*_SHAPE.split())
+    same = {flavour: spec for flavour, spec in _models().items() if shape(spec) == shape(model)}
+    flavour, spec = next(iter(same.items()), (None, model))
     shipped = " ".join(flavour or ())
     for name in TransformerSpec.model_fields.keys() - _ELSEWHERE.split():
         export.sets(f"model.{name}")
@@ -204,15 +198,12 @@ def _file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
     policy = fields.pop("activation_checkpoint", None)
     model = py.call("model_registry", flavour, attn_backend=fields.pop("attention", "flex"))
     vocabulary = py.call("decoder_vocab_size", py.Code("model_spec"))
-    values = {
-        "loss": py.call("CrossEntropyLoss.Config", global_vocab_size=vocabulary),
-        "optimizer": py.call("default_adamw", lr=_RATE),
-        "dataloader": py.call("HuggingFaceTextDataLoader.Config"),
-        "activation_checkpoint": None if policy is None else py.call(f"{policy}.Config"),
-        **fields,
-    }
+    values: dict[str, Any] = {"loss": py.call("CrossEntropyLoss.Config", global_vocab_size=vocabulary)}
+    values["optimizer"] = py.call("default_adamw", lr=_RATE)
+    values["dataloader"] = py.call("HuggingFaceTextDataLoader.Config")
+    values["activation_checkpoint"] = None if policy is None else py.call(f"{policy}.Config")
     config = py.call("Trainer.Config", model_spec=py.Code("model_spec"))
-    assignments = {f"config.{path}": value for path, value in values.items()}
+    assignments = {f"config.{path}": value for path, value in (values | fields).items()}
     body = {"model_spec": model, "config": config, **assignments}.items()
     about = f"{name} for {_FULL_NAME}, as `meshwright export --to torchtitan` wrote it."
     return (
@@ -283,7 +274,10 @@ def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
             raise InputError(f"`{words}` is no function of the file", hint=hint)
         functions = [config_name]
     calls = {name: built_by(module, name) for name in functions}
-    recipes = [(name, call) for name, call in calls.items() if _is_recipe(call)]
+    built = ((name, call) for name, call in calls.items() if isinstance(call, Call))
+    recipes = [
+        pair for pair in built if "model_spec" in pair[1].fields or pair[1].name.endswith("Trainer.Config")
+    ]
     if not recipes:
         hint = "a recipe is a function that returns a `Trainer.Config`"
         raise InputError("the file has no recipe of torchtitan", hint=hint)
@@ -295,10 +289,6 @@ def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
 
 def _returns(node: ast.FunctionDef) -> bool:
     return any(isinstance(one, ast.Return) for one in ast.walk(node))
-
-
-def _is_recipe(built: Any) -> bool:
-    return isinstance(built, Call) and ("model_spec" in built.fields or built.name.endswith("Trainer.Config"))
 
 
 _MAX_DEPTH = 20
@@ -364,20 +354,13 @@ def layout_of(settings: Settings, selective: str, model: TransformerSpec, world:
     mbs, local = _microbatch(settings, pp)
     schedule, layers = _stages(settings, model.num_layers, pp)
     passes_keys = settings.get(f"{_MESH}.context_parallel_rotate_method") == "alltoall"
-    fields = {
-        "vpp": len(layers) // pp,
-        "dp": replicas * shard,
-        "etp": etp if model.has_experts and ep > 1 else None,
-        "mbs": mbs,
-        "zero": stage if is_sharded else 0,
-        "shard": shard * cp if is_sharded else None,
-        "sp": bool(settings.get(f"{_MESH}.enable_sequence_parallel")) and tp > 1,
-        "schedule": schedule,
-        "layers": layers,
-        "context": "ring" if passes_keys else None,
-        "recompute": (_recompute(settings, selective, max(layers)),),
-        "offload": Offload(streamed=EVERY if settings.get("training.enable_cpu_offload") else 0),
-    }
+    degrees |= {"vpp": len(layers) // pp, "dp": replicas * shard, "mbs": mbs}
+    degrees |= {"etp": etp if model.has_experts and ep > 1 else None}
+    fields: dict[str, Any] = {"zero": stage if is_sharded else 0, "shard": shard * cp if is_sharded else None}
+    fields |= {"schedule": schedule, "layers": layers, "context": "ring" if passes_keys else None}
+    fields["sp"] = bool(settings.get(f"{_MESH}.enable_sequence_parallel")) and tp > 1
+    fields["recompute"] = (_recompute(settings, selective, max(layers)),)
+    fields["offload"] = Offload(streamed=EVERY if settings.get("training.enable_cpu_offload") else 0)
     return Layout(**degrees, **fields), local
 
 
@@ -547,15 +530,11 @@ def _training(settings: Settings, converters: Sequence[str], layout: Layout, loc
     if batch != smallest_batch and layout.pp > 1:
         times = batch // smallest_batch
         settings.assume(f"one pipeline a step, where the recipe fills and drains it {times} times")
-    fields: dict[str, Any] = {
-        "global_batch": batch,
-        "sequence_length": length,
-        "precision": _precision(settings, converters),
-        "dropout": 0.0,
-        "tokens": float(steps * batch * length) if (steps := settings.integer("training.steps")) else None,
-        "state_dtype": settings.plan_value("training.dtype"),
-        "optimizer_in_backward": settings.get("optimizer.early_step_in_backward"),
-    }
+    fields: dict[str, Any] = {"global_batch": batch, "sequence_length": length, "dropout": 0.0}
+    fields["precision"], steps = _precision(settings, converters), settings.integer("training.steps")
+    fields["tokens"] = float(steps * batch * length) if steps else None
+    fields["state_dtype"] = settings.plan_value("training.dtype")
+    fields["optimizer_in_backward"] = settings.get("optimizer.early_step_in_backward")
     groups = settings.listed("optimizer.param_groups") or ()
     names = [one.fields.get("optimizer_name", "?") if isinstance(one, Call) else "?" for one in groups]
     for name in names or [settings.get("optimizer", settings.get("optimizer.name"))]:

@@ -40,18 +40,12 @@ _FIRST_OF_LIST = ("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_los
 _WORDS = "optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype model.attention_backend model.activation_func"
 """Settings whose values are names of Python."""
 
-_SOURCES = {
-    _BASE: f"{MARK}.recipes.gpt",
-    "forward_step": f"{MARK}.training.gpt_step",
-    "pretrain": f"{MARK}.training.pretrain",
-    "MLAModelProvider": f"{MARK}.models.mla_provider",
-    **dict.fromkeys(_MIXES.values(), f"{MARK}.training.mixed_precision"),
-    "CommOverlapConfig": f"{MARK}.training.comm_overlap",
-    "AttnBackend": "megatron.core.transformer.enums",
-    "squared_relu": "megatron.core.activations",
-    "silu": "torch.nn.functional",
-    "bfloat16": "torch",
-}
+_SOURCES = {_BASE: f"{MARK}.recipes.gpt", "forward_step": f"{MARK}.training.gpt_step"}
+_SOURCES |= {"pretrain": f"{MARK}.training.pretrain", "MLAModelProvider": f"{MARK}.models.mla_provider"}
+_SOURCES |= dict.fromkeys(_MIXES.values(), f"{MARK}.training.mixed_precision")
+_SOURCES |= {"CommOverlapConfig": f"{MARK}.training.comm_overlap", "silu": "torch.nn.functional"}
+_SOURCES |= {"AttnBackend": "megatron.core.transformer.enums", "squared_relu": "megatron.core.activations"}
+_SOURCES["bfloat16"] = "torch"
 """Name that recipes use → module that it is imported from."""
 
 
@@ -65,8 +59,7 @@ _SUMS = ("mixed_precision.grad_reduce_in_fp32", "ddp.grad_reduce_in_fp32")
 _TRANSLATED: Mapping[str, Settings] = {
     "accumulate_allreduce_grads_in_fp32": dict.fromkeys(_SUMS, True),
     "grad_reduce_in_bf16": dict.fromkeys(_SUMS, False),
-    "exp_avg_dtype": {"optimizer.exp_avg_dtype": py.Code("bfloat16")},
-    "exp_avg_sq_dtype": {"optimizer.exp_avg_sq_dtype": py.Code("bfloat16")},
+    **{one: {f"optimizer.{one}": py.Code("bfloat16")} for one in ("exp_avg_dtype", "exp_avg_sq_dtype")},
     "swiglu": {"model.gated_linear_unit": True, "model.activation_func": py.Code("silu")},
     "squared_relu": {"model.activation_func": py.Code("squared_relu")},
     "untie_embeddings_and_output_weights": {"model.share_embeddings_and_output_weights": False},
