@@ -225,9 +225,9 @@ def read_ethernet(machine: Machine) -> list[Adapter]:
     adapters = []
     for name in machine.names("/sys/class/net"):
         place = f"/sys/class/net/{name}"
-        if (machine.read(f"{place}/operstate") or "").strip() != "up" or not machine.names(f"{place}/device"):
-            continue
-        if megabits := positive_integer((machine.read(f"{place}/speed") or "").strip(), max_digits=8):
+        state, speed = ((machine.read(f"{place}/{fact}") or "").strip() for fact in ("operstate", "speed"))
+        megabits = positive_integer(speed, max_digits=8)
+        if state == "up" and megabits and machine.names(f"{place}/device"):
             adapters.append(Adapter(name, "ethernet", megabits * 1e6 / 8))
     return adapters
 

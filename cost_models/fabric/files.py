@@ -153,9 +153,8 @@ _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([^"]+)"\s*#\s*"([^"]*)"', re.ASC
 _GPU_NODE = re.compile(r"gpu|[dh]gx|[abhv][1-4]00|gb?[23]00|mi[23]\d\d")
 _OTHER = re.compile(r"login|control|head|master|m[gn]mt|admin|stor|nfs|oss|mds|lustre|gpfs|bastion|monitor")
 _PORT = re.compile(r'^\[(\d+)\]\S*\s+"([^"]+)"\[(\d+)\].*?\s(\d+)x([A-Z]{3}\d*)\s*(?:,.*)?$', re.ASCII)
-_LANE_GBITS: Mapping[str, float] = {
-    "SDR": 2, "DDR": 4, "QDR": 8, "FDR10": 10, "FDR": 13.64, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200,
-}  # fmt: skip
+_LANES = {"SDR": 2, "DDR": 4, "QDR": 8, "FDR10": 10, "FDR": 13.64}
+_LANES |= {"EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
 """Gb/s of data of one lane: SDR to QDR spend a fifth on their code (InfiniBand Trade Association)."""
 
 
@@ -241,9 +240,9 @@ def _devices_and_cables(text: str, source: str) -> tuple[Devices, Cables, list[P
             devices[guid] = match[1], match[3]
         elif line.startswith("["):
             port = _PORT.match(line)
-            lane = port and _LANE_GBITS.get(port[5])
+            lane = port and _LANES.get(port[5])
             if port is None or lane is None or not guid:
-                message = f"width and speed of a port cannot be read ({', '.join(_LANE_GBITS)}), like `4xNDR`"
+                message = f"width and speed of a port cannot be read ({', '.join(_LANES)}), like `4xNDR`"
                 problems.append(Problem(f"{source}:{number}", message))
             else:
                 ends[guid, int(port[1])] = (port[2], int(port[3])), int(port[4]) * lane

@@ -76,10 +76,9 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     fields = {field: config[key] for field, key in family.sizes.items()} | dict(family.facts)
     keys = dict(family.sizes)
     facts = ", ".join(_phrase(spec_field, value) for spec_field, value in family.facts.items())
-    assumed = [f"{facts} (model_type {model_type})"] if facts else []
+    assumed = [f"{_TEXT_ALONE} ({prefix.rstrip('.')})"] if prefix else []
+    assumed += [f"{facts} (model_type {model_type})"] if facts else []
     assumed += [f"{key} {value} (model_type {model_type})" for key, value in class_values.items()]
-    if prefix:
-        assumed.insert(0, f"{_TEXT_ALONE} ({prefix.rstrip('.')})")
     for spec_field, (key, default) in family.optional.items():
         keys[spec_field], value = key, config.get(key)
         if value is None and (default is not None or None in _PHRASES.get(spec_field, {})):
@@ -134,6 +133,7 @@ _PARTS = {"attention_bias": "attention biases", "attention_output_bias": "bias o
 _PARTS |= {"mlp_bias": "MLP biases", "qk_norm": "norms over queries and keys"}
 """Spec field → what a model has where the field is true."""
 _CHOSEN = "weights of chosen experts"
+_PLACES = {"before": "before", "after": "after", "around": "before and after"}
 _PHRASES: dict[str, dict[Any, str]] = {
     **{name: {True: part, False: f"no {part}"} for name, part in _PARTS.items()},
     "num_kv_heads": {None: "as many key/value heads as heads"},
@@ -143,12 +143,8 @@ _PHRASES: dict[str, dict[Any, str]] = {
     "gated_mlp": {True: "gated MLP", False: "plain MLP"},
     "tied_embeddings": {True: "tied embeddings", False: "untied embeddings"},
     "qk_norm_over": {"all": "over all heads at once"},
-    "norm_placement": {
-        "after": "norms after attention and MLP",
-        "around": "norms before and after attention and MLP",
-        "before": "norms before attention and MLP",
-        "after-sum": "norms over sums with the residual stream",
-    },
+    "norm_placement": {place: f"norms {where} attention and MLP" for place, where in _PLACES.items()}
+    | {"after-sum": "norms over sums with the residual stream"},
     "norm_bias": {False: "no biases of norms"},
     "embedding_norm": {True: "a norm behind the embedding", False: "no norm behind the embedding"},
     "head_bias": {True: "a bias on the head"},

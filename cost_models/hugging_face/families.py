@@ -128,9 +128,8 @@ def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
     are none."""
     table = data_of("families.yaml")
     endings = tuple(table["of_no_price_endings"])
-    extra = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
-    priced = ((key, config[key]) for key in extra if not key.endswith(endings))
-    stated = [(key, value) for key, value in priced if value not in (None, False, [], {}, "")]
-    words = [f"{printable(key, limit=40)} {printable(str(value), limit=30)}" for key, value in stated]
+    rest = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
+    keys = [key for key in rest if not key.endswith(endings) and config[key] not in (None, False, [], {}, "")]
+    words = [f"{printable(key, limit=40)} {printable(str(config[key]), limit=30)}" for key in keys]
     remainder = f" and {len(words) - _MOST_UNREAD} more" if len(words) > _MOST_UNREAD else ""
     return ", ".join(words[:_MOST_UNREAD]) + remainder

@@ -395,9 +395,8 @@ def deepseek(config: Config) -> Derived:
     everything comes out of latents."""
     width = whole_number(config, "qk_nope_head_dim", 0) + whole_number(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") != "deepseek_v2"
-    names = ("kv_rank", "query_rank", "position_dim", "value_dim")
-    keys = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")
-    latent: dict[str, Any] = dict(zip(names, map(config.get, keys), strict=True))
+    latent: dict[str, Any] = {"kv_rank": config.get("kv_lora_rank"), "query_rank": config.get("q_lora_rank")}
+    latent |= {"position_dim": config.get("qk_rope_head_dim"), "value_dim": config.get("v_head_dim")}
     fields: Derived = {"head_dim": ("qk_nope_head_dim", width), "latent_attention": ("kv_lora_rank", latent)}
     fields |= look_up(config, router_scores=("scoring_func", "sigmoid" if third else "softmax"))
     if (kept_tokens := config.get("index_topk")) is not None:
