@@ -123,21 +123,14 @@ def _export_layout(export: JobExport) -> None:
     export.sets("layout.overlap", {f"{_ZERO}.overlap_comm": overlaps}, when=layout.zero)
     waits = overlap is not None and layout.pp > 1 and "pp" not in overlap
     export.lacks("layout.overlap", "its stages always send behind compute", when=waits)
-    if any(layout.offload):
-        _export_offload(export, layout)
-
-
-def _export_offload(export: JobExport, layout: Layout) -> None:
-    offload, difference = layout.offload, ""
-    settings: dict[str, Any] = {f"{_OPTIMIZER}.device": "nvme" if offload.drive else "cpu"}
-    if offload.drive:
-        settings[f"{_OPTIMIZER}.nvme_path"] = _DRIVE
-    if offload.streamed:
-        settings[f"{_ZERO}.offload_param.device"] = "cpu"
-    elif offload.states < EVERY:
-        settings[f"{_OPTIMIZER}.ratio"] = round(offload.states / min(layout.layers), 6)
-        difference = "a share of a rank's parameters"
-    export.sets("layout.offload", settings, differs=difference)
+    if any(offload := layout.offload):
+        settings: dict[str, Any] = {f"{_OPTIMIZER}.device": "nvme" if offload.drive else "cpu"}
+        settings |= {f"{_OPTIMIZER}.nvme_path": _DRIVE} if offload.drive else {}
+        settings |= {f"{_ZERO}.offload_param.device": "cpu"} if offload.streamed else {}
+        is_share = not offload.streamed and offload.states < EVERY
+        if is_share:
+            settings[f"{_OPTIMIZER}.ratio"] = round(offload.states / min(layout.layers), 6)
+        export.sets("layout.offload", settings, differs="a share of a rank's parameters" * is_share)
 
 
 def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
@@ -154,7 +147,7 @@ def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target("deepspeed", "DeepSpeed 0.19.8", "deepspeed", _export, FACTS, _file)
+TARGET = Target("deepspeed", "DeepSpeed 0.19.8", _export, FACTS, _file)
 
 
 _NARROW = ("bf16.enabled", "fp16.enabled")

@@ -183,8 +183,7 @@ def _accelerate_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[
     return (text, f"use it as {command}{several}", yours)
 
 
-_ACCELERATE = "accelerate 1.15.0"
-ACCELERATE = Target("accelerate", _ACCELERATE, "accelerate", _export_accelerate, FACTS, _accelerate_file)
+ACCELERATE = Target("accelerate", "accelerate 1.15.0", _export_accelerate, FACTS, _accelerate_file)
 _DEEPSPEED, _ZERO_STAGE = "deepspeed_config", 2
 """The stage is DeepSpeedPlugin's where a file has none."""
 
@@ -265,14 +264,15 @@ def _axolotl_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str
     data = [{"path": "data.jsonl", "type": "completion"}]
     defaults: dict[str, Any] = {"base_model": f"./{job.model.name}", "datasets": data, "output_dir": "./out"}
     defaults |= {"attn_implementation": "flash_attention_2", "learning_rate": 2e-5, "num_epochs": 1}
-    arguments = torchrun_by_hand(job).removeprefix("torchrun ")
-    command = f"axolotl train axolotl.yaml --launcher torchrun -- {arguments}"
+    command = torchrun_by_hand(job).replace(
+        "torchrun", "axolotl train axolotl.yaml --launcher torchrun --", 1
+    )
     text = f"# {command}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
     yours = "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data"
     return (text, yours, f"use it as {command}")
 
 
-AXOLOTL = Target("axolotl", "axolotl 0.18.0", "axolotl", _export_axolotl, FACTS, _axolotl_file)
+AXOLOTL = Target("axolotl", "axolotl 0.18.0", _export_axolotl, FACTS, _axolotl_file)
 _FSDP, _PREFIX = "fsdp_config", "fsdp_"
 _FULL = "sequences are full: packed, or cut to `sequence_len`"
 _CUTS = "cut_cross_entropy"

@@ -27,14 +27,14 @@ class Target:
     """Name of the exporter, and of the trainer in `planner.formats.trainers` whose rules apply."""
     full_name: str
     """Trainer and version, as people write them."""
-    table: str
-    """Name of the trainer's table of arguments."""
     export: Callable[[e.JobExport], None]
     """Function that names the settings of fields that the table does not write."""
     facts: str
     """Names of the stack facts that those settings switch."""
     file: Callable[[e.Job, e.Settings, str], tuple[str, ...]]
     """Text of the file, then remarks on how to use it, given the settings and the name of the plan's file."""
+    table: str = ""
+    """Name of its table of arguments; empty: that of the exporter."""
     spelled: Callable[[e.Settings], str] = lambda settings: " ".join(
         f"{name}: {_value(value)}" for name, value in settings.items()
     )
@@ -79,7 +79,7 @@ class Target:
     def field_exports(self, job: e.Job) -> tuple[e.FieldExport, ...]:
         """Export every plan field of a job as this trainer's settings."""
         export = e.JobExport(job)
-        for argument in table_of(self.table).arguments.values():
+        for argument in table_of(self.table or self.name).arguments.values():
             if argument.written:
                 argument.export(export)
         self.export(export)

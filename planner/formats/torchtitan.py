@@ -213,7 +213,7 @@ def _file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
     )
 
 
-TARGET = Target("torchtitan", _FULL_NAME, "torchtitan", _export, FACTS, _file)
+TARGET = Target("torchtitan", _FULL_NAME, _export, FACTS, _file)
 
 
 _FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")

@@ -79,7 +79,7 @@ def _words(settings: Settings) -> str:
 
 
 _FACTS = f"{FACTS} launches_block"  # the last in the environment
-TARGET = Target("megatron", "Megatron-LM (core 0.20)", "megatron", write_core, _FACTS, _file, _words)
+TARGET = Target("megatron", "Megatron-LM (core 0.20)", write_core, _FACTS, _file, spelled=_words)
 
 
 def read_megatron(

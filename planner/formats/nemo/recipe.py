@@ -115,7 +115,7 @@ def _export(export: JobExport) -> None:
     export.supports({"model.positions": ("it has learned and rotary positions", "learned", "rotary")})
 
 
-TARGET = Target("nemo", "NeMo (Megatron Bridge 0.6)", "megatron", _export, FACTS, _file)
+TARGET = Target("nemo", "NeMo (Megatron Bridge 0.6)", _export, FACTS, _file, "megatron")
 
 
 def read_bridge(text: str, options: ReadOptions) -> Reading:
