@@ -79,10 +79,6 @@ class Expansion:
     slopes: Array
     """(R, C) derivatives of the errors."""
 
-    def of(self, rows: Array | list[int]) -> Expansion:
-        """Select the errors with indices `rows`, with their derivatives."""
-        return Expansion(point=self.point, errors=self.errors[rows], slopes=self.slopes[rows])
-
 
 _Z90 = 1.645
 _NAMED_RUNS = 3

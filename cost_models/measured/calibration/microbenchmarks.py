@@ -114,9 +114,8 @@ def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
 def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
     """Merge the timings of processes that ran side by side into one measurement an operation, with the mean
     seconds."""
-    groups = group_by(measurements, lambda row: (row.kind, row.name, row.shape, row.size))
     means = []
-    for rows in groups.values():
+    for rows in group_by(measurements, lambda row: (row.kind, row.name, row.shape, row.size)).values():
         seconds, quiet = fmean(row.seconds for row in rows), fmean(row.quiet_seconds for row in rows)
         means.append(replace(rows[0], rank=0, seconds=seconds, quiet_seconds=quiet))
     return means

@@ -177,7 +177,7 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
         InputError: the profile is of another GPU.
     """
     start, question = before_runs(profile), runs[0].question
-    _under(start, question)
+    priced(runs[0], start)  # refuses a profile of another GPU, before it is given the name of this one
     gpu = question.cluster.gpu.name
     identity = {"name": f"measured-{gpu}", "tier": "measured", "gpu": gpu, "stack": question.stack.name}
     start = start.model_copy(update=identity)
@@ -219,14 +219,10 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
 
 
 def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
-    """Estimate the step of a run under another hardware profile."""
-    return estimate(_under(profile, run.question), run.layout)
-
-
-def _under(profile: HardwareProfile, question: Question) -> Question:
-    """Question with another hardware profile; raise InputError where that is of another GPU."""
+    """Estimate the step of a run under another hardware profile; raise InputError where that is of another GPU."""
+    question = run.question
     asked = (question.model, question.cluster, question.training)
-    return complete_question(*asked, stack=question.stack, profile=profile)
+    return estimate(complete_question(*asked, stack=question.stack, profile=profile), run.layout)
 
 
 def quantities(result: Estimate) -> dict[str, float]:

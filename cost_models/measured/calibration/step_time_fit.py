@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from statistics import NormalDist
@@ -136,8 +136,7 @@ def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[Time
         median = round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4)
         values = {name: {axis_value(name, one.layout) for one in members} for name in COMPARED}
         varied = {name: used for name, used in values.items() if used != {axis_value(name, plainest)}}
-        ordered = {name: sorted(used, key=lambda text: (len(text), text)) for name, used in varied.items()}
-        axes = {name: " ".join(used) for name, used in ordered.items()}
+        axes = {name: " ".join(sorted(sorted(used), key=len)) for name, used in varied.items()}
         fields: dict[str, object] = {"source": source, "gpu": gpu, "stack": stack, "runs": len(members)}
         fields |= {"fewest_gpus": min(gpus), "most_gpus": max(gpus), "median_error": median, "axes": axes}
         runs.append(TimedRuns.model_validate(fields))
@@ -201,7 +200,8 @@ class StepTimeFit:
     def around_runs(self, cases: Sequence[Case]) -> Expansion:
         """Step-time errors of `cases`, a subset of the fitted runs, with derivatives at the fitted constants."""
         place_of = {run: place for place, run in enumerate(self.residuals)}
-        return self.around.of([place_of[case.row.row_id] for case in cases])
+        rows = [place_of[case.row.row_id] for case in cases]
+        return replace(self.around, errors=self.around.errors[rows], slopes=self.around.slopes[rows])
 
 
 class TimedCases:

@@ -80,7 +80,7 @@ class TraceFile:
 
     def __init__(self, path: Path) -> None:
         """Open a trace and read its head; raise InputError where the file cannot be read or is no JSON."""
-        self.path = path
+        self.path, self._name = path, printable(str(path))
         self._since, self._nesting = 0, Nesting(self._name)
         self._chunks = chunks_of(path)
         first = next(self._chunks, b"")
@@ -98,10 +98,6 @@ class TraceFile:
         """Rank by the file's head or name; None where both lack it."""
         self.world_size = int(world[1]) if world else None
         self._chunks = chain([first], self._chunks)
-
-    @property
-    def _name(self) -> str:
-        return printable(str(self.path))
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes of the file to the JSON parser, or none where it asks for none."""
@@ -181,7 +177,8 @@ class NsightFile(TraceFile):
     """Reader of an SQLite export of Nsight Systems, with the interface of a trace file."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.rank, self.world_size = path, rank_in_name(path), None
+        self.path, self._name = path, printable(str(path))
+        self.rank, self.world_size = rank_in_name(path), None
 
     def events(self) -> Iterator[Event]:
         try:

@@ -90,10 +90,9 @@ class HostSpans(Columns):
         for axis, begin, seconds in self.waits:
             spans.add(begin, seconds, axis)
         spans.updates += self.updates
-        for begin, end in self.updates:
-            spans.add(begin, end - begin, "optimizer")
-        for begin, end in self._computed():
-            spans.add(begin, end - begin, "compute")
+        for part, intervals in (("optimizer", self.updates), ("compute", self._computed())):
+            for begin, end in intervals:
+                spans.add(begin, end - begin, part)
 
     def _computed(self) -> list[Interval]:
         """Intervals in which an operator of the training thread runs and no operator inside it does, in order of time;

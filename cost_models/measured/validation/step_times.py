@@ -7,7 +7,8 @@ layouts, which formulas of numpy operations do not tell from a number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,19 +21,14 @@ from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """Cases that differ only in the layout, whose step times are computed together as columns."""
 
     question: Question
     columns: LayoutColumns
     placements: tuple[PlacedLayout, ...]
-    rows: tuple[int, ...]
-
-    def part(self, places: slice) -> _Group:
-        """Group of the cases at `places` of this one."""
-        columns = self.columns.rows(np.arange(len(self.rows))[places])
-        return _Group(self.question, columns, self.placements[places], self.rows[places])
+    rows: list[int]
+    """Number of each case among all."""
 
 
 class StepTimes:
@@ -49,7 +45,7 @@ class StepTimes:
             question = cases[rows[0]].question
             placements = tuple(place_layout(cases[row].layout, question) for row in rows)
             columns = LayoutColumns.of([one.layout for one in placements])
-            self._groups.append(_Group(question, columns, placements, tuple(rows)))
+            self._groups.append(_Group(question, columns, placements, rows))
 
     def seconds(self, profile: HardwareProfile) -> Array:
         """(N,) predicted step seconds of all cases under `profile`."""
@@ -61,21 +57,14 @@ class StepTimes:
         seconds = np.empty((count, self._count))
         rows_at_once = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
         for group in self._groups:
-            for start in range(0, len(group.rows), rows_at_once):
-                part = group.part(slice(start, start + rows_at_once))
-                seconds[:, part.rows] = _seconds(part, profile, constants, count)
+            cuts = range(rows_at_once, len(group.rows), rows_at_once)
+            for places in np.split(np.arange(len(group.rows)), cuts):
+                columns = {name: np.repeat(values, len(places)) for name, values in constants.items()}
+                question = replace(group.question, hardware=profile.model_copy(update=columns))
+                costs = time_costs(question, group.columns.rows(np.tile(places, count))).in_sorts
+                for index, place in enumerate(places.tolist()):
+                    case_costs = costs.rows(slice(index, None, len(places)))
+                    placement, row = group.placements[place], group.rows[place]
+                    pipeline = placement.pipeline(case_costs)
+                    seconds[:, row] = pipeline.step_seconds_by_scenario(case_costs, placement.blocks)
         return seconds
-
-
-def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
-    """(K, n) predicted step seconds of a group's n cases under K variants of `profile`."""
-    rows = len(group.rows)
-    columns = {name: np.repeat(values, rows) for name, values in constants.items()}
-    question = replace(group.question, hardware=profile.model_copy(update=columns))
-    costs = time_costs(question, group.columns.rows(np.tile(np.arange(rows), count))).in_sorts
-    seconds = np.empty((count, rows))
-    for index, placement in enumerate(group.placements):
-        case_costs = costs.rows(slice(index, None, rows))
-        pipeline = placement.pipeline(case_costs)
-        seconds[:, index] = pipeline.step_seconds_by_scenario(case_costs, placement.blocks)
-    return seconds
