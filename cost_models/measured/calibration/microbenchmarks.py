@@ -416,8 +416,7 @@ def host_constants(rows: Rows, *, ranks: int, is_cpu: bool) -> dict[str, Any]:
         ranks: how many were measured at once.
         is_cpu: whether the devices are their own hosts, and update with one thread each.
     """
-    measured = select(rows, "offload", "update")
-    if not measured:
+    if not (measured := select(rows, "offload", "update")):
         return {}
     updates = [HostUpdate(threads=row.shape[0], seconds=rounded(row.seconds / row.size)) for row in measured]
     update = updates[0] if is_cpu else updates[-1]
@@ -465,8 +464,7 @@ def moved_bytes(name: str, shape: tuple[int, ...]) -> float:
 def table_rates(rows: Rows, bandwidth: float, source: str) -> TableRates | None:
     """Rates of embedding-table operations as shares of `bandwidth`, from merged measurements; None where no
     table was measured."""
-    table_rows = select(rows, "table")
-    if not table_rows:
+    if not (table_rows := select(rows, "table")):
         return None
 
     def point(row: Measurement) -> TablePoint:

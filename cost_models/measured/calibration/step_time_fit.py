@@ -110,9 +110,8 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
 
     `errors` are predicted / measured − 1 by run. Every sweep weighs as much as it has runs, not pairs.
     """
-    sweeps = group_by(cases, lambda case: (case.row.source, *sweep_of(case.row)))
     sizes, weights = [], []
-    for runs in sweeps.values():
+    for runs in group_by(cases, lambda case: (case.row.source, *sweep_of(case.row))).values():
         for first, second in combinations(runs, 2):
             if axes := axes_that_differ(first.layout, second.layout):
                 ratio = (1 + errors[first.row.row_id]) / (1 + errors[second.row.row_id])

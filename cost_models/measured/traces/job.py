@@ -242,9 +242,7 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
     annotated = all(trace.passes for trace in traced)
     ranks = []
     for trace in traced:
-        parts = trace.parts
-        if trace.rank in waits:
-            parts = without_waits(trace.step, waits[trace.rank])
+        parts = without_waits(trace.step, waits[trace.rank]) if trace.rank in waits else trace.parts
         if annotated:  # on a CPU: a barrier is where steps begin, so each waits until the slowest is done
             parts = parts | {"bubble": parts["bubble"] + longest - sum(parts.values())}
         ranks.append(replace(trace, parts=parts))
@@ -274,8 +272,7 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
         begins = {place: replica[place].step.begin for place in clock}
         if not annotated:
             begins = {place: rank_passes[place][0].start - clock[place][0].start for place in clock}
-        updates = (updating_of(replica[place].step, clock[place], begins[place]) for place in clock)
-        all_there = max(updates)
+        all_there = max(updating_of(replica[place].step, clock[place], begins[place]) for place in clock)
         all_passes = [span for each in clock.values() for span in each]
         for place, trace in replica.items():
             # waits for unfinished stages are `bubble`, and the rest of send time is `pp_comm`
