@@ -10,13 +10,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.measured.calibration.refinement import STEP, MeasuredQuantity, ObservedRun
-from cost_models.measured.logs import Log, TypicalSteps
-from cost_models.measured.traces.job import Job
 from executor.measure.any_report import Course, Environment
 from executor.measure.report import (
     AllocatorPeak,
@@ -28,6 +27,10 @@ from executor.measure.report import (
     predicted_parts,
 )
 from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from cost_models.measured.logs import Log, TypicalSteps
+    from cost_models.measured.traces.job import Job
 
 _WAITS = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
 _PARTS = ("compute", "host", "optimizer", "other", *_WAITS)

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
-from cost_models.measured.traces.job import Achieved, Job
-from cost_models.measured.traces.kernels import LATE
 from cost_models.units import counted, format_bandwidth, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.runs import ComparedQuantity, comparison
 from meshwright.render.goals import changes_sentence
@@ -18,6 +16,7 @@ from meshwright.render.words import percent, sentence_list, wrapped
 from planner.plan import Plan, Prediction
 
 if TYPE_CHECKING:
+    from cost_models.measured.traces.job import Achieved, Job
     from executor.emulate.dry_run import BuiltRank
     from executor.measure.report import RouterReport, RunReport
 
@@ -232,6 +231,8 @@ _SHORTER = "it takes less than the profile says; `calibrate --from-run` learns t
 
 def findings(job: Job) -> list[str]:
     """What the traces of several ranks tell when they are put together: late ranks, a slow stage."""
+    from cost_models.measured.traces.kernels import LATE
+
     step = max(one.seconds for one in job.traced)
     told = [
         f"Rank {late.rank} comes last to {percent(late.share)} of its collectives; its peers wait"

@@ -106,13 +106,17 @@ class ImportOptions(Searching, Request, _Source):
 
     def question(self) -> PlanAsked:
         """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
-        from meshwright.families.recommender.planned import ask_import as ask_sharding
-        from meshwright.families.transformer.estimate import ask_import
         from planner.formats.registry import reader_of
 
         beside = {name: getattr(self, name) for name in ("model", "cluster", "gpus")}
         kind = reader_of(str(self.source), self.trainer, beside)
-        return ask_sharding(self) if kind == "torchrec" else ask_import(kind, self)
+        if kind == "torchrec":
+            from meshwright.families.recommender.planned import ask_import as ask_sharding
+
+            return ask_sharding(self)
+        from meshwright.families.transformer.estimate import ask_import
+
+        return ask_import(kind, self)
 
 
 @as_keywords(ImportOptions)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cost_models.documents import printable
 from cost_models.errors import Problem
-from cost_models.measured.logs import Log
 from cost_models.units import grouped
 from planner.formats.exporter import PARTS, Job
 from planner.formats.table import table_of
 from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from cost_models.measured.logs import Log
 
 GPUS = "gpus"
 _NOTHING = ("none", "null", "", "-1")

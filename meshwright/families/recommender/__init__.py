@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.verbs.contract import Verbs
-from planner.plan import AnyPlan
-from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
     from meshwright.families.recommender.advised import ShardingAdvised
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
     from meshwright.verbs.plan import PlanOptions
     from meshwright.verbs.plot.drawing import PictureRequest
     from meshwright.verbs.report.writing import PageRequest
+    from planner.plan import AnyPlan
+    from planner.recommender.plan import RecommenderPlan
     from planner.search.search import Budget
     from planner.verify import Check
 
@@ -39,7 +39,7 @@ TAKES: Mapping[str, frozenset[str]] = {
 }
 
 
-class RecommenderVerbs(Verbs[RecommenderPlan]):
+class RecommenderVerbs(Verbs["RecommenderPlan"]):
     """Shardings of embedding tables beside a data-parallel dense network."""
 
     noun = "a recommender"

@@ -154,7 +154,8 @@ class ShardingsCompared(Answer):
 
     def document(self) -> dict[str, Any]:
         names = ("question", "layout", "estimate")
-        return {"plans": [{name: one.document()[name] for name in names} for one in self.priced]}
+        documents = [one.document() for one in self.priced]
+        return {"plans": [{name: document[name] for name in names} for document in documents]}
 
     @property
     def text(self) -> tuple[str | Table, ...]:

@@ -101,6 +101,11 @@ class Estimated(PlanAnswer):
         return self.asked.assumptions
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the question the answer leaves out."""
+        return self.asked.notes
+
+    @property
     def estimate(self) -> Estimate:
         """The price of the layout."""
         return self.completed.estimate
@@ -139,7 +144,7 @@ class Estimated(PlanAnswer):
         return {
             "question": question_record(self.question),
             "assumptions": list(self.assumptions),
-            "notes": list(self.asked.notes),
+            "notes": list(self.notes),
             "estimate": estimate_record(self.estimate, self.question),
             "expected": expected_record(self.question, self.estimate.layout, self.expected),
             "split": {"layers": list(self.estimate.layout.layers), "chosen": self._split_chosen},

@@ -367,7 +367,6 @@ class ClustersQuestion:
         """
         budget = budget or Budget()
         budget.proof = self.proof
-        types, within = self.precisions, self.restrictions
         aim, types, within = self.objective, self.precisions, self.restrictions
         ranking = rank_offers(self.offers, aim, precisions=types, restrictions=within, budget=budget)
         return Ranked(ranking=ranking, restrictions=within, assumptions=self.assumptions, top=top)

@@ -10,16 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.documents import printable
 from cost_models.errors import InputError
-from cost_models.measured.logs import Log, TypicalSteps, Work, read_logs, typical_steps
-from cost_models.measured.traces.job import (
-    Achieved,
-    Job,
-    RankTrace,
-    collectives_of,
-    job_of,
-    products,
-    read_traces,
-)
 from cost_models.units import counted, format_seconds, grouped
 from executor.measure.any_report import AnyReport, save_report
 from executor.measure.observed_run import foreign_report, tells_of_its_device
@@ -42,12 +32,13 @@ from meshwright.render.words import percent, sentence_list, wrapped
 from meshwright.terminal.answers import Answer, SavedAnswer
 from meshwright.verbs.contract import Running
 from meshwright.verbs.ran import AnyEmulated, AnyRan
-from planner.formats.log_sizes import contradictions
 from planner.plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from cost_models.measured.logs import Log, TypicalSteps
+    from cost_models.measured.traces.job import Achieved, Job, RankTrace
     from executor.emulate.dry_run import BuiltRank
     from executor.emulate.one_rank import EmulationReport
 
@@ -307,6 +298,9 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
     Raises:
         InputError: a file cannot be read, or is of another job than the plan's; everything that contradicts it.
     """
+    from cost_models.measured.logs import typical_steps
+    from cost_models.measured.traces.job import collectives_of, products
+
     log = _log_of(plan, logs) if logs else None
     job = _job_of(plan, traces) if traces else None
     traced = () if job is None else job.traced
@@ -330,6 +324,8 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
 
 def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
     """What the traces tell together."""
+    from cost_models.measured.traces.job import job_of, read_traces
+
     question = plan.question
     if question.has_pools:
         raise InputError("traces of a job over several pools of GPUs are not read", hint="give --log alone")
@@ -339,6 +335,9 @@ def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
 
 def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
     """The log, which is of the plan's job."""
+    from cost_models.measured.logs import Work, read_logs
+    from planner.formats.log_sizes import contradictions
+
     training = plan.training
     work = Work(tokens=training.tokens_per_step, sequences=training.global_batch, gpus=plan.layout.num_gpus)
     log = read_logs(logs, work)

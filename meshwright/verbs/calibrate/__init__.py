@@ -65,7 +65,7 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
 
 def _flag_problems(flags: Mapping[str, object], what: str) -> list[Problem]:
     """A problem for each of the flags that was given."""
-    return [Problem(flag_name, what) for flag_name, value in flags.items() if value not in (None, False)]
+    return [Problem(name, what) for name, value in flags.items() if value is not None and value is not False]
 
 
 def _refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:

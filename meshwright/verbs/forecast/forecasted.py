@@ -184,6 +184,16 @@ class Forecasted(Answer):
     found: Forecast
 
     @property
+    def question(self) -> Question:
+        """The question whose job it is."""
+        return self.asked.question
+
+    @property
+    def expected(self) -> ExpectedStep | None:
+        """Interval of the job's step, if it is known."""
+        return self.asked.expected
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What had to be assumed to read the question."""
         return self.asked.assumptions
@@ -191,7 +201,7 @@ class Forecasted(Answer):
     @cached_property
     def ends(self) -> tuple[float, float, float]:
         """Seconds until it ends, as `ENDS`."""
-        return ends_of(self.found, self.asked.expected)
+        return ends_of(self.found, self.expected)
 
     @cached_property
     def changes(self) -> dict[str, Forecast]:
@@ -202,7 +212,7 @@ class Forecasted(Answer):
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
         from meshwright.plots.pictures import draw_forecast
 
-        return draw_forecast(self.asked.question, self.found)
+        return draw_forecast(self.question, self.found)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -213,18 +223,18 @@ class Forecasted(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
-        found, one, expected = self.found, self.found.segment, self.asked.expected
+        found, one, expected = self.found, self.found.segment, self.expected
         job = found.job
         return {
             "assumptions": list(self.assumptions),
             "operations": found.operations.model_dump(mode="json", exclude_none=True),
             "job": {
-                "model": self.asked.question.model.name,
+                "model": self.question.model.name,
                 **fields_of(job, "gpus", "steps", "step_seconds"),
                 "step_seconds_on_paper": job.step_seconds if expected is None else expected.on_paper,
                 "checkpoint_bytes": job.checkpoint_bytes,
             },
-            "expected": expected_record(self.asked.question, None, expected),
+            "expected": expected_record(self.question, None, expected),
             "seconds": found.seconds,
             "deviation_seconds": found.deviation,
             "ends_seconds": dict(zip(ENDS, self.ends, strict=True)),
@@ -260,7 +270,7 @@ class Forecasted(Answer):
     @property
     def text(self) -> tuple[str | Table, ...]:
         found = self.found
-        question, steps = self.asked.question, grouped(found.job.steps)
+        question, steps = self.question, grouped(found.job.steps)
         tokens = format_count(question.training.tokens or 0)
         header = (
             f"{question.model.name} on {gpus_in_words(question)}: {tokens} tokens take {steps} steps of"
@@ -273,10 +283,10 @@ class Forecasted(Answer):
     @property
     def _on_paper(self) -> str:
         """ " (90 % interval 13.8 s to 16.1 s; 14.9 s on paper)"."""
-        if self.asked.expected is None:
+        if self.expected is None:
             return ""
-        low, high = map(format_seconds, self.asked.expected.interval)
-        return f" (90 % interval {low} to {high}; {format_seconds(self.asked.expected.on_paper)} on paper)"
+        low, high = map(format_seconds, self.expected.interval)
+        return f" (90 % interval {low} to {high}; {format_seconds(self.expected.on_paper)} on paper)"
 
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
