@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -311,8 +312,7 @@ _RANK = r"\[(?:Rank |rank|default)(\d+)\]|^ *(\d+): "
 """How launchers and trainers say whose line it is: `[rank3]:` of torchrun, `3: ` of srun."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(NamedTuple):
     """Tokens, sequences and GPUs of one training step, which turn the rates in a log into seconds."""
 
     tokens: int

@@ -188,8 +188,7 @@ def anchor(
     sweep_of = [(row.source, row.text("framework"), row.text("gpu")) for row in rows]
     sweeps = group_by(range(len(rows)), sweep_of.__getitem__)
     for sweeps_done, indices in enumerate(sweeps.values(), start=1):
-        timed = [i for i in indices if _ratio(ordered[i]) is not None]
-        timed.sort(key=lambda i: ordered[i].row.row_id)
+        timed = [i for i in sorted(indices, key=lambda i: rows[i].row_id) if _ratio(ordered[i]) is not None]
         if 0 < anchors < len(timed):
             anchor_indices = {timed[position] for position in spread_positions(len(timed), anchors)}
             calibrated = _calibration([ordered[i] for i in sorted(anchor_indices)])

@@ -124,7 +124,6 @@ def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
 OPTIMIZER_BYTES = 32.0
 """Bytes per parameter that AdamW in fp32 moves: gradient read for norm and update, moments and weight read and written.
 """
-_EFFICIENCY_RANGE = (1e-6, 1.0)
 _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
 """Plain operators → tensors read and written; memory efficiency is judged by these."""
 _PERFECT_PRODUCTS: dict[str, float | None] = {"gemm_settled": None, "gemm_operand_bandwidth": None}
@@ -278,7 +277,7 @@ def _memory_rate(rows: Rows, precision: Precision) -> float:
 
 
 def _efficiency(value: float) -> float:
-    return rounded(float(np.clip(value, *_EFFICIENCY_RANGE)))
+    return rounded(float(np.clip(value, 1e-6, 1.0)))
 
 
 def measured_gpu(rows: Rows, gpu: GpuSpec) -> GpuSpec:

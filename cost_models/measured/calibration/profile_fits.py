@@ -217,8 +217,7 @@ class Selection:
 
     def pairs(self) -> dict[Pair, list[Case]]:
         """Cases grouped by the (GPU die, stack) that they ran on, the largest group first."""
-        pairs = group_by(self.cases, _pair).items()
-        return dict(sorted(pairs, key=lambda pair: (-len(pair[1]), pair[0])))
+        return dict(sorted(group_by(self.cases, _pair).items(), key=lambda pair: (-len(pair[1]), pair[0])))
 
 
 def select_runs(

@@ -212,7 +212,6 @@ _WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
 _FLASH_YEAR = 2022
 _UNFUSED_UNTIL = "2025-10"
 """Last month in which no attention kernel of the `lts` container's Transformer Engine added up in a fixed order."""
-_MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 
 
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
@@ -294,7 +293,7 @@ def _kernel(row: Row, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) 
 
 def month_of(row: Row) -> str | None:
     """Month (as `2024-07`) in the row's framework or date; None where neither has one."""
-    dated = _MONTH.search(row.words("framework", "run_date"))
+    dated = re.search(r"20\d\d-(?:0[1-9]|1[0-2])", row.words("framework", "run_date"))
     return dated[0] if dated else None
 
 

@@ -28,8 +28,6 @@ from cost_models.measured.traces.kernels import TimesByExchange
 from cost_models.measured.traces.step_parts import COMPUTE, Interval, Spans, Step, patterns
 from cost_models.schedules.actions import Action, ActionTable
 
-_OPERATOR = "aten::"
-
 
 class Pass(NamedTuple):
     """Begin and end in seconds of one pass (forward or backward) of one microbatch on one stage."""
@@ -100,7 +98,7 @@ class HostSpans(Columns):
         columns, thread = self.arrays()[:3], self.arrays()[3]
         training = self._threads.get(self.training, np.bincount(thread).argmax())
         start, seconds, name = (column[thread == training] for column in columns)
-        counts = np.isin(name, [number for word, number in self._names.items() if word.startswith(_OPERATOR)])
+        counts = np.isin(name, [number for word, number in self._names.items() if word.startswith("aten::")])
         begins, ends = start.tolist(), (start + seconds).tolist()
         open_events: list[int] = []
         changes: list[tuple[float, int]] = []  # moment, and the innermost event from then on (-1: none)

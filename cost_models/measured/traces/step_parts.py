@@ -37,7 +37,6 @@ AXES = ("tp", "cp", "ep", "pp", "dp")
 """Axes of communication, those first whose ranks wait for it where several are at work."""
 UNKNOWN, UNNAMED = "other", "unnamed"
 """A kernel that nothing names; communication of a group that is of no axis."""
-_NUMBERS = re.compile(r"\d+")
 _MOST_NAMES = 1_000
 
 
@@ -114,7 +113,7 @@ class Parts:
         for pattern, axis in patterns().groups:
             if axis in used_axes and re.search(pattern, description):
                 return axis
-        first, *further = [int(one) for one in _NUMBERS.findall(ranks)[:2]] or [0]
+        first, *further = [int(one) for one in re.findall(r"\d+", ranks)[:2]] or [0]
         shape = (details.get("Group size"), further[0] - first if further else 0)
         for axis in used_axes:
             if axis != "ep" and shape == (getattr(layout, axis), layout.stride(axis)):

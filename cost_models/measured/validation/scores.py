@@ -119,8 +119,7 @@ class SourceScore:
 
 def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
     """Score the predictions of every source of published runs, in order of first appearance."""
-    sources = group_by(predictions, lambda prediction: prediction.row.source)
-    return tuple(_score_source(name, some) for name, some in sources.items())
+    return tuple(_score_source(*group) for group in group_by(predictions, lambda one: one.row.source).items())
 
 
 def sweep_of(row: Row) -> tuple[str, ...]:
