@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _JOB = frozenset({"gpus", "global_batch", "precision", "training", "stack", "profile", "host_memory"})
 
-TAKES: Mapping[str, frozenset[str]] = {
+OPTIONS: Mapping[str, frozenset[str]] = {
     "plan": _JOB | {"fix", "forbid", "allow", "together", "max_memory", "objective"},
     "estimate": _JOB,
     "compare": frozenset(),
@@ -43,7 +43,7 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
     """Shardings of embedding tables beside a data-parallel dense network."""
 
     noun = "a recommender"
-    takes = TAKES
+    options = OPTIONS
 
     @property
     def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
@@ -103,11 +103,11 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return advise(plan, layout, budget)
 
     def compare(
-        self, first: RecommenderPlan, others: Sequence[str | Path | AnyPlan], trainer: str | None
+        self, first: RecommenderPlan, choices: Sequence[str | Path | AnyPlan], trainer: str | None
     ) -> ShardingsCompared:
         from meshwright.families.recommender.planned import compare
 
-        return compare(first, others)
+        return compare(first, choices)
 
     def verify(self, plan: RecommenderPlan, budget: Budget) -> Iterable[Check]:
         from meshwright.families.recommender.explained import verify

@@ -26,14 +26,14 @@ from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 from planner.recommender.restrictions import ShardingLimits
 from planner.search.search import Budget
 
-_NAMED = 3
+_LIMIT = 3
 """Tables of a change that are named."""
 _HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingAdvised(PlanAnswer):
-    """What is run today, the tables whose change gains most, and the best sharding."""
+    """Table of the sharding run today, the tables whose change gains most, and the best sharding."""
 
     advice: ShardingAdvice
     limits: ShardingLimits
@@ -48,10 +48,10 @@ class ShardingAdvised(PlanAnswer):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for today, for each change, for the best sharding, and for each other question."""
-        advice, moved = self.advice, "tables move"
+        advice, trouble = self.advice, "tables move"
         rows = [_row("today", "", None, advice.today)]
-        rows += [_row(self._words(one), moved, one.by_itself, one.with_earlier) for one in advice.changes]
-        rows += [] if advice.at_the_end else [_row("the rest", moved, None, advice.best)]
+        rows += [_row(self._words(one), trouble, one.by_itself, one.with_earlier) for one in advice.changes]
+        rows += [] if advice.at_the_end else [_row("the rest", trouble, None, advice.best)]
         return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.other_questions]
 
     def document(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class ShardingAdvised(PlanAnswer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright advise` prints; no table where nothing is left to change."""
+        """Text that `meshwright advise` prints; no table if nothing is left to change."""
         return tuple(self._text())
 
     def _text(self) -> Iterator[str | Table]:
@@ -105,14 +105,14 @@ class ShardingAdvised(PlanAnswer):
         elif advice.at_the_end:
             yield "Nothing to change: no sharding is faster."
         yield proof_text(advice.answer.certificate)
-        yield from self._beyond()
+        yield from self._other_questions()
 
     def _cells(self) -> Iterator[tuple[str, ...]]:
         advice, today = self.advice, self.advice.today
         yield "today", "", "", precise(today.step_seconds), "", _peak(today)
-        for one in advice.changes:
-            alone = precise(one.by_itself.step_seconds), self._gain(one.by_itself)
-            yield f"+ {self._words(one)}", *alone, *self._in_all(one.with_earlier)
+        for move in advice.changes:
+            cells = precise(move.by_itself.step_seconds), self._gain(move.by_itself)
+            yield f"+ {self._words(move)}", *cells, *self._in_all(move.with_earlier)
         if not advice.at_the_end:
             yield "+ the rest of the tables, as planned", "", "", *self._in_all(advice.best)
 
@@ -120,48 +120,48 @@ class ShardingAdvised(PlanAnswer):
         return precise(reached.step_seconds), self._gain(reached), _peak(reached)
 
     def _gain(self, then: RecommenderEstimate) -> str:
-        """Of the step; one that does not fit is nothing to gain on."""
+        """Gain in step time, as text; a sharding that does not fit is nothing to gain on."""
         if self.advice.today.fits:
             return change(self.advice.today.step_seconds, then.step_seconds)
         return "fits" if then.fits else "less"
 
-    def _beyond(self) -> Iterator[str]:
-        """What other questions bring beyond the best sharding of this one, the most first."""
+    def _other_questions(self) -> Iterator[str]:
+        """Sentences on gains of other questions beyond this question's best sharding, the largest gain first."""
         best = self.advice.best.step_seconds
-        others = sorted(self.advice.other_questions, key=lambda one: one.estimate.step_seconds)
-        for one in others:
-            then = one.estimate.step_seconds
+        cases = sorted(self.advice.other_questions, key=lambda case: case.estimate.step_seconds)
+        for case in cases:
+            then = case.estimate.step_seconds
             if then < best * (1 - WORTH):
-                gain = f"{change(best, then)} from the best" + ", not proved" * (not one.proven)
-                yield wrapped(f"With {one.words} ({one.trouble}): {precise(then)} ({gain})")
-        if idle := [one.words for one in others if one.estimate.step_seconds >= best * (1 - WORTH)]:
+                gain = f"{change(best, then)} from the best" + ", not proved" * (not case.proven)
+                yield wrapped(f"With {case.words} ({case.trouble}): {precise(then)} ({gain})")
+        if idle := [case.words for case in cases if case.estimate.step_seconds >= best * (1 - WORTH)]:
             yield wrapped(f"Less than {percent(WORTH)} would come of {sentence_list(idle)}")
 
-    def _words(self, one: ShardingChange) -> str:
+    def _words(self, move: ShardingChange) -> str:
         """ "user and item: row, not whole"; of tables that only move "user: whole elsewhere"."""
-        names = [self.advice.question.model.table_names[table] for table in one.tables]
-        more = [counted(len(names) - _NAMED, "table") + " more"] if len(names) > _NAMED else []
-        how = f"{one.proposed} elsewhere" if one.proposed == one.today else f"{one.proposed}, not {one.today}"
-        return f"{sentence_list([*names[:_NAMED], *more])}: {how}"
+        names, form = [self.advice.question.model.table_names[table] for table in move.tables], move.proposed
+        tail = [counted(len(names) - _LIMIT, "table") + " more"] if len(names) > _LIMIT else []
+        how = f"{form} elsewhere" if form == move.today else f"{form}, not {move.today}"
+        return f"{sentence_list([*names[:_LIMIT], *tail])}: {how}"
 
 
 def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
-    """What to change of a plan, or of another sharding of its question, that is run today."""
+    """Advise which tables of a plan, or of another sharding run today, to shard in another way."""
     today = plan.sharding if layout is None else sharding_of(plan.question, layout)
     advice = advise_sharding(plan.question, today, plan.restrictions.read(plan.model), budget)
     return ShardingAdvised(advice=advice, limits=plan.restrictions)
 
 
 def _row(
-    words: str, trouble: str, alone: RecommenderEstimate | None, together: RecommenderEstimate
+    words: str, trouble: str, own_estimate: RecommenderEstimate | None, estimate: RecommenderEstimate
 ) -> dict[str, Any]:
     return {
         "change": words,
         "trouble": trouble,
-        "alone_step_seconds": alone and alone.step_seconds,
-        **fields_of(together, "step_seconds", "samples_per_second"),
-        "peak_bytes": float(together.device_bytes.max()),
-        "fits": together.fits,
+        "alone_step_seconds": own_estimate and own_estimate.step_seconds,
+        **fields_of(estimate, "step_seconds", "samples_per_second"),
+        "peak_bytes": float(estimate.device_bytes.max()),
+        "fits": estimate.fits,
     }
 
 

@@ -41,7 +41,7 @@ _DRIFT = 1e-6
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingExplained(Answer):
-    """What binds a sharding."""
+    """Answer to why a sharding is as fast as it is."""
 
     plan: RecommenderPlan
     estimate: RecommenderEstimate
@@ -102,7 +102,7 @@ class ShardingExplained(Answer):
 
 
 def explain(plan: RecommenderPlan) -> ShardingExplained:
-    """What binds a plan, stage by stage."""
+    """Explain which tables bind a plan, stage by stage."""
     limits = plan.restrictions.read(plan.model)
     prices = limited(covered_options(plan.question, limits, plan.sharding), limits)
     priced, stages = estimate(plan.question, plan.sharding), binding_stages(prices, plan.sharding)
@@ -124,12 +124,12 @@ def drift(plan: RecommenderPlan, name: object) -> str:
 
 
 def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
-    """The plan's price and its proof, again."""
+    """Compute the plan's price and its proof again, and compare."""
     if problems := plan.problems():
         yield Check("layout", False, "; ".join(problem.what for problem in problems))
         return
-    found = ShardingPrediction.of(estimate(plan.question, plan.sharding))
-    yield check_equal("prediction", plan.prediction.model_dump(), found.model_dump())
+    prediction = ShardingPrediction.of(estimate(plan.question, plan.sharding))
+    yield check_equal("prediction", plan.prediction.model_dump(), prediction.model_dump())
     if plan.certificate is None:
         return
     limits = plan.restrictions.read(plan.model)
@@ -145,7 +145,7 @@ def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
 SECONDS = 10.0
 """Time limit of the search that places all other tables anew."""
 _SEEN = 5e-4
-"""Of the step: stages that differ by less are not told."""
+"""Share of the step time. Stages that differ by less are not told."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -153,12 +153,12 @@ class ShardingNotChosen(Answer):
     """Why tables are not held otherwise."""
 
     plan: RecommenderPlan
-    asked: str
-    """As the user wrote it."""
+    layout: str
+    """Sharding of tables, as the user wrote it."""
     answer: Alternative
     today: RecommenderEstimate
     otherwise: RecommenderEstimate | None
-    """All other tables where they are; None where a rule refuses it."""
+    """Price with all other tables unmoved; None if a rule refuses it."""
     replanned: ShardingAnswer | None
     """All other tables placed anew; None where that was not searched, or found nothing."""
 
@@ -180,7 +180,7 @@ class ShardingNotChosen(Answer):
             anew = {"layout": str(self.replanned.sharding), "step_seconds": proof.value, "gap": proof.gap}
         return {
             "question": question_record(self.plan.question),
-            "asked": self.asked,
+            "asked": self.layout,
             "refused": self.answer.refused or None,
             "excluded": self.answer.forbidden or None,
             "plan": estimate_record(self.today),
@@ -196,18 +196,18 @@ class ShardingNotChosen(Answer):
     def _lines(self) -> Iterator[str]:
         names, tables, planned = self.plan.model.table_names, self.answer.tables, self.plan.sharding.tables
         if self.otherwise is None or self.answer.sharding is None:
-            yield f"`{self.asked}` cannot be: {self.answer.refused}"
+            yield f"`{self.layout}` cannot be: {self.answer.refused}"
             return
         if all(self.answer.sharding.tables[table] == planned[table] for table in tables):
-            yield f"`{self.asked}` is what the plan does"
+            yield f"`{self.layout}` is what the plan does"
             return
-        shown = [names[table] for table in tables[:3]] + ["others"] * (len(tables) > 3)
+        labels = [names[table] for table in tables[:3]] + ["others"] * (len(tables) > 3)
         options = [f"`{one}`" for one in sorted({str(planned[table].option) for table in tables})]
         verb = "is" if len(tables) == 1 else "are"
-        yield f"{sentence_list(shown)} {verb} held as {sentence_list(options)} in the plan"
+        yield f"{sentence_list(labels)} {verb} held as {sentence_list(options)} in the plan"
         step, then = self.today.step_seconds, self.otherwise.step_seconds
         stages = _stages_beside(self.today, self.otherwise)
-        yield f"With this change alone: step {precise(then)}, {_beside(step, then)}{stages}"
+        yield f"With this change alone: step {precise(then)}, {_change(step, then)}{stages}"
         yield self._memory(self.otherwise)
         if self.answer.forbidden:
             yield f"It is left out: {self.answer.forbidden}"
@@ -217,55 +217,55 @@ class ShardingNotChosen(Answer):
             if self.otherwise.fits and anew > then:
                 yield f"With the other tables re-planned: nothing faster found in {SECONDS:.0f} s"
                 return
-            yield f"With the other tables re-planned: step {precise(anew)}, {_beside(step, anew)} ({proof})"
+            yield f"With the other tables re-planned: step {precise(anew)}, {_change(step, anew)} ({proof})"
 
     def _memory(self, priced: RecommenderEstimate) -> str:
         full, limit = float(priced.device_bytes.max()), priced.device_memory
-        said = f"{format_bytes(full)} of {format_bytes(limit)} on GPU {priced.fullest}"
+        words = f"{format_bytes(full)} of {format_bytes(limit)} on GPU {priced.fullest}"
         if priced.host_bytes.max() > 0:
-            said += f", {format_bytes(float(priced.host_bytes.max()))} of {format_bytes(priced.host_memory)} of a host"
+            words += f", {format_bytes(float(priced.host_bytes.max()))} of {format_bytes(priced.host_memory)} of a host"
         if priced.fits:
-            return f"It fits: {said}"
-        return f"It does not fit: {said}; the plan has {format_bytes(float(self.today.device_bytes.max()))}"
+            return f"It fits: {words}"
+        return f"It does not fit: {words}; the plan has {format_bytes(float(self.today.device_bytes.max()))}"
 
 
 def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -> str:
-    """What a change saves and pays, stage by stage, and the GPU that ends the stage that pays most."""
+    """Sentence on the time that a change saves and costs by stage, and the GPU that ends the costliest stage."""
     step = today.step_seconds
-    apart = {name: otherwise.stages[name] - seconds for name, seconds in today.stages.items()}
-    saves = [f"{precise(-value)} of {name}" for name, value in apart.items() if value < -_SEEN * step]
-    pays = [f"{precise(value)} of {name}" for name, value in apart.items() if value > _SEEN * step]
+    excess = {name: otherwise.stages[name] - seconds for name, seconds in today.stages.items()}
+    saves = [f"{precise(-value)} of {name}" for name, value in excess.items() if value < -_SEEN * step]
+    pays = [f"{precise(value)} of {name}" for name, value in excess.items() if value > _SEEN * step]
     words = [f"saves {sentence_list(saves)}"] * bool(saves) + [f"pays {sentence_list(pays)}"] * bool(pays)
     if not words:
         return ""
-    worst = max(apart, key=lambda name: apart[name])
-    gpu = otherwise.busiest[list(apart).index(worst)]
+    worst = max(excess, key=lambda name: excess[name])
+    gpu = otherwise.busiest[list(excess).index(worst)]
     end = f". Bottleneck then: GPU {gpu}, which ends the {worst}" * bool(pays)
     return f": {', '.join(words)}{end}"
 
 
-def _beside(step: float, then: float) -> str:
+def _change(step: float, then: float) -> str:
     return "the same" if change(step, then) == "same" else change(step, then)
 
 
-def why_not(plan: RecommenderPlan, asked: str) -> ShardingNotChosen:
+def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
     """Why tables are not held as these words say.
 
     Raises:
         InputError: words that are none, or places that are not there.
     """
     question, limits = plan.question, plan.restrictions.read(plan.model)
-    other = alternative(question, plan.sharding, asked, limits)
+    variant = alternative(question, plan.sharding, layout, limits)
     today, otherwise, anew = estimate(question, plan.sharding), None, None
-    if other.sharding is not None:
-        otherwise = estimate(question, other.sharding)
-        if plan.searched and not other.forbidden:
-            own = set(other.tables)
-            kept = [one for one in limits.fixed if not own & set(range(one.first, one.last + 1))]
-            limits = replace(limits, fixed=(*kept, *other.words))
+    if variant.sharding is not None:
+        otherwise = estimate(question, variant.sharding)
+        if plan.searched and not variant.forbidden:
+            tables = set(variant.tables)
+            fixed = [one for one in limits.fixed if not tables & set(range(one.first, one.last + 1))]
+            limits = replace(limits, fixed=(*fixed, *variant.words))
             options = covered_options(question, limits)
             with suppress(InfeasibleError, RunError):
                 anew = plan_sharding(options, restrictions=limits, seconds=SECONDS)
     return ShardingNotChosen(
-        plan=plan, asked=asked, answer=other, today=today, otherwise=otherwise, replanned=anew
+        plan=plan, layout=layout, answer=variant, today=today, otherwise=otherwise, replanned=anew
     )

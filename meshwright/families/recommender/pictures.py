@@ -25,9 +25,9 @@ from planner.space.sizes import on_whole_nodes, parse_sizes, possible
 
 def draw(kind: str, question: RecommenderQuestion, sharding: Sharding) -> Drawing:
     """One kind of picture of a sharding. Raises UnknownNameError where there is no such kind."""
-    if kind not in _DRAWN:
-        raise UnknownNameError("plot", kind, tuple(_DRAWN), hint=f"there are {', '.join(_DRAWN)}")
-    return _DRAWN[kind](question, sharding)
+    if kind not in _DRAWINGS:
+        raise UnknownNameError("plot", kind, tuple(_DRAWINGS), hint=f"there are {', '.join(_DRAWINGS)}")
+    return _DRAWINGS[kind](question, sharding)
 
 
 def _subject(question: RecommenderQuestion, step_seconds: float) -> str:
@@ -64,7 +64,7 @@ def _sharding(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
 
 def _of_one_plan(kind: str, request: PictureRequest) -> Drawing:
     plan = request.only(kind, RecommenderPlan)
-    return _DRAWN[kind](plan.question, plan.sharding)
+    return _DRAWINGS[kind](plan.question, plan.sharding)
 
 
 def _scaling(request: PictureRequest) -> Drawing:
@@ -73,10 +73,10 @@ def _scaling(request: PictureRequest) -> Drawing:
 
     question = request.only("scaling", RecommenderPlan).question
     options, kinds = request.options, scaling_kinds(request.options)
-    whole = on_whole_nodes(question)
-    counts: Sequence[int] = [one for one in doublings(question) if possible(one, whole.cluster)]
+    rounded = on_whole_nodes(question)
+    counts: Sequence[int] = [one for one in doublings(question) if possible(one, rounded.cluster)]
     if options.gpus is not None:
-        counts = parse_sizes(options.gpus, whole)
+        counts = parse_sizes(options.gpus, rounded)
     frame = sharding_scaling_frame(question, counts, kinds, request.budget)
     if frame.empty:
         raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}, or the batch does not divide")
@@ -84,13 +84,13 @@ def _scaling(request: PictureRequest) -> Drawing:
     return Drawing(frame=frame, figure=sharding_scaling(frame, subject))
 
 
-_DRAWN: Mapping[str, Callable[[RecommenderQuestion, Sharding], Drawing]] = {
+_DRAWINGS: Mapping[str, Callable[[RecommenderQuestion, Sharding], Drawing]] = {
     "time": _time,
     "memory": _memory,
     "sharding": _sharding,
 }
 PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
-    **{kind: partial(_of_one_plan, kind) for kind in _DRAWN},
+    **{kind: partial(_of_one_plan, kind) for kind in _DRAWINGS},
     "scaling": _scaling,
 }
 

@@ -100,7 +100,7 @@ class ShardingEstimated(PlanAnswer):
         return spaced(question_text(question, priced), *tables, end)
 
     def plot(self, kind: str = "sharding") -> Drawing:
-        """A picture with its data: `time`, `memory` or `sharding`. Raises UnknownNameError for another kind."""
+        """Draw `time`, `memory` or `sharding`, as a picture with its data. Raises UnknownNameError for another kind."""
         from meshwright.families.recommender.pictures import draw
 
         return draw(kind, self.question, self.sharding)
@@ -108,7 +108,7 @@ class ShardingEstimated(PlanAnswer):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingPlanned(ShardingEstimated):
-    """The best sharding and its proof."""
+    """Answer with the best sharding and its proof."""
 
     limits: ShardingLimits
     certificate: ShardingCertificate
@@ -124,7 +124,8 @@ class ShardingPlanned(ShardingEstimated):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright plan` prints: how to shard, its step and memory, the proof, and what lies where."""
+        """Text that `meshwright plan` prints: the sharding, its step and memory, the proof, and which tables lie on
+        which GPU."""
         question, priced, sharding = self.question, self.estimate, self.sharding
         facts = facts_text(sharding_facts(question, priced, sharding, self.certificate))
         return spaced(question_text(question, priced), facts, where_table(question, sharding))
@@ -132,10 +133,10 @@ class ShardingPlanned(ShardingEstimated):
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         if self.certificate.gap <= 0 or interrupted:
             return []
-        within = f"within {100 * self.certificate.gap:.2g} % of the optimum"
+        proof = f"within {100 * self.certificate.gap:.2g} % of the optimum"
         if self.certificate.gap <= ENOUGH:
-            return [f"note: {within}, closer than prices of tables are known; a longer --time-limit goes on"]
-        return [f"warning: proved {within}; more time may close the gap"]
+            return [f"note: {proof}, closer than prices of tables are known; a longer --time-limit goes on"]
+        return [f"warning: proved {proof}; more time may close the gap"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -173,7 +174,7 @@ class ShardingsCompared(Answer):
 
     @property
     def _lines(self) -> list[tuple[str, list[float], str]]:
-        """Quantity, its value for each sharding, and its unit."""
+        """Rows of a quantity, its value for each sharding, and a unit."""
         prices = [one.estimate for one in self.priced]
         stages = [(f"  {name}", [one.stages[name] for one in prices], "seconds") for name in prices[0].stages]
         return [
@@ -187,18 +188,18 @@ class ShardingsCompared(Answer):
         ]
 
 
-def compare(first: RecommenderPlan, others: Sequence[str | Path | AnyPlan]) -> ShardingsCompared:
+def compare(first: RecommenderPlan, choices: Sequence[str | Path | AnyPlan]) -> ShardingsCompared:
     """Plans and shardings side by side, measured against the first; no trainer has rules for them."""
-    chosen = [(first.question, first.sharding)]
-    for other in others:
-        if not is_plan(other):
-            chosen.append((first.question, sharding_of(first.question, str(other))))
+    pairs = [(first.question, first.sharding)]
+    for choice in choices:
+        if not is_plan(choice):
+            pairs.append((first.question, sharding_of(first.question, str(choice))))
             continue
-        plan = any_plan_of(other)
+        plan = any_plan_of(choice)
         if not isinstance(plan, RecommenderPlan):
             raise InputError(f"plans of two kinds cannot be compared: {plan.model_name} is no recommender")
-        chosen.append((plan.question, plan.sharding))
-    return ShardingsCompared(priced=[priced_sharding(*one) for one in chosen])
+        pairs.append((plan.question, plan.sharding))
+    return ShardingsCompared(priced=[priced_sharding(*one) for one in pairs])
 
 
 def priced_sharding(
@@ -231,20 +232,20 @@ class ShardingQuestion:
             if budget.on_status is not None:
                 budget.on_status(doing)
 
-        found = plan_sharding(
+        result = plan_sharding(
             covered_options(self.question, restrictions),
             objective=self.objective,
             restrictions=restrictions,
             budget=budget,
             progress=tell,
         )
-        budget.interrupted = budget.interrupted or found.interrupted
+        budget.interrupted = budget.interrupted or result.interrupted
         return ShardingPlanned(
             question=self.question,
-            estimate=estimate(self.question, found.sharding),
-            sharding=found.sharding,
+            estimate=estimate(self.question, result.sharding),
+            sharding=result.sharding,
             limits=self.limits,
-            certificate=found.certificate,
+            certificate=result.certificate,
             assumptions=self.assumptions,
         )
 
@@ -259,8 +260,8 @@ def ask(options: PlanOptions) -> ShardingQuestion:
     gpus = problems.read(lambda: _one_count(options.gpus))
     read = Problems()
     model = read.read(lambda: _model(options))
-    known = options if model is None else replace(options, model=model)
-    question = problems.read(lambda: question_of(known, gpus or None))
+    request = options if model is None else replace(options, model=model)
+    question = problems.read(lambda: question_of(request, gpus or None))
     limits = problems.read(lambda: _limits(options))
     objective = problems.read(lambda: _objective(options.objective))
     words = None if model is None or limits is None else problems.read(lambda: limits.read(model))
@@ -276,8 +277,8 @@ def ask(options: PlanOptions) -> ShardingQuestion:
 
 def ask_again(plan: RecommenderPlan) -> ShardingQuestion:
     """The question that a plan file answers."""
-    told = plan.certificate
-    objective: Objective = "step" if told is None else told.objective
+    certificate = plan.certificate
+    objective: Objective = "step" if certificate is None else certificate.objective
     return ShardingQuestion(question=plan.question, limits=plan.restrictions, objective=objective)
 
 
@@ -291,7 +292,7 @@ class GivenSharding:
     notes: tuple[str, ...] = ()
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> ShardingEstimated:
-        """Price it. Raises InputError where it names GPUs or nodes that are not there."""
+        """Price the sharding. Raises InputError where it names GPUs or nodes that are not there."""
         return priced_sharding(self.question, self.sharding, self.assumptions)
 
 
@@ -340,11 +341,11 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
 
 
 def _require_even_batch(batch: int, cluster: ClusterSpec | MixedCluster) -> None:
-    """Raises InputError where GPUs cannot have as many samples each."""
+    """Raise InputError if the global batch does not split evenly over the GPUs."""
     gpus = cluster.num_gpus
     if batch % gpus:
-        below = batch - batch % gpus
-        near = [str(one) for one in (below, below + gpus) if one]
+        lower = batch - batch % gpus
+        near = [str(one) for one in (lower, lower + gpus) if one]
         raise InputError(
             f"--global-batch: {batch} samples are not the same number on each of {counted(gpus, 'GPU')}",
             hint=f"{' and '.join(near)} {'are' if len(near) > 1 else 'is'}",
@@ -360,30 +361,30 @@ def _model(request: Request) -> RecommenderSpec:
 
 def _training(request: Request) -> RecommenderTraining:
     """The job, with the amounts that were given beside it."""
-    said = {"global_batch": request.global_batch, "precision": questions.in_words(request.precision)}
+    amounts = {"global_batch": request.global_batch, "precision": questions.in_words(request.precision)}
     job = request.training
     if isinstance(job, TrainingSpec):
         raise InputError("`training` is a transformer's, the model is a recommender")
     if isinstance(job, RecommenderTraining):
-        given = {name: value for name, value in said.items() if value is not None}
-        return resolve_recommender_training(None, **(job.model_dump(exclude_unset=True) | given))
-    return resolve_recommender_training(None if job is None else str(job), **said)
+        fields = {name: value for name, value in amounts.items() if value is not None}
+        return resolve_recommender_training(None, **(job.model_dump(exclude_unset=True) | fields))
+    return resolve_recommender_training(None if job is None else str(job), **amounts)
 
 
 def _one_count(gpus: object) -> int:
-    """The one number of GPUs; 0 where none was said."""
+    """Number of GPUs; 0 if no number was given."""
     text = "" if gpus is None else str(gpus).strip()
     if text and not (text.isdecimal() and text.strip("0")):
-        what = f"`{printable(text)}` is not one number of GPUs"
-        raise InputError(f"--gpus: {what}", hint="tables are sharded over one")
+        reason = f"`{printable(text)}` is not one number of GPUs"
+        raise InputError(f"--gpus: {reason}", hint="tables are sharded over one")
     return int(text or 0)
 
 
 def _objective(word: str | None) -> Objective:
     name = "step" if word in (None, "time") else word
-    for known in OBJECTIVES:
-        if name == known:
-            return known
+    for objective in OBJECTIVES:
+        if name == objective:
+            return objective
     raise UnknownNameError("objective", str(word), OBJECTIVES, hint=f"there are {', '.join(OBJECTIVES)}")
 
 
@@ -413,7 +414,7 @@ def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrict
 
 
 def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:
-    """What nobody said and prices depend on."""
+    """Sentences on values that prices depend on and nobody gave."""
     if request.training is None:
         training = question.training
         yield f"tables in {training.table_dtype}, updated by {training.optimizer}; --training says otherwise"
@@ -438,7 +439,7 @@ class Imported(PlanAnswer):
         return max(0.0, 1 - self.best.estimate.step_seconds / self.today.estimate.step_seconds)
 
     def document(self) -> dict[str, Any]:
-        """What `estimate` says, with the best beside it."""
+        """Fields of `estimate`, with the best sharding beside them."""
         return self.today.document() | {"best": self.best.record(), "gain": self.gain}
 
     @property
@@ -448,15 +449,15 @@ class Imported(PlanAnswer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        return *self.today.text, "", self._beside(), "", wrapped(self._finding())
+        return *self.today.text, "", self._comparison(), "", wrapped(self._finding())
 
-    def _beside(self) -> Table:
+    def _comparison(self) -> Table:
         rows = []
-        for name, one in (("today", self.today), ("best", self.best)):
-            fullest = float(one.estimate.device_bytes.max())
-            stages = one.estimate.stages
+        for name, priced in (("today", self.today), ("best", self.best)):
+            fullest = float(priced.estimate.device_bytes.max())
+            stages = priced.estimate.stages
             longest = max(stages, key=lambda stage: stages[stage])
-            rows.append((name, precise(one.estimate.step_seconds), format_bytes(fullest), longest))
+            rows.append((name, precise(priced.estimate.step_seconds), format_bytes(fullest), longest))
         headers = ("which", "step", "fullest GPU", "longest stage")
         return table(headers, rows, names=("which", "longest stage"))
 
@@ -471,7 +472,7 @@ class Imported(PlanAnswer):
 
     @property
     def plan(self) -> RecommenderPlan:
-        """What runs today as a plan."""
+        """Plan with the sharding that runs today."""
         return self.today.plan
 
 
@@ -479,18 +480,18 @@ class Imported(PlanAnswer):
 class ImportQuestion:
     """A sharding of another trainer's file, and the question for the best one: what is left is to search."""
 
-    given: GivenSharding
+    imported: GivenSharding
     best: ShardingQuestion
     notes: tuple[str, ...] = ()
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What nobody said and prices depend on."""
-        return self.given.assumptions
+        """Sentences on values that prices depend on and nobody gave."""
+        return self.imported.assumptions
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Imported:
         """Price the sharding, and search for the best."""
-        today = self.given.answer()
+        today = self.imported.answer()
         return Imported(today=today, best=no_slower(self.best.answer(budget), today))
 
 
@@ -513,12 +514,12 @@ def ask_import(options: ImportOptions) -> ImportQuestion:
         raise InputError("--sequence: a recommender has no sequences", hint="leave it out")
     if not options.model:
         raise InputError("TorchRec's plan has no model", hint="name it: `import plan.json MODEL CLUSTER`")
-    named = options.model
-    model = named if isinstance(named, RecommenderSpec) else resolve_recommender(read_once(str(named)))
+    spec = options.model
+    model = spec if isinstance(spec, RecommenderSpec) else resolve_recommender(read_once(str(spec)))
     sharding, world = import_sharding(options.source, model)
     if options.gpus not in (None, world):
-        what = f"`{options.source}` is for {world} GPUs, --gpus says {options.gpus}"
-        raise InputError(what, hint="leave out --gpus")
-    known = replace(options, model=model, gpus=world)
-    given = ask_estimate(part_of(known, EstimateOptions, layout=str(sharding)))
-    return ImportQuestion(given=given, best=ask(part_of(known, PlanOptions)))
+        text = f"`{options.source}` is for {world} GPUs, --gpus says {options.gpus}"
+        raise InputError(text, hint="leave out --gpus")
+    request = replace(options, model=model, gpus=world)
+    imported = ask_estimate(part_of(request, EstimateOptions, layout=str(sharding)))
+    return ImportQuestion(imported=imported, best=ask(part_of(request, PlanOptions)))

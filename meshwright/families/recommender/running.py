@@ -36,7 +36,7 @@ class RecommenderRun(Running):
 
     plan: RecommenderPlan
 
-    def before(self, *, compiled: bool) -> str | None:
+    def caution(self, *, compiled: bool) -> str | None:
         stack = self.plan.stack.name
         if stack == OWN_STACK:
             return None
@@ -64,7 +64,7 @@ class RecommenderRun(Running):
 
         return ShardsBuilt(plan=self.plan, ranks=build_shards_without_devices(self.plan))
 
-    def alone(self, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
+    def emulate(self, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
         require_torch("emulate")
         from executor.emulate.recommender import emulate
 
@@ -73,7 +73,7 @@ class RecommenderRun(Running):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecommenderRan(AnyRan[RecommenderReport]):
-    """What a run measured, beside what was predicted."""
+    """Quantities that a run measured, beside the predicted ones."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -81,18 +81,18 @@ class RecommenderRan(AnyRan[RecommenderReport]):
         rows = [("step", predicted.step_seconds, report.step_seconds)]
         rows += [(name, predicted.stages[name], seconds) for name, seconds in report.stage_seconds.items()]
         for name in report.stage_seconds:
-            formula = sum(one.formula_bytes[name] for one in report.ranks)
-            rows.append((f"bytes sent, {name}", formula, sum(one.sent_bytes[name] for one in report.ranks)))
-        fullest = max(report.ranks, key=lambda one: sum(one.memory.values()))
+            formula = sum(rank.formula_bytes[name] for rank in report.ranks)
+            rows.append((f"bytes sent, {name}", formula, sum(rank.sent_bytes[name] for rank in report.ranks)))
+        fullest = max(report.ranks, key=lambda rank: sum(rank.memory.values()))
         if fullest.memory:
             tensors = [size for name, size in fullest.predicted_memory.items() if name not in NOT_TENSORS]
             rows.append(("peak memory", sum(tensors), sum(fullest.memory.values())))
         if any(predicted.host_bytes):
-            held = sum(one.host_bytes for one in report.ranks)
-            rows.append(("host memory", sum(predicted.host_bytes), held))
+            host_bytes = sum(rank.host_bytes for rank in report.ranks)
+            rows.append(("host memory", sum(predicted.host_bytes), host_bytes))
         return [dict(zip(("quantity", "predicted", "measured"), row, strict=True)) for row in rows]
 
-    def told(self) -> Iterator[str | Table]:
+    def body(self) -> Iterator[str | Table]:
         report = self.report
         environment = report.environment
         yield wrapped(
@@ -132,7 +132,7 @@ _HEADERS = ("rank", "slices", "rows", "tables", "as planned", "states", "as plan
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShardsBuilt(Answer):
-    """A plan and the ranks that were built of it."""
+    """Plan, and the ranks that were built for it without devices."""
 
     plan: RecommenderPlan
     ranks: Sequence[BuiltShards]
@@ -148,20 +148,20 @@ class ShardsBuilt(Answer):
     @property
     def text(self) -> tuple[str | Table, ...]:
         plan, dense = self.plan, self.ranks[0].dense_parameters
-        every = len(self.ranks) == plan.num_ranks
-        which = "its ranks hold" if every else "the fullest, the emptiest and others hold"
+        complete = len(self.ranks) == plan.num_ranks
+        selection = "its ranks hold" if complete else "the fullest, the emptiest and others hold"
         words = (
-            f"{plan.model.name} on {counted(plan.num_ranks, 'rank')}: built without devices; {which}, beside"
+            f"{plan.model.name} on {counted(plan.num_ranks, 'rank')}: built without devices; {selection}, beside"
             f" {grouped(dense)} parameters of the dense network each"
         )
         return wrapped(words), "", table(_HEADERS, [_cells(one) for one in self.ranks])
 
 
-def _cells(one: BuiltShards) -> tuple[str, ...]:
-    tables = one.table_bytes, one.predicted_table_bytes
-    states = one.state_bytes, one.predicted_state_bytes
-    sizes = map(format_bytes, (*tables, *states, one.host_bytes))
-    return str(one.rank), str(one.slices), grouped(one.rows), *sizes
+def _cells(shards: BuiltShards) -> tuple[str, ...]:
+    tables = shards.table_bytes, shards.predicted_table_bytes
+    states = shards.state_bytes, shards.predicted_state_bytes
+    sizes = map(format_bytes, (*tables, *states, shards.host_bytes))
+    return str(shards.rank), str(shards.slices), grouped(shards.rows), *sizes
 
 
 _COMPUTE = "compute"
@@ -187,22 +187,22 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
         rows: list[tuple[str | float, ...]] = [("peak memory", *peak)]
         rows += [one for one in parts if any(one[1:])]
         if report.on_planned_device:
-            said, compute = report.predicted_seconds, report.compute_seconds.items()
-            rows += [(f"{stage}, {_COMPUTE}", said[stage], said[stage], took) for stage, took in compute]
+            cost, compute = report.predicted_seconds, report.compute_seconds.items()
+            rows += [(f"{stage}, {_COMPUTE}", cost[stage], cost[stage], took) for stage, took in compute]
         if report.step_seconds is not None:
             step = report.predicted.step_seconds
             rows.append(("step", step, step, report.step_seconds))
         return [dict(zip(_EMULATED, one, strict=True)) for one in rows]
 
-    def told(self) -> Iterator[str | Table]:
+    def body(self) -> Iterator[str | Table]:
         report: ShardEmulation = self.report
         plan = self.plan
         yield wrapped(f"{report.model}: rank {report.rank} of {report.ranks} alone on {report.device}")
         yield ""
         otherwise = report.runs_otherwise
-        which = _EMULATED[1:] if otherwise else _EMULATED[2:]
+        columns = _EMULATED[1:] if otherwise else _EMULATED[2:]
         lines = [
-            [row["quantity"], *(_amount(row["quantity"], row[one]) for one in which), _error(row)]
+            [row["quantity"], *(_amount(row["quantity"], row[one]) for one in columns), _error(row)]
             for row in self.rows
         ]
         heads = ["plan", "as run", "emulated"] if otherwise else ["predicted", "emulated"]

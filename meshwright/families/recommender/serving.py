@@ -71,13 +71,13 @@ class ServedRecommender(SavedAnswer):
     assumptions: tuple[str, ...] = ()
 
     @property
-    def served(self) -> PredictedService:
+    def service(self) -> PredictedService:
         """Latency and throughput of each batch."""
         return latencies(self.plan.question, self.plan)
 
     @property
     def one_share_hits(self) -> float:
-        """Hits of as many bytes with the same share of every table's rows."""
+        """Share of accesses served by a cache of equal bytes that holds the same share of every table's rows."""
         return one_share_hits(self.plan.question.tables, self.plan.cache_bytes)
 
     @property
@@ -101,18 +101,18 @@ class ServedRecommender(SavedAnswer):
     @property
     def batches(self) -> list[dict[str, float]]:
         """A row for each batch."""
-        served, weights = self.served, self.plan.question.tables.weights
+        service, weights = self.service, self.plan.question.tables.weights
         columns = {
-            "latency_seconds": served.seconds,
+            "latency_seconds": service.seconds,
             **fields_of(
-                served, "launch_seconds", "cache_seconds", "host_seconds", "drive_seconds", "host_rows"
+                service, "launch_seconds", "cache_seconds", "host_seconds", "drive_seconds", "host_rows"
             ),
-            "hits": [weights @ hits for hits in served.hits],
-            "samples_per_second": served.samples_per_second,
+            "hits": [weights @ hits for hits in service.hits],
+            "samples_per_second": service.samples_per_second,
         }
         return [
             {"batch": int(batch), **{name: float(column[place]) for name, column in columns.items()}}
-            for place, batch in enumerate(served.batch)
+            for place, batch in enumerate(service.batch)
         ]
 
     def document(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class ServedRecommender(SavedAnswer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        launched, last = self.served.launch_seconds.any(), self.plan.question.policy == "lru"
+        launched, last = self.service.launch_seconds.any(), self.plan.question.policy == "lru"
         latency = (
             "Latency is from ids to vectors of one batch on one GPU: "
             f"{'launching the lookup of each table, ' if launched else ''}reading the cache, rows from the host"
@@ -145,24 +145,24 @@ class ServedRecommender(SavedAnswer):
 
     @property
     def _from_drives(self) -> bool:
-        return bool(self.served.drive_rows.any())
+        return bool(self.service.drive_rows.any())
 
     def _header(self) -> str:
         question = self.plan.question
         cluster, tables = question.cluster, question.tables
-        where = "host memory and on drives" if self._from_drives else "host memory"
-        kept = "most" if question.policy == "hottest" else "last"
-        said = (
+        place = "host memory and on drives" if self._from_drives else "host memory"
+        recency = "most" if question.policy == "hottest" else "last"
+        words = (
             f"{question.model.name} served on {cluster.num_gpus} x {cluster.gpu.name}: "
             f"{counted(question.model.num_tables, 'table')} of {format_bytes(tables.bytes)} ({question.table_dtype}) "
-            f"in {where}, and a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows used {kept}"
+            f"in {place}, and a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows used {recency}"
         )
-        return wrapped(said)
+        return wrapped(words)
 
     def _tables(self) -> Table:
-        rows = sorted(self.rows, key=lambda one: -one["accesses"])[:MOST_TABLES]
+        rows = sorted(self.rows, key=lambda entry: -entry["accesses"])[:MOST_TABLES]
         columns = {
-            "table": [_named(row) for row in rows],
+            "table": [_label(row) for row in rows],
             "rows": [format_count(row["rows"]) for row in rows],
             "cached rows": [grouped(row["cached_rows"]) for row in rows],
             "of rows": [percent(row["cached_rows"] / row["rows"]) for row in rows],
@@ -181,17 +181,17 @@ class ServedRecommender(SavedAnswer):
             size = f"{percent(self.asked_hits)} hits need a cache of {format_bytes(plan.cache_bytes)}: it"
             proof = "no choice of rows that is smaller by a row of each table has as many"
         larger = filling_order(plan.question.tables)
-        said = f"{size} serves {percent(plan.hits)} of all accesses; {proof}. "
-        said += f"The same share of every table's rows would serve {percent(self.one_share_hits)}"
+        words = f"{size} serves {percent(plan.hits)} of all accesses; {proof}. "
+        words += f"The same share of every table's rows would serve {percent(self.one_share_hits)}"
         further = [share for share in (0.5, 0.8, 0.9, 0.95, 0.99) if share > plan.hits][:2]
         if further and self.asked_hits is None:
             sizes = [format_bytes(larger.smallest(share).bytes) for share in further]
             needs = [f"{percent(share)} hits {size}" for share, size in zip(further, sizes, strict=True)]
-            said += f". More: {', '.join(needs)}"
-        return said
+            words += f". More: {', '.join(needs)}"
+        return words
 
     def _latencies(self) -> Table:
-        launched = ("launch",) if self.served.launch_seconds.any() else ()
+        launched = ("launch",) if self.service.launch_seconds.any() else ()
         parts = (*launched, "cache", "host", *(("drive",) if self._from_drives else ()))
         rows = self.batches
         columns = {
@@ -217,7 +217,7 @@ class ServedRecommender(SavedAnswer):
         return draw_cache(self.plan)
 
 
-def _named(row: dict[str, Any]) -> str:
+def _label(row: dict[str, Any]) -> str:
     """ "item x 3": a class of tables with how many there are."""
     return f"{row['table']} x {row['tables']}" if row["tables"] > 1 else str(row["table"])
 
@@ -231,7 +231,7 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
     problems = Problems()
     spec = problems.read(lambda: _model(options.model))
-    found = problems.read(lambda: cluster_of(options.cluster, options.gpus))
+    cluster = problems.read(lambda: cluster_of(options.cluster, options.gpus))
     memory = problems.read(lambda: read_host_memory(options.host_memory))
     size = problems.read(lambda: _amount("--cache", options.cache, parse_bytes))
     rate = problems.read(lambda: _amount("--drive-rate", options.drive_rate, parse_bandwidth))
@@ -242,19 +242,19 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     problems.read(lambda: _require_one(options.cache, options.hits))
     problems.require()
     assert spec is not None
-    assert found is not None
+    assert cluster is not None
     assert batches is not None
-    held = with_host_memory(found, memory)
-    if isinstance(held, MixedCluster):
-        raise InputError(f"`{held.name}` has several kinds of GPU; a cache is planned for one")
+    host = with_host_memory(cluster, memory)
+    if isinstance(host, MixedCluster):
+        raise InputError(f"`{host.name}` has several kinds of GPU; a cache is planned for one")
     spec, silent = _with_exponent(spec, options.zipf)
     question = ServingQuestion(
         model=spec,
-        cluster=held,
+        cluster=host,
         table_dtype=options.precision or "fp32",  # type: ignore[arg-type]
         policy=options.policy or "hottest",  # type: ignore[arg-type]
         batches=batches,
-        drive_rate=rate or (held.drive.read if held.drive else None),
+        drive_rate=rate or (host.drive.read if host.drive else None),
     )
     question = with_rates(question, profile=options.profile)
     plan = planned_cache(question, cache_bytes=size, hits=share)
@@ -273,33 +273,33 @@ def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[Recommen
     if not silent:
         return model, ()
     several = f"{len(silent)} of {len(model.classes)} classes of tables"
-    which = several if len(silent) > 1 else f"`{silent[0]}`"
+    names = several if len(silent) > 1 else f"`{silent[0]}`"
     if zipf is None:
-        return model, (f"all rows of {which} are used alike, as the model does not say; --zipf 1.05 would",)
+        return model, (f"all rows of {names} are used alike, as the model does not say; --zipf 1.05 would",)
 
-    def said(tables: tuple[TableSpec, ...]) -> tuple[TableSpec, ...]:
+    def with_zipf(tables: tuple[TableSpec, ...]) -> tuple[TableSpec, ...]:
         changed = {"zipf": zipf}
         return tuple(TableSpec(**one.model_dump() | changed) if one.name in silent else one for one in tables)
 
-    fields = {"tables": said(model.tables), "wide": said(model.wide)}
-    return model.model_copy(update=fields), (f"rows of {which} are used by Zipf's law, exponent {zipf:g}",)
+    fields = {"tables": with_zipf(model.tables), "wide": with_zipf(model.wide)}
+    return model.model_copy(update=fields), (f"rows of {names} are used by Zipf's law, exponent {zipf:g}",)
 
 
-def _amount(flag: str, said: str | float | None, parse: Callable[[str], float]) -> float | None:
+def _amount(flag: str, text: str | float | None, parse: Callable[[str], float]) -> float | None:
     """An amount above zero, as text or a number."""
 
-    def above_zero(said: str | float) -> float:
-        value = parse(said) if isinstance(said, str) else float(said)
+    def above_zero(text: str | float) -> float:
+        value = parse(text) if isinstance(text, str) else float(text)
         if not value > 0:
             raise ValueError("must be above zero")
         return value
 
-    return read_flag(flag, said, above_zero, "an amount cannot be read")
+    return read_flag(flag, text, above_zero, "an amount cannot be read")
 
 
-def _share(said: str | float) -> float:
+def _share(amount: str | float) -> float:
     """Read `95%` or 0.95. Raises ValueError."""
-    text, share = str(said).strip(), -1.0
+    text, share = str(amount).strip(), -1.0
     if _SHARE.fullmatch(text) or text in {"0", "1"}:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     if not 0 < share <= 1:
@@ -307,22 +307,22 @@ def _share(said: str | float) -> float:
     return share
 
 
-def read_batches(said: str | int | Sequence[int] | None, usual: tuple[int, ...]) -> tuple[int, ...]:
+def read_batches(batches: str | int | Sequence[int] | None, default: tuple[int, ...]) -> tuple[int, ...]:
     """Read `64,1024`; `usual` where nobody says. Raises InputError."""
-    if said is None:
-        return usual
-    words = str(said).split(",") if isinstance(said, (int, str)) else map(str, said)
+    if batches is None:
+        return default
+    words = str(batches).split(",") if isinstance(batches, (int, str)) else map(str, batches)
     sizes = [word.strip() for word in words]
     if not sizes or not all(word.isdecimal() and 0 < int(word) <= 10**9 for word in sizes):
-        what = f"`{printable(str(said))}` is no number of samples; write it like `64,1024`"
-        raise InputError("batches cannot be read", problems=[Problem("--batch", what)])
+        reason = f"`{printable(str(batches))}` is no number of samples; write it like `64,1024`"
+        raise InputError("batches cannot be read", problems=[Problem("--batch", reason)])
     return tuple(sorted({int(word) for word in sizes}))
 
 
-def _require_known(said: str | None, known: Sequence[str], flag: str) -> None:
-    if said is not None and said not in known:
-        what = f"`{printable(said)}` is not one of {', '.join(known)}"
-        raise InputError("a choice is unknown", problems=[Problem(flag, what)])
+def _require_known(word: str | None, words: Sequence[str], flag: str) -> None:
+    if word is not None and word not in words:
+        reason = f"`{printable(word)}` is not one of {', '.join(words)}"
+        raise InputError("a choice is unknown", problems=[Problem(flag, reason)])
 
 
 def _require_one(cache: object, hits: object) -> None:
@@ -338,8 +338,8 @@ ENOUGH = 100
 
 def serve(options: ServeOptions) -> CacheServed:
     """Answer lookups from the tiers of a plan. Raises InputError, HostError."""
-    problems, said = Problems(), options.plan
-    plan = problems.read(lambda: said if isinstance(said, ServingPlan) else load_serving_plan(said))
+    problems, source = Problems(), options.plan
+    plan = problems.read(lambda: source if isinstance(source, ServingPlan) else load_serving_plan(source))
     batches = problems.read(lambda: read_batches(options.batch, ()))
     problems.read(lambda: _require_meant(options))
     problems.require()
@@ -349,7 +349,7 @@ def serve(options: ServeOptions) -> CacheServed:
 
     plan = plan if options.scale == 1 else scaled(plan, options.scale)
     sizes = batches or (plan.question.batches if options.requests is None else plan.question.batches[:1])
-    found = serving.serve(
+    run = serving.serve(
         plan,
         sizes,
         samples=options.synthetic or SAMPLES,
@@ -357,8 +357,8 @@ def serve(options: ServeOptions) -> CacheServed:
         drive=options.drive,
         weights=options.weights,
     )
-    question = _answering(plan.question, found.device, options.profile).model_copy(update={"batches": sizes})
-    return CacheServed(plan=plan.model_copy(update={"question": question}), scale=options.scale, found=found)
+    question = _question_for(plan.question, run.device, options.profile).model_copy(update={"batches": sizes})
+    return CacheServed(plan=plan.model_copy(update={"question": question}), scale=options.scale, run=run)
 
 
 def _require_meant(options: ServeOptions) -> None:
@@ -373,7 +373,7 @@ def _require_meant(options: ServeOptions) -> None:
         raise InputError("that cannot be served", problems=problems)
 
 
-def _answering(
+def _question_for(
     question: ServingQuestion, device: str, profile: str | HardwareProfile | None
 ) -> ServingQuestion:
     """The question on what answers it with our own lookups: one core of this machine, with the tiers as they are, where
@@ -392,63 +392,63 @@ class CacheServed(ServedRecommender):
     """Lookups that were answered from the tiers of a plan, which is priced on what answered them."""
 
     scale: float
-    found: Served
+    run: Served
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each class of tables."""
         model = self.plan.question.model
-        classes = np.zeros((len(self.found.answered), len(model.classes), 4), np.int64)
-        for place, one in enumerate(self.found.answered):
-            np.add.at(classes[place], np.array(model.class_of_table), one.counts)
+        classes = np.zeros((len(self.run.answered), len(model.classes), 4), np.int64)
+        for place, run in enumerate(self.run.answered):
+            np.add.at(classes[place], np.array(model.class_of_table), run.counts)
         ids = classes[..., 0]
         hits = ids - classes[..., 2] if self.plan.question.policy == "lru" else classes[..., 1]
-        every = np.maximum(ids.sum(0), 1)
-        said, seen = (self.served.hits * ids).sum(0) / every, hits.sum(0) / every
+        total = np.maximum(ids.sum(0), 1)
+        guess, seen = (self.service.hits * ids).sum(0) / total, hits.sum(0) / total
         return [
             row | {"lookups": int(lookups), "hits": float(planned), "measured_hits": float(measured)}
-            for row, lookups, planned, measured in zip(super().rows, ids.sum(0), said, seen, strict=True)
+            for row, lookups, planned, measured in zip(super().rows, ids.sum(0), guess, seen, strict=True)
         ]
 
     @cached_property
     def hits(self) -> tuple[float, float]:
         """Share of all ids that were hits: as planned for the tables that they went to, and measured."""
         ids = [row["lookups"] for row in self.rows]
-        said, seen = (np.dot(ids, [row[which] for row in self.rows]) for which in ("hits", "measured_hits"))
-        return float(said / max(sum(ids), 1)), float(seen / max(sum(ids), 1))
+        guess, seen = (np.dot(ids, [row[which] for row in self.rows]) for which in ("hits", "measured_hits"))
+        return float(guess / max(sum(ids), 1)), float(seen / max(sum(ids), 1))
 
     @cached_property
     def batches(self) -> list[dict[str, Any]]:
         """A row for each size of batch."""
         rows = []
-        served = self.served
-        for planned, drive, one in zip(super().batches, served.drive_rows, self.found.answered, strict=True):
-            number = len(one.seconds)
+        price = self.service
+        for planned, drive, run in zip(super().batches, price.drive_rows, self.run.answered, strict=True):
+            number = len(run.seconds)
             measured: dict[str, Any] = {
                 "batches": number,
-                "p50_seconds": float(np.percentile(one.seconds, 50)),
-                "p99_seconds": float(np.percentile(one.seconds, 99)) if number >= ENOUGH else None,
-                "cpu_p50_seconds": float(np.percentile(one.cpu_seconds, 50)),
-                "cpu_p99_seconds": float(np.percentile(one.cpu_seconds, 99)) if number >= ENOUGH else None,
-                "measured_samples_per_second": one.samples / float(one.seconds.sum()),
-                "measured_host_rows": float(one.counts[:, 2].sum() / number),
+                "p50_seconds": float(np.percentile(run.seconds, 50)),
+                "p99_seconds": float(np.percentile(run.seconds, 99)) if number >= ENOUGH else None,
+                "cpu_p50_seconds": float(np.percentile(run.cpu_seconds, 50)),
+                "cpu_p99_seconds": float(np.percentile(run.cpu_seconds, 99)) if number >= ENOUGH else None,
+                "measured_samples_per_second": run.samples / float(run.seconds.sum()),
+                "measured_host_rows": float(run.counts[:, 2].sum() / number),
                 "drive_rows": float(drive),
-                "measured_drive_rows": float(one.counts[:, 3].sum() / number),
+                "measured_drive_rows": float(run.counts[:, 3].sum() / number),
             }
-            planned["samples_per_second"] /= served.gpus
+            planned["samples_per_second"] /= price.gpus
             rows.append(planned | measured)
         return rows
 
     def document(self) -> dict[str, Any]:
-        found = {"device": self.found.device, "scale": self.scale, "drive_bytes": self.found.drive_bytes}
+        facts = {"device": self.run.device, "scale": self.scale, "drive_bytes": self.run.drive_bytes}
         hits = dict(zip(("predicted_hits", "measured_hits"), self.hits, strict=True))
-        return super().document() | {"served": found | hits}
+        return super().document() | {"served": facts | hits}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
         predicted, measured = self.hits
         core = "one core of this machine"
-        on = core if self.found.device == "cpu" else self.plan.question.cluster.gpu.name
+        on = core if self.run.device == "cpu" else self.plan.question.cluster.gpu.name
         hits = f"The cache served {percent(measured)} of all ids; planned are {percent(predicted)}"
         latency = (
             "Latency is from ids to vectors of one batch, one after another on one device; planned is that of"
@@ -457,11 +457,11 @@ class CacheServed(ServedRecommender):
         return spaced(self._header(), self._tables(), hits, self._latencies(), wrapped(latency))
 
     def _header(self) -> str:
-        model, found = self.plan.question.model, self.found
+        model, service = self.plan.question.model, self.run
         share = "" if self.scale == 1 else f", {self.scale:g} of the plan's rows"
-        drive = f", {format_bytes(found.drive_bytes)} of them on the drive" if found.drive_bytes else ""
+        drive = f", {format_bytes(service.drive_bytes)} of them on the drive" if service.drive_bytes else ""
         return wrapped(
-            f"{model.name} served on {found.device}: {counted(model.num_tables, 'table')} of"
+            f"{model.name} served on {service.device}: {counted(model.num_tables, 'table')} of"
             f" {format_bytes(self.plan.question.tables.bytes)}{share}{drive}, and a cache of"
             f" {format_bytes(self.plan.cache_bytes)}"
         )
@@ -469,7 +469,7 @@ class CacheServed(ServedRecommender):
     def _tables(self) -> Table:
         rows = sorted(self.rows, key=lambda row: -row["lookups"])
         columns = {
-            "table": [_named(row) for row in rows],
+            "table": [_label(row) for row in rows],
             "rows": [format_count(row["rows"]) for row in rows],
             "cached rows": [grouped(row["cached_rows"]) for row in rows],
             "ids": [format_count(row["lookups"]) for row in rows],
@@ -493,7 +493,7 @@ class CacheServed(ServedRecommender):
 
     def save(self, path: str | Path) -> None:
         """Write the vectors of the requests: an array of (requests, width) by table."""
-        of_tables = zip(*(batch for one in self.found.answered[:1] for batch in one.vectors), strict=True)
+        of_tables = zip(*(batch for one in self.run.answered[:1] for batch in one.vectors), strict=True)
         arrays: list[Any] = [np.concatenate([one.numpy() for one in of]) for of in of_tables]
         with whole_file(Path(path)) as stream:
             np.savez(stream, **dict(zip(self.plan.question.model.table_names, arrays, strict=True)))

@@ -21,7 +21,7 @@ from planner.recommender.search import ShardingCertificate
 
 
 def question_record(question: RecommenderQuestion) -> dict[str, Any]:
-    """What was asked."""
+    """Question, as a JSON record."""
     model, cluster, training = question.model, question.cluster, question.training
     return {
         "kind": model.kind,
@@ -42,7 +42,7 @@ def question_record(question: RecommenderQuestion) -> dict[str, Any]:
 
 
 def estimate_record(priced: RecommenderEstimate) -> dict[str, Any]:
-    """A step and what it fills."""
+    """Seconds of a step and bytes in memory, as a JSON record."""
     names = list(priced.stages)
     return {
         **fields_of(priced, "step_seconds", "busiest_sum_seconds", "samples_per_second"),
@@ -79,7 +79,7 @@ def estimate_record(priced: RecommenderEstimate) -> dict[str, Any]:
 def table_rows(question: RecommenderQuestion, sharding: Sharding) -> list[dict[str, Any]]:
     """A row for each table: its size, how it is held and where."""
     model = question.model
-    named = zip(model.table_names, model.class_of_table, sharding.tables, strict=True)
+    rows = zip(model.table_names, model.class_of_table, sharding.tables, strict=True)
     return [
         {
             "table": number,
@@ -89,11 +89,11 @@ def table_rows(question: RecommenderQuestion, sharding: Sharding) -> list[dict[s
             "held_as": str(placed.option),
             "at": list(placed.at),
         }
-        for number, (name, place, placed) in enumerate(named)
+        for number, (name, place, placed) in enumerate(rows)
     ]
 
 
-_MOST_NAMED = 12
+_MAX_TABLES = 12
 """Tables of one kind that are named; of more the first, and how many there are."""
 _MOST_PARTS = 3
 """Parts of memory that have a column each."""
@@ -108,28 +108,28 @@ def precise(seconds: float) -> str:
 
 
 def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) -> str:
-    """What was asked, and how far the prices may be believed."""
+    """Sentences on the question, and on how far the prices may be believed."""
     model, cluster, training = question.model, question.cluster, question.training
     nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 else ""
     size = model.embedding_parameters * training.table_bytes
-    asked = (
+    words = (
         f"{model.name} on {grouped(cluster.num_gpus)} x {cluster.gpu.name}{nodes},"
         f" {grouped(training.global_batch)} samples/step ({training.precision}),"
         f" {counted(model.num_tables, 'table')} of {format_bytes(size)} ({training.table_dtype},"
         f" {training.optimizer}), limit {format_bytes(priced.device_memory)} each"
     )
     if priced.host_memory and not is_own_host(cluster):
-        asked += f" and {format_bytes(priced.host_memory)} of each host"
+        words += f" and {format_bytes(priced.host_memory)} of each host"
     tables = question.embedding
-    known = "never compared with a run"
+    error = "never compared with a run"
     if tables.median_error is not None:
-        known = f"median error {percent(tables.median_error)} over {counted(tables.validated_runs, 'run')}"
-    trust = f"stack {question.stack.name}; hardware profile {question.hardware.name}, tables as {tables.name} ({known})"
-    return "\n".join([wrapped(asked), wrapped(trust)])
+        error = f"median error {percent(tables.median_error)} over {counted(tables.validated_runs, 'run')}"
+    trust = f"stack {question.stack.name}; hardware profile {question.hardware.name}, tables as {tables.name} ({error})"
+    return "\n".join([wrapped(words), wrapped(trust)])
 
 
 def step_text(question: RecommenderQuestion, priced: RecommenderEstimate) -> str:
-    """The step and what it amounts to."""
+    """Sentence on the step time, the samples per second, and the busiest GPU."""
     return wrapped(f"step {precise(priced.step_seconds)}, {_speed_words(priced)}; {_busy_words(priced)}")
 
 
@@ -146,8 +146,8 @@ def sharding_facts(
     question: RecommenderQuestion, priced: RecommenderEstimate, sharding: Sharding, proof: ShardingCertificate
 ) -> Iterator[Fact]:
     """How to shard, the step with what bounds it, memory, the proof, and the greedy sharding beside it."""
-    held = _held(question, sharding).items()
-    shares = [f"{counted(len(own), 'table')} `{name}` ({format_bytes(size)})" for name, (own, size) in held]
+    groups = _groups(question, sharding).items()
+    shares = [f"{counted(len(own), 'table')} `{name}` ({format_bytes(size)})" for name, (own, size) in groups]
     yield Fact(name="shard with", value=", ".join(shares))
     yield Fact(name="step", value=f"{precise(priced.step_seconds)}; {_busy_words(priced)}")
     longest = max(priced.stages, key=lambda stage: priced.stages[stage])
@@ -161,40 +161,40 @@ def sharding_facts(
 
 
 def where_table(question: RecommenderQuestion, sharding: Sharding) -> Table:
-    """What lies where: a row for each way in which tables are held, the largest first."""
-    held, names = _held(question, sharding), question.model.table_names
+    """Table with a row for each way to hold tables, the largest first: its tables, bytes and GPUs."""
+    groups, names = _groups(question, sharding), question.model.table_names
     columns = {
-        "held as": list(held),
-        "tables": [str(len(tables)) for tables, _ in held.values()],
-        "size": [format_bytes(size) for _, size in held.values()],
-        "which @ GPU": [_tables_at(tables, names, sharding.tables) for tables, _ in held.values()],
+        "held as": list(groups),
+        "tables": [str(len(tables)) for tables, _ in groups.values()],
+        "size": [format_bytes(size) for _, size in groups.values()],
+        "which @ GPU": [_tables_at(tables, names, sharding.tables) for tables, _ in groups.values()],
     }
     return table_of(columns, words=("which @ GPU",), names=("held as",))
 
 
-def _held(question: RecommenderQuestion, sharding: Sharding) -> dict[str, tuple[list[int], float]]:
+def _groups(question: RecommenderQuestion, sharding: Sharding) -> dict[str, tuple[list[int], float]]:
     """Numbers of the tables that are held alike, and their bytes; the largest first."""
-    held: dict[str, list[int]] = {}
-    for number, placed in enumerate(sharding.tables):
-        held.setdefault(str(placed.option), []).append(number)
+    groups: dict[str, list[int]] = {}
+    for number, shard in enumerate(sharding.tables):
+        groups.setdefault(str(shard.option), []).append(number)
     sizes = [_table_bytes(question, number) for number in range(len(sharding.tables))]
-    sized = {option: (own, sum(sizes[number] for number in own)) for option, own in held.items()}
-    return dict(sorted(sized.items(), key=lambda one: -one[1][1]))
+    sized = {option: (own, sum(sizes[number] for number in own)) for option, own in groups.items()}
+    return dict(sorted(sized.items(), key=lambda group: -group[1][1]))
 
 
 def _table_bytes(question: RecommenderQuestion, number: int) -> float:
     model = question.model
-    one = model.classes[model.class_of_table[number]]
-    return one.rows * one.width * question.training.table_bytes
+    table = model.classes[model.class_of_table[number]]
+    return table.rows * table.width * question.training.table_bytes
 
 
 def _tables_at(numbers: Sequence[int], names: Sequence[str], tables: Sequence[TablePlacement]) -> str:
     words = []
-    for number in numbers[:_MOST_NAMED]:
+    for number in numbers[:_MAX_TABLES]:
         at = "/".join(map(str, tables[number].at))
         words.append(f"{names[number]}@{at}" if at else names[number])
-    more = len(numbers) - _MOST_NAMED
-    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
+    remainder = len(numbers) - _MAX_TABLES
+    return ", ".join(words) + (f" and {remainder} more" if remainder > 0 else "")
 
 
 def stages_table(priced: RecommenderEstimate) -> Table:
@@ -213,12 +213,12 @@ def stages_table(priced: RecommenderEstimate) -> Table:
 
 
 def gpus_table(priced: RecommenderEstimate) -> Table:
-    """What each GPU does and holds."""
+    """Table of each GPU's seconds and bytes."""
     unit, times = size_unit(float(priced.device_bytes.max())), time_unit(priced.step_seconds)
-    held = {name: size for name, size in priced.device_parts.items() if size.max() > 0}
-    named = sorted(held, key=lambda name: -float(held[name].max()))[:_MOST_PARTS]
-    rest = priced.device_bytes - sum(held[name] for name in named)
-    shown = [*((name, held[name]) for name in named), *([("rest", rest)] if len(held) > len(named) else [])]
+    used = {name: size for name, size in priced.device_parts.items() if size.max() > 0}
+    top = sorted(used, key=lambda name: -float(used[name].max()))[:_MOST_PARTS]
+    tail = priced.device_bytes - sum(used[name] for name in top)
+    cells = [*((name, used[name]) for name in top), *([("rest", tail)] if len(used) > len(top) else [])]
     sizes, gpus = priced.device_bytes, list(range(len(priced.device_bytes)))
     if len(gpus) > _MOST_GPUS:
         gpus = sorted({int(sizes.argmax()), int(sizes.argmin()), *priced.busiest})
@@ -227,7 +227,7 @@ def gpus_table(priced: RecommenderEstimate) -> Table:
         "tables' work": [f"{in_unit(float(priced.loads[gpu].sum()), times)} {times[0]}" for gpu in gpus],
         "memory": [f"{in_unit(float(sizes[gpu]), unit)} {unit[0]}" for gpu in gpus],
     }
-    parts = {part_label(name): [in_unit(float(size[gpu]), unit) for gpu in gpus] for name, size in shown}
+    parts = {part_label(name): [in_unit(float(size[gpu]), unit) for gpu in gpus] for name, size in cells}
     return table_of(columns | parts)
 
 
@@ -241,13 +241,13 @@ def _memory_words(priced: RecommenderEstimate) -> str:
     words = f"{size} on GPU {priced.fullest}{while_(priced.fullest_moment[priced.fullest])}"
     if priced.host_bytes.max() > 0:
         limit = f" of {format_bytes(priced.host_memory)}" if priced.host_memory else ""
-        held = format_bytes(float(priced.host_bytes.max()))
-        words += f", {held}{limit} on host {int(np.argmax(priced.host_bytes))}"
+        host = format_bytes(float(priced.host_bytes.max()))
+        words += f", {host}{limit} on host {int(np.argmax(priced.host_bytes))}"
     return f"{words}; {'fits' if priced.fits else 'does not fit'}"
 
 
 def proof_text(certificate: ShardingCertificate, *, seconds: bool = True) -> str:
-    """What is proved of the sharding, as a sentence of its own."""
+    """Sentence on the sharding's proof."""
     words = _proof_words(certificate, seconds=seconds)
     return wrapped(f"{words[0].upper()}{words[1:]}")
 
@@ -264,19 +264,19 @@ def _proof_words(certificate: ShardingCertificate, *, seconds: bool = True) -> s
 
 
 def binding_table(question: RecommenderQuestion, stages: Sequence[BindingStage]) -> Table:
-    """Which table binds: of every stage the GPU that ends it, its largest tables, and what another way to hold each
-    would make of the step."""
+    """Table of bottlenecks: of every stage the GPU that ends it, its largest tables, and the step with another way to
+    hold each."""
     names = question.model.table_names
     rows = []
     for stage in stages:
         if stage.gpu is None:
             rows.append((stage.stage, "-", "what runs beside the tables", "", "", "", ""))
         first = (stage.stage, str(stage.gpu))
-        for one in stage.tables:
-            otherwise = "-" if one.otherwise is None else str(one.otherwise.option)
-            then = "-" if one.otherwise_seconds is None else precise(one.otherwise_seconds)
-            held = names[one.table], str(one.placement.option), precise(one.seconds)
-            rows.append((*first, *held, otherwise, then))
+        for part in stage.tables:
+            otherwise = "-" if part.otherwise is None else str(part.otherwise.option)
+            then = "-" if part.otherwise_seconds is None else precise(part.otherwise_seconds)
+            cells = names[part.table], str(part.placement.option), precise(part.seconds)
+            rows.append((*first, *cells, otherwise, then))
             first = ("", "")
     headers = ("stage", "GPU", "table", "held as", "takes", "else", "step then")
     return table(headers, rows, names=("stage", "table", "held as", "else"), words=("stage", "table"))

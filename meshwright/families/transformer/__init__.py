@@ -38,7 +38,7 @@ _GOAL = frozenset(
 )
 _NONE: frozenset[str] = frozenset()
 
-TAKES: Mapping[str, frozenset[str]] = {
+OPTIONS: Mapping[str, frozenset[str]] = {
     "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "longest", "by"},
     "estimate": _JOB | _FITTING | {"tokens", "samples", "epochs", "price"},
     "compare": frozenset({"trainer"}),
@@ -60,7 +60,7 @@ class TransformerVerbs(Verbs[Plan]):
     """Layouts of tensor, pipeline, context, expert and data parallelism."""
 
     noun = "a transformer"
-    takes = TAKES
+    options = OPTIONS
 
     @property
     def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
@@ -123,10 +123,10 @@ class TransformerVerbs(Verbs[Plan]):
 
         return advise(plan, layout, budget)
 
-    def compare(self, first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
+    def compare(self, first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
         from meshwright.families.transformer.compare import compare
 
-        return compare(first, others, trainer)
+        return compare(first, choices, trainer)
 
     def verify(self, plan: Plan, budget: Budget) -> Iterable[Check]:
         from planner.verify.plans import verify

@@ -29,11 +29,11 @@ from planner.space.restrictions import Restrictions
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Advised(PlanAnswer):
-    """What is run today, the changes that gain most for their trouble, and the best plan."""
+    """Layout run today, the changes that gain most for their trouble, and the best plan."""
 
     advice: Advice
     restrictions: Restrictions
-    """Of the plan that is run, within which the best is."""
+    """Restrictions of the plan that is run; the best plan keeps to them."""
 
     @property
     def today(self) -> Estimate:
@@ -48,8 +48,8 @@ class Advised(PlanAnswer):
     @property
     def plan(self) -> Plan:
         """The best layout as a plan."""
-        found = self.advice.result
-        certificate = found.certificate if self.best is found.best else None
+        result = self.advice.result
+        certificate = result.certificate if self.best is result.best else None
         return make_plan(self.advice.question, self.best, certificate, self.restrictions)
 
     @property
@@ -62,19 +62,19 @@ class Advised(PlanAnswer):
             rows.append(self._row(*advice.final_change, None, advice.best))
         return rows
 
-    def _row(self, words: str, trouble: str, alone: Estimate | None, together: Estimate) -> dict[str, Any]:
+    def _row(self, words: str, trouble: str, single: Estimate | None, estimate: Estimate) -> dict[str, Any]:
         return {
             "change": words,
             "trouble": trouble,
-            "alone_step_seconds": alone and alone.step_seconds,
-            "alone_peak_bytes": alone and alone.peak_bytes,
-            **fields_of(together, "step_seconds", "peak_bytes", "mfu"),
-            "layout": str(together.layout),
-            **layout_cells(together.layout),
+            "alone_step_seconds": single and single.step_seconds,
+            "alone_peak_bytes": single and single.peak_bytes,
+            **fields_of(estimate, "step_seconds", "peak_bytes", "mfu"),
+            "layout": str(estimate.layout),
+            **layout_cells(estimate.layout),
         }
 
     def document(self) -> dict[str, Any]:
-        advice, (rest, trouble) = self.advice, self.advice.final_change
+        advice, (remainder, trouble) = self.advice, self.advice.final_change
         changes = [
             {"change": one.words, "trouble": one.trouble}
             | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
@@ -89,7 +89,7 @@ class Advised(PlanAnswer):
             "question": question_record(advice.question),
             "today": estimate_record(advice.today),
             "changes": changes,
-            "rest": {"change": rest, "trouble": trouble, "reached": is_reached(advice)},
+            "rest": {"change": remainder, "trouble": trouble, "reached": is_reached(advice)},
             "best": estimate_record(advice.best),
             "certificate": advice.result.certificate.model_dump(mode="json"),
             "further": further,
@@ -100,7 +100,7 @@ class Advised(PlanAnswer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright advise` prints; no table where nothing is left to change."""
+        """Text that `meshwright advise` prints; no table if nothing is left to change."""
         advice = self.advice
         header = question_header(advice.question, self.today.trust)
         changes = (advice_table(advice), "") if advice.changes or not is_reached(advice) else ()
@@ -108,14 +108,14 @@ class Advised(PlanAnswer):
 
 
 def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
-    """What to change of a plan, or of another layout of its question, that is run today."""
+    """Advise how to change a plan, or another layout run today in its place."""
     today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
     advice = advice_of(plan.question, today, restrictions, budget, switch_words)
     return Advised(advice=advice, restrictions=restrictions)
 
 
 def today_sentence(advice: Advice) -> str:
-    """What is run: its layout, its step, and whether it fits."""
+    """Sentence on the layout run today: its step, and whether it fits."""
     today = advice.today
     fits = "" if today.fits else ", which does not fit"
     size, limit = format_bytes(today.peak_bytes), today.limit_words
@@ -127,12 +127,12 @@ def advice_table(advice: Advice) -> Table:
     """The path: today, each change on top of those before it, and the best plan; `alone` is today with that change."""
     today = advice.today
     rows = [("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))]
-    for one in advice.changes:
-        alone = (format_seconds(one.by_itself.step_seconds), _gain(today, one.by_itself))
-        rows.append((f"+ {one.words}", one.trouble, *alone, *_in_all(today, one.with_earlier)))
+    for move in advice.changes:
+        cells = (format_seconds(move.by_itself.step_seconds), _gain(today, move.by_itself))
+        rows.append((f"+ {move.words}", move.trouble, *cells, *_in_all(today, move.with_earlier)))
     if not is_reached(advice):
-        rest, trouble = advice.final_change
-        words = f"+ the rest: {rest}" if rest else "+ blocks placed as in the best plan"
+        remainder, trouble = advice.final_change
+        words = f"+ the rest: {remainder}" if remainder else "+ blocks placed as in the best plan"
         rows.append((words, trouble, "", "", *_in_all(today, advice.best)))
     headers = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
     return table(headers, rows, words=("change", "trouble"))
@@ -142,9 +142,9 @@ def _in_all(today: Estimate, reached: Estimate) -> tuple[str, str, str]:
     return format_seconds(reached.step_seconds), _gain(today, reached), format_bytes(reached.peak_bytes)
 
 
-def _gain(today: Estimate, other: Estimate) -> str:
-    """Of step time; a step that does not fit is nothing to gain on."""
-    return change(today.step_seconds, other.step_seconds) if today.fits else "fits"
+def _gain(today: Estimate, estimate: Estimate) -> str:
+    """Gain in step time, as text; a step that does not fit is nothing to gain on."""
+    return change(today.step_seconds, estimate.step_seconds) if today.fits else "fits"
 
 
 def is_reached(advice: Advice) -> bool:
@@ -154,7 +154,7 @@ def is_reached(advice: Advice) -> bool:
 
 
 def conclusion(advice: Advice) -> str:
-    """That all of it can run, where it ends with the proof, and what lies beyond."""
+    """Sentences that the whole path can run, on its end with the proof, and on gains of other questions."""
     lines = []
     if advice.changes:
         lines.append(wrapped("Every change is legal and fits in memory, alone and on top of those above it."))
@@ -162,8 +162,8 @@ def conclusion(advice: Advice) -> str:
         lines.append(wrapped("Nothing to change: no plan is faster."))
     lines.append(wrapped(f"Best: {advice.best.layout.brief}"))
     lines.append(certificate_sentence(advice.result.certificate, advice.best.step_seconds))
-    for one in advice.other_questions:
-        gain = _gain(advice.today, one.estimate) + ", not proved" * (not one.proven)
-        step = f"{format_seconds(one.estimate.step_seconds)} ({gain})"
-        lines.append(wrapped(f"With {one.words} ({one.trouble}): {step}, {unplaced(one.estimate.layout)}"))
+    for case in advice.other_questions:
+        gain = _gain(advice.today, case.estimate) + ", not proved" * (not case.proven)
+        step = f"{format_seconds(case.estimate.step_seconds)} ({gain})"
+        lines.append(wrapped(f"With {case.words} ({case.trouble}): {step}, {unplaced(case.estimate.layout)}"))
     return "\n".join(lines)

@@ -56,11 +56,11 @@ class PricedPlan:
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """What its step should take."""
+        """Step time to expect, with its interval."""
         return expected_step(self.question, self.estimate)
 
     def record(self) -> dict[str, Any]:
-        """Its price and its expected step, and how its layout was read."""
+        """Record of the price, the expected step, and how the layout was read."""
         expected = expected_record(self.question, self.estimate.layout, self.expected)
         read = {} if self.completed is None else completed_record(self.completed)
         return estimate_record(self.estimate, self.question) | {"expected": expected} | read
@@ -71,13 +71,13 @@ class Against:
     """A plan beside the first: what the model can tell of their difference."""
 
     number: int
-    """Its place among the plans, from 1."""
+    """Number of the plan among those compared, from 1."""
     ratio: float
-    """Its step on paper / that of the first."""
+    """Step time on paper, divided by the first plan's."""
     error: float | None
     """Median error of that ratio; None where the questions differ."""
     chance: float | None
-    """That its step is the longer one, where that is so on paper, or the shorter one."""
+    """Probability that the slower plan on paper is the slower one in a run."""
     overlap: bool | None
     """Whether the 90 % intervals of both expected steps overlap; None where one has none."""
 
@@ -88,25 +88,25 @@ class Against:
 
     @property
     def words(self) -> str:
-        """What can be told, in a sentence."""
+        """Sentence on whether this plan is faster than the first."""
         share = abs(self.ratio - 1)
         if share < NEGLIGIBLE_SHARE:
             return f"{self.number} is as fast as 1 on paper."
         slower = "slower" if self.ratio > 1 else "faster"
-        said = f"{self.number} is {slower} than 1 ({change(1.0, self.ratio)} on paper)"
+        words = f"{self.number} is {slower} than 1 ({change(1.0, self.ratio)} on paper)"
         if self.error is None or self.chance is None:
             if self.overlap is None:
-                return f"{said}."
-            told = "overlap, so it may be otherwise" if self.overlap else "do not overlap"
-            return f"{said}; their 90 % intervals {told}."
-        least = f"{'more' if self.is_clear else 'less'} than the model's error of {percent(self.error)}"
+                return f"{words}."
+            verdict = "overlap, so it may be otherwise" if self.overlap else "do not overlap"
+            return f"{words}; their 90 % intervals {verdict}."
+        comparison = f"{'more' if self.is_clear else 'less'} than the model's error of {percent(self.error)}"
         chance = chance_text(self.chance)
-        return f"{said}, {least} between two such layouts: with a chance of {chance} it is {slower}."
+        return f"{words}, {comparison} between two such layouts: with a chance of {chance} it is {slower}."
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Compared(Answer):
-    """Plans, every quantity of which is set beside that of the first."""
+    """Plans, with every quantity beside the first plan's."""
 
     plans: tuple[PricedPlan, ...]
 
@@ -123,10 +123,10 @@ class Compared(Answer):
     @property
     def against(self) -> tuple[Against, ...]:
         """The others beside the first; nothing where steps do different work."""
-        first, *others = self.plans
+        first, *rivals = self.plans
         if not same_work(self.questions):
             return ()
-        return tuple(_against(first, other, number) for number, other in enumerate(others, start=2))
+        return tuple(_against(first, other, number) for number, other in enumerate(rivals, start=2))
 
     @property
     def lines(self) -> list[Line]:
@@ -153,20 +153,20 @@ class Compared(Answer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        named, read = [], []
-        for number, one in enumerate(self.plans, start=1):
-            fits = "" if one.estimate.fits else ", does not fit"
-            step = step_words(one.estimate.step_seconds, one.expected)
-            lines = f"{number}: {one.estimate.layout.brief}{fits}", f"   step {step}"
-            named += [wrapped(line, indent="   ") for line in lines]
-            if one.completed is not None and (filled := filled_sentence(one.completed)):
+        heads, read = [], []
+        for number, plan in enumerate(self.plans, start=1):
+            fits = "" if plan.estimate.fits else ", does not fit"
+            step = step_words(plan.estimate.step_seconds, plan.expected)
+            lines = f"{number}: {plan.estimate.layout.brief}{fits}", f"   step {step}"
+            heads += [wrapped(line, indent="   ") for line in lines]
+            if plan.completed is not None and (filled := filled_sentence(plan.completed)):
                 read.append(f"{number}: {filled}")
-        against = [wrapped(one.words) for one in self.against]
-        beside = ["", *against] if against else []
-        return *named, *read, *self._differences(), *beside, "", comparison_table(self.lines)
+        against = [wrapped(plan.words) for plan in self.against]
+        verdicts = ["", *against] if against else []
+        return *heads, *read, *self._differences(), *verdicts, "", comparison_table(self.lines)
 
     def _differences(self) -> tuple[str | Table, ...]:
-        """What differs in the questions, said before anything is compared."""
+        """Table of differences between the questions, printed before any comparison."""
         if not self.differs:
             return ()
         work = ", and their steps do different work: parts are shares of their own step."
@@ -176,29 +176,29 @@ class Compared(Answer):
         return "", wrapped(words), table(["", *plans], rows, words=["", *plans])
 
 
-def _against(first: PricedPlan, other: PricedPlan, number: int) -> Against:
-    """What the model can tell of two plans whose steps do the same work."""
-    one, two = first.estimate, other.estimate
-    ratio = two.step_seconds / one.step_seconds
+def _against(first: PricedPlan, rival: PricedPlan, number: int) -> Against:
+    """Compare two plans whose steps do the same work, as far as the model can tell."""
+    base, two = first.estimate, rival.estimate
+    ratio = two.step_seconds / base.step_seconds
     error = chance = overlap = None
-    if not differences([first.question, other.question]):
-        error = error_between(one.layout, two.layout, first.question)
-        chance = chance_of_gain(abs(math.log(ratio)), one.layout, two.layout, pair_error_of(first.question))
-    if first.expected is not None and other.expected is not None:
-        (low, high), (least, most) = first.expected.interval, other.expected.interval
-        overlap = low <= most and least <= high
+    if not differences([first.question, rival.question]):
+        error = error_between(base.layout, two.layout, first.question)
+        chance = chance_of_gain(abs(math.log(ratio)), base.layout, two.layout, pair_error_of(first.question))
+    if first.expected is not None and rival.expected is not None:
+        (low, high), (floor, top) = first.expected.interval, rival.expected.interval
+        overlap = low <= top and floor <= high
     return Against(number=number, ratio=ratio, error=error, chance=chance, overlap=overlap)
 
 
-def compare(first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
+def compare(first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
     """Price all under the rules of the trainer. Raises InputError: what cannot be; everything, at once."""
     if trainer is not None:
         trainer_named(trainer)
     problems = Problems()
-    found = [problems.read(partial(_priced_plan, first, trainer))]
-    found += [problems.read(partial(_priced, choice, first, trainer)) for choice in others]
+    plans = [problems.read(partial(_priced_plan, first, trainer))]
+    plans += [problems.read(partial(_priced, choice, first, trainer)) for choice in choices]
     problems.require()
-    return Compared(plans=tuple(one for one in found if one is not None))
+    return Compared(plans=tuple(one for one in plans if one is not None))
 
 
 def _priced(choice: str | Path | AnyPlan, first: Plan, trainer: str | None) -> PricedPlan:
@@ -206,8 +206,8 @@ def _priced(choice: str | Path | AnyPlan, first: Plan, trainer: str | None) -> P
     if is_plan(choice):
         return _priced_plan(plan_of(choice), trainer)
     limits = first.user_restrictions if trainer is None else replace(first.user_restrictions, trainer=trainer)
-    found = complete_layout(first.question, str(choice), limits)
-    return PricedPlan(question=first.question, estimate=found.estimate, completed=found)
+    completed = complete_layout(first.question, str(choice), limits)
+    return PricedPlan(question=first.question, estimate=completed.estimate, completed=completed)
 
 
 def _priced_plan(plan: Plan, trainer: str | None) -> PricedPlan:
@@ -229,8 +229,8 @@ def comparison_table(lines: Sequence[Line]) -> Table:
     """Parts are indented under their totals; `change` sets the last plan against the first."""
     plans = len(lines[0].values)
     headers = ["", *[str(number) for number in range(1, plans + 1)], "change"]
-    step, *rest = lines
-    ordered = [step, *sorted(rest, key=lambda line: line.group != "time")]  # then what follows, then memory
+    step, *tail = lines
+    ordered = [step, *sorted(tail, key=lambda line: line.group != "time")]  # then what follows, then memory
     rows = [[_name(line), *[_cell(line, value) for value in line.values], _change(line)] for line in ordered]
     return table(headers, rows, words=("",))
 
@@ -250,83 +250,83 @@ def _change(line: Line) -> str:
     return change_words(_FORMATS[line.unit], line.unit, first, last) if line.comparable else ""
 
 
-_SAID = ("name", "source", "vocab_multiple")
-"""Of a model what its parameters do not depend on, but for those that pad a vocabulary."""
+_LABELS = ("name", "source", "vocab_multiple")
+"""Fields of a model on which its parameters do not depend, but for padding of the vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Resharded(Answer):
-    """What moves between two layouts of one model."""
+    """Bytes that move between two layouts of one model."""
 
     question: Question
-    """Of the layout with more GPUs."""
+    """Question of the layout with more GPUs."""
     layouts: tuple[Layout, Layout]
-    moved: ReshardBytes
+    traffic: ReshardBytes
     states: bool
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each rank, bytes."""
-        names = [f"{name}_bytes" for name in self.moved._fields]
-        each = zip(*(own.tolist() for own in self.moved), strict=True)
-        return [{"rank": rank, **dict(zip(names, own, strict=True))} for rank, own in enumerate(each)]
+        names = [f"{name}_bytes" for name in self.traffic._fields]
+        amounts = zip(*(own.tolist() for own in self.traffic), strict=True)
+        return [{"rank": rank, **dict(zip(names, own, strict=True))} for rank, own in enumerate(amounts)]
 
     def document(self) -> dict[str, Any]:
-        inside, network = self.moved.seconds(self.question)
+        inside, network = self.traffic.seconds(self.question)
         return {
             "layouts": [str(layout) for layout in self.layouts],
             "states": self.states,
             "seconds": {"inside_node": inside, "network": network, "total": max(inside, network)},
-            "extra_bytes": float(self.moved.received_total.max()),
+            "extra_bytes": float(self.traffic.received_total.max()),
             "ranks": self.rows,
         }
 
     @property
     def text(self) -> tuple[str, ...]:
-        moved, (inside, network) = self.moved, self.moved.seconds(self.question)
-        sums = (float(own.sum()) for own in (moved.needed, moved.received_total, moved.received_inside))
+        traffic, (inside, network) = self.traffic, self.traffic.seconds(self.question)
+        sums = (float(own.sum()) for own in (traffic.needed, traffic.received_total, traffic.received_inside))
         needed, arriving, near = sums
-        most = {name: format_bytes(float(own.max())) for name, own in moved._asdict().items()}
+        maxima = {name: format_bytes(float(own.max())) for name, own in traffic._asdict().items()}
         facts = {
             "from": self.layouts[0].brief,
             "to": self.layouts[1].brief,
             "moved": f"{format_bytes(arriving)} of {format_bytes(needed)} that ranks need, {format_bytes(near)} of it"
             f" inside nodes; {percent(1 - arriving / needed)} is where it is needed",
-            "a rank": f"receives up to {most['received']} over the network and {most['received_inside']} inside its"
-            f" node, sends up to {most['sent']} and {most['sent_inside']}",
+            "a rank": f"receives up to {maxima['received']} over the network and {maxima['received_inside']} inside its"
+            f" node, sends up to {maxima['sent']} and {maxima['sent_inside']}",
             "time": f"{format_seconds(max(inside, network))} at least: network {format_seconds(network)}, links of a"
             f" node {format_seconds(inside)}, side by side",
-            "memory": f"up to {format_bytes(float(moved.received_total.max()))} more on a GPU while both layouts are"
+            "memory": f"up to {format_bytes(float(traffic.received_total.max()))} more on a GPU while both layouts are"
             " there",
         }
-        what = "weights, master weights and moments" if self.states else "weights"
-        said = wrapped(f"{what} of {self.question.model.name} on {gpus_in_words(self.question)}")
-        return said, "", facts_text(Fact(name=name, value=value) for name, value in facts.items())
+        tensors = "weights, master weights and moments" if self.states else "weights"
+        words = wrapped(f"{tensors} of {self.question.model.name} on {gpus_in_words(self.question)}")
+        return words, "", facts_text(Fact(name=name, value=value) for name, value in facts.items())
 
 
 def reshard(first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resharded:
-    """Move a model from the layout of a plan to that of another, or to another layout of its question.
+    """Move a model from one plan's layout to another plan's, or to another layout of the same question.
 
     Raises:
         InputError: they are not of one model and kind of node, or a layout cannot run.
     """
     plans = compare(first, (second,), None).plans
-    one, two = (plan.question for plan in plans)
-    here, there, training = one.cluster, two.cluster, one.training
+    base, two = (plan.question for plan in plans)
+    nodes, goal, training = base.cluster, two.cluster, base.training
     hint = "plan or estimate both for the same model and cluster"
-    if one.model.model_copy(update={name: getattr(two.model, name) for name in _SAID}) != two.model:
-        models = f"{one.model.name} and {two.model.name}"
+    if base.model.model_copy(update={name: getattr(two.model, name) for name in _LABELS}) != two.model:
+        models = f"{base.model.name} and {two.model.name}"
         raise InputError(f"the plans are of different models: {models}", hint=hint)
-    if one.has_pools or two.has_pools:
+    if base.has_pools or two.has_pools:
         raise InputError("what moves between pools of different GPUs is not priced")
-    if (here.gpu.name, here.gpus_per_node) != (there.gpu.name, there.gpus_per_node):
-        raise InputError(f"the plans are on different nodes: {here.name} and {there.name}", hint=hint)
+    if (nodes.gpu.name, nodes.gpus_per_node) != (goal.gpu.name, goal.gpus_per_node):
+        raise InputError(f"the plans are on different nodes: {nodes.name} and {goal.name}", hint=hint)
     if states and training.tuning is not None:
         raise InputError("the first plan has states of adapters, not of the model", hint="leave out --states")
-    kept = [StoredTensor(training.element_bytes, from_stage=3)]
+    stored = [StoredTensor(training.element_bytes, from_stage=3)]
     if states:
-        kept.append(StoredTensor(STATE_BYTES[training.state_dtype] + moment_bytes(one), from_stage=1))
+        stored.append(StoredTensor(STATE_BYTES[training.state_dtype] + moment_bytes(base), from_stage=1))
     layouts = (plans[0].estimate.layout, plans[1].estimate.layout)
-    larger = max(one, two, key=lambda own: own.cluster.num_gpus)
-    sent = moved(one, *layouts, kept, here.gpus_per_node)
-    return Resharded(question=larger, layouts=layouts, moved=sent, states=states)
+    larger = max(base, two, key=lambda side: side.cluster.num_gpus)
+    traffic = moved(base, *layouts, stored, nodes.gpus_per_node)
+    return Resharded(question=larger, layouts=layouts, traffic=traffic, states=states)

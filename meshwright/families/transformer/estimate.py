@@ -65,15 +65,15 @@ class EstimateQuestion:
     """Whose rules the layout obeys."""
     assumptions: tuple[str, ...] = ()
     objective: Objective = field(default_factory=Objective)
-    """What its GPUs cost."""
+    """Objective that holds the price of GPUs."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the question the answer leaves out."""
+        """Sentences on effects that the answer leaves out."""
         return notes_of(self.question)
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Estimated:
-        """Price the layout; what it leaves open is searched, blocks are placed as well as possible.
+        """Price the layout. The search fills fields left open, and places blocks as well as possible.
 
         Raises:
             InputError: the layout cannot run, or the trainer refuses it.
@@ -88,7 +88,7 @@ class Estimated(PlanAnswer):
 
     asked: EstimateQuestion
     completed: CompletedLayout
-    """The layout with its price, and how its words were read."""
+    """Layout with its price, and how the words were read."""
 
     @property
     def question(self) -> Question:
@@ -97,7 +97,7 @@ class Estimated(PlanAnswer):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What had to be assumed to read the question."""
+        """Sentences on assumptions made to read the question."""
         return self.asked.assumptions
 
     @property
@@ -112,7 +112,7 @@ class Estimated(PlanAnswer):
 
     @property
     def fits(self) -> bool:
-        """Whether it fits in memory, and what it offloads in that of its hosts."""
+        """Whether the layout fits in GPU memory, and its offloads in host memory."""
         return self.estimate.fits
 
     @property
@@ -159,7 +159,7 @@ class Estimated(PlanAnswer):
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """What its step should take."""
+        """Step time to expect, with its interval."""
         return expected_step(self.question, self.estimate)
 
     @cached_property
@@ -169,11 +169,11 @@ class Estimated(PlanAnswer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright estimate` prints."""
+        """Text that `meshwright estimate` prints."""
         return layout_text(self.question, self.estimate, repr(self))
 
     def __repr__(self) -> str:
-        words = [filled_sentence(self.completed), estimate_text(self.estimate, chosen=self._split_chosen)]
+        words = [filled_sentence(self.completed), estimate_text(self.estimate, searched=self._split_chosen)]
         words += expected_lines(self.question, self.estimate.layout, self.expected)
         words += [wrapped(f"Training: {self.training.words}")] if self.training else []
         return "\n".join(filter(None, [*words, crossing_sentence(crossing(self.question, self.estimate))]))
@@ -186,13 +186,13 @@ def ask(options: EstimateOptions) -> EstimateQuestion:
         InputError: something is missing or wrong; everything that is, at once.
     """
     problems = Problems()
-    found = problems.read(lambda: question_of(options))
+    answer = problems.read(lambda: question_of(options))
     written = problems.read(lambda: parse_layout(options.layout))
     problems.require()
-    assert found is not None
+    assert answer is not None
     assert written is not None
-    question, objective, counted = trained_at(options, found[0])
-    assumed = (*found[1], *counted)
+    question, objective, counted_words = trained_at(options, answer[0])
+    assumed = (*answer[1], *counted_words)
     return EstimateQuestion(
         question=question,
         layout=options.layout,
@@ -202,14 +202,14 @@ def ask(options: EstimateOptions) -> EstimateQuestion:
     )
 
 
-_SAID = {
+_FLAGS = {
     "model": "MODEL",
     "global_batch": "--global-batch",
     "sequence": "--sequence",
     "precision": "--precision",
     "training": "--training",
 }
-"""What the command itself says."""
+"""Option of a request → flag that repeats a value of the command."""
 
 
 _OF_SETTINGS = {
@@ -221,7 +221,7 @@ _OF_SETTINGS = {
 
 
 def ask_import(kind: str, options: ImportOptions) -> EstimateQuestion:
-    """Read what a trainer of transformers runs; nothing of it is run.
+    """Read the command or files of a trainer of transformers, without running it.
 
     Raises:
         InputError: the source, or what is said beside it, is wrong.
@@ -233,12 +233,12 @@ def ask_import(kind: str, options: ImportOptions) -> EstimateQuestion:
 
 
 def _megatron_command(request: ImportOptions) -> EstimateQuestion:
-    """Read a command that starts Megatron-LM, or the script that holds it; nothing of it is run.
+    """Read a command that starts Megatron-LM, or the script that holds it, without running it.
 
     Raises:
         InputError: the command cannot be read, contradicts itself or what is said beside it.
     """
-    _require_unsaid(request, tuple(_SAID), "command")
+    _require_unsaid(request, tuple(_FLAGS), "command")
     text = str(request.source) if is_command(str(request.source)) else read_text(Path(request.source))
     reading = read_megatron(
         launch_of(text, request.also or "", {"cluster": request.cluster, "gpus": request.gpus}),
@@ -246,40 +246,40 @@ def _megatron_command(request: ImportOptions) -> EstimateQuestion:
         stack=request.stack,
         ignore=request.ignore,
     )
-    return _asked(reading, request)
+    return _question(reading, request)
 
 
 def _settings_file(kind: str, request: ImportOptions) -> EstimateQuestion:
-    """Read a file of DeepSpeed, accelerate or axolotl, with arguments of its program, for the model that is named; else
-    for the one that the file names.
+    """Read a file of DeepSpeed, accelerate or axolotl, with arguments of its program, for the model given, else for the
+    file's.
 
     Raises:
         InputError: the file cannot be read or contradicts itself; what it does not have is not said.
     """
     read, place = _OF_SETTINGS[kind]
-    said = ("sequence",) if kind == "axolotl" else ()
-    _require_unsaid(request, ("global_batch", "precision", "training", *said), "file")
+    stated = ("sequence",) if kind == "axolotl" else ()
+    _require_unsaid(request, ("global_batch", "precision", "training", *stated), "file")
     document = _with_file(request, kind, place)
-    named: Any = request.model or document.get("base_model")
-    flags = {"MODEL": named, "--sequence": request.sequence or bool(said)}
+    base: Any = request.model or document.get("base_model")
+    flags = {"MODEL": base, "--sequence": request.sequence or bool(stated)}
     if missing := [Problem(flag, "missing") for flag, one in flags.items() if not one]:
         hint = "the model goes before the cluster: llama3.1-8b dgx-h100 --sequence 4K"
         raise InputError(f"{kind}'s file does not say all", problems=missing, hint=hint)
-    assert not isinstance(named, RecommenderSpec), "the file is of a transformer"
+    assert not isinstance(base, RecommenderSpec), "the file is of a transformer"
     try:
-        model = LoadedModel(spec=named) if isinstance(named, TransformerSpec) else resolve_model(named)
+        model = LoadedModel(spec=base) if isinstance(base, TransformerSpec) else resolve_model(base)
     except UnknownNameError as error:
         if request.model:
             raise
         hint = "name one of the catalogue before the cluster, or a folder with its config.json"
-        raise InputError(f"`base_model: {named}`: {error.headline}", hint=hint) from None
+        raise InputError(f"`base_model: {base}`: {error.headline}", hint=hint) from None
     node = getattr(questions.cluster_of(request.cluster), "gpus_per_node", 1)
-    sequence = 0 if said else int(read_flag("--sequence", request.sequence, read_sequence) or 0)
+    sequence = 0 if stated else int(read_flag("--sequence", request.sequence, read_sequence) or 0)
     options = replace(_options(request, also_settings), node=node, sequence=sequence)
     reading = read(document, model.spec, options)
     training, dropped = questions.with_dropout_of(model, reading.training)
     assumptions = (*model.assumptions, *reading.assumptions, *dropped)
-    return _asked(replace(reading, training=training, assumptions=assumptions), request)
+    return _question(replace(reading, training=training, assumptions=assumptions), request)
 
 
 def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
@@ -296,15 +296,15 @@ def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
     name = inner.get(f"{place}_file") if isinstance(inner, dict) else inner
     if name:
         places = [Path(request.source).parent / str(name), Path(str(name))]
-        if not (there := [one for one in places if one.is_file()]):
-            what = f"`{printable(str(name))}`, which `{request.source}` names, is not there"
-            raise InputError(what, hint="put it beside that file")
-        inner = _document(there[0], "deepspeed")
-    own = [
+        if not (files := [one for one in places if one.is_file()]):
+            text = f"`{printable(str(name))}`, which `{request.source}` names, is not there"
+            raise InputError(text, hint="put it beside that file")
+        inner = _document(files[0], "deepspeed")
+    keys = [
         key for key in request.ignore if any(f"{path}.".startswith(f"{key}.") for path, _ in by_path(inner))
     ]
-    rest = {key: value for key, value in document.items() if key != place}
-    return without(rest, [key for key in request.ignore if key not in own]) | {place: without(inner, own)}
+    base = {key: value for key, value in document.items() if key != place}
+    return without(base, [key for key in request.ignore if key not in keys]) | {place: without(inner, keys)}
 
 
 def _document(source: str | Path, trainer: str) -> dict[str, Any]:
@@ -321,21 +321,21 @@ def _options(request: ImportOptions, parse: Callable[[str], dict[str, Any]]) -> 
 
 
 def _torchtitan_recipe(request: ImportOptions) -> EstimateQuestion:
-    """Read a recipe of torchtitan, a Python file or TOML; nothing of it is run.
+    """Read a recipe of torchtitan, a Python file or TOML, without running it.
 
     Raises:
         InputError: it cannot be read, contradicts itself or what is said beside it.
     """
-    said = tuple(name for name in _SAID if name != "model")
-    _require_unsaid(request, said, "recipe")
+    flags = tuple(name for name in _FLAGS if name != "model")
+    _require_unsaid(request, flags, "recipe")
     text, options = read_text(Path(request.source)), _options(request, also_settings)
-    named = request.model
-    assert not isinstance(named, RecommenderSpec), "torchtitan trains transformers"
-    model = resolve_model(named) if isinstance(named, str) and named else None
-    spec = model.spec if model is not None else named if isinstance(named, TransformerSpec) else None
+    source = request.model
+    assert not isinstance(source, RecommenderSpec), "torchtitan trains transformers"
+    model = resolve_model(source) if isinstance(source, str) and source else None
+    spec = model.spec if model is not None else source if isinstance(source, TransformerSpec) else None
     reading = read_torchtitan(text, str(request.source), spec, options)
     first = model.assumptions if model is not None else ()
-    return _asked(replace(reading, assumptions=(*first, *reading.assumptions)), request)
+    return _question(replace(reading, assumptions=(*first, *reading.assumptions)), request)
 
 
 def _nemo_file(request: ImportOptions) -> EstimateQuestion:
@@ -344,23 +344,23 @@ def _nemo_file(request: ImportOptions) -> EstimateQuestion:
     Raises:
         InputError: it cannot be read, contradicts itself or what is said beside it.
     """
-    _require_unsaid(request, tuple(_SAID), "file")
+    _require_unsaid(request, tuple(_FLAGS), "file")
     options = _options(request, overrides)
     if Path(request.source).suffix == ".py":
-        return _asked(read_bridge(read_text(request.source), options), request)
+        return _question(read_bridge(read_text(request.source), options), request)
     document = without(_document(request.source, "NeMo"), request.ignore)
     if not document.keys() >= KEYS:
         raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
-    return _asked(read_nemo(document, options), request)
+    return _question(read_nemo(document, options), request)
 
 
-def _require_unsaid(request: ImportOptions, names: tuple[str, ...], what: str) -> None:
-    if twice := [_SAID[name] for name in names if getattr(request, name)]:
-        problems = [Problem(one, f"the {what} says it") for one in twice]
-        raise InputError(f"said beside a {what} that says it", problems=problems, hint="leave it out")
+def _require_unsaid(request: ImportOptions, names: tuple[str, ...], source: str) -> None:
+    if twice := [_FLAGS[name] for name in names if getattr(request, name)]:
+        problems = [Problem(one, f"the {source} says it") for one in twice]
+        raise InputError(f"said beside a {source} that says it", problems=problems, hint="leave it out")
 
 
-def _asked(reading: Reading, request: ImportOptions) -> EstimateQuestion:
+def _question(reading: Reading, request: ImportOptions) -> EstimateQuestion:
     layout = reading.layout
     if layout.zero and layout.shard_group == 1:
         idle = f"ZeRO-{layout.zero} shards over a single replica, which is nothing: zero0"

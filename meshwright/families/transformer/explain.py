@@ -31,12 +31,12 @@ from planner.space.obstacles import notes_of
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Explained(Answer):
-    """What binds a plan, what it wins by, and what would change it."""
+    """Bottlenecks of a plan, its advantages, and changes that would move it."""
 
     question: Question
     explanation: Explanation
     notes: tuple[str, ...] = ()
-    """What the question says that its answer passes over."""
+    """Sentences on effects that the answer leaves out."""
     plan: Plan | None = None
     """The plan that is explained."""
 
@@ -51,10 +51,10 @@ class Explained(Answer):
         explanation, estimate = self.explanation, self.explanation.estimate
         bound, rival = explanation.binding, explanation.rival
         recommended = self.plan and self.plan.recommendation
-        beside = None
+        runner_up = None
         if rival is not None:
-            apart = dict(difference(estimate.time, rival.time))
-            beside = {"plan": estimate_record(rival), "difference_seconds": apart}
+            parts = dict(difference(estimate.time, rival.time))
+            runner_up = {"plan": estimate_record(rival), "difference_seconds": parts}
         return {
             "question": question_record(self.question),
             **figures_of(self.question, estimate, self.expected),
@@ -68,7 +68,7 @@ class Explained(Answer):
                 "faster_plan": bound.faster and estimate_record(bound.faster),
             },
             "ties": [str(tie.layout) for tie in explanation.ties],
-            "runner_up": beside,
+            "runner_up": runner_up,
             "what_if": [
                 {
                     "change": one.change,
@@ -85,7 +85,7 @@ class Explained(Answer):
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """What its step should take."""
+        """Step time to expect, with its interval."""
         return expected_step(self.question, self.explanation.estimate)
 
     @property
@@ -146,26 +146,26 @@ DRIFT = 1e-6
 
 
 def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:
-    """A plan's price and its expected step, as JSON has them."""
+    """Record of a plan's price and its expected step, as in JSON."""
     expectation = expected_record(question, estimate.layout, expected)
     return {"plan": estimate_record(estimate, question), "expected": expectation}
 
 
 def figures(plan: Plan) -> dict[str, Any]:
-    """The same of a plan as it is priced now."""
+    """Record of a plan's price and its expected step, priced now."""
     priced = priced_again(plan)
     return figures_of(plan.question, priced, expected_step(plan.question, priced))
 
 
 def explain(plan: Plan) -> Explained:
-    """What binds a plan, its rivals, and what would change it."""
+    """Explain a plan's bottlenecks, its rivals, and changes that would move it."""
     notes = (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
     explanation = explanation_of(plan, priced_again(plan))
     return Explained(question=plan.question, explanation=explanation, notes=notes, plan=plan)
 
 
 def why_not(plan: Plan, layout: str) -> NotChosen:
-    """Why a layout is not the plan; what it leaves out is free. Raises InputError where it is none."""
+    """Explain why a layout is not the plan; degrees left out are free. Raises InputError if it is no layout."""
     priced = priced_again(plan)
     answer = reason_against(plan.question, priced, layout, plan.user_restrictions)
     return NotChosen(answer=answer, plan=priced)

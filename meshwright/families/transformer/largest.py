@@ -43,21 +43,21 @@ class Largest(SavedAnswer):
 
     family: Family
     question: Question
-    """With the family's base in place of a size."""
+    """Question, with the family's base model in place of a size."""
     sizes: tuple[LargestSize, ...]
-    """One for nothing in host memory, one for each residency of the stack, and one for all of them."""
+    """Largest sizes: with nothing in host memory, with each offload of the stack, and with all offloads."""
     restrictions: Restrictions
     searches: int
     seconds: float
-    """Of all searches together."""
+    """Seconds of all searches together."""
     assumptions: tuple[str, ...] = ()
 
     @property
     def largest(self) -> LargestSize:
         """The largest of all; of equals the fastest."""
 
-        def key(one: LargestSize) -> tuple[int, float]:
-            return one.size, -math.inf if one.result is None else -one.result.best.step_seconds
+        def key(size: LargestSize) -> tuple[int, float]:
+            return size.size, -math.inf if size.result is None else -size.result.best.step_seconds
 
         return max(self.sizes, key=key)
 
@@ -92,10 +92,10 @@ class Largest(SavedAnswer):
             notes.append(f"note: the largest found: {larger}")
         gaps = [one.result.certificate.gap for one in self.sizes if one.result is not None]
         if max(gaps, default=0.0) > PROVEN:
-            within = f"within {percent(max(gaps))} of the fastest"
-            within = within if max(gaps) < 1 else "none proved the fastest"
+            distance = f"within {percent(max(gaps))} of the fastest"
+            distance = distance if max(gaps) < 1 else "none proved the fastest"
             proved = "" if unproved else "sizes are proved, "
-            notes.append(f"note: {proved}layouts are the best found in a few seconds each, {within}")
+            notes.append(f"note: {proved}layouts are the best found in a few seconds each, {distance}")
         return tuple(notes)
 
     @property
@@ -106,7 +106,7 @@ class Largest(SavedAnswer):
 
     def document(self) -> dict[str, Any]:
         host, family = self.question.cluster.host_memory, self.family
-        asked = {"model": None, "family": family.name, "by": family.by, "host_memory": host}
+        fields = {"model": None, "family": family.name, "by": family.by, "host_memory": host}
         sizes = [
             {
                 **self._size(one),
@@ -115,12 +115,12 @@ class Largest(SavedAnswer):
             }
             for one in self.sizes
         ]
-        question = question_record(self.question) | asked
+        question = question_record(self.question) | fields
         assumptions = list(self.assumptions)
         return {"question": question, "assumptions": assumptions, "sizes": sizes, "searches": self.searches}
 
-    def _size(self, one: LargestSize) -> dict[str, Any]:
-        return {"offloads": "+".join(one.offloads), **self._shape(one.size), "next_fails": one.next_fails}
+    def _size(self, size: LargestSize) -> dict[str, Any]:
+        return {"offloads": "+".join(size.offloads), **self._shape(size.size), "next_fails": size.next_fails}
 
     def _shape(self, size: int) -> dict[str, Any]:
         if not 0 < size <= self.family.largest_size:
@@ -132,8 +132,8 @@ class Largest(SavedAnswer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        asked = self.largest.question if self.family.by == "sequence" else None
-        header = largest_header(self.family, asked or self.question, self.sizes)
+        question = self.largest.question if self.family.by == "sequence" else None
+        header = largest_header(self.family, question or self.question, self.sizes)
         headers = ("offloads", "size", "shape", "step", "tok/s", "peak mem", "host mem", "layout")
         cells = [_cells(self.family, one) for one in self.sizes]  # tokens/s of all GPUs together
         sizes = table(headers, cells, words=("layout",), names=("offloads",))
@@ -145,8 +145,8 @@ _NOTHING = "-"
 
 def largest_header(family: Family, question: Question, sizes: Sequence[LargestSize]) -> str:
     """Two sentences: what was asked, and how far the prices may be believed."""
-    known = [one.result.best.memory_limit for one in sizes if one.result is not None]
-    limit = max(known, default=question.cluster.gpu.memory)
+    limits = [one.result.best.memory_limit for one in sizes if one.result is not None]
+    limit = max(limits, default=question.cluster.gpu.memory)
     host = question.cluster.host_memory
     of_lengths, of_sizes = f"longest sequence of {family.name}", f"sizes of {family.name} by {family.by}"
     subject = of_lengths if family.by == "sequence" else of_sizes
@@ -158,14 +158,14 @@ def largest_header(family: Family, question: Question, sizes: Sequence[LargestSi
     return f"{question_header(question, trust, subject=subject)}\n{wrapped(memory)}"
 
 
-def _cells(family: Family, one: LargestSize) -> tuple[str, ...]:
-    offloads = "nothing" if not one.offloads else one.offloads[0] if len(one.offloads) == 1 else "any"
-    if not one.size:
+def _cells(family: Family, size: LargestSize) -> tuple[str, ...]:
+    offloads = "nothing" if not size.offloads else size.offloads[0] if len(size.offloads) == 1 else "any"
+    if not size.size:
         return (offloads, *[_NOTHING] * 6, "nothing fits")
-    head = offloads, format_count(float(family.parameters(one.size))), shape_of(family, one.size)
-    if one.result is None:
+    head = offloads, format_count(float(family.parameters(size.size))), shape_of(family, size.size)
+    if size.result is None:
         return (*head, *[_NOTHING] * 4, "not searched in time")
-    best = one.result.best
+    best = size.result.best
     speed = format_seconds(best.step_seconds), grouped(round(best.tokens_per_second))
     host = format_bytes(best.host_bytes) if any(best.layout.offload) else _NOTHING
     return (*head, *speed, format_bytes(best.peak_bytes), host, best.layout.brief)
@@ -188,10 +188,10 @@ def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int,
     if not failing:
         return wrapped(f"Nothing proved: each is the largest found; {work}")
     shapes = sentence_list([shape_of(family, size) for size in failing])
-    each = "each is the largest" if all(one.next_fails for one in sizes) else "those below are the largest"
-    what = f"multiple of {SEQUENCE_STEP} tokens" if family.by == "sequence" else "size"
+    subject = "each is the largest" if all(one.next_fails for one in sizes) else "those below are the largest"
+    unit = f"multiple of {SEQUENCE_STEP} tokens" if family.by == "sequence" else "size"
     nearest = f"next ({shapes})" if len(failing) == 1 else f"next ones ({shapes})"
-    return wrapped(f"Proved: no {what} from the {nearest} on fits in any layout, so {each}; {work}")
+    return wrapped(f"Proved: no {unit} from the {nearest} on fits in any layout, so {subject}; {work}")
 
 
 USUAL_SEQUENCE = 2048
@@ -206,22 +206,22 @@ class LargestQuestion:
 
     family: Family
     question: Question
-    """With the family's base."""
+    """Question, with the family's base model."""
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the question the answer leaves out."""
+        """Sentences on effects that the answer leaves out."""
         return notes_of(self.question, self.restrictions)
 
     def answer(self, budget: Budget) -> Largest:
         """Search sizes within the budget."""
-        found = tuple(largest_sizes(self.question, self.family, self.restrictions, budget))
+        sizes = tuple(largest_sizes(self.question, self.family, self.restrictions, budget))
         return Largest(
             family=self.family,
             question=self.question,
-            sizes=found,
+            sizes=sizes,
             restrictions=self.restrictions,
             searches=budget.searches,
             seconds=budget.seconds_spent,
@@ -245,22 +245,22 @@ def ask(options: LargestOptions) -> LargestQuestion:
     cluster = problems.read(lambda: whole_cluster(replace(options, host_memory=None)))
     # to read the rest of what is wrong
     base = catalog.load_model("llama2-7b") if family is None else family.base
-    asked = options
+    request = options
     assumed: tuple[str, ...] = ()
     if cluster is not None:
-        asked, assumed = _with_job(options, base, count or cluster.num_gpus, way or "depth")
-        found = problems.read(lambda: question_of(replace(asked, model=base, gpus=count or None)))
+        request, assumed = _with_job(options, base, count or cluster.num_gpus, way or "depth")
+        answer = problems.read(lambda: question_of(replace(request, model=base, gpus=count or None)))
     problems.require()
     assert family is not None
     assert restrictions is not None
-    assert found is not None
-    question, assumptions = found
+    assert answer is not None
+    question, assumptions = answer
     if "offload" in options.forbid:
         question = replace(question, stack=question.stack.model_copy(update={"residencies": ()}))
     elif question.cluster.gpu.kind != "cpu":
         restrictions = replace(restrictions, allowed=restrictions.allowed | {"offload"})
-    within, told = confident(restrictions, question), (*assumed, *assumptions)
-    return LargestQuestion(family=family, question=question, restrictions=within, assumptions=told)
+    limits, notes = confident(restrictions, question), (*assumed, *assumptions)
+    return LargestQuestion(family=family, question=question, restrictions=limits, assumptions=notes)
 
 
 def _require_nouns(options: LargestOptions) -> None:
@@ -272,37 +272,37 @@ def _require_nouns(options: LargestOptions) -> None:
 def _require_open(options: LargestOptions, way: By | None) -> None:
     """Raises InputError where what grows was said to be so much."""
     if way == "sequence" and options.sequence is not None:
-        what = "is what is looked for: leave it out, or leave out --longest"
-        raise InputError("one length of sequences was named", problems=[Problem("--sequence", what)])
+        reason = "is what is looked for: leave it out, or leave out --longest"
+        raise InputError("one length of sequences was named", problems=[Problem("--sequence", reason)])
 
 
 def _way(by: str | None) -> By:
-    """What grows; depth where nobody says."""
-    what = f"is none of {', '.join(f'`{word}`' for word in WAYS)}"
-    return known_word(WAYS, printable(by or "depth"), "--by", "cannot tell what grows", what)
+    """Dimension that grows; depth by default."""
+    reason = f"is none of {', '.join(f'`{word}`' for word in WAYS)}"
+    return known_word(WAYS, printable(by or "depth"), "--by", "cannot tell what grows", reason)
 
 
 def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -> Family:
     """The family of a name, or of a model that grows in depth."""
     assert not isinstance(name, (RecommenderSpec, Document)), "a family is named"
-    if isinstance(name, str) and way != "sequence" and (found := family_named(name, way)) is not None:
-        return found
+    if isinstance(name, str) and way != "sequence" and (family := family_named(name, way)) is not None:
+        return family
     try:
         model = resolve_model(name).spec if isinstance(name, str) else name
     except UnknownNameError:
         if way == "sequence":
             raise
-        known = (*LADDERS, *catalog.names("models"))
+        names = (*LADDERS, *catalog.names("models"))
         hint = f"families: {', '.join(LADDERS)}; by depth also any model"
-        raise UnknownNameError("family", printable(str(name)), known, hint=hint) from None
+        raise UnknownNameError("family", printable(str(name)), names, hint=hint) from None
     if way == "width":
-        what = f"`--by width` follows sizes that were published; `{model.name}` is no family of such"
-        raise InputError(what, hint=f"families: {', '.join(LADDERS)}; or --by depth")
+        reason = f"`--by width` follows sizes that were published; `{model.name}` is no family of such"
+        raise InputError(reason, hint=f"families: {', '.join(LADDERS)}; or --by depth")
     return Family(name=model.name, base=model, by=way)
 
 
 def _count(gpus: int | str | Sequence[int] | None) -> int:
-    """The one number of GPUs that was said; 0: none was."""
+    """Number of GPUs; 0 if none was given."""
     if gpus is None:
         return 0
     count = single_count(gpus)
@@ -317,12 +317,12 @@ def _with_job(
     """The inputs with a training job where none is said, and what was assumed."""
     if options.training is not None:
         return options, ()
-    said = []
+    flags = []
     if options.global_batch is None:
         options = replace(options, global_batch=USUAL_BATCH * max(gpus, 1))
-        said.append(f"--global-batch {options.global_batch}")
+        flags.append(f"--global-batch {options.global_batch}")
     if options.sequence is None:
         options = replace(options, sequence=min(USUAL_SEQUENCE, base.max_positions))
         if way != "sequence":
-            said.append(f"--sequence {options.sequence}")
-    return options, (f"`{' '.join(said)}`",) if said else ()
+            flags.append(f"--sequence {options.sequence}")
+    return options, (f"`{' '.join(flags)}`",) if flags else ()

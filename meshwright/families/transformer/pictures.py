@@ -56,47 +56,47 @@ MOST_POINTS = 1000
 
 def _frontier(request: PictureRequest) -> Drawing:
     plan, options = request.only("frontier", Plan), request.options
-    question, chosen = plan.question, priced_again(plan)
+    question, estimate = plan.question, priced_again(plan)
     offers = offers_of(plan)
     if offers and question.training.tokens is not None and all(one.price is not None for one in offers):
         return _offers(offers, plan, options if request.named else PlotOptions(), request.budget)
-    asked = question if options.gpus is None else answered_question(plan)
+    target = question if options.gpus is None else answered_question(plan)
     names = _two_objectives(options.between)
     tokens = options.tokens or question.training.tokens
     prices = [options.price if name == "cost" else None for name in names]
-    named = zip(names, prices, strict=True)
-    goals = [Goal(objective=name, tokens=tokens, price=price) for name, price in named]
+    pairs = zip(names, prices, strict=True)
+    goals = [Goal(objective=name, tokens=tokens, price=price) for name, price in pairs]
     aims = list(map(objective_of, goals))
     if aims[0][1] is not None:
-        asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
+        target = replace(target, training=target.training.model_copy(update={"tokens": aims[0][1]}))
     tradeoff = Tradeoff(
         objectives=(aims[0][0], aims[1][0]),
-        sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
+        sizes=() if options.gpus is None else parse_sizes(options.gpus, target),
         points=_points(options.points),
         restrictions=plan.user_restrictions,
         named=request.named,
     )
-    return draw_frontier(asked, chosen, tradeoff, request.budget)
+    return draw_frontier(target, estimate, tradeoff, request.budget)
 
 
 def _offers(offers: tuple[Offer, ...], plan: Plan, options: PlotOptions, budget: Budget) -> Drawing:
     """Rank the clusters that the plan was chosen from again, without its deadline."""
-    given = [name for name in ("gpus", "points", "tokens", "price") if getattr(options, name) is not None]
-    if given or options.between not in (None, "time,cost", "cost,time"):
-        flags = ["--" + name for name in given] or ["--between"]
-        what = "a plan chosen from several clusters has its frontier of cost and time over all of them"
-        raise InputError(what, hint=f"leave out {sentence_list(flags)}")
+    names = [name for name in ("gpus", "points", "tokens", "price") if getattr(options, name) is not None]
+    if names or options.between not in (None, "time,cost", "cost,time"):
+        flags = ["--" + name for name in names] or ["--between"]
+        reason = "a plan chosen from several clusters has its frontier of cost and time over all of them"
+        raise InputError(reason, hint=f"leave out {sentence_list(flags)}")
     objective = Objective(name="gpu-hours")
     ranking = rank_offers(offers, objective, restrictions=plan.restrictions.read, budget=budget)
     return Ranked(ranking=ranking, restrictions=plan.restrictions.read).plot()
 
 
 def _two_objectives(text: str | None) -> tuple[str, str]:
-    """ "time,memory" → its two words."""
+    """Split "time,memory" into two words."""
     words = ("time,memory" if text is None else text).split(",")
     if len(words) != 2:
-        what = f"a frontier lies between two objectives, not {len(words)}"
-        raise InputError(what, hint="write it like --between time,cost")
+        reason = f"a frontier lies between two objectives, not {len(words)}"
+        raise InputError(reason, hint="write it like --between time,cost")
     return words[0].strip(), words[1].strip()
 
 
@@ -123,22 +123,22 @@ def _scaling(request: PictureRequest) -> Drawing:
 def _time(request: PictureRequest) -> Drawing:
     read = request.all(Plan)
     plans = [(plan.question, priced_again(plan)) for plan in read]
-    if asked := differences([question for question, _ in plans]):
-        what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
-        request.notes.append(f"the plans answer different questions: {what}")
+    if changes := differences([question for question, _ in plans]):
+        words = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in changes)
+        request.notes.append(f"the plans answer different questions: {words}")
     if len(plans) == 1:
         request.budget.tell("searching for rivals")
-        question, own = plans[0]
+        question, prediction = plans[0]
         rivals = search_rivals(read[0], PlanCache(read[0]))
-        plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
+        plans += [(question, rival) for rival in rivals if rival.layout != prediction.layout][: RIVALS - 1]
     return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
 
 
 def _of_its_layout(
-    kind: str, drawn: Callable[[Question, Estimate], Drawing], request: PictureRequest
+    kind: str, draw: Callable[[Question, Estimate], Drawing], request: PictureRequest
 ) -> Drawing:
     plan = request.only(kind, Plan)
-    return drawn(plan.question, priced_again(plan))
+    return draw(plan.question, priced_again(plan))
 
 
 def _ladder(request: PictureRequest) -> Drawing:
@@ -199,16 +199,16 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     yield from reasons(plan, explained)
     if explained.explanation.sensitivities:
         yield from pictures(plan, request, (("A quarter more, a quarter less", "tornado"),), PICTURES)
-    wanted = [*_PICTURES, *([_WINDOW] if any(plan.layout.offload) else [])]
+    listed = [*_PICTURES, *([_WINDOW] if any(plan.layout.offload) else [])]
     if plan.question.has_pools:
-        wanted = [one for one in wanted if one[1] in _OF_ANY_CLUSTER]
-    yield from pictures(plan, request, wanted, PICTURES)
+        listed = [one for one in listed if one[1] in _OF_ANY_CLUSTER]
+    yield from pictures(plan, request, listed, PICTURES)
     yield Chapter(title="How far to trust it", blocks=[*_trust(plan, estimate)])
 
 
 def reasons(plan: Plan, explained: Explained) -> Iterator[Chapter]:
     """Why the layout is the plan's, and what would change it."""
-    yield Chapter(title="Why this layout", blocks=[*_why(plan, explained)])
+    yield Chapter(title="Why this layout", blocks=[*_reasons(plan, explained)])
     yield from _changes(explained)
 
 
@@ -218,8 +218,8 @@ def answer_blocks(plan: Plan, estimate: Estimate) -> Iterator[Block]:
     yield question_header(plan.question, estimate.trust)
 
 
-def _why(plan: Plan, explained: Explained) -> Iterator[str | Table]:
-    """What the step and the memory are made of, what binds, and what it wins by."""
+def _reasons(plan: Plan, explained: Explained) -> Iterator[str | Table]:
+    """Sentences on the parts of step and memory, the bottleneck, and the plan's advantages."""
     estimate = explained.explanation.estimate
     yield explanation_text(replace(explained.explanation, sensitivities=()))  # those have a chapter
     yield crossing_sentence(crossing(plan.question, estimate))
@@ -228,17 +228,17 @@ def _why(plan: Plan, explained: Explained) -> Iterator[str | Table]:
 
 
 def _changes(explained: Explained) -> Iterator[Chapter]:
-    """What a change of the hardware would do to the step, held and re-planned."""
-    found = explained.explanation
-    if not found.sensitivities:
+    """Table of changes of the hardware: step of this layout and of a new plan."""
+    explanation = explained.explanation
+    if not explanation.sensitivities:
         return
-    own = found.estimate
+    estimate = explanation.estimate
     rows = []
-    for one in found.sensitivities:
-        best = "the same" if one.best is one.repriced else layout_planned_again(one)
-        held = format_seconds(one.repriced.step_seconds) if one.repriced.fits else "does not fit"
-        gain = change(own.step_seconds, one.best.step_seconds)
-        rows.append((one.change, held, format_seconds(one.best.step_seconds), gain, best))
+    for case in explanation.sensitivities:
+        best = "the same" if case.best is case.repriced else layout_planned_again(case)
+        step = format_seconds(case.repriced.step_seconds) if case.repriced.fits else "does not fit"
+        gain = change(estimate.step_seconds, case.best.step_seconds)
+        rows.append((case.change, step, format_seconds(case.best.step_seconds), gain, best))
     headers = ("what if", "this layout", "re-planned", "change", "its layout")
     changes = table(headers, rows, words=("what if", "its layout"))
     yield Chapter(title="What would change it", blocks=[changes])

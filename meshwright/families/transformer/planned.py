@@ -69,71 +69,71 @@ FASTEST: dict[Risk, str] = {
     "neutral": "fastest on average over the scenarios",
     "averse": "fastest in the slow scenarios",
 }
-"""What the optimum of all layouts is called."""
+"""Risk → name of the optimum of all layouts."""
 
 
-def near_sentence(told: Recommendation) -> str:
+def near_sentence(recommendation: Recommendation) -> str:
     """How many layouts the model cannot tell from the fastest; empty where it can, or they were not counted."""
-    if told.within_error is None or told.within_error <= 1:
+    if recommendation.within_error is None or recommendation.within_error <= 1:
         return ""
-    error, fastest = percent(pair_error_of(told.question)), FASTEST[told.question.risk]
-    layouts = f"Up to {counted(told.within_error, 'layout')} lie within {error} of the {fastest}"
+    error, fastest = percent(pair_error_of(recommendation.question)), FASTEST[recommendation.question.risk]
+    layouts = f"Up to {counted(recommendation.within_error, 'layout')} lie within {error} of the {fastest}"
     return wrapped(f"{layouts}, the model's error between two layouts")
 
 
 def choice_words(choice: PlanChoice) -> str:
     """Why a layout was chosen in place of the fastest of its kind on paper."""
     first, share = choice.first.brief, percent(choice.share)
-    own, other = format_seconds(choice.middle_seconds), format_seconds(choice.first_middle_seconds)
+    mean, rival = format_seconds(choice.middle_seconds), format_seconds(choice.first_middle_seconds)
     return (
-        f"least mean step over the middle half of the constants that timed runs leave open, {own}, of"
+        f"least mean step over the middle half of the constants that timed runs leave open, {mean}, of"
         f" {counted(choice.layouts, 'layout')} within {share} of the fastest on paper; {first},"
-        f" {format_seconds(choice.first_seconds)} on paper, has {other}"
+        f" {format_seconds(choice.first_seconds)} on paper, has {rival}"
     )
 
 
 def recommended_in_plan(plan: Plan) -> str:
     """Why a plan file's layout was recommended; empty where it was not."""
-    told = plan.recommendation
-    if told is None:
+    pick = plan.recommendation
+    if pick is None:
         return ""
-    if not told.why:
-        why = "no simpler layout comes within the model's error."
-        return wrapped(f"Recommended: the {FASTEST[told.risk]}; {why}")
-    own, kind = plan.prediction, f"the fastest of the layouts that {told.why}"
-    if told.choice is not None:
-        kind = f"of the layouts that {told.why} the one with the {choice_words(told.choice)}"
-    gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
-    fastest = f"The {FASTEST[told.risk]}, {told.fastest.brief}, takes {format_seconds(told.fastest_seconds)}"
-    chance = f"with a chance of {100 * told.chance:.0f} % that it is faster at all."
+    if not pick.why:
+        reason = "no simpler layout comes within the model's error."
+        return wrapped(f"Recommended: the {FASTEST[pick.risk]}; {reason}")
+    step, kind = plan.prediction, f"the fastest of the layouts that {pick.why}"
+    if pick.choice is not None:
+        kind = f"of the layouts that {pick.why} the one with the {choice_words(pick.choice)}"
+    gain = 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
+    fastest = f"The {FASTEST[pick.risk]}, {pick.fastest.brief}, takes {format_seconds(pick.fastest_seconds)}"
+    chance = f"with a chance of {100 * pick.chance:.0f} % that it is faster at all."
     return wrapped(f"Recommended: {kind}. {fastest} ({percent(gain)} less), {chance}")
 
 
-def recommendation_record(told: Recommendation) -> dict[str, Any]:
+def recommendation_record(advice: Recommendation) -> dict[str, Any]:
     """Seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
-    pair_error, near = pair_error_of(told.question), told.within_error
+    pair_error, near = pair_error_of(advice.question), advice.within_error
     return {
-        "plan": estimate_record(told.estimate),
-        "risk": told.question.risk,
-        **fields_of(told, "why", "is_fastest"),
-        "fastest_on_paper": _beside_record(told.fastest),
-        "gain": told.gain,
-        "classical": told.classical and _beside_record(told.classical),
+        "plan": estimate_record(advice.estimate),
+        "risk": advice.question.risk,
+        **fields_of(advice, "why", "is_fastest"),
+        "fastest_on_paper": _beside_record(advice.fastest),
+        "gain": advice.gain,
+        "classical": advice.classical and _beside_record(advice.classical),
         "pair_error": pair_error,
-        "fills_devices": told.fills_devices,
+        "fills_devices": advice.fills_devices,
         "within_error": None if near is None else {"share": pair_error, "layouts_at_most": near},
-        "expected": expected_record(told.question, told.estimate.layout, told.expected),
-        "choice": told.choice and told.choice.model_dump(mode="json"),
-        "certificate": told.certificate.model_dump(mode="json"),
+        "expected": expected_record(advice.question, advice.estimate.layout, advice.expected),
+        "choice": advice.choice and advice.choice.model_dump(mode="json"),
+        "certificate": advice.certificate.model_dump(mode="json"),
     }
 
 
-def _beside_record(other: Alternative) -> dict[str, Any]:
+def _beside_record(rival: Alternative) -> dict[str, Any]:
     return {
-        "layout": str(other.estimate.layout),
-        **fields_of(other.estimate, "step_seconds", "peak_bytes", "fits_probability"),
-        "differs_in": list(other.axes),
-        "chance": other.chance,
+        "layout": str(rival.estimate.layout),
+        **fields_of(rival.estimate, "step_seconds", "peak_bytes", "fits_probability"),
+        "differs_in": list(rival.axes),
+        "chance": rival.chance,
     }
 
 
@@ -142,88 +142,88 @@ _ONE_LINE = 67
 
 
 def plan_facts(
-    optimum: Optimum, told: Recommendation | None = None, *, cluster: str = "", proof: str = ""
+    optimum: Optimum, advice: Recommendation | None = None, *, cluster: str = "", proof: str = ""
 ) -> Iterator[Fact]:
-    """What to train with, and how sure that is; on which cluster and with what proof, where several were searched."""
+    """Facts on the layout to train with and its proof; with the cluster, if several were searched."""
     question = optimum.question
-    picked = optimum.result.best if told is None else told.estimate
+    picked = optimum.result.best if advice is None else advice.estimate
     if optimum.sizes:
-        where = f" of {cluster}" if cluster else ""
-        yield Fact(name="train on", value=counted(picked.layout.num_gpus, "GPU") + where)
+        place = f" of {cluster}" if cluster else ""
+        yield Fact(name="train on", value=counted(picked.layout.num_gpus, "GPU") + place)
     yield Fact(name="train with", value=picked.layout.brief)
-    expected = expected_step(question, picked) if told is None else told.expected
-    yield from estimate_facts(picked, expected, more=_memory_words(told))
+    expected = expected_step(question, picked) if advice is None else advice.expected
+    yield from estimate_facts(picked, expected, note=_memory_words(advice))
     yield from host_facts(picked)
     if (training := training_run(question, optimum.objective, picked, expected)) is not None:
         yield Fact(name="training", value=training.words)
-    yield Fact(name="proof", value=proof or _proof(optimum, told))
+    yield Fact(name="proof", value=proof or _proof(optimum, advice))
 
 
-def beside_facts(optimum: Optimum, told: Recommendation | None) -> Iterator[Fact]:
-    """Why it is not the fastest of its kind, the runner-up with what speaks against it, and the classical layout."""
-    if told is not None and told.choice is not None:
-        yield Fact(name="choice", value=choice_words(told.choice))
-    if told is not None and not told.is_fastest:
-        beside = _beside(told.estimate, told.fastest.estimate)
-        error = error_between(told.estimate.layout, told.fastest.estimate.layout, optimum.question)
-        against = _against(told.question.risk, told.fastest.chance, error)
-        yield Fact(name="runner-up", value=f"{beside}; {against}")
+def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fact]:
+    """Facts on why the layout is not the fastest, on the runner-up and its drawbacks, and on the classical layout."""
+    if advice is not None and advice.choice is not None:
+        yield Fact(name="choice", value=choice_words(advice.choice))
+    if advice is not None and not advice.is_fastest:
+        rival_words = _rival_words(advice.estimate, advice.fastest.estimate)
+        error = error_between(advice.estimate.layout, advice.fastest.estimate.layout, optimum.question)
+        against = _against(advice.question.risk, advice.fastest.chance, error)
+        yield Fact(name="runner-up", value=f"{rival_words}; {against}")
     elif len(optimum.result.estimates) > 1:
         yield Fact(name="runner-up", value=_second(optimum))
-    if told is not None and told.classical is not None and told.classical.axes:
-        words = _beside(told.estimate, told.classical.estimate)
+    if advice is not None and advice.classical is not None and advice.classical.axes:
+        words = _rival_words(advice.estimate, advice.classical.estimate)
         on_one_line = words if len(words) <= _ONE_LINE else words.rpartition(", ")[0]  # without its memory
         yield Fact(name="classical", value=on_one_line)
 
 
 def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
-    """The same of a plan file, as its layout is priced now."""
-    question, told, certificate = plan.question, plan.recommendation, plan.certificate
+    """Facts on a plan file's layout, priced now."""
+    question, pick, certificate = plan.question, plan.recommendation, plan.certificate
     yield Fact(name="train with", value=estimate.layout.brief)
     yield from (*estimate_facts(estimate, expected_step(question, estimate)), *host_facts(estimate))
     if certificate is None:
         yield Fact(name="proof", value="none: this layout was given, not searched for")
         return
-    if told is None or not told.why:
+    if pick is None or not pick.why:
         yield Fact(name="proof", value=proof_words(certificate, estimate.compared_seconds))
         return
-    own = plan.prediction
-    gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
-    yield Fact(name="proof", value=f"{_kind(told.why, certificate, gain, _slower(plan))} layouts")
-    if told.choice is not None:
-        yield Fact(name="choice", value=choice_words(told.choice))
-    beside = _beside_words(own.step_seconds, told.fastest, told.fastest_seconds, told.fastest_bytes)
-    against = _against(told.risk, told.chance, error_between(estimate.layout, told.fastest, question))
-    yield Fact(name="runner-up", value=f"{beside}; {against}")
+    step = plan.prediction
+    gain = 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
+    yield Fact(name="proof", value=f"{_kind(pick.why, certificate, gain, _slower(plan))} layouts")
+    if pick.choice is not None:
+        yield Fact(name="choice", value=choice_words(pick.choice))
+    words = _beside_words(step.step_seconds, pick.fastest, pick.fastest_seconds, pick.fastest_bytes)
+    against = _against(pick.risk, pick.chance, error_between(estimate.layout, pick.fastest, question))
+    yield Fact(name="runner-up", value=f"{words}; {against}")
 
 
-def _proof(optimum: Optimum, told: Recommendation | None) -> str:
-    """What is proved of the layout, in one sentence."""
+def _proof(optimum: Optimum, advice: Recommendation | None) -> str:
+    """Sentence on the layout's proof."""
     if not optimum.plain:
         return optimum_proof_words(optimum)
     certificate = optimum.result.certificate
-    if told is None or told.is_fastest:
+    if advice is None or advice.is_fastest:
         return proof_words(certificate, optimum.result.best.compared_seconds)
-    slower = 0.0 if told.choice is None else told.estimate.step_seconds / told.choice.first_seconds - 1
-    kind = f"{_kind(told.why, told.certificate, told.gain, slower)} {grouped(certificate.layouts)}"
+    slower = 0.0 if advice.choice is None else advice.estimate.step_seconds / advice.choice.first_seconds - 1
+    kind = f"{_kind(advice.why, advice.certificate, advice.gain, slower)} {grouped(certificate.layouts)}"
     # of as many layouts they differ in how surely they fit
-    if told.certificate.layouts == certificate.layouts and told.choice is None:
+    if advice.certificate.layouts == certificate.layouts and advice.choice is None:
         of_all = counted(certificate.layouts, "layout")
-        kind = f"fastest of {of_all} that fits with {100 * FITTING:.0f} %; {_behind(told.gain)} the fastest"
+        kind = f"fastest of {of_all} that fits with {100 * FITTING:.0f} %; {_behind(advice.gain)} the fastest"
     return f"{kind}; proved under the cost model in {format_seconds(certificate.seconds)}"
 
 
-def _kind(why: str, certificate: Certificate, gain: float, slower: float) -> str:
+def _kind(reason: str, certificate: Certificate, gain: float, slower: float) -> str:
     """ "fastest of the 5,660 layouts that leave room; 0.3 % behind the fastest of all", where it is no share slower."""
-    kind = f"fastest of the {counted(certificate.layouts, 'layout')} that {why}"
+    kind = f"fastest of the {counted(certificate.layouts, 'layout')} that {reason}"
     kind = f"{percent(slower)} slower than the {kind}" if slower else kind
     return f"{kind}; {_behind(gain)} the fastest of all"
 
 
 def _slower(plan: Plan) -> float:
     """How much slower on paper a plan is than what its certificate is about."""
-    own = plan.prediction.weighed_seconds or plan.prediction.step_seconds
-    return own / plan.proved_seconds - 1
+    seconds = plan.prediction.weighed_seconds or plan.prediction.step_seconds
+    return seconds / plan.proved_seconds - 1
 
 
 def _behind(gain: float) -> str:
@@ -240,19 +240,19 @@ _WORTH_MEMORY = 0.005
 """Share of the step from which it is said what the last of the memory would gain."""
 
 
-def _memory_words(told: Recommendation | None) -> str:
-    """What the last of the memory would buy; where no layout surely fits, that."""
-    if told is not None and told.is_risky:
+def _memory_words(advice: Recommendation | None) -> str:
+    """Words on the speed that the rest of the memory would buy; or that no layout surely fits."""
+    if advice is not None and advice.is_risky:
         return f"no layout fits with {100 * FITTING:.0f} %"
-    if told is None or not told.fills_devices or told.gain < _WORTH_MEMORY:
+    if advice is None or not advice.fills_devices or advice.gain < _WORTH_MEMORY:
         return ""
-    full = told.fastest.estimate
+    full = advice.fastest.estimate
     fits = f"fits with {chance_text(full.fits_probability)}"
-    return f"the runner-up gains {percent(told.gain)} with {format_bytes(full.peak_bytes)}, and {fits}"
+    return f"the runner-up gains {percent(advice.gain)} with {format_bytes(full.peak_bytes)}, and {fits}"
 
 
-def _beside(own: Estimate, other: Estimate) -> str:
-    return _beside_words(own.step_seconds, other.layout, other.step_seconds, other.peak_bytes)
+def _rival_words(estimate: Estimate, rival: Estimate) -> str:
+    return _beside_words(estimate.step_seconds, rival.layout, rival.step_seconds, rival.peak_bytes)
 
 
 def _beside_words(own_seconds: float, layout: Layout, seconds: float, peak_bytes: float) -> str:
@@ -263,16 +263,16 @@ def _beside_words(own_seconds: float, layout: Layout, seconds: float, peak_bytes
 
 def _second(optimum: Optimum) -> str:
     """The second of the ranking, with what the first does better."""
-    first, other = optimum.result.estimates[:2]
-    told = _beside(first, other)
+    first, rival = optimum.result.estimates[:2]
+    words = _rival_words(first, rival)
     if optimum.sizes:
-        told = f"{counted(other.layout.num_gpus, 'GPU')}, {told}"
+        words = f"{counted(rival.layout.num_gpus, 'GPU')}, {words}"
     if not optimum.plain:
         measure = optimum.objective.measure
-        shown = measure.unit in ("GPUs", "bytes", "share", "seconds")  # as one of the figures before
-        return told if shown else f"{told}; {measured_words(measure, optimum.value_of(other))}"
-    parts = difference(first.time, other.time)
-    return f"{told}; the plan {saves_and_pays(parts, first.step_seconds)}"
+        visible = measure.unit in ("GPUs", "bytes", "share", "seconds")  # as one of the figures before
+        return words if visible else f"{words}; {measured_words(measure, optimum.value_of(rival))}"
+    parts = difference(first.time, rival.time)
+    return f"{words}; the plan {saves_and_pays(parts, first.step_seconds)}"
 
 
 _ODD_FACTOR = 7
@@ -285,21 +285,21 @@ _NOT_COMPARED = (
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Planned(PlanAnswer):
-    """A question, its best plans and the proof."""
+    """Answer with a question, its best plans and the proof."""
 
     optimum: Optimum
     restrictions: Restrictions
     gpus_per_node: int
-    """Of a whole node of the cluster that was asked for."""
+    """GPUs in a whole node of the cluster."""
     assumptions: tuple[str, ...] = ()
-    """What had to be assumed to read the model."""
+    """Sentences on assumptions made to read the model."""
     recommendation: Recommendation | None = None
     """The layout to run, beside the fastest on paper; None where something else than the fastest step was asked for,
     or the search has no proof."""
     pick: Pick = "recommended"
     compares: bool = False
     """Whether simpler layouts were to be compared with the fastest."""
-    """Which of the two `plan` is."""
+    """Choice of the layout that `plan` holds."""
     ranks: bool = False
     """Whether the ranking is printed below the answer."""
 
@@ -310,7 +310,7 @@ class Planned(PlanAnswer):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the question the answer leaves out."""
+        """Sentences on effects that the answer leaves out."""
         return notes_of(self.question, self.restrictions)
 
     @property
@@ -336,12 +336,12 @@ class Planned(PlanAnswer):
     @property
     def plan(self) -> Plan:
         """The layout that was picked, as a plan: the recommended one where there is one, or the best."""
-        objective, told = self.optimum.for_file(self.gpus_per_node), self.recommendation
-        if told is None or self.pick == "fastest":
+        objective, advice = self.optimum.for_file(self.gpus_per_node), self.recommendation
+        if advice is None or self.pick == "fastest":
             return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
-        written = told.for_file(self.restrictions, self.certificate.top)
-        own = told.estimate, told.certificate, told.within
-        return make_plan(self.question, *own, objective, recommendation=written)
+        written = advice.for_file(self.restrictions, self.certificate.top)
+        fields = advice.estimate, advice.certificate, advice.within
+        return make_plan(self.question, *fields, objective, recommendation=written)
 
     @cached_property
     def _writer(self) -> tuple[str, str]:
@@ -350,7 +350,7 @@ class Planned(PlanAnswer):
 
     @property
     def exporter(self) -> tuple[str, str]:
-        """The same of a recommended layout."""
+        """Exporter of a recommended layout, else the reason why none writes it; both empty without a recommendation."""
         return ("", "") if self.recommendation is None else self._writer
 
     def save(self, path: str | Path) -> None:
@@ -359,9 +359,9 @@ class Planned(PlanAnswer):
 
         plan, proof = self.plan, self.certificate
         save_plan(plan, Path(path))
-        own = (plan.layout, plan.restrictions.read) == (self.best.layout, self.restrictions)
+        proper = (plan.layout, plan.restrictions.read) == (self.best.layout, self.restrictions)
         proved = self.optimum.plain and proof.proved_by == "search" and not proof.undecided
-        if own and proved and proof.top >= RIVALS:
+        if proper and proved and proof.top >= RIVALS:
             PlanCache(plan).store("rivals", [one.layout for one in self.estimates[:RIVALS]])
 
     def explain(self) -> str:
@@ -400,9 +400,9 @@ class Planned(PlanAnswer):
         goals = [Goal(objective=name, price=price if name == "cost" else None) for name in between]
         first, second = (objective_of(goal)[0] for goal in goals)
         budget = Budget(time_limit=time_limit, keep_on_interrupt=True)
-        asked, pair, within = self.question, (first, second), self.restrictions
-        found = exact_frontier(asked, pair, sizes=gpus, points=points, restrictions=within, budget=budget)
-        return pareto_frame(found)
+        job, pair, limits = self.question, (first, second), self.restrictions
+        curve = exact_frontier(job, pair, sizes=gpus, points=points, restrictions=limits, budget=budget)
+        return pareto_frame(curve)
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
@@ -416,89 +416,89 @@ class Planned(PlanAnswer):
         return optimum_rows(self.optimum)
 
     def document(self) -> dict[str, Any]:
-        told, expected = self.recommendation, self.expected
+        advice, expected = self.recommendation, self.expected
         training = training_run(self.question, self.optimum.objective, self.picked, expected)
         record = optimum_record(self.optimum, self.assumptions, self.notes)
         record["expected"] = expected_record(self.question, self.picked.layout, expected)
         record["training"] = training and training.record()
         if worth := changes_worth(self.question, self.picked):
             record["step_seconds_without"] = worth
-        if told is not None:
+        if advice is not None:
             export = dict(zip(("to", "why_not"), self.exporter, strict=True))
-            record |= {"recommended": recommendation_record(told), "pick": self.pick, "export": export}
+            record |= {"recommended": recommendation_record(advice), "pick": self.pick, "export": export}
         return record
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright plan` prints: what to train with, the runner-up, and the ranking where it was asked for."""
-        told, picked, question = self.recommendation, self.picked, self.question
+        """Text that `meshwright plan` prints: the layout to train with, the runner-up, and the ranking if asked for."""
+        advice, picked, question = self.recommendation, self.picked, self.question
         head = question_header(question, picked.trust), "", facts_text(self.facts)
-        below = [*warning_lines(picked), worth_sentence(question, picked)]
-        below += [] if told is None else [nearest_sentence(question, picked.layout, told.expected)]
+        notes = [*warning_lines(picked), worth_sentence(question, picked)]
+        notes += [] if advice is None else [nearest_sentence(question, picked.layout, advice.expected)]
         ranking = ("", *self.ranking) if self.ranks else ()
-        return *head, *placed_on_pools(question, self.best), *filter(None, below), *ranking
+        return *head, *placed_on_pools(question, self.best), *filter(None, notes), *ranking
 
     def _repr_html_(self) -> str:
         return in_notebook(replace(self, ranks=True).text)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What to train with, its step, memory and proof, and the runner-up."""
-        told = self.recommendation
-        return *plan_facts(self.optimum, told), *beside_facts(self.optimum, told)
+        """Facts on the layout to train with, its step, memory and proof, and the runner-up."""
+        advice = self.recommendation
+        return *plan_facts(self.optimum, advice), *beside_facts(self.optimum, advice)
 
     @property
     def ranking(self) -> tuple[str | Table, ...]:
         """The best layouts on paper in their order, with how many more come close."""
         near = "" if self.recommendation is None else near_sentence(self.recommendation)
         proof = certificate_sentence(self.certificate, self.best.compared_seconds)
-        below = [*filter(None, [proof * self.optimum.plain, near])]
-        return optimum_table(self.optimum), *([""] if below else []), *below
+        notes = [*filter(None, [proof * self.optimum.plain, near])]
+        return optimum_table(self.optimum), *([""] if notes else []), *notes
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
-        """What is said below the answer: the best of other precisions, what has no answer, what is not proved."""
-        others = [
-            f"note: in {other.training.precision} the best is {estimate.layout.brief},"
+        """Remarks below the answer: the best of other precisions, sizes without an answer, layouts not proved."""
+        rival_notes = [
+            f"note: in {rival.training.precision} the best is {estimate.layout.brief},"
             f" {format_seconds(estimate.step_seconds)} a step"
-            for other, estimate in self.optimum.other_precisions
+            for rival, estimate in self.optimum.other_precisions
         ]
         odd = odd_count_note(self.question.cluster.num_gpus, self.certificate)
-        why = self.exporter[1]
-        unwritten = f"note: `export` cannot write this plan: {why}" if why else ""
+        reason = self.exporter[1]
+        unwritten = f"note: `export` cannot write this plan: {reason}" if reason else ""
         unproved = "" if interrupted else self._unproved()
-        return [*others, *filter(None, [left_out_text(self.optimum), odd, unwritten, unproved])]
+        return [*rival_notes, *filter(None, [left_out_text(self.optimum), odd, unwritten, unproved])]
 
     def _unproved(self) -> str:
         if self.optimum.gap > PROVEN:
             return NOT_PROVED
         if undecided := self.certificate.undecided:
-            left = counted(undecided, "layout")
-            return f"warning: only the first is proved; {left} may still belong among the others"
+            number = counted(undecided, "layout")
+            return f"warning: only the first is proved; {number} may still belong among the others"
         ended = self.compares and self.recommendation is None and not self.question.has_pools
         return _NOT_COMPARED if ended else ""
 
     @property
     def more(self) -> str:
-        """What else there is to ask for."""
+        """Hint at further questions to ask."""
         return "" if self.ranks else "--top 5 prints the ranking"
 
     def next_commands(self, path: Path) -> str:
-        """What to do with the plan in this file."""
+        """Commands to use on the plan in this file."""
         if self.question.has_pools and not self.best.replicas:
             return f"meshwright explain {path}"
         return f"meshwright explain {path}, {running_command(self.plan, path, self._writer[0])}"
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """What the step of the layout that is saved should take."""
-        told = self.recommendation
-        return expected_step(self.question, self.picked) if told is None else told.expected
+        """Step time to expect of the layout that is saved."""
+        advice = self.recommendation
+        return expected_step(self.question, self.picked) if advice is None else advice.expected
 
     @property
     def picked(self) -> Estimate:
         """The layout that is saved as the plan."""
-        told = self.recommendation
-        return self.best if told is None or self.pick == "fastest" else told.estimate
+        advice = self.recommendation
+        return self.best if advice is None or self.pick == "fastest" else advice.estimate
 
 
 def running_command(plan: Plan, path: Path, writer: str) -> str:
@@ -506,8 +506,8 @@ def running_command(plan: Plan, path: Path, writer: str) -> str:
     exporter writes it; where none does (""), of its stack's."""
     cluster = plan.question.cluster
     if plan.stack.name in OWN_STACKS:
-        here = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
-        return f"meshwright run {path}" if here else f"meshwright export {path} --to slurm"
+        local = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
+        return f"meshwright run {path}" if local else f"meshwright export {path} --to slurm"
     trainer = writer or next(iter(trainers_of(plan.stack)), "")
     return f"meshwright export {path} --to {trainer}" if trainer else f"meshwright run {path}"
 
@@ -517,10 +517,10 @@ def odd_count_note(gpus: int, certificate: Certificate) -> str:
     largest = _largest_factor(gpus)
     if largest < _ODD_FACTOR:
         return ""
-    less = next(one for one in range(gpus, 0, -1) if _largest_factor(one) <= 3)
-    more = next(one for one in count(gpus) if _largest_factor(one) <= 3)
+    low = next(one for one in range(gpus, 0, -1) if _largest_factor(one) <= 3)
+    high = next(one for one in count(gpus) if _largest_factor(one) <= 3)
     layouts = counted(certificate.layouts, "layout")
-    return f"note: {gpus} GPUs are a multiple of {largest}, which leaves {layouts}; --gpus {less} or {more} has more"
+    return f"note: {gpus} GPUs are a multiple of {largest}, which leaves {layouts}; --gpus {low} or {high} has more"
 
 
 def _largest_factor(number: int) -> int:

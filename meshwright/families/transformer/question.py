@@ -54,9 +54,9 @@ class PlanQuestion:
     """The cluster where the question may have but part of a node."""
     top: int = TOP
     pick: Pick = "recommended"
-    """Which layout the plan is."""
+    """Choice of the layout that the plan holds."""
     proof: Proof = "search"
-    """What proves the answer."""
+    """Method that proves the answer."""
 
     @property
     def plain(self) -> bool:
@@ -65,7 +65,7 @@ class PlanQuestion:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the question the answer leaves out."""
+        """Sentences on effects that the answer leaves out."""
         return notes_of(self.question, self.restrictions)
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Planned:
@@ -93,16 +93,16 @@ class PlanQuestion:
                 restrictions=self.restrictions,
                 budget=budget,
             )
-        told, compares = None, self.pick == "recommended" and self.plain
+        advice, compares = None, self.pick == "recommended" and self.plain
         if compares:
-            told = recommend(self.question, optimum.result, self.restrictions, budget)
+            advice = recommend(self.question, optimum.result, self.restrictions, budget)
         optimum = replace(optimum, result=replace(optimum.result, searches=()))
         return Planned(
             optimum=optimum,
             gpus_per_node=self.question.cluster.gpus_per_node,
             restrictions=self.restrictions,
             assumptions=self.assumptions,
-            recommendation=told,
+            recommendation=advice,
             pick=self.pick,
             compares=compares,
             ranks=top is not None,
@@ -116,26 +116,26 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
         InputError: something is missing or wrong; everything that is, at once.
     """
     problems = Problems()
-    found = problems.read(lambda: _ask_on_clusters(options))
+    answer = problems.read(lambda: _ask_on_clusters(options))
     restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
     picked = problems.read(lambda: pick_of(options.pick))
     weighed = problems.read(lambda: risk_of(options.risk))
     proof = problems.read(lambda: proof_of(options.solver))
     problems.require()
-    assert found is not None
+    assert answer is not None
     assert restrictions is not None
     assert picked is not None
     assert weighed is not None
     assert proof is not None
-    within = confident(restrictions, found.question)
-    if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
-        question = replace(found.question, risk=weighed)
-        return replace(found, question=question, restrictions=within, pick=picked, proof=proof)
+    limits = confident(restrictions, answer.question)
+    if isinstance(answer, PlanQuestion) and (answer.plain or weighed == "none"):
+        question = replace(answer.question, risk=weighed)
+        return replace(answer, question=question, restrictions=limits, pick=picked, proof=proof)
     if weighed != "none":
-        what = "`--risk` weighs the step time on one cluster's own GPUs, in one precision"
+        reason = "`--risk` weighs the step time on one cluster's own GPUs, in one precision"
         hint = "leave out --risk, or --objective, several --gpus, precisions or clusters"
-        raise InputError(what, hint=hint)
-    return replace(found, restrictions=within, proof=proof)
+        raise InputError(reason, hint=hint)
+    return replace(answer, restrictions=limits, proof=proof)
 
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
@@ -143,8 +143,8 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     from meshwright.families.transformer.ranked import clusters_of_plan
     from planner.answers.optimum import answered_question
 
-    told, objective = plan.recommendation, plan.objective
-    question = replace(answered_question(plan), risk=plan.risk if told is None else told.risk)
+    advice, objective = plan.recommendation, plan.objective
+    question = replace(answered_question(plan), risk=plan.risk if advice is None else advice.risk)
     if several := clusters_of_plan(plan):
         return several
     return PlanQuestion(
@@ -153,8 +153,8 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         sizes=() if objective is None else objective.gpus,
         precisions=() if objective is None else objective.precisions,
         restrictions=plan.user_restrictions,
-        top=TOP if told is None else told.top,
-        pick="fastest" if told is None else "recommended",
+        top=TOP if advice is None else advice.top,
+        pick="fastest" if advice is None else "recommended",
     )
 
 
@@ -173,19 +173,19 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
     aim = problems.read(lambda: objective_of(options))
     gpus = options.gpus
     single = single_count(gpus)
-    found = problems.read(lambda: questions_of(replace(options, gpus=single)))
+    answer = problems.read(lambda: questions_of(replace(options, gpus=single)))
     sizes: tuple[int, ...] | None = ()
-    if found is not None and gpus is not None and single is None:
-        sizes = problems.read(partial(sizes_of, options, in_words(gpus) or "", found[0][0]))
-    if aim is not None and aim[0].name == "gpus" and found is not None and not sizes:
-        sizes = problems.read(partial(sizes_up_to, options, single, found[0][0]))
+    if answer is not None and gpus is not None and single is None:
+        sizes = problems.read(partial(sizes_of, options, in_words(gpus) or "", answer[0][0]))
+    if aim is not None and aim[0].name == "gpus" and answer is not None and not sizes:
+        sizes = problems.read(partial(sizes_up_to, options, single, answer[0][0]))
     problems.require()
-    assert found is not None
+    assert answer is not None
     assert aim is not None
     assert sizes is not None
-    questions, assumptions = found
-    question, (objective, said) = questions[0], aim
-    tokens, counted = tokens_of(options, said, question)
+    questions, assumptions = answer
+    question, (objective, amount) = questions[0], aim
+    tokens, counted_words = tokens_of(options, amount, question)
     if tokens is not None:
         question = replace(question, training=question.training.model_copy(update={"tokens": tokens}))
     objective.require_complete(question)
@@ -197,7 +197,7 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
         sizes=sizes,
         precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
         restrictions=Restrictions(),
-        assumptions=(*assumptions, *counted),
+        assumptions=(*assumptions, *counted_words),
         whole_nodes=whole_cluster(options),
     )
 
@@ -210,19 +210,19 @@ def sizes_of(request: Request, gpus: str, question: Question) -> tuple[int, ...]
     return sizes
 
 
-def sizes_up_to(request: Request, most: int | None, question: Question) -> tuple[int, ...]:
+def sizes_up_to(request: Request, limit: int | None, question: Question) -> tuple[int, ...]:
     """Doublings from one node to the given number of GPUs."""
-    whole = whole_nodes(request)
-    if most is None:
+    nodes = whole_nodes(request)
+    if limit is None:
         missing = [Problem("--gpus", "missing: which numbers of GPUs there are to choose from")]
         raise InputError("`--objective gpus` cannot be answered", problems=missing, hint=SYNTAX)
-    return parse_sizes(f"{min(whole.gpus_per_node, most)}..{most}", replace(question, cluster=whole))
+    return parse_sizes(f"{min(nodes.gpus_per_node, limit)}..{limit}", replace(question, cluster=nodes))
 
 
 def whole_nodes(request: Request) -> ClusterSpec:
     """The cluster with whole nodes, where the answer may use part of one."""
     cluster = whole_cluster(request)
     if isinstance(cluster, MixedCluster):
-        what = f"the number of GPUs of `{cluster.name}` is no choice: it has several pools"
-        raise InputError(what, hint="change the pools in its file")
+        reason = f"the number of GPUs of `{cluster.name}` is no choice: it has several pools"
+        raise InputError(reason, hint="change the pools in its file")
     return cluster

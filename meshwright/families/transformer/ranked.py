@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 _POINTS = 2
 """Points of the frontier of cost and time that are named."""
-_FEW = 6
+_LIMIT = 6
 """Clusters and numbers of GPUs without an answer that are all named."""
 
 
 def offers_header(ranking: Ranking) -> str:
-    """What was asked, and for each cluster its price and how far its figures may be believed."""
+    """Sentences on the question, and on each cluster's price and how far its figures may be believed."""
     question = ranking.best.optimum.question
     training = question.training
     names = sentence_list([offer.name for offer in ranking.offers])
@@ -68,35 +68,35 @@ def offers_header(ranking: Ranking) -> str:
     return "\n".join(filter(None, lines))
 
 
-def ranking_table(ranking: Ranking, most: int) -> Table:
+def ranking_table(ranking: Ranking, max_rows: int) -> Table:
     """The best plans of each cluster on each number of GPUs, best first."""
-    return table_of(answer_columns(ranking, most), words=("layout",), names=("cluster",))
+    return table_of(answer_columns(ranking, max_rows), words=("layout",), names=("cluster",))
 
 
-def answer_columns(ranking: Ranking, most: int) -> dict[str, list[str]]:
+def answer_columns(ranking: Ranking, max_rows: int) -> dict[str, list[str]]:
     """Columns of that table; days and cost where they are known, MFU where nothing has a gap."""
-    shown = ranking.answers[:most]
-    proved = all(one.optimum.gap <= PROVEN for one in ranking.answers)
+    answers = ranking.answers[:max_rows]
+    proved = all(answer.optimum.gap <= PROVEN for answer in ranking.answers)
     name = ranking.objective.name
     columns: dict[str, list[str]] = {
-        "#": [_span(ranking.places(one)) for one in shown],
-        "cluster": [one.offer.name for one in shown],
-        "GPUs": [grouped(one.optimum.question.cluster.num_gpus) for one in shown],
-        "layout": [_degrees(one) for one in shown],
-        "step": [format_seconds(one.optimum.result.best.step_seconds) for one in shown],
+        "#": [_span(ranking.places(answer)) for answer in answers],
+        "cluster": [answer.offer.name for answer in answers],
+        "GPUs": [grouped(answer.optimum.question.cluster.num_gpus) for answer in answers],
+        "layout": [_degrees(answer) for answer in answers],
+        "step": [format_seconds(answer.optimum.result.best.step_seconds) for answer in answers],
     }
     if name == "memory":
-        columns["peak mem"] = [format_bytes(one.optimum.result.best.peak_bytes) for one in shown]
+        columns["peak mem"] = [format_bytes(answer.optimum.result.best.peak_bytes) for answer in answers]
     elif proved:
-        columns["MFU"] = [percent(one.optimum.result.best.mfu) for one in shown]
+        columns["MFU"] = [percent(answer.optimum.result.best.mfu) for answer in answers]
     if name == "gpu-hours":
-        columns["GPU-hours"] = [value_text(one.optimum.value, "GPU-hours") for one in shown]
-    if any(one.days is not None for one in shown):
-        columns["days"] = ["" if one.days is None else f"{one.days:,.1f}" for one in shown]
-    if name != "gpu-hours" and any(one.cost is not None for one in shown):
-        columns["cost"] = ["" if one.cost is None else money(one.cost) for one in shown]
+        columns["GPU-hours"] = [value_text(answer.optimum.value, "GPU-hours") for answer in answers]
+    if any(answer.days is not None for answer in answers):
+        columns["days"] = ["" if answer.days is None else f"{answer.days:,.1f}" for answer in answers]
+    if name != "gpu-hours" and any(answer.cost is not None for answer in answers):
+        columns["cost"] = ["" if answer.cost is None else money(answer.cost) for answer in answers]
     if not proved:
-        columns["gap"] = [_gap(one) for one in shown]
+        columns["gap"] = [_gap(answer) for answer in answers]
     return columns
 
 
@@ -112,32 +112,32 @@ def _gap(answer: OfferAnswer) -> str:
 
 
 def _degrees(answer: OfferAnswer) -> str:
-    """The layout without how its blocks are placed and recomputed, which a plan file has."""
+    """Layout, without placement of blocks and recompute, which a plan file has."""
     words = str(answer.optimum.result.best.layout).split()
     return " ".join(word for word in words if not word.startswith(("layers=", "recompute=")))
 
 
 def ranking_facts(ranking: Ranking) -> Iterator[Fact]:
-    """Where and with what to train, the runner-up, and what less time would cost."""
-    best, *others = ranking.answers
+    """Facts on the cluster and layout to train with, the runner-up, and the cost of less time."""
+    best, *rivals = ranking.answers
     proof = _proof_words(ranking)
     yield from plan_facts(best.optimum, cluster=best.offer.name, proof=proof)
-    if others:
-        yield Fact(name="runner-up", value=_runner_up(ranking, others[0]))
+    if rivals:
+        yield Fact(name="runner-up", value=_runner_up(ranking, rivals[0]))
     if frontier := frontier_words(ranking):
         yield Fact(name="trade-off", value=frontier)
 
 
-def _runner_up(ranking: Ranking, other: OfferAnswer) -> str:
+def _runner_up(ranking: Ranking, rival: OfferAnswer) -> str:
     """ "512 GPUs of b, tp8 pp4 …: cost $1.4 M (+8.1 %), 10.4 days on paper; expected 10.9 days and $1.5 M"."""
-    measure, own = ranking.objective.measure, ranking.best.optimum.value
-    value = other.optimum.value
+    measure, best = ranking.objective.measure, ranking.best.optimum.value
+    value = rival.optimum.value
     open_ = "" if ranking.places(ranking.best)[1] == 1 else " so far, not separated"
-    gpus = counted(other.optimum.question.cluster.num_gpus, "GPU")
-    where = f"{gpus} of {other.offer.name}, {_degrees(other)}"
-    words = f"{where}: {measure.label} {value_text(value, measure.unit)} ({change(own, value)}{open_})"
-    training = training_of(other)
-    return words if training is None else f"{words}, {_days(other)}{training.expected_words}"
+    gpus = counted(rival.optimum.question.cluster.num_gpus, "GPU")
+    place = f"{gpus} of {rival.offer.name}, {_degrees(rival)}"
+    words = f"{place}: {measure.label} {value_text(value, measure.unit)} ({change(best, value)}{open_})"
+    training = training_of(rival)
+    return words if training is None else f"{words}, {_days(rival)}{training.expected_words}"
 
 
 def _days(answer: OfferAnswer) -> str:
@@ -153,50 +153,50 @@ def training_of(answer: OfferAnswer) -> TrainingRun | None:
 
 
 def frontier_words(ranking: Ranking) -> str:
-    """What the other ends cost that nothing cheaper beats, the cheapest first; nothing where there is no choice."""
+    """Words on other answers that no cheaper one beats in time, the cheapest first; empty if there is no choice."""
     points = [point for point in ranking.frontier[::-1] if point is not ranking.best]
     if not points:
         return ""
     words = []
-    for one in points[:_POINTS]:
-        gpus = counted(one.optimum.question.cluster.num_gpus, "GPU")
-        words.append(f"{money(one.cost or 0.0)} in {_days(one)} on {gpus} of {one.offer.name}")
-    left = len(points) - _POINTS
-    more = f"; {left} more {'ends' if left == 1 else 'end'} sooner" if left > 0 else ""
-    return f"on paper {'; '.join(words)}{more}"
+    for answer in points[:_POINTS]:
+        gpus = counted(answer.optimum.question.cluster.num_gpus, "GPU")
+        words.append(f"{money(answer.cost or 0.0)} in {_days(answer)} on {gpus} of {answer.offer.name}")
+    number = len(points) - _POINTS
+    remainder = f"; {number} more {'ends' if number == 1 else 'end'} sooner" if number > 0 else ""
+    return f"on paper {'; '.join(words)}{remainder}"
 
 
 def _proof_words(ranking: Ranking) -> str:
-    """How far the first is proven: each cluster on each number of GPUs by a search of its own."""
+    """Words on how far the first answer is proved. Each cluster on each number of GPUs had a search."""
     best, measure = ranking.best, ranking.objective.measure
     layouts = sum(one.optimum.result.certificate.layouts for one in ranking.answers)
-    done = f"{counted(len(ranking.answers), 'search')}, {counted(layouts, 'layout')}"
+    work = f"{counted(len(ranking.answers), 'search')}, {counted(layouts, 'layout')}"
     value = f"{measure.label} {value_text(best.optimum.value, measure.unit)}"
     took = format_seconds(ranking.seconds)
     if ranking.gap <= PROVEN:
-        least = "highest" if measure.highest else "lowest"
-        return f"{value} is proved the {least}, in {took}: {done}"
+        extreme = "highest" if measure.highest else "lowest"
+        return f"{value} is proved the {extreme}, in {took}: {work}"
     gaps = sorted(one.optimum.gap for one in ranking.answers)
     proved = f"proved within {percent(ranking.gap)} of the optimum"
     if gaps[0] >= 1:
         proved = "with nothing proved"
     elif ranking.gap >= 1:
-        least = "" if gaps[0] == gaps[-1] else f"{percent(gaps[0])} to "
-        proved = f"each answer within {least}{percent(gaps[-1])} of its own optimum"
+        extreme = "" if gaps[0] == gaps[-1] else f"{percent(gaps[0])} to "
+        proved = f"each answer within {extreme}{percent(gaps[-1])} of its own optimum"
     open_ = f"; {counted(ranking.unanswered, 'search')} without an answer" * (ranking.unanswered > 0)
     places = [ranking.places(one) for one in ranking.answers]
     if close := sum(first != last for first, last in places):
         open_ += f"; {close} of {len(places)} answers are not separated: their gaps overlap"
-    return f"stopped at {value}, {proved}, after {took}: {done}{open_}"
+    return f"stopped at {value}, {proved}, after {took}: {work}{open_}"
 
 
 def left_out_of_ranking(ranking: Ranking) -> list[str]:
     """ "note: no answer on 64 GPUs of dgx-h100: at least 61.2 days": a line for each of a few, a count of more."""
-    left = ranking.left_out
-    if len(left) > _FEW:
-        of = len(left) + len(ranking.answers)
-        return [f"note: no answer on {len(left)} of {of} clusters and numbers of GPUs"]
-    return [f"note: no answer on {counted(gpus, 'GPU')} of {cluster}: {why}" for cluster, gpus, why in left]
+    gaps = ranking.left_out
+    if len(gaps) > _LIMIT:
+        of = len(gaps) + len(ranking.answers)
+        return [f"note: no answer on {len(gaps)} of {of} clusters and numbers of GPUs"]
+    return [f"note: no answer on {counted(gpus, 'GPU')} of {cluster}: {why}" for cluster, gpus, why in gaps]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -206,7 +206,7 @@ class Ranked(PlanAnswer):
     ranking: Ranking
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
-    """What had to be assumed to read the model."""
+    """Sentences on assumptions made to read the model."""
     top: int | None = None
     """Answers in the table that `meshwright plan` prints; None: no table."""
 
@@ -217,9 +217,9 @@ class Ranked(PlanAnswer):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the answer passes over of the question, on any of the clusters."""
-        asked = [offer.question for offer in self.ranking.offers]
-        return tuple(dict.fromkeys(note for one in asked for note in notes_of(one, self.restrictions)))
+        """Sentences on effects that the answer leaves out, on any of the clusters."""
+        questions = [offer.question for offer in self.ranking.offers]
+        return tuple(dict.fromkeys(note for one in questions for note in notes_of(one, self.restrictions)))
 
     @property
     def plan(self) -> Plan:
@@ -238,7 +238,7 @@ class Ranked(PlanAnswer):
         frontier = self.ranking.frontier
         return [
             {
-                **_where(one),
+                **_cluster_record(one),
                 "frontier": one in frontier,
                 "objective": one.optimum.value,
                 **_proof(self.ranking, one),
@@ -262,18 +262,19 @@ class Ranked(PlanAnswer):
         question = self.best.optimum.question
         total, step = question.training.tokens or 0, question.training.tokens_per_step
         tokens = f"{format_count(total)} tokens, {format_count(step)} a step"
-        each = "the best plan on each number of GPUs, which stands beside it"
-        subject = f"{question.model.name}, {tokens}; {each}"
+        series = "the best plan on each number of GPUs, which stands beside it"
+        subject = f"{question.model.name}, {tokens}; {series}"
         return Drawing(frame=frame, figure=cost_and_days(frame, subject))
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright plan` prints: where and with what to train, the runner-up, and the ranking if asked for."""
+        """Text that `meshwright plan` prints: cluster and layout to train with, the runner-up, and the ranking if asked
+        for."""
         head = offers_header(self.ranking), "", facts_text(ranking_facts(self.ranking))
         return head if self.top is None else (*head, "", ranking_table(self.ranking, self.top))
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
-        """What is said below the answer: what is passed over, not shown, without an answer or not proved."""
+        """Remarks below the answer: effects left out, rows not shown, clusters without an answer or not proved."""
         remarks = [f"note: {note}" for note in self.notes]
         remarks += left_out_of_ranking(self.ranking)
         if self.ranking.gap > PROVEN and not interrupted:
@@ -282,12 +283,12 @@ class Ranked(PlanAnswer):
 
     @property
     def more(self) -> str:
-        """What else there is to ask for."""
+        """Hint at further questions to ask."""
         answers = len(self.ranking.answers)
         return f"--top {answers} prints all {counted(answers, 'answer')}" if (self.top or 1) < answers else ""
 
     def next_commands(self, path: Path) -> str:
-        """What to do with the plan in this file."""
+        """Commands to use on the plan in this file."""
         return f"meshwright explain {path}, meshwright plot frontier {path}"
 
     def document(self) -> dict[str, Any]:
@@ -302,7 +303,7 @@ class Ranked(PlanAnswer):
             "notes": list(self.notes),
             "plans": [
                 {
-                    **_where(one),
+                    **_cluster_record(one),
                     "training": (training := training_of(one)) and training.record(),
                     "frontier": one in frontier,
                     **estimate_record(one.optimum.result.best),
@@ -324,14 +325,14 @@ class Ranked(PlanAnswer):
         }
 
 
-def _where(answer: OfferAnswer) -> dict[str, Any]:
-    """Its cluster and number of GPUs, with the days and the cost of all training."""
+def _cluster_record(answer: OfferAnswer) -> dict[str, Any]:
+    """Record of a cluster and number of GPUs, with days and cost of all training."""
     gpus = answer.optimum.question.cluster.num_gpus
     return {"cluster": answer.offer.name, "gpus": gpus, **fields_of(answer, "days", "cost")}
 
 
 def _proof(ranking: Ranking, answer: OfferAnswer) -> dict[str, Any]:
-    """How far one answer is proved: its bound, its gap, and the places it may have for both."""
+    """Record of one answer's proof: its bound, its gap, and the places in the ranking that both allow."""
     first, last = ranking.places(answer)
     optimum = answer.optimum
     return {"bound": optimum.bound, "gap": optimum.gap, "first_place": first, "last_place": last}
@@ -343,7 +344,7 @@ class ClustersQuestion:
 
     offers: tuple[Offer, ...]
     objective: Objective
-    """Without a price: each offer has its own."""
+    """Objective, without a price, as each offer has a price."""
     precisions: tuple[Precision, ...] = ()
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
@@ -356,7 +357,7 @@ class ClustersQuestion:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Nothing: what holds of any of the clusters is said of their ranking."""
+        """Empty, as notes on any of the clusters are notes of their ranking."""
         return ()
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Ranked:
@@ -367,9 +368,9 @@ class ClustersQuestion:
         """
         budget = budget or Budget()
         budget.proof = self.proof
-        aim, types, within = self.objective, self.precisions, self.restrictions
-        ranking = rank_offers(self.offers, aim, precisions=types, restrictions=within, budget=budget)
-        return Ranked(ranking=ranking, restrictions=within, assumptions=self.assumptions, top=top)
+        aim, types, limits = self.objective, self.precisions, self.restrictions
+        ranking = rank_offers(self.offers, aim, precisions=types, restrictions=limits, budget=budget)
+        return Ranked(ranking=ranking, restrictions=limits, assumptions=self.assumptions, top=top)
 
 
 def clusters_of_plan(plan: Plan) -> ClustersQuestion | None:
@@ -393,26 +394,26 @@ def ask_clusters(options: PlanOptions) -> ClustersQuestion:
     """
     clusters = options.clusters
     problems = Problems()
-    known = [problems.read(partial(cluster_of, cluster)) for cluster in clusters]
+    loaded = [problems.read(partial(cluster_of, cluster)) for cluster in clusters]
     problems.read(partial(_require_distinct, clusters))
     prices = problems.read(lambda: prices_of(options, len(clusters)))
     aim = problems.read(lambda: aim_of(options))
-    first = next((name for name, cluster in zip(clusters, known, strict=True) if cluster is not None), None)
+    first = next((name for name, cluster in zip(clusters, loaded, strict=True) if cluster is not None), None)
     if first is not None:  # what is wrong with the rest of the question is told once
         problems.read(lambda: questions_of(replace(options, gpus=None, cluster=first)))
     problems.require()
     assert aim is not None
     assert prices is not None
-    found = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
-    questions, assumptions = found[0]
-    tokens, counted = tokens_of(options, aim[1], questions[0])
+    answers = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
+    questions, assumptions = answers[0]
+    tokens, counted_words = tokens_of(options, aim[1], questions[0])
     aim = aim[0], tokens
     return ClustersQuestion(
-        offers=make_offers([each[0] for each, _ in found], clusters, in_words(options.gpus), aim, prices),
+        offers=make_offers([each[0] for each, _ in answers], clusters, in_words(options.gpus), aim, prices),
         objective=aim[0],
         precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
         restrictions=Restrictions(),
-        assumptions=(*assumptions, *counted),
+        assumptions=(*assumptions, *counted_words),
     )
 
 
@@ -434,9 +435,9 @@ def make_offers(
     offers = []
     for question, cluster, price in zip(questions, clusters, prices, strict=True):
         training = question.training.model_copy(update={"tokens": tokens or question.training.tokens})
-        asked = replace(question, training=training)
-        sizes = problems.read(partial(_sizes, cluster, gpus, asked, objective))
-        offers.append(Offer(question=asked, sizes=sizes or (), price=price))
+        trained = replace(question, training=training)
+        sizes = problems.read(partial(_sizes, cluster, gpus, trained, objective))
+        offers.append(Offer(question=trained, sizes=sizes or (), price=price))
     problems.require()
     _require_complete(objective, offers)
     return tuple(offers)
@@ -458,12 +459,12 @@ def _require_distinct(clusters: Sequence[str | ClusterSpec]) -> None:
 def _require_alike(questions: Sequence[Question]) -> None:
     for question in questions:
         if question.has_pools:
-            what = f"`{question.cluster.name}` has several pools, and its number of GPUs is no choice"
-            raise InputError(what, hint="plan for it alone")
+            reason = f"`{question.cluster.name}` has several pools, and its number of GPUs is no choice"
+            raise InputError(reason, hint="plan for it alone")
     names = sorted({question.stack.name for question in questions})
     if len(names) > 1:
-        what = f"the clusters would run different software stacks: {sentence_list(names)}"
-        raise InputError(what, hint="name one with --stack")
+        reason = f"the clusters would run different software stacks: {sentence_list(names)}"
+        raise InputError(reason, hint="name one with --stack")
 
 
 def prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
@@ -486,13 +487,13 @@ def _sizes(
     text = f"{min(per_node, int(gpus))}..{gpus}" if single and objective.name == "gpus" else gpus
     sizes = [size for size in parse_sizes(text, question, skip_impossible=True) if _has(cluster, size)]
     if not sizes:
-        what = f"has none of the numbers of GPUs asked for; a node has {per_node}"
-        raise InputError(f"`{question.cluster.name}` {what}", hint=SYNTAX)
+        reason = f"has none of the numbers of GPUs asked for; a node has {per_node}"
+        raise InputError(f"`{question.cluster.name}` {reason}", hint=SYNTAX)
     return tuple(sizes)
 
 
 def _has(cluster: str | ClusterSpec, gpus: int) -> bool:
-    """Whether the cluster has so many GPUs; one from a file has the nodes that it states."""
+    """Whether the cluster can have this number of GPUs. A cluster from a file has the nodes that it states."""
     try:
         return isinstance(cluster, ClusterSpec) or bool(resolve_cluster(cluster, gpus))
     except InputError:

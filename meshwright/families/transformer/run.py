@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Ran(AnyRan[RunReport]):
-    """What a run measured; notebooks show it beside what was predicted."""
+    """Quantities that a run measured; notebooks show the predicted ones beside."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ class Ran(AnyRan[RunReport]):
         ]
         return super().document() | {"slow_ranks": slow}
 
-    def told(self) -> Iterable[str | Table]:
+    def body(self) -> Iterable[str | Table]:
         return measured.run_text(self.report, self.steps)
 
     def to_frame(self) -> pd.DataFrame:
@@ -77,7 +77,7 @@ class Ran(AnyRan[RunReport]):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Built(Answer):
-    """A plan and the ranks that were built of it."""
+    """Plan, and the ranks that were built for it without devices."""
 
     plan: Plan
     ranks: Sequence[BuiltRank]
@@ -121,7 +121,7 @@ class Emulated(AnyEmulated["EmulationReport"]):
             for line in lines
         ]
 
-    def told(self) -> Iterator[str | Table]:
+    def body(self) -> Iterator[str | Table]:
         return emulation_text(self.report, self.plan)
 
 
@@ -131,7 +131,7 @@ class TransformerRun(Running):
 
     plan: Plan
 
-    def before(self, *, compiled: bool) -> str | None:
+    def caution(self, *, compiled: bool) -> str | None:
         return measured.of_another_stack(self.plan.stack.name, compiled=compiled)
 
     def step_line(self, step: Mapping[str, Any]) -> str:
@@ -160,7 +160,7 @@ class TransformerRun(Running):
             Folder(inputs.weights, self.plan.model).require_finite()
         return Built(plan=self.plan, ranks=build_without_devices(self.plan))
 
-    def alone(self, rank: int, *, steps: int, fake: bool) -> Emulated:
+    def emulate(self, rank: int, *, steps: int, fake: bool) -> Emulated:
         require_torch("emulate")
         from executor.emulate.one_rank import emulate
 
@@ -168,7 +168,7 @@ class TransformerRun(Running):
 
 
 def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]:
-    """What was emulated, the figures, and what to know of them."""
+    """Sentences on the ranks emulated, the table of figures, and reasons for differences."""
     yield wrapped(
         f"{report.model}, {report.layout}: rank {report.rank} of {report.layout.num_gpus} (stage"
         f" {report.pipeline_rank}) {'alone on ' + report.device if report.on_a_device else 'without a device'}"
@@ -180,7 +180,7 @@ def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]
 
 
 def _table(report: EmulationReport) -> Table:
-    """With a column for the plan where it is for something else than what ran."""
+    """Table with a column for the plan if it is for another device or stack than ran."""
     planned, lines, write = planned_memory(report), emulated(report), measured.quantity_text
     columns = {"": [measured.quantity_label(line.quantity) for line in lines]}
     if report.runs_otherwise:
@@ -195,12 +195,12 @@ def _table(report: EmulationReport) -> Table:
 
 
 def _reasons(report: EmulationReport, plan: Plan) -> Iterator[str]:
-    """Why columns differ, and what none of them has."""
+    """Sentences on why columns differ, and on effects that none of them has."""
     if report.runs_otherwise:
-        here = report.device if report.on_a_device else "a CPU"
+        device = report.device if report.on_a_device else "a CPU"
         yield (
             f"The plan is for stack {plan.stack.name} on {plan.question.cluster.gpu.name}. The executor's own"
-            f" operators ran, on {here}, and keep other tensors: `as run` is the prediction for these, and the error"
+            f" operators ran, on {device}, and keep other tensors: `as run` is the prediction for these, and the error"
             " is against it."
         )
     if not report.on_a_device:
@@ -218,7 +218,7 @@ _HINT = (
 _LEAST_LOST = 0.001
 """Share of the time that is worth a word."""
 _FAR_FROM_THE_LOG = 0.05
-"""Share by which traced steps may differ from those of the log without a word."""
+"""Share of the step. A note says so if traced steps differ from the log's by more."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -226,7 +226,7 @@ class Measured(Ran, SavedAnswer):
     """A job of another trainer, beside what was predicted; its report is as `run` writes it."""
 
     read: Mapping[str, Any] = field(default_factory=dict)
-    """What was read: trainer, files, lines of steps, lines left out by reason."""
+    """Source of the report: trainer, files, lines of steps, lines left out by reason."""
     hint: str = ""
     """How to learn more."""
     products: tuple[Achieved, ...] = ()
@@ -244,13 +244,13 @@ class Measured(Ran, SavedAnswer):
         save_report(self.report, Path(path))
 
     def next_commands(self, path: Path) -> str:
-        """What to do with the report in this file."""
+        """Commands to use on the report in this file."""
         if tells_of_its_device(self.report):
             return f"meshwright calibrate --from-run {path} -o profile.yaml"
         return f"meshwright plot accuracy {path}"
 
     def document(self) -> dict[str, Any]:
-        explained = [asdict(one) | {"cause": one.why} for one in self.causes]
+        explained = [asdict(one) | {"cause": one.reason} for one in self.causes]
         tables = {kind: achieved_rows(getattr(self, kind)) for kind in TABLES}
         return super().document() | {"read": dict(self.read), "explained": explained, **tables}
 
@@ -258,17 +258,17 @@ class Measured(Ran, SavedAnswer):
         """`products` or `collectives` of the traces, beside what the profile expects."""
         return Tabled(kind=kind, achieved=getattr(self, kind))
 
-    def told(self) -> Iterable[str | Table]:
-        yield from super().told()
+    def body(self) -> Iterable[str | Table]:
+        yield from super().body()
         yield ""
         for note in self.report.notes:
             yield wrapped(note)
-        if found := self.causes:
+        if causes := self.causes:
             line = comparison(self.report)[0]
             yield ""
             yield f"The prediction is off by {error_text(line)}. What explains most of it:"
-            for number, one in enumerate(found, start=1):
-                yield wrapped(f"{number}. {one.words}", indent="   ")
+            for number, cause in enumerate(causes, start=1):
+                yield wrapped(f"{number}. {cause.words}", indent="   ")
         if self.hint:
             yield wrapped(self.hint)
 
@@ -309,21 +309,21 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
     notes += [] if job is None else findings(job)
     seconds = [line.seconds for line in steps.lines] if steps else [max(one.seconds for one in traced)]
     report = foreign_report(plan, seconds, log=log, steps=steps, job=job, notes=notes)
-    read: dict[str, Any] = {"logs": _named(logs), "traces": _named(traces)}
+    read: dict[str, Any] = {"logs": _names(logs), "traces": _names(traces)}
     if log is not None and steps is not None:
         left_out = dict(steps.left_out) | ({"other batch": log.ramped} if log.ramped else {})
         read |= {"trainer": log.format.called, "lines": log.steps.count, "left_out": left_out}
         read |= {"lost_share": steps.lost, "starts": log.steps.attempts + 1}
     read["kernels_known"] = min((one.covered for one in traced), default=None)
     hint = "" if log is None or traced else _HINT.format(log.format.called, log.format.profile)
-    made = () if job is None else tuple(products(job, plan.question))
-    sent = () if job is None else tuple(collectives_of(job, plan.question, plan.layout))
+    gemms = () if job is None else tuple(products(job, plan.question))
+    calls = () if job is None else tuple(collectives_of(job, plan.question, plan.layout))
     steps_read = len(seconds)
-    return Measured(report=report, steps=steps_read, read=read, hint=hint, products=made, collectives=sent)
+    return Measured(report=report, steps=steps_read, read=read, hint=hint, products=gemms, collectives=calls)
 
 
 def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
-    """What the traces tell together."""
+    """Read the traces of several ranks together."""
     from cost_models.measured.traces.job import job_of, read_traces
 
     question = plan.question
@@ -341,24 +341,24 @@ def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
     training = plan.training
     work = Work(tokens=training.tokens_per_step, sequences=training.global_batch, gpus=plan.layout.num_gpus)
     log = read_logs(logs, work)
-    if wrong := [*contradictions(log, plan)]:
+    if problems := [*contradictions(log, plan)]:
         raise InputError(
             f"the log is of another job than the plan ({plan.layout.brief})",
-            problems=wrong,
+            problems=problems,
             hint="measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml",
         )
     return log
 
 
-def _named(paths: Sequence[Path]) -> list[str]:
+def _names(paths: Sequence[Path]) -> list[str]:
     return [printable(str(path)) for path in paths]
 
 
 def _of_the_log(log: Log, logs: Sequence[Path], steps: TypicalSteps) -> list[str]:
-    """What was read, and what of it was left out."""
-    told = log.steps.count
-    lines = f"{counted(told, 'line')} of steps of {log.format.called}"
-    notes = [f"Read from {sentence_list(_named(logs))}: {lines}"]
+    """Sentences on the lines read from the log, and on the lines left out."""
+    count = log.steps.count
+    lines = f"{counted(count, 'line')} of steps of {log.format.called}"
+    notes = [f"Read from {sentence_list(_names(logs))}: {lines}"]
     out = [f"{grouped(lines)} {why}" for why, lines in steps.left_out.items()]
     out += [f"{grouped(log.ramped)} of another batch"] if log.ramped else []
     if out:
@@ -368,7 +368,7 @@ def _of_the_log(log: Log, logs: Sequence[Path], steps: TypicalSteps) -> list[str
         notes.append(f"The job started again {counted(log.steps.attempts, 'time')}")
     if log.format.assumes:
         notes.append(f"Assumed: {log.format.assumes}")
-    if told == 1:
+    if count == 1:
         notes.append("A single line tells no usual step: warm-up may be in it")
     return notes
 
@@ -377,9 +377,9 @@ def _of_traces(traced: Sequence[RankTrace], steps: TypicalSteps | None) -> list[
     """Whose traces were read, how long their steps were beside the log's, and kernels that nothing names."""
     if not traced:
         return []
-    ranks, most = sentence_list([grouped(one.rank) for one in traced]), max(one.step.count for one in traced)
-    notes = [f"Parts from {counted(len(traced), 'trace')} (rank {ranks}): {counted(most, 'step')}"]
-    slowest = max(one.seconds for one in traced)
+    ranks, total = sentence_list([grouped(run.rank) for run in traced]), max(run.step.count for run in traced)
+    notes = [f"Parts from {counted(len(traced), 'trace')} (rank {ranks}): {counted(total, 'step')}"]
+    slowest = max(run.seconds for run in traced)
     if steps is not None and steps.lines:
         middle = median(line.seconds for line in steps.lines)
         if abs(slowest / middle - 1) > _FAR_FROM_THE_LOG:
@@ -387,9 +387,9 @@ def _of_traces(traced: Sequence[RankTrace], steps: TypicalSteps | None) -> list[
                 f"A traced step took {format_seconds(slowest)}, one of the log {format_seconds(middle)}"
             )
             notes.append(f"{traced_step}: parts are shares of the traced one")
-    least = min(traced, key=lambda one: one.covered)
-    if least.covered < 1 - _LEAST_LOST:
-        names = sentence_list([f"`{printable(name, limit=40)}`" for name in list(least.unknown)[:3]])
-        which = f", most of it in {names}" if least.unknown else ", in groups of ranks that are of no axis"
-        notes.append(f"{percent(1 - least.covered)} of the time of kernels is of no part known here{which}")
+    worst = min(traced, key=lambda run: run.covered)
+    if worst.covered < 1 - _LEAST_LOST:
+        names = sentence_list([f"`{printable(name, limit=40)}`" for name in list(worst.unknown)[:3]])
+        tail = f", most of it in {names}" if worst.unknown else ", in groups of ranks that are of no axis"
+        notes.append(f"{percent(1 - worst.covered)} of the time of kernels is of no part known here{tail}")
     return notes

@@ -37,7 +37,8 @@ class TrainingRun:
 
     @property
     def on_paper(self) -> float:
-        """With steps as the model predicts them, which search and proof compare, and where failures count the start."""
+        """Seconds of the job with steps as the model predicts them, which search and proof compare, and where failures
+        count the start."""
         return self.objective.training_seconds(self.question, self.step_seconds, self.layout)
 
     def cost(self, seconds: float) -> float:
@@ -68,7 +69,8 @@ class TrainingRun:
 
     @property
     def expected_words(self) -> str:
-        """ " on paper; expected 21.5 days and $1.32 M", said behind what is on paper; empty where nothing is."""
+        """Words behind a time on paper, as in " on paper; expected 21.5 days and $1.32 M"; empty if nothing is
+        expected."""
         if not self.ends:
             return ""
         middle = self.ends[1]
@@ -107,11 +109,11 @@ def training_run(
 def _ends(
     question: Question, objective: Objective, expected: ExpectedStep, layout: Layout
 ) -> tuple[float, ...]:
-    """Without failures the ends are those of the step; nothing where failures leave no time for such steps."""
+    """Ends of the job. Without failures these follow from the step; empty if failures leave no time for such steps."""
     if objective.operations is None:
         steps = training_steps(question)
         return steps * expected.low, steps * expected.seconds, steps * expected.high
     with suppress(InfeasibleError):
-        found = forecast(job_of(question, expected.seconds, layout), objective.operations)
-        return ends_of(found, expected)
+        outlook = forecast(job_of(question, expected.seconds, layout), objective.operations)
+        return ends_of(outlook, expected)
     return ()
