@@ -1,1 +1,1 @@
-"""What a user gives, read: a question, what its answer should be best at, and what it must keep to."""
+"""Reads a user's question, the objective of its answer, and the limits it must keep to."""

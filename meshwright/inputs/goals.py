@@ -19,47 +19,47 @@ from planner.objectives import OBJECTIVES, PROOFS, Objective, Proof
 from planner.space.restrictions import Restrictions, parse_restrictions
 
 Pick = Literal["recommended", "fastest"]
-"""Which layout a plan is: the one to run, or the fastest on paper."""
+"""Choice of the layout that a plan holds: the recommended one to run, or the fastest on paper."""
 MOST_EPOCHS = 1e6
 PICKS: tuple[Pick, ...] = get_args(Pick)
 Word = TypeVar("Word", bound=str)
 
 
 def pick_of(word: str | None) -> Pick:
-    """Read `--pick`; recommended where it is not said. Raises InputError: it is neither."""
-    return one_of(PICKS, word or "recommended", "--pick", "cannot tell which plan is wanted")
+    """Read `--pick`; "recommended" by default. Raises InputError: it is neither."""
+    return choice_of(PICKS, word or "recommended", "--pick", "cannot tell which plan is wanted")
 
 
 def risk_of(word: str | None) -> Risk:
-    """Read `--risk`; none where it is not said. Raises InputError: it is no such word."""
-    return one_of(RISKS, word or "none", "--risk", "cannot tell what layouts are compared by")
+    """Read `--risk`; "none" by default. Raises InputError: it is no such word."""
+    return choice_of(RISKS, word or "none", "--risk", "cannot tell what layouts are compared by")
 
 
 def proof_of(word: str | None) -> Proof:
     """Read `--solver`; the search where it is not said. Raises InputError: it is no such word."""
-    return one_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
+    return choice_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
 
 
-def one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
-    """What was said, as one of the words of a flag. Raises InputError: it is none."""
-    *others, last = (f"`{known}`" for known in words)
-    return known_word(words, said, flag, headline, f"is not {', '.join(others)} or {last}")
+def choice_of(words: Sequence[Word], word: str, flag: str, headline: str) -> Word:
+    """Read a flag's word, which must be one of `words`. Raises InputError if it is not."""
+    *rest_words, last = (f"`{known}`" for known in words)
+    return known_word(words, word, flag, headline, f"is not {', '.join(rest_words)} or {last}")
 
 
-def known_word(words: Sequence[Word], said: str, flag: str, headline: str, what: str = "") -> Word:
-    """The same, where the problem says `what` is wrong. Raises InputError."""
-    if (found := next((known for known in words if known == said), None)) is None:
-        what = what or f"is not one of {', '.join(f'`{known}`' for known in words)}"
-        raise InputError(headline, problems=[Problem(flag, f"`{said}` {what}{did_you_mean(said, words)}")])
-    return found
+def known_word(words: Sequence[Word], word: str, flag: str, headline: str, reason: str = "") -> Word:
+    """Read a flag's word, and say `reason` if it is not one of `words`. Raises InputError if it is not."""
+    if (match := next((known for known in words if known == word), None)) is None:
+        reason = reason or f"is not one of {', '.join(f'`{known}`' for known in words)}"
+        raise InputError(headline, problems=[Problem(flag, f"`{word}` {reason}{did_you_mean(word, words)}")])
+    return match
 
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     """Read the objective and the tokens to train on. Raises InputError: everything that cannot be read, at once."""
     problems, unread = Problems(), "the objective cannot be read"
     price, tokens = _amounts(goal, problems, unread)
-    asked = goal.objective or ("cost" if goal.price is not None else "time")
-    name = problems.read(lambda: known_word(OBJECTIVES, asked, "--objective", unread))
+    goal_name = goal.objective or ("cost" if goal.price is not None else "time")
+    name = problems.read(lambda: known_word(OBJECTIVES, goal_name, "--objective", unread))
     deadline = problems.read(lambda: read_flag("--deadline", goal.deadline, read_duration, unread))
     operations = goal.operations
     if isinstance(operations, str):
@@ -69,10 +69,10 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     return Objective(name=name, price=price, deadline=deadline, operations=operations), tokens
 
 
-def _amounts(said: Amount, problems: Problems, unread: str) -> tuple[float | None, float | None]:
+def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | None, float | None]:
     """The price of one cluster's GPUs, and the tokens to train on."""
-    price = problems.read(lambda: read_flag("--price", said.price, _one_price, unread))
-    return price, problems.read(lambda: read_flag("--tokens", said.tokens, read_tokens, unread))
+    price = problems.read(lambda: read_flag("--price", amounts.price, _one_price, unread))
+    return price, problems.read(lambda: read_flag("--tokens", amounts.tokens, read_tokens, unread))
 
 
 def _one_price(price: str | float | Sequence[float]) -> float | None:
@@ -82,22 +82,22 @@ def _one_price(price: str | float | Sequence[float]) -> float | None:
     return prices[0] if prices else None
 
 
-def trained_at(said: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:
+def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:
     """The question with the tokens to train on, what its GPUs cost, and what was assumed of samples.
 
     Raises:
         InputError: an amount cannot be read, or there is a price of nothing.
     """
     problems, unread = Problems(), "what is trained on cannot be read"
-    price, tokens = _amounts(said, problems, unread)
+    price, tokens = _amounts(amounts, problems, unread)
     problems.require(unread)
-    tokens, told = tokens_of(said, tokens, question)
+    tokens, assumptions = tokens_of(amounts, tokens, question)
     if tokens is not None:
         question = replace(question, training=question.training.model_copy(update={"tokens": tokens}))
     if price is not None and question.training.tokens is None:
         hint = "add --tokens 1B, or --samples 50K --epochs 3"
         raise InputError("`--price` is that of training on so many tokens", hint=hint)
-    return question, Objective(price=price), told
+    return question, Objective(price=price), assumptions
 
 
 def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[float | None, tuple[str, ...]]:
@@ -120,12 +120,12 @@ def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[f
             raise ValueError(f"`{epochs:g}` is no number of epochs")
     except ValueError as error:
         raise InputError(f"--samples, --epochs: {error}") from None
-    each = f"{epochs:g} epochs of " if epochs != 1 else ""
-    what = "a sequence of" if training.lengths is None else "a document of on average"
-    what = "an image of" if question.model.diffusion else what
-    what = what if not (training.reference or training.reward) else "a pair of sequences of together"
+    repeats = f"{epochs:g} epochs of " if epochs != 1 else ""
+    unit = "a sequence of" if training.lengths is None else "a document of on average"
+    unit = "an image of" if question.model.diffusion else unit
+    unit = unit if not (training.reference or training.reward) else "a pair of sequences of together"
     sample = training.tokens_per_sample
-    words = f"{each}{format_count(samples)} samples, each {what} {grouped(round(sample))} tokens"
+    words = f"{repeats}{format_count(samples)} samples, each {unit} {grouped(round(sample))} tokens"
     return samples * epochs * sample, (words,)
 
 
@@ -135,7 +135,7 @@ def read_prices(price: str | float | Sequence[float]) -> tuple[float, ...]:
     return tuple(map(read_price, [words] if isinstance(words, (int, float)) else words))
 
 
-USUAL = "llama3"
+DEFAULT_OPERATIONS = "llama3"
 """Operations where nobody names any."""
 
 
@@ -145,8 +145,8 @@ def operations_of(options: Operations) -> OperationsSpec:
     Raises:
         InputError: everything that cannot be read, at once.
     """
-    problems, unread, named = Problems(), "the operations cannot be read", options.operations
-    base = named if isinstance(named, OperationsSpec) else load_operations(named or USUAL)
+    problems, unread, source = Problems(), "the operations cannot be read", options.operations
+    base = source if isinstance(source, OperationsSpec) else load_operations(source or DEFAULT_OPERATIONS)
     mtbf = problems.read(lambda: read_flag("--mtbf", options.mtbf, _duration, unread))
     restart = problems.read(lambda: read_flag("--restart", options.restart, _duration, unread))
     storage = problems.read(lambda: read_flag("--storage", options.storage, parse_bandwidth, unread))
@@ -154,8 +154,8 @@ def operations_of(options: Operations) -> OperationsSpec:
     problems.require(unread)
     changed = {"mtbf": (mtbf, " s"), "restart": (restart, " s"), "storage_write": (storage, " B/s")}
     # as files have them, so that they are checked as a file's are
-    given = [(name, value, unit) for name, (value, unit) in changed.items() if value is not None]
-    written: dict[str, Any] = {name: f"{value}{unit}" for name, value, unit in given}
+    amounts = [(name, value, unit) for name, (value, unit) in changed.items() if value is not None]
+    written: dict[str, Any] = {name: f"{value}{unit}" for name, value, unit in amounts}
     written |= {} if spares is None else {"spares": spares}
     written |= {} if storage is None else {"storage_read": None}
     return OperationsSpec.model_validate(base.model_dump(mode="json") | written)

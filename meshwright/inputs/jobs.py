@@ -28,18 +28,18 @@ from cost_models.specs.training import (
 )
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped
-from meshwright.inputs.goals import one_of
+from meshwright.inputs.goals import choice_of
 from meshwright.inputs.options import Job
 
 _MOST_BYTES = 100_000_000
-"""Of a file of lengths, some ten million documents."""
+"""Most bytes of a file of lengths, some ten million documents."""
 _HINT = "write --lengths 'lognormal(600,0.9)': mean in tokens, deviation of the logarithms; or name a file of lengths"
 _LOGNORMAL = re.compile(r"\s*lognormal\s*\(\s*([^,()]+),([^,()]+)\)\s*")
 _WORTH_SAYING = 0.001
 
 
 def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
-    """The job with documents of the lengths that the flags say; `--packing` alone says what is made of its file's.
+    """Add documents of the flags' lengths to the job; `--packing` alone changes the packing of its file's documents.
 
     Raises:
         InputError: lengths that cannot be read, or are longer than a sequence.
@@ -47,86 +47,86 @@ def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
     words: tuple[Packing, ...] = get_args(Packing)
     lengths, answers = training.lengths, training.answers
     if options.lengths is not None:
-        lengths, found = _read(options.lengths, training.sequence_length)
-        answers = found if answers is None else answers
+        lengths, share = _read(options.lengths, training.sequence_length)
+        answers = share if answers is None else answers
     if options.packing is not None:
-        packing = one_of(words, options.packing, "--packing", "cannot tell what is made of documents")
+        packing = choice_of(words, options.packing, "--packing", "cannot tell what is made of documents")
         if lengths is None:
             raise InputError("--packing: says what is made of documents, and there are none", hint=_HINT)
         lengths = lengths.model_copy(update={"packing": packing})
-    longest, whole = max(lengths.documents, default=0) if lengths else 0, training.sequence_length
-    if longest > whole:
-        what = f"a document of {grouped(longest)} tokens is longer than a sequence of {grouped(whole)}"
-        raise InputError(f"--lengths: {what}", hint=f"--sequence {longest}, or cut it in the file")
+    longest, sequence = max(lengths.documents, default=0) if lengths else 0, training.sequence_length
+    if longest > sequence:
+        reason = f"a document of {grouped(longest)} tokens is longer than a sequence of {grouped(sequence)}"
+        raise InputError(f"--lengths: {reason}", hint=f"--sequence {longest}, or cut it in the file")
     return training.model_copy(update={"lengths": lengths, "answers": answers})
 
 
 def documents_told(training: TrainingSpec) -> Iterator[str]:
-    """What was assumed of documents."""
+    """Sentences on assumptions about documents."""
     cut = truncated_share(training.lengths, training.sequence_length) if training.lengths else 0.0
     if cut >= _WORTH_SAYING:
         yield f"{100 * cut:.1f} % of documents are longer than a sequence, and cut to it"
 
 
-def _read(said: str | LengthsSpec, whole: int) -> tuple[LengthsSpec, float | None]:
+def _read(source: str | LengthsSpec, sequence: int) -> tuple[LengthsSpec, float | None]:
     """Lengths, and the share of their tokens that are answers, where a file says it."""
-    if isinstance(said, LengthsSpec):
-        return said, None
+    if isinstance(source, LengthsSpec):
+        return source, None
     try:
-        if match := _LOGNORMAL.fullmatch(said):
+        if match := _LOGNORMAL.fullmatch(source):
             return LengthsSpec(lognormal=(float(match[1]), float(match[2]))), None
-        if "(" in said:
+        if "(" in source:
             raise ValueError
     except ValueError:
-        what = f"`{printable(said)}` is no distribution of lengths"
-        raise InputError(f"--lengths: {what}", hint=_HINT) from None
+        reason = f"`{printable(source)}` is no distribution of lengths"
+        raise InputError(f"--lengths: {reason}", hint=_HINT) from None
     try:
-        lines = read_text(said, most_bytes=_MOST_BYTES).splitlines()
+        lines = read_text(source, most_bytes=_MOST_BYTES).splitlines()
     except InputError as error:
         raise InputError(f"--lengths: {error.headline}", hint=_HINT) from None
-    documents, answers = _of_lines(said, lines, whole)
+    documents, answers = _of_lines(source, lines, sequence)
     return LengthsSpec(documents=grouped_lengths(documents)), answers
 
 
-def _of_lines(path: str, lines: list[str], whole: int) -> tuple[list[int], float | None]:
+def _of_lines(path: str, lines: list[str], sequence: int) -> tuple[list[int], float | None]:
     """Tokens of each document, and the share of all that are answers, where a column is headed `answer`.
 
     The first column has tokens of documents, or headed `prompt` of what is before their answers.
     """
-    told = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip(' ,;\t"')]
-    rows = [(number, [word.strip(' \t"') for word in words]) for number, words in told]
+    lines_read = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip(' ,;\t"')]
+    rows = [(number, [word.strip(' \t"') for word in words]) for number, words in lines_read]
     heading = [word.lower() for word in rows.pop(0)[1]] if rows and rows[0][1][0][:1].isalpha() else []
     column = heading.index("answer") if "answer" in heading else None
-    documents, answered, problems = list[int](), 0, list[Problem]()
+    documents, answer_tokens, problems = list[int](), 0, list[Problem]()
     for number, words in rows:
-        given = [words[0]] if column is None else [words[0], *(words[column : column + 1] or [""])]
-        wrong = [word for word in given if not re.fullmatch(r"0*[0-9]{1,9}", word, re.ASCII)]
-        counts = [0 if wrong else int(word) for word in given]
+        cells = [words[0]] if column is None else [words[0], *(words[column : column + 1] or [""])]
+        errors = [word for word in cells if not re.fullmatch(r"0*[0-9]{1,9}", word, re.ASCII)]
+        counts = [0 if errors else int(word) for word in cells]
         total = sum(counts) if heading[:1] == ["prompt"] else counts[0]
         answer = sum(counts[1:])
-        what = ""
-        if wrong or not total:
-            what = f"`{printable((wrong or given)[0][:40])}` is no number of tokens above zero"
+        reason = ""
+        if errors or not total:
+            reason = f"`{printable((errors or cells)[0][:40])}` is no number of tokens above zero"
         elif answer > total:
-            what = f"an answer of {grouped(answer)} tokens in a document of {grouped(total)}"
-        elif total > whole:
-            what = f"a document of {grouped(total)} tokens is longer than a sequence of {grouped(whole)}"
-        problems += [Problem(f"{path}:{number}", what)] if what else []
+            reason = f"an answer of {grouped(answer)} tokens in a document of {grouped(total)}"
+        elif total > sequence:
+            reason = f"a document of {grouped(total)} tokens is longer than a sequence of {grouped(sequence)}"
+        problems += [Problem(f"{path}:{number}", reason)] if reason else []
         documents.append(total)
-        answered += answer
-    if problems or not documents or (column is not None and not answered):
+        answer_tokens += answer
+    if problems or not documents or (column is not None and not answer_tokens):
         lacks = "length" if not documents else "answer"
-        what = "lengths cannot be read" if problems else f"--lengths: {path} holds no {lacks}"
-        too_long = max(documents, default=0) > whole
+        reason = "lengths cannot be read" if problems else f"--lengths: {path} holds no {lacks}"
+        too_long = max(documents, default=0) > sequence
         raise InputError(
-            what,
+            reason,
             problems=problems[:MOST_PROBLEMS],
             more=max(0, len(problems) - MOST_PROBLEMS),
             hint=f"--sequence {max(documents)}, or cut what is longer"
             if too_long
             else "write a number of tokens on each line",
         )
-    return documents, None if column is None else answered / sum(documents)
+    return documents, None if column is None else answer_tokens / sum(documents)
 
 
 _OF_TOWERS = ("tower", "projector", "language")
@@ -142,9 +142,9 @@ def with_parts(
     """
     if problems := [Problem(*one) for one in (*_absent(model, training), *_freezing(model, training))]:
         raise InputError(f"`{model.name}` is not trained so", problems=problems)
-    apart = "an encoder-decoder" if model.stacks else "a decoder behind a vision tower" if model.tower else ""
-    apart = apart or ("a diffusion transformer" if model.diffusion else "")
-    apart = apart or ("frozen in part" if training.freeze else "")
+    kind = "an encoder-decoder" if model.stacks else "a decoder behind a vision tower" if model.tower else ""
+    kind = kind or ("a diffusion transformer" if model.diffusion else "")
+    kind = kind or ("frozen in part" if training.freeze else "")
     odd = {
         "documents of unlike length (--lengths)": training.lengths,
         "preferences (--task dpo)": training.reference,
@@ -153,35 +153,36 @@ def with_parts(
         "several kinds of GPUs": True if mixed and not (model.stacks or model.diffusion) else None,
     }
     unpriced = [what for what, said in odd.items() if said is not None]
-    if apart and unpriced:
-        raise InputError(f"`{model.name}` is {apart}, for which {unpriced[0]} have no price")
+    if kind and unpriced:
+        raise InputError(f"`{model.name}` is {kind}, for which {unpriced[0]} have no price")
     if model.stacks is not None and training.target_length is None:
         length = training.sequence_length
-        told = f"`--decoder-sequence {length}`: the decoder's sequences are as long as the encoder's"
-        return training.model_copy(update={"target_length": length}), (told,)
+        note = f"`--decoder-sequence {length}`: the decoder's sequences are as long as the encoder's"
+        return training.model_copy(update={"target_length": length}), (note,)
     return _with_images(model, training)
 
 
 def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
-    """A diffusion transformer with images of so many patches as a sequence of the job has tokens; others as they are.
+    """Give a diffusion transformer images of as many patches as the job's sequence has tokens; return other models
+    unchanged.
 
     Raises:
         InputError: they are no square.
     """
-    drawn, length = model.diffusion, training.sequence_length
-    if drawn is None or length == drawn.tokens:
+    image, length = model.diffusion, training.sequence_length
+    if image is None or length == image.tokens:
         return model
     side = math.isqrt(length)
     if side**2 != length:
-        what = f"{length:,} tokens are no square of patches, which a sequence of `{model.name}` is"
-        raise InputError(what, hint=f"leave out --sequence, or --sequence {side**2}")
-    return model.model_copy(update={"diffusion": drawn.model_copy(update={"latent": side * drawn.patch})})
+        text = f"{length:,} tokens are no square of patches, which a sequence of `{model.name}` is"
+        raise InputError(text, hint=f"leave out --sequence, or --sequence {side**2}")
+    return model.model_copy(update={"diffusion": image.model_copy(update={"latent": side * image.patch})})
 
 
 def _absent(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
     if model.stacks is None and training.target_length is not None:
-        what = f"is of a decoder behind an encoder, and `{model.name}` is one stack"
-        yield f"--decoder-sequence {training.target_length}", what
+        reason = f"is of a decoder behind an encoder, and `{model.name}` is one stack"
+        yield f"--decoder-sequence {training.target_length}", reason
     if model.tower is None and training.images is not None:
         yield f"--images {training.images}", f"`{model.name}` has no vision tower"
 
@@ -209,10 +210,10 @@ def _with_images(model: TransformerSpec, training: TrainingSpec) -> tuple[Traini
     images, length, side = training.images or 1, training.sequence_length, model.tower.image
     tokens = images * model.tower.features
     if tokens >= length:
-        what = f"{images} images of {model.tower.features} tokens leave no place for text in a sequence of {length:,}"
-        raise InputError(what, hint="raise --sequence, or lower --images")
-    told = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
-    return training.model_copy(update={"images": images}), (told,) if training.images is None else ()
+        reason = f"{images} images of {model.tower.features} tokens leave no place for text in a sequence of {length:,}"
+        raise InputError(reason, hint="raise --sequence, or lower --images")
+    note = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
+    return training.model_copy(update={"images": images}), (note,) if training.images is None else ()
 
 
 _TASKS = ("full", "lora", "qlora", "dpo", "reward")
@@ -220,7 +221,7 @@ _REFERENCES = get_args(Reference)
 _BASES = ("bf16", *get_args(Base))
 _TARGETS = (*get_args(Group), *get_args(Matrix))
 _OF_PEFT = "_proj"
-"""What peft's names of matrices end with: `q_proj` is `q`."""
+"""Suffix of peft's names of matrices: `q_proj` is `q`."""
 _USUAL_STACK = "fsdp"
 """Hugging Face's trainers over `fully_shard`, with which most adapters are trained."""
 
@@ -234,40 +235,40 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
     """
     targets = options.targets.split(",") if isinstance(options.targets, str) else options.targets
     targets = targets and [one.removesuffix(_OF_PEFT) if one not in _TARGETS else one for one in targets]
-    said = {"--rank": options.rank, "--targets": targets, "--base-precision": options.base_precision}
+    values = {"--rank": options.rank, "--targets": targets, "--base-precision": options.base_precision}
     problems = [
         *_unknown("--task", [options.task], _TASKS),
         *_unknown("--targets", targets or [], _TARGETS),
         *_unknown("--base-precision", [options.base_precision], _BASES),
         *_unknown("--reference", [options.reference], _REFERENCES),
     ]
-    given = [flag for flag, value in said.items() if value is not None]
+    flags = [flag for flag, value in values.items() if value is not None]
     task = options.task or (training.tuning.task if training.tuning else None)
     reference = training.reference if options.task is None else None
     reward = options.task == "reward" or (options.task is None and training.reward)
     if options.task in ("dpo", "reward"):
-        task = "lora" if given else "full"
+        task = "lora" if flags else "full"
     if reward and (training.answers is not None or options.reference is not None):
         problems.append(Problem("--task reward", "has neither answers of its own nor a reference model"))
     elif options.task == "dpo":
         reference = cast(Reference, options.reference or "resident")
-        if reference == "host" and (given or training.tuning):
-            what = "beside adapters the reference is the model without them, so nothing need lie on the host"
-            problems.append(Problem("--reference", f"{what}; leave it out"))
+        if reference == "host" and (flags or training.tuning):
+            text = "beside adapters the reference is the model without them, so nothing need lie on the host"
+            problems.append(Problem("--reference", f"{text}; leave it out"))
     elif options.reference is not None:
         problems.append(Problem("--reference", "is of preferences, and there are none; add --task dpo"))
-    if given and task in (None, "full"):
-        problems += [Problem(flag, "is of adapters, and there are none; add --task lora") for flag in given]
+    if flags and task in (None, "full"):
+        problems += [Problem(flag, "is of adapters, and there are none; add --task lora") for flag in flags]
     if options.task == "qlora" and options.base_precision == "bf16":
         problems.append(Problem("--base-precision", "`qlora` keeps frozen matrices in nf4 or int8"))
     adapted = targets or (training.tuning.targets if training.tuning else ())
-    known = tuple(one for one in adapted if one in _TARGETS)
-    missing = missing_targets(model, known) if model and task != "full" else ()
-    where = "--targets" if targets else "tuning.targets"
-    problems += [Problem(where, f"`{model.name}` has no `{one}`") for one in missing if model]
+    names = tuple(one for one in adapted if one in _TARGETS)
+    missing = missing_targets(model, names) if model and task != "full" else ()
+    place = "--targets" if targets else "tuning.targets"
+    problems += [Problem(place, f"`{model.name}` has no `{one}`") for one in missing if model]
     if problems:
-        there = f"it has {_matrices(model)}" if missing and model else ""
-        raise InputError("what is trained cannot be read", problems=problems, hint=there)
+        hint = f"it has {_matrices(model)}" if missing and model else ""
+        raise InputError("what is trained cannot be read", problems=problems, hint=hint)
     if task in (None, "full"):
         job = {"tuning": None, "reference": reference, "reward": reward}
         return training.model_copy(update=job) if task else training
@@ -290,15 +291,15 @@ def _spec(fields: dict[str, Any]) -> TuningSpec:
     return TuningSpec(**fields)
 
 
-def _unknown(flag: str, words: Any, known: tuple[str, ...]) -> Iterator[Problem]:
+def _unknown(flag: str, words: Any, choices: tuple[str, ...]) -> Iterator[Problem]:
     for word in words:
-        if word is not None and word not in known:
-            what = f"`{printable(str(word))}` is not one of {', '.join(known)}"
-            yield Problem(flag, f"{what}{did_you_mean(str(word), known)}")
+        if word is not None and word not in choices:
+            reason = f"`{printable(str(word))}` is not one of {', '.join(choices)}"
+            yield Problem(flag, f"{reason}{did_you_mean(str(word), choices)}")
 
 
 def fine_tuned(
-    model: TransformerSpec, training: TrainingSpec, options: Job, *, named: bool
+    model: TransformerSpec, training: TrainingSpec, options: Job, *, has_stack: bool
 ) -> tuple[TransformerSpec, str | None, tuple[str, ...]]:
     """The model without what fine-tuning leaves out, the usual stack unless another is `named`, and what was assumed.
 
@@ -307,24 +308,24 @@ def fine_tuned(
     """
     tuning = training.tuning
     if model.encoder is not None and (training.reference or training.reward or training.answers is not None):
-        what = "answers (--answers)" if training.answers else "preferences (--task dpo)"
-        what = "rewards (--task reward)" if training.reward else what
-        what = f"trained to guess masked tokens: there are no {what}"
-        raise InputError(f"`{model.name}` is an encoder, {what}", hint="--task full or lora trains it")
+        unit = "answers (--answers)" if training.answers else "preferences (--task dpo)"
+        unit = "rewards (--task reward)" if training.reward else unit
+        unit = f"trained to guess masked tokens: there are no {unit}"
+        raise InputError(f"`{model.name}` is an encoder, {unit}", hint="--task full or lora trains it")
     if training.reward:
         model = model.model_copy(update={"outputs": 1, "tied_embeddings": False, "further_tokens": 0})
     if tuning is None:
         return model, None, ()
-    told = []
+    notes = []
     if options.rank is None and tuning.rank == DEFAULT_RANK:
-        told.append(f"`--rank {DEFAULT_RANK}`, as is usual")
+        notes.append(f"`--rank {DEFAULT_RANK}`, as is usual")
     if options.targets is None and tuning.targets == DEFAULT_TARGETS:
-        told.append(f"`--targets {DEFAULT_TARGETS[0]}`: {_matrices(model)}")
+        notes.append(f"`--targets {DEFAULT_TARGETS[0]}`: {_matrices(model)}")
     stack = None
-    if not named:
+    if not has_stack:
         stack = _USUAL_STACK
-        told.append(f"`--stack {stack}`, as most adapters are trained with Hugging Face's trainers")
+        notes.append(f"`--stack {stack}`, as most adapters are trained with Hugging Face's trainers")
     if model.further_tokens:
         model = model.model_copy(update={"further_tokens": 0})
-        told.append("blocks that predict further tokens are left out")
-    return model, stack, tuple(told)
+        notes.append("blocks that predict further tokens are left out")
+    return model, stack, tuple(notes)

@@ -29,9 +29,9 @@ TUNING = (
     *("task", "rank", "targets", "base_precision", "reference", "freeze"),
     *("lengths", "packing", "answers", "decoder_sequence", "images"),
 )
-"""Options of a job that say what is fine-tuned, and on which sequences."""
+"""Options of a job on fine-tuning and on its sequences."""
 AUTO = "auto"
-"""Of `--every`: as often as is best."""
+"""Value of `--every` for the best interval."""
 
 
 def tokens_flag(panel: Panel = "job", listed_after: str = "") -> Any:
@@ -119,7 +119,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """When a layout counts as one that fits, and whose rules it obeys."""
+    """Options on how surely a layout must fit, and on the trainer whose rules it obeys."""
 
     confidence: float | str | None = flag(
         "SHARE", "Least chance that it fits, e.g. 95%; default 54.8%.", panel="search"
@@ -141,13 +141,13 @@ class Request(Fitting, Job, Nouns):
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What `--allow` changes of the model and the job (`cost_models.specs.training`)."""
+        """Changes of the model and the job that `--allow` permits (`cost_models.specs.training`)."""
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a plan must keep to, as the user wrote it."""
+    """Restrictions of a plan, as the user wrote them."""
 
     fix: Sequence[str] = flag(
         "AXIS=VALUE", "Keep an axis, e.g. tp=8, tp=2,4, pp>=2.", kind=list[str], panel="search", default=()
@@ -166,7 +166,7 @@ class Limits:
         panel="search",
         default=(),
     )
-    """What is left alone unless asked for: axes of a layout, and changes of what is trained."""
+    """Options left alone unless asked for: axes of a layout, and changes of the mathematics."""
     together: Sequence[str] = flag(
         "TABLE,TABLE", "Recommenders: tables that lie on one GPU.", kind=list[str], panel="search", default=()
     )
@@ -179,14 +179,14 @@ class Limits:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What `--allow` changes of the mathematics."""
+        """Changes of the mathematics that `--allow` permits."""
         from cost_models.specs.training import is_change
 
         return tuple(word for word in self._allowed if is_change(word))
 
     @property
     def opened(self) -> tuple[str, ...]:
-        """What else it opens."""
+        """Axes of a layout that `--allow` opens."""
         from cost_models.specs.training import is_change
 
         return tuple(word for word in self._allowed if not is_change(word))
@@ -207,12 +207,12 @@ class Failures:
         completion="operations",
         listed_after="deadline",
     )
-    """None: where only an end is asked for, the usual ones, else none."""
+    """Operations of the cluster; None: the usual ones if an end is asked for, else none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending(Failures):
-    """What is said of the end of a training job: when it starts, and what its GPUs cost."""
+    """Options on the end of a training job: its start date, and the price of its GPUs."""
 
     price: str | float | None = flag("MONEY", "Of one GPU-hour, e.g. 2.50.", panel="objective")
     start: str | date | None = flag("DATE", "Day on which it starts, e.g. 2027-01-04.", panel="objective")
@@ -245,17 +245,17 @@ class Amount:
         panel="objective",
         listed_after="epochs",
     )
-    """Of one GPU-hour; of several clusters one for each, in their order."""
+    """Price of one GPU-hour; for several clusters one price for each, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal(Amount, Failures):
-    """What the answer should be best at, with what that takes."""
+    """Options on the objective of the answer, with the amounts it needs."""
 
     objective: str | None = flag(
         "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost.", panel="objective"
     )
-    """None: the cost where there is a price, else time."""
+    """Objective; None: the cost if there is a price, else time."""
     deadline: str | None = flag("TIME", "For all tokens, e.g. 30d.", panel="objective")
 
 

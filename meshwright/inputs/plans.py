@@ -32,10 +32,10 @@ def plan_of(plan: AnyPlan | HasPlan | str | Path) -> Plan:
     Raises:
         InputError: not a plan file, or one of another family.
     """
-    found = any_plan_of(plan)
-    if not isinstance(found, Plan):
-        raise InputError(f"a plan of a transformer is needed here; that of {found.model_name} is none")
-    return found
+    loaded = any_plan_of(plan)
+    if not isinstance(loaded, Plan):
+        raise InputError(f"a plan of a transformer is needed here; that of {loaded.model_name} is none")
+    return loaded
 
 
 def is_plan(choice: str | Path | AnyPlan) -> bool:

@@ -1,4 +1,4 @@
-"""Collects what is wrong with several inputs, so that one error tells all of it."""
+"""Collects problems of several inputs, so that one error tells them all."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cost_models.errors import InputError, Problem
 T = TypeVar("T")
 
 
-def read_flag(flag: str, said: Any, parse: Callable[[Any], T], headline: str = "") -> T | None:
-    """What `parse` makes of what a flag says; None where it says nothing.
+def read_flag(flag: str, value: Any, parse: Callable[[Any], T], headline: str = "") -> T | None:
+    """Parse a flag's value with `parse`; None if the flag was not given.
 
     Raises:
         InputError: it cannot be read, as the flag's problem under a headline, or in the headline itself.
     """
     try:
-        return None if said is None else parse(said)
+        return None if value is None else parse(value)
     except ValueError as error:
-        what = error.headline if isinstance(error, InputError) else str(error)
-        problems = [Problem(flag, what)] if headline else []
-        raise InputError(headline or f"{flag}: {what}", problems=problems) from None
+        reason = error.headline if isinstance(error, InputError) else str(error)
+        problems = [Problem(flag, reason)] if headline else []
+        raise InputError(headline or f"{flag}: {reason}", problems=problems) from None
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Problems:
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:
-            told = [one.problems or (Problem("", one.headline),) for one in self.errors]
-            problems, hint = list(chain(*told)), next((one.hint for one in self.errors if one.hint), "")
+            groups = [one.problems or (Problem("", one.headline),) for one in self.errors]
+            problems, hint = list(chain(*groups)), next((one.hint for one in self.errors if one.hint), "")
             headline = headline or f"{len(problems)} problems in what was asked"
             raise InputError(headline, problems=problems, hint=hint)

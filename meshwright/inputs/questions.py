@@ -59,10 +59,10 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     if job is not None:
         training = problems.read(lambda: with_tuning(job, request, model.spec if model else None))
         training = problems.read(lambda: with_lengths(training or job, request))
-    named = own_stack or problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
+    base = own_stack or problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     trainer = problems.read(lambda: trainer_named(request.trainer) if request.trainer else None)
-    if named is not None and trainer is not None:
-        problems.read(lambda: require_own_stack(str(request.trainer), named))
+    if base is not None and trainer is not None:
+        problems.read(lambda: require_own_stack(str(request.trainer), base))
     problems.read(lambda: require_profile(request.profile))
     confidence = problems.read(lambda: read_confidence(request.confidence))
     problems.require()
@@ -77,14 +77,14 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     on_cpu = any(one.gpu.kind == "cpu" for one in pools)
     spec = images_of(spec, training)
     training, parted = with_parts(spec, training, mixed=isinstance(cluster, MixedCluster))
-    spec, usual, tuned = fine_tuned(spec, training, request, named=bool(stack) or on_cpu)
-    stack = stack or usual
+    spec, default_stack, tuned = fine_tuned(spec, training, request, has_stack=bool(stack) or on_cpu)
+    stack = stack or default_stack
     training, dropped = with_dropout_of(model, training)
     question = complete_question(spec, cluster, training, stack=stack, profile=request.profile)
     question = replace(question, confidence=confidence)
     assumed = (*assumed_dropout(training, question), *assumed_padding(spec, question))
-    told = (*parted, *tuned, *documents_told(training), *dropped, *assumed)
-    return question, (*model.assumptions, *_read_as(request, training), *told)
+    notes = (*parted, *tuned, *documents_told(training), *dropped, *assumed)
+    return question, (*model.assumptions, *_read_as(request, training), *notes)
 
 
 def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...]]:
@@ -94,14 +94,14 @@ def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
     """
     problems = Problems()
-    named = in_words(request.precision)
-    precisions = problems.read(lambda: read_precisions(named))
-    several = named is not None and "," in named
-    one = replace(request, precision=precisions[0] if precisions else None) if several else request
-    found = problems.read(lambda: question_of(one))
+    words = in_words(request.precision)
+    precisions = problems.read(lambda: read_precisions(words))
+    several = words is not None and "," in words
+    single = replace(request, precision=precisions[0] if precisions else None) if several else request
+    answer = problems.read(lambda: question_of(single))
     problems.require()
-    assert found is not None
-    question, assumptions = found
+    assert answer is not None
+    question, assumptions = answer
     return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
 
 
@@ -117,13 +117,13 @@ def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[Trainin
 def cluster_of(
     cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec], gpus: int | None = None
 ) -> ClusterSpec | MixedCluster:
-    """The cluster by its name, its file or itself; one that is a value has the GPUs that it states."""
+    """Load a cluster from its name, its file or itself. A cluster that is a value has the GPUs that it states."""
     assert isinstance(cluster, (str, ClusterSpec, MixedCluster)), "of several each is read"
     return resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
 
 
 def single_count(gpus: int | str | Sequence[int] | None) -> int | None:
-    """The one number of GPUs, or None where there is a choice."""
+    """Number of GPUs; None if there are several to choose from."""
     if not isinstance(gpus, str):
         return gpus if isinstance(gpus, int) else None
     word = gpus.strip()
@@ -147,23 +147,23 @@ def with_host_memory(cluster: ClusterSpec | MixedCluster, size: float | None) ->
     """The cluster with as much memory in every host; as it is where none is given."""
     if size is None:
         return cluster
-    said = {"host_memory": size}
+    host = {"host_memory": size}
     if isinstance(cluster, ClusterSpec):
-        return cluster.model_copy(update=said)
-    return cluster.model_copy(update={"pools": tuple(pool.model_copy(update=said) for pool in cluster.pools)})
+        return cluster.model_copy(update=host)
+    return cluster.model_copy(update={"pools": tuple(pool.model_copy(update=host) for pool in cluster.pools)})
 
 
-def read_host_memory(said: str | None) -> float | None:
+def read_host_memory(text: str | None) -> float | None:
     """Read `128GiB`. Raises InputError."""
-    if said is None:
+    if text is None:
         return None
     hint = "write it like `128GiB` or `2TB`"
     try:
-        size = parse_bytes(said)
+        size = parse_bytes(text)
     except ValueError as error:
         raise InputError(f"--host-memory: {error}", hint=hint) from None
     if not MIN_DEVICE_MEMORY <= size <= MOST_HOST_MEMORY:
-        raise InputError(f"--host-memory: `{printable(said)}` is no memory of a host", hint=hint)
+        raise InputError(f"--host-memory: `{printable(text)}` is no memory of a host", hint=hint)
     return size
 
 
@@ -176,35 +176,35 @@ def read_precisions(text: str | None) -> tuple[Precision, ...]:
     names = list(dict.fromkeys((text or "").split(",")))
     if len(names) == 1:
         return ()
-    known: tuple[Precision, ...] = get_args(Precision)
+    choices: tuple[Precision, ...] = get_args(Precision)
     problems = [
-        Problem("--precision", f"`{name}` is not one of {', '.join(known)}{did_you_mean(name, known)}")
+        Problem("--precision", f"`{name}` is not one of {', '.join(choices)}{did_you_mean(name, choices)}")
         for name in names
-        if name not in known
+        if name not in choices
     ]
     if problems:
         raise InputError("--precision names what is none", problems=problems)
-    return tuple(known[known.index(cast(Precision, name))] for name in names)
+    return tuple(choices[choices.index(cast(Precision, name))] for name in names)
 
 
-def read_confidence(said: float | str | None) -> float:
+def read_confidence(amount: float | str | None) -> float:
     """Read `95%` or 0.95; unless it is said, predictions are taken as they are.
 
     Raises:
         InputError: it is no share, or outside what can be asked for.
     """
-    if said is None:
+    if amount is None:
         return EVEN
-    text = str(said).strip()
+    text = str(amount).strip()
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = math.nan
-    least = least_chance(EVEN)
-    if not least <= share <= MOST_CONFIDENT:
+    lowest = least_chance(EVEN)
+    if not lowest <= share <= MOST_CONFIDENT:
         raise InputError(
-            f"--confidence: `{text}` is not a probability from {100 * least:.3g}% to {MOST_CONFIDENT:.2%}",
-            hint=f"write it as `95%` or `0.95`; the default, {100 * least:.3g}%, is that of a peak which fills the"
+            f"--confidence: `{text}` is not a probability from {100 * lowest:.3g}% to {MOST_CONFIDENT:.2%}",
+            hint=f"write it as `95%` or `0.95`; the default, {100 * lowest:.3g}%, is that of a peak which fills the"
             " memory",
         )
     return share
@@ -265,8 +265,8 @@ def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
         raise InputError("`training` is a recommender's, the model is a transformer")
     if not isinstance(job, TrainingSpec):
         return resolve_training(None if job is None else str(job), **amounts)
-    given = {name: amount for name, amount in amounts.items() if amount is not None}
-    return resolve_training(None, **(job.model_dump(exclude_unset=True) | given)) if given else job
+    fields = {name: amount for name, amount in amounts.items() if amount is not None}
+    return resolve_training(None, **(job.model_dump(exclude_unset=True) | fields)) if fields else job
 
 
 def _read_as(request: Request, training: TrainingSpec) -> Iterator[str]:
