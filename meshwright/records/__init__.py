@@ -12,9 +12,9 @@ JSON_SCHEMA = 1
 """Version of every JSON document; raised when a field changes its meaning or goes."""
 
 
-def fields_of(one: object, *names: str) -> dict[str, Any]:
+def fields_of(source: object, *names: str) -> dict[str, Any]:
     """Fields and properties of these names, in this order."""
-    return {name: getattr(one, name) for name in names}
+    return {name: getattr(source, name) for name in names}
 
 
 def frame_of(rows: Iterable[Any], columns: list[str] | None = None) -> pd.DataFrame:

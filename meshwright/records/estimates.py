@@ -48,35 +48,34 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
 
 
 def _host(estimate: Estimate) -> dict[str, Any]:
-    """What it keeps in the memory of each host and on its drive, and how much that is; nothing of what keeps nothing
-    there."""
+    """Bytes in the memory of each host and on its drive, with the limits; empty without offload."""
     offload = estimate.layout.offload
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if estimate.host_bytes:
-        told |= {"host_bytes": estimate.host_bytes, "host_limit": estimate.host_limit}
+        fields |= {"host_bytes": estimate.host_bytes, "host_limit": estimate.host_limit}
     if offload.drive:
-        told |= {"drive_bytes": estimate.drive_bytes, "drive_limit": estimate.drive_limit}
-    return told
+        fields |= {"drive_bytes": estimate.drive_bytes, "drive_limit": estimate.drive_limit}
+    return fields
 
 
 def _channels(question: Question | None, estimate: Estimate) -> dict[str, Any]:
-    """What the channels to host memory do in a step of it, and what would hide them."""
-    found = None if question is None else host_windows(question, estimate)
-    return {} if found is None else {"host_channels": found._asdict()}
+    """Seconds of the channels to host memory in a step, and the overlap that would hide them."""
+    windows = None if question is None else host_windows(question, estimate)
+    return {} if windows is None else {"host_channels": windows._asdict()}
 
 
 def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any]:
-    """Which axes go over the farthest links, where a network has several levels."""
-    found = None if question is None else crossing(question, estimate)
-    if found is None:
+    """Axes that cross the farthest links, if a network has several levels."""
+    traffic = None if question is None else crossing(question, estimate)
+    if traffic is None:
         return {}
-    axes = [{"axis": one.axis, "share": one.share, "gpu_bytes": one.gpu_bytes} for one in found.uses]
-    level = {"leaves": found.inside, "level": found.level.name, "bandwidth": found.level.bandwidth}
-    return {"crossing": level | {"axes": axes, "stay": list(found.stay)}}
+    axes = [{"axis": one.axis, "share": one.share, "gpu_bytes": one.gpu_bytes} for one in traffic.uses]
+    level = {"leaves": traffic.inside, "level": traffic.level.name, "bandwidth": traffic.level.bandwidth}
+    return {"crossing": level | {"axes": axes, "stay": list(traffic.stay)}}
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:
-    """One estimate as a flat row; memory parts are those of the fullest rank."""
+    """Flat row of one estimate. Memory parts are the fullest rank's."""
     return {
         "layout": str(estimate.layout),
         **layout_cells(estimate.layout),
@@ -119,7 +118,7 @@ def optimum_record(
 
 
 def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
-    """Its plans as flat rows; with the objective's value where that is not in them already."""
+    """Flat rows of an optimum's plans, with the objective's value if no column has it."""
     if optimum.plain:
         return [estimate_row(estimate) for estimate in optimum.result.estimates]
     return [
@@ -129,7 +128,7 @@ def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
 
 
 def question_record(question: Question) -> dict[str, Any]:
-    """What was asked, by name; `pools` where the cluster has several."""
+    """Question, by name; `pools` if the cluster has several."""
     mixed, training = question.has_pools, question.training
     tuning, lengths, documents = training.tuning, training.lengths, dict[str, Any]()
     if lengths is not None:
@@ -165,7 +164,7 @@ def question_record(question: Question) -> dict[str, Any]:
 
 
 def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]:
-    """What each pool holds of one estimate, in the order of the pipeline, or of the cluster where each has whole
+    """Records of the GPU pools of one estimate, in the order of the pipeline, or of the cluster if each pool has whole
     replicas; empty on a cluster of one kind of GPU.
 
     Bytes are those of the pool's fullest rank.
@@ -197,28 +196,28 @@ def _pool(pool: Question) -> dict[str, Any]:
     return {"gpu": pool.cluster.gpu.name, "gpus": pool.cluster.num_gpus, "profile": pool.hardware.name}
 
 
-def _replica_record(pool: Question, own: PoolReplicas, layout: Layout) -> dict[str, Any]:
-    """The same where whole replicas lie in each pool: how many microbatches each of them takes, and how long."""
+def _replica_record(pool: Question, replicas: PoolReplicas, layout: Layout) -> dict[str, Any]:
+    """Record of a pool with whole replicas: the microbatches of each replica, and the step time."""
     return {
-        "pool": own.pool,
+        "pool": replicas.pool,
         **_pool(pool),
-        "replicas": len(own.microbatches),
-        "microbatches": list(own.microbatches),
-        "step_seconds": own.step_seconds,
+        "replicas": len(replicas.microbatches),
+        "microbatches": list(replicas.microbatches),
+        "step_seconds": replicas.step_seconds,
         "blocks": list(layout.layers),
         "recompute": list(layout.stage_recompute),
-        "peak_bytes": own.peak_bytes,
-        "memory_limit": own.memory_limit,
+        "peak_bytes": replicas.peak_bytes,
+        "memory_limit": replicas.memory_limit,
     }
 
 
 def completed_record(completed: CompletedLayout | None) -> dict[str, Any]:
     """How the words of a layout were read: what was not said, and how far that is proved."""
-    told = None if completed is None else completed.certificate
+    certificate = None if completed is None else completed.certificate
     return {
         "read_as": None if completed is None else str(completed.estimate.layout),
         "filled_in": [] if completed is None else list(completed.filled),
-        "filled_in_gap": None if told is None else told.gap,
+        "filled_in_gap": None if certificate is None else certificate.gap,
     }
 
 

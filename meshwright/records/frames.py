@@ -36,7 +36,7 @@ _ACCURACY_HINT = (
 _SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
 """Seconds of a step, and anything else: beyond them a cell is a mistake."""
 WINDOW_STEPS = 40
-"""Most points of a line over the blocks of a rank, besides none."""
+"""Most points of a line over the blocks of a rank, besides zero blocks."""
 _MOST_PROBLEMS = 10
 """Told of one table."""
 
@@ -63,20 +63,20 @@ def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
     counts = sorted({round(blocks * step / WINDOW_STEPS) for step in range(WINDOW_STEPS + 1)})
     rows = []
     for part in has:
-        own = getattr(layout.offload, part)
+        window = getattr(layout.offload, part)
         besides = NOWHERE._replace(activations=layout.offload.activations)
         if part in UPDATED_BY_CPU:
             besides = besides._replace(drive=layout.offload.drive)
-        alone = layout.offload == besides._replace(**{part: own})
-        here = min(own, blocks) if alone and any(layout.offload[:3]) else None
-        for count in sorted({*counts, *([] if here is None else [here])}):
-            moved = besides._replace(**{part: count}, drive=besides.drive if count else 0)
+        single = layout.offload == besides._replace(**{part: window})
+        current = min(window, blocks) if single and any(layout.offload[:3]) else None
+        for count in sorted({*counts, *([] if current is None else [current])}):
+            offload = besides._replace(**{part: count}, drive=besides.drive if count else 0)
             ring = layout.ring if part == "streamed" and count >= layout.ring else USUAL_RING
-            changed = layout.model_copy(update={"offload": moved, "ring": ring})
+            changed = layout.model_copy(update={"offload": offload, "ring": ring})
             priced = price(question, changed).within(estimate.memory_limit)
             row = {"residency": part, "blocks": count, "layout": str(priced.layout)}
             row |= fields_of(priced, "step_seconds", "peak_bytes", "host_bytes", "fits")
-            rows.append(row | {"chosen": here == count or (not count and not any(layout.offload[:3]))})
+            rows.append(row | {"chosen": current == count or (not count and not any(layout.offload[:3]))})
     return frame_of(rows)
 
 
@@ -113,8 +113,8 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
         (move.rank, move.what, -1, -1, move.start, move.end, LANE_NAMES[move.lane], move.block)
         for move in sorted(moves, key=lambda move: lanes.index(move.lane))
     ]
-    moved = pd.DataFrame(rows, columns=[*frame.columns, "lane", "block"])
-    return pd.concat([frame.assign(lane="", block=-1), moved], ignore_index=True)
+    transfers = pd.DataFrame(rows, columns=[*frame.columns, "lane", "block"])
+    return pd.concat([frame.assign(lane="", block=-1), transfers], ignore_index=True)
 
 
 def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
@@ -126,12 +126,12 @@ def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     labels: set[str] = set()
     for path in paths:
-        here = _csv_rows(path) if path.suffix.lower() == ".csv" else _report_rows(path)
-        if not any(row["quantity"] == "step_seconds" for row in here):
+        read = _csv_rows(path) if path.suffix.lower() == ".csv" else _report_rows(path)
+        if not any(row["quantity"] == "step_seconds" for row in read):
             raise InputError(f"`{path}` has nothing to draw: no row has the quantity `step_seconds`")
-        named = {row["label"] for row in here}
-        rows += [row | {"label": f"{row['label']} in {path}"} for row in here] if named & labels else here
-        labels |= named
+        names = {row["label"] for row in read}
+        rows += [row | {"label": f"{row['label']} in {path}"} for row in read] if names & labels else read
+        labels |= names
     return frame_of(rows, columns=list(ACCURACY_COLUMNS))
 
 
@@ -141,8 +141,8 @@ def ranks_frame(report: RunReport) -> pd.DataFrame:
     total_TR = sum(report.work_seconds.values(), start=np.zeros((1, 1)))
     rows: list[tuple[float, ...]] = []
     for at, rank in enumerate(report.ranks):
-        others = report.peers_of(at)
-        excess = excess_of(total_TR, at, others) if others else np.full(len(total_TR), np.nan)
+        peers = report.peers_of(at)
+        excess = excess_of(total_TR, at, peers) if peers else np.full(len(total_TR), np.nan)
         rows += [
             (rank.rank, report.first_measured_step + step, float(seconds), float(excess[step]))
             for step, seconds in enumerate(total_TR[:, at])
@@ -187,16 +187,16 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
         for name in ("predicted", "measured"):
             row[name] = _amount(cells.get(name, ""))
             if math.isnan(row[name]):
-                said = f"`{printable(cells[name], limit=30)}`" if name in cells else "nothing"
-                problems.append(Problem(f"{place}:{line}  {name}", f"{said} is no number from zero on"))
+                text = f"`{printable(cells[name], limit=30)}`" if name in cells else "nothing"
+                problems.append(Problem(f"{place}:{line}  {name}", f"{text} is no number from zero on"))
             elif row["quantity"] == "step_seconds" and not _SHORTEST <= row[name] <= _LONGEST:
-                said = f"{row[name]:g} s is no time of a step"
-                problems.append(Problem(f"{place}:{line}  {name}", said))
+                text = f"{row[name]:g} s is no time of a step"
+                problems.append(Problem(f"{place}:{line}  {name}", text))
         rows.append(row)
     if problems:
-        more = len(problems) - _MOST_PROBLEMS
-        shown = problems[:_MOST_PROBLEMS] + ([Problem(place, f"and {more} more")] if more > 0 else [])
-        raise InputError(f"`{place}` cannot be compared", problems=shown, hint=_ACCURACY_HINT)
+        tail = len(problems) - _MOST_PROBLEMS
+        first = problems[:_MOST_PROBLEMS] + ([Problem(place, f"and {tail} more")] if tail > 0 else [])
+        raise InputError(f"`{place}` cannot be compared", problems=first, hint=_ACCURACY_HINT)
     return rows
 
 

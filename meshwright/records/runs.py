@@ -1,4 +1,4 @@
-"""What a run measured against what its plan predicted, quantity by quantity."""
+"""Compares a run's measured quantities with its plan's predictions."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _PARTS = {
     "other": (),
     "data": (),
 }
-"""What a run tells apart (`executor.measure.parts`) → the parts of a prediction it is made of."""
+"""Part of a measured step (`executor.measure.parts`) → parts of a prediction that add up to it."""
 
 _LEAST_SHARE = 1e-6
-"""Of the step: below it a part is rounding."""
+"""Share of the step. A smaller part is rounding."""
 _LEAST_WAIT = 1e-3
-"""Of the step: below it a batch was there when it was needed."""
+"""Share of the step. After a shorter wait, the batch counts as on time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +64,22 @@ class ComparedQuantity:
 
 def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
     """Compare speed and the parts of a step, then the peak of each pipeline rank's fullest process, and its parts."""
-    said = report.predicted
-    work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
+    predicted = report.predicted
+    work = sum(seconds for part, seconds in predicted.time.items() if part in _WORK)
     on_cpu = report.environment.device == "cpu"
     # one step tells neither noise nor what a thread usually needs
     repeated = len(report.all_step_seconds) > 1
-    told = on_cpu and not report.is_foreign
-    thread_noise = report.thread_noise if told else None  # a GPU's host launches, and need not compute
+    is_steady = on_cpu and not report.is_foreign
+    thread_noise = report.thread_noise if is_steady else None  # a GPU's host launches, and need not compute
     thread = ComparedQuantity("thread_cpu_seconds", work, report.thread_seconds, thread_noise)
     step_noise = report.step_noise if repeated else None
     speed = (
-        ComparedQuantity("step_seconds", said.step_seconds, report.step_seconds, step_noise),
+        ComparedQuantity("step_seconds", predicted.step_seconds, report.step_seconds, step_noise),
         *time_parts(report),
         *[thread] * (repeated and not report.is_foreign),
-        ComparedQuantity("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
-        ComparedQuantity("mfu", said.mfu, report.mfu),
-        ComparedQuantity("hfu", said.hfu, report.hfu),
+        ComparedQuantity("tokens_per_second", predicted.tokens_per_second, report.tokens_per_second),
+        ComparedQuantity("mfu", predicted.mfu, report.mfu),
+        ComparedQuantity("hfu", predicted.hfu, report.hfu),
     )
     fullest = max(report.ranks, key=lambda rank: rank.peak_bytes)
     planned = fullest.predicted_memory
@@ -108,9 +108,9 @@ def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
         if report.on_planned_device
     ]
     step = report.step_seconds
-    whole = [] if step is None else [ComparedQuantity("step_seconds", report.predicted.step_seconds, step)]
+    total = [] if step is None else [ComparedQuantity("step_seconds", report.predicted.step_seconds, step)]
     offloaded = [*_of_host_memory([report.host]), *_of_drives([report.drive])]
-    return (peak, *memory, *compute, *whole, *offloaded)
+    return (peak, *memory, *compute, *total, *offloaded)
 
 
 def _part(part: str, predicted: float, measured: float) -> ComparedQuantity:
@@ -138,8 +138,8 @@ def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
     unit = (report.step_seconds - data) / sum(busiest.parts.values())
     measured = {part: unit * busiest.parts.get(part, 0.0) for part in _PARTS}
     measured["data"] += data
-    said = report.predicted.time
-    predicted = {part: sum(said.get(name, 0.0) for name in names) for part, names in _PARTS.items()}
+    seconds_of = report.predicted.time
+    predicted = {part: sum(seconds_of.get(name, 0.0) for name in names) for part, names in _PARTS.items()}
     return tuple(
         ComparedQuantity(f"{part}_seconds", predicted[part], measured[part])
         for part in _PARTS
@@ -162,26 +162,26 @@ def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
 
 
 def _of_host_memory(ranks: Sequence[HostReport | None]) -> list[ComparedQuantity]:
-    """What the fullest rank had in host memory, and a step's copies and updates there; nothing without offload."""
+    """Host memory of the fullest rank, and a step's copies and updates there; empty without offload."""
     seen = [host for host in ranks if host is not None]
     if not seen:
         return []
-    host = max(seen, key=lambda one: one.peak_bytes)
+    host = max(seen, key=lambda rank: rank.peak_bytes)
     copies, updates = statistics.median(host.copy_seconds), statistics.median(host.update_seconds)
     compared = [
         _part("host_memory", host.predicted_bytes, host.peak_bytes),
         ComparedQuantity("host_link_seconds", host.predicted_copy_seconds, copies),
         ComparedQuantity("host_update_seconds", host.predicted_update_seconds, updates),
     ]
-    return [one for one in compared if one.measured > 0]
+    return [rank for rank in compared if rank.measured > 0]
 
 
 def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
-    """What the fullest rank had on a drive, and what a step read and wrote there; nothing where nothing was."""
+    """Bytes of the fullest rank on a drive, and a step's reads and writes there; empty without a drive."""
     seen = [drive for drive in ranks if drive is not None]
     if not seen:
         return []
-    drive = max(seen, key=lambda one: one.held_bytes)
+    drive = max(seen, key=lambda rank: rank.held_bytes)
     median = statistics.median
     compared = [
         _part("drive", drive.predicted_bytes, drive.held_bytes),
@@ -191,7 +191,7 @@ def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
     if drive.predicted_seconds:
         seconds = median(drive.seconds)
         compared.append(ComparedQuantity("drive_transfer_seconds", drive.predicted_seconds, seconds))
-    return [one for one in compared if one.measured > 0]
+    return [rank for rank in compared if rank.measured > 0]
 
 
 def _peaks(report: RunReport) -> list[ComparedQuantity]:
@@ -199,14 +199,14 @@ def _peaks(report: RunReport) -> list[ComparedQuantity]:
     for rank in report.ranks:
         if not rank.memory:  # the step that tells it did not come to its end
             continue
-        other = by_stage.get(rank.pipeline_rank)
-        if other is None or rank.peak_bytes > other.peak_bytes:
+        fullest = by_stage.get(rank.pipeline_rank)
+        if fullest is None or rank.peak_bytes > fullest.peak_bytes:
             by_stage[rank.pipeline_rank] = rank
-    found = []
+    peaks = []
     for stage, rank in sorted(by_stage.items()):
         name = "peak_bytes" if len(by_stage) == 1 else f"peak_bytes_stage_{stage}"
-        found.append(ComparedQuantity(name, sum(rank.predicted_memory.values()), float(rank.peak_bytes)))
-    return found
+        peaks.append(ComparedQuantity(name, sum(rank.predicted_memory.values()), float(rank.peak_bytes)))
+    return peaks
 
 
 MAX_REPORT_BYTES = int(1000 * MB)
@@ -216,7 +216,7 @@ _HINT = "meshwright run writes run-report.json"
 
 
 def read_any_report(path: Path) -> AnyReport:
-    """A run report from its file; the plan that it holds says of which family it is.
+    """Load a run report of any family from its file.
 
     Raises:
         InputError: missing, too large, or no run report.
@@ -232,8 +232,8 @@ def read_any_report(path: Path) -> AnyReport:
         return validate(document, report_type)
     except InputError as error:
         problems = error.problems or (Problem("", error.headline),)
-        told = problems[:_MOST_PROBLEMS]
-        raise InputError(f"`{path}` is no run report", problems=told, hint=_HINT) from None
+        listed = problems[:_MOST_PROBLEMS]
+        raise InputError(f"`{path}` is no run report", problems=listed, hint=_HINT) from None
 
 
 def read_report(path: Path) -> RunReport:
@@ -242,7 +242,7 @@ def read_report(path: Path) -> RunReport:
     Raises:
         InputError: missing, no run report, or one of another family.
     """
-    found = read_any_report(path)
-    if not isinstance(found, RunReport):
+    report = read_any_report(path)
+    if not isinstance(report, RunReport):
         raise InputError(f"`{path}` is of a run of another kind of model; a transformer's is needed here")
-    return found
+    return report

@@ -22,7 +22,7 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
     rows, start = [], 0.0
     for at, (stage, seconds) in enumerate(priced.stages.items()):
         load = priced.loads[:, at]
-        told = load.max() > 0 and load.max() >= priced.hidden[at] and np.ptp(load) > 0
+        is_limit = load.max() > 0 and load.max() >= priced.hidden[at] and np.ptp(load) > 0
         rows += [
             {
                 "stage": stage,
@@ -30,7 +30,7 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
                 "start_seconds": start,
                 "stage_seconds": seconds,
                 "busy_seconds": float(own + priced.fixed[at]),
-                "waits": bool(told and gpu == priced.busiest[at]),
+                "waits": bool(is_limit and gpu == priced.busiest[at]),
             }
             for gpu, own in enumerate(load)
         ]
@@ -56,21 +56,22 @@ def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:
 
 
 def shards_frame(question: RecommenderQuestion, sharding: Sharding) -> pd.DataFrame:
-    """A row for each table and GPU that holds a part of it: `table`, `name`, `bytes` of the table, `held_as`, `form`,
-    `tier`, `hot`, `cached`, `gpu`, and whether the table has a `placed` shard there or lies on all GPUs alike."""
+    """Frame with a row for each table and GPU that holds a part: `table`, `name`, `bytes` of the table, `held_as`,
+    `form`, `tier`, `hot`, `cached`, `gpu`, and `placed`: whether the table has a shard there, or lies on all GPUs
+    alike."""
     model, cluster = question.model, question.cluster
     rows = []
-    for number, (name, placed) in enumerate(zip(model.table_names, sharding.tables, strict=True)):
-        one, option = model.classes[model.class_of_table[number]], placed.option
-        on = set(placed.at) if option.placed else set(range(cluster.num_gpus))
+    for number, (name, table) in enumerate(zip(model.table_names, sharding.tables, strict=True)):
+        kind, option = model.classes[model.class_of_table[number]], table.option
+        on = set(table.at) if option.placed else set(range(cluster.num_gpus))
         if option.form == "node-row":
-            each = cluster.gpus_per_node
-            on = {gpu for node in placed.at for gpu in range(node * each, (node + 1) * each)}
+            node_size = cluster.gpus_per_node
+            on = {gpu for node in table.at for gpu in range(node * node_size, (node + 1) * node_size)}
         rows += [
             {
                 "table": number,
                 "name": name,
-                "bytes": one.rows * one.width * question.training.table_bytes,
+                "bytes": kind.rows * kind.width * question.training.table_bytes,
                 "held_as": str(option),
                 "form": option.form,
                 "tier": option.tier,
