@@ -25,11 +25,11 @@ from meshwright.render.words import (
 )
 
 _UNLIKELY = 0.01
-"""Chances below it are written as `< 1 %`, and their opposites as `> 99 %`."""
+"""Chance below which text says `< 1 %`, or `> 99 %` of the opposite."""
 
 
 def utilisation_words(estimate: Estimate) -> str:
-    """The MFU of the field, of what a causal mask leaves of it, and with what is recomputed."""
+    """Words on three MFUs: as usual, without masked scores, and with recomputed FLOPs."""
     return f"MFU {percent(estimate.mfu)} ({percent(estimate.causal_mfu)} causal), HFU {percent(estimate.hfu)}"
 
 
@@ -49,9 +49,9 @@ def mfu_words(estimate: Estimate) -> str:
 
 
 def answers_words(estimate: Estimate, gpus: int = 1) -> str:
-    """ ", 22,054 of them of answers"; empty where the loss counts all tokens."""
-    counted_here = estimate.answers_per_second
-    return f", {grouped(round(counted_here / gpus))} of them of answers" if counted_here else ""
+    """Words as in ", 22,054 of them of answers"; empty if the loss counts all tokens."""
+    answer_rate = estimate.answers_per_second
+    return f", {grouped(round(answer_rate / gpus))} of them of answers" if answer_rate else ""
 
 
 def step_words(seconds: float, expected: ExpectedStep | None) -> str:
@@ -64,7 +64,7 @@ def step_words(seconds: float, expected: ExpectedStep | None) -> str:
     return f"{words}{';' if middle == paper else ','} 90 % interval {low} to {high}"
 
 
-def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, more: str = "") -> tuple[Fact, ...]:
+def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, note: str = "") -> tuple[Fact, ...]:
     """Step, speed and memory of a layout; `more` is said of its memory."""
     per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
     memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.allocatable_bytes)} per GPU"
@@ -77,11 +77,11 @@ def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, more: s
             f"{answers_words(estimate, gpus=estimate.layout.num_gpus)}; bound by"
             f" {part_label(estimate.bound_by)}",
         ),
-        Fact(name="memory", value="; ".join(filter(None, [memory, more]))),
+        Fact(name="memory", value="; ".join(filter(None, [memory, note]))),
     )
 
 
-def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
+def estimate_text(estimate: Estimate, *, searched: bool = False) -> str:
     """Four sentences: layout, speed, time by part, memory by part; the split where it was `chosen`; and warnings."""
     layout = estimate.layout
     per_gpu = estimate.tokens_per_second / layout.num_gpus
@@ -94,7 +94,7 @@ def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
     return "\n".join(
         [
             wrapped(f"layout {layout}"),
-            *split_lines(estimate, chosen=chosen),
+            *split_lines(estimate, searched=searched),
             wrapped(speed),
             time_sentence(estimate),
             memory_sentence(estimate),
@@ -107,24 +107,24 @@ def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
 def microbatches_text(estimate: Estimate) -> str:
     """ "12 microbatches", of replicas that take different numbers "4 to 12 microbatches"."""
     fewest = min((min(pool.microbatches) for pool in estimate.replicas), default=estimate.microbatches)
-    most = counted(estimate.microbatches, "microbatch")
-    return most if fewest == estimate.microbatches else f"{fewest} to {most}"
+    maximum = counted(estimate.microbatches, "microbatch")
+    return maximum if fewest == estimate.microbatches else f"{fewest} to {maximum}"
 
 
-def split_lines(estimate: Estimate, *, chosen: bool) -> list[str]:
+def split_lines(estimate: Estimate, *, searched: bool) -> list[str]:
     """Lines about a split of blocks over stages that was chosen, not given; else nothing."""
     layout = estimate.layout
-    if not chosen or len(set(layout.layers)) == 1:
+    if not searched or len(set(layout.layers)) == 1:
         return []
-    where = f"{counted(sum(layout.layers), 'block')} on {counted(layout.num_stages, 'stage')}"
+    subject = f"{counted(sum(layout.layers), 'block')} on {counted(layout.num_stages, 'stage')}"
     fits = " that fits" * estimate.fits
     word = str(layout).rpartition(" layers=")[2].partition(" ")[0]
     chosen_split = f"`layers={word}` was chosen, the fastest split{fits}; yours can be said in the layout"
-    return [wrapped(f"{where}: {chosen_split}")]
+    return [wrapped(f"{subject}: {chosen_split}")]
 
 
 def warning_lines(estimate: Estimate) -> list[str]:
-    """What is wrong with the price itself, a line each; usually nothing."""
+    """Lines on faults of the price itself, usually none."""
     return [wrapped(f"warning: {text}") for text in estimate.warnings]
 
 
@@ -140,9 +140,9 @@ def memory_sentence(estimate: Estimate) -> str:
     rank = estimate.fullest_rank
     memory = estimate.rank_memory[rank]
     unit = size_unit(memory.total)
-    where = f" on pipeline rank {rank}" if len(estimate.rank_memory) > 1 else ""
+    place = f" on pipeline rank {rank}" if len(estimate.rank_memory) > 1 else ""
     size = f"{in_unit(memory.total, unit)} {unit[0]} of {estimate.limit_words}"
-    text = f"memory {size}{where} = {parts_sentence(memory, unit)}"
+    text = f"memory {size}{place} = {parts_sentence(memory, unit)}"
     if not estimate.device_holds:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
     text += f"; {_chance_words(estimate)}"
@@ -156,8 +156,8 @@ def _chance_words(estimate: Estimate) -> str:
     chance = estimate.fits_probability
     if estimate.device_holds or chance < EVEN:
         return f"fits with probability {chance_text(chance)}"
-    least = 100 * least_chance(estimate.confidence)
-    return f"fits with probability {100 * chance:.3g} %, less than the {least:.3g} % that a layout must have"
+    bound = 100 * least_chance(estimate.confidence)
+    return f"fits with probability {100 * chance:.3g} %, less than the {bound:.3g} % that a layout must have"
 
 
 def _tight(estimate: Estimate) -> str:
@@ -180,7 +180,7 @@ def host_facts(estimate: Estimate) -> list[Fact]:
 
 
 def host_lines(estimate: Estimate) -> list[str]:
-    """The same as lines of a text."""
+    """Lines on the memory of hosts and drives."""
     return [wrapped(f"{fact.name} {fact.value}") for fact in host_facts(estimate)]
 
 
@@ -200,61 +200,61 @@ def chance_text(chance: float) -> str:
 
 def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
     """A line each; nothing of a layout that keeps nothing in host memory."""
-    found = host_windows(question, estimate)
-    if found is None:
+    windows = host_windows(question, estimate)
+    if windows is None:
         return ()
-    lines = (_channels(found), _binds(found), _ring(found, estimate.layout.ring), _update(found))
+    lines = (_channels(windows), _binds(windows), _ring(windows, estimate.layout.ring), _update(windows))
     return tuple(wrapped(line) for line in lines if line)
 
 
-def _channels(found: HostWindows) -> str:
-    busy = f"link down {format_seconds(found.down)}, up {format_seconds(found.up)}"
-    waits = f"{format_seconds(found.exposed)} are waited for" if found.exposed else "nothing is waited for"
-    update = f"CPU update {format_seconds(found.update)}"
-    if found.read or found.write:
-        update += f", drive read {format_seconds(found.read)}, write {format_seconds(found.write)}"
-    hides = f"the passes can overlap {format_seconds(found.hidden)}"
-    if found.late_hidden < found.hidden:
-        hides += f", of updates {format_seconds(found.late_hidden)}"
+def _channels(host: HostWindows) -> str:
+    busy = f"link down {format_seconds(host.down)}, up {format_seconds(host.up)}"
+    waits = f"{format_seconds(host.exposed)} are waited for" if host.exposed else "nothing is waited for"
+    update = f"CPU update {format_seconds(host.update)}"
+    if host.read or host.write:
+        update += f", drive read {format_seconds(host.read)}, write {format_seconds(host.write)}"
+    hides = f"the passes can overlap {format_seconds(host.hidden)}"
+    if host.late_hidden < host.hidden:
+        hides += f", of updates {format_seconds(host.late_hidden)}"
     return f"host: {busy}, {update} a step; {hides}; {waits}"
 
 
-def _binds(found: HostWindows) -> str:
-    if found.binding == "nothing":
+def _binds(windows: HostWindows) -> str:
+    if windows.binding == "nothing":
         return "Nothing on the host is a bottleneck."
-    if found.binding in ("host memory", "drive", "device memory"):
-        return f"Bottleneck of the tiers: {found.binding}, which is full."
-    return f"Bottleneck on the host: {found.binding.removeprefix('host ')}."
+    if windows.binding in ("host memory", "drive", "device memory"):
+        return f"Bottleneck of the tiers: {windows.binding}, which is full."
+    return f"Bottleneck on the host: {windows.binding.removeprefix('host ')}."
 
 
-def _ring(found: HostWindows, ring: int) -> str:
+def _ring(windows: HostWindows, ring: int) -> str:
     """Whether the ring is long enough for the forward passes, and what would help where none is."""
-    if found.transfer is None or found.forward_tokens is None:
+    if windows.transfer is None or windows.forward_tokens is None:
         return ""
-    times = f"weights of a block come in {format_seconds(found.transfer)}, its forward pass takes"
-    times += f" {format_seconds(found.forward)}"
-    if found.ring is not None:
-        more = "" if ring >= found.ring else f", not ring={ring}"
-        return f"ring={found.ring} suffices{more}: {times}."
+    times = f"weights of a block come in {format_seconds(windows.transfer)}, its forward pass takes"
+    times += f" {format_seconds(windows.forward)}"
+    if windows.ring is not None:
+        other_ring = "" if ring >= windows.ring else f", not ring={ring}"
+        return f"ring={windows.ring} suffices{other_ring}: {times}."
     return (
-        f"No ring overlaps the weights' transfer: {times}; from {grouped(round(found.forward_tokens))} tokens a"
-        f" microbatch on ring=2 does (now {grouped(round(found.microbatch_tokens))}), or fewer streamed blocks."
+        f"No ring overlaps the weights' transfer: {times}; from {grouped(round(windows.forward_tokens))} tokens a"
+        f" microbatch on ring=2 does (now {grouped(round(windows.microbatch_tokens))}), or fewer streamed blocks."
     )
 
 
-def _update(found: HostWindows) -> str:
-    if found.update == 0:
+def _update(windows: HostWindows) -> str:
+    if windows.update == 0:
         return ""
-    if found.update_tokens is None:
+    if windows.update_tokens is None:
         return "This stack updates after the passes, so the CPU's update overlaps with nothing."
-    verb = "overlaps whole" if found.update_tokens <= found.microbatch_tokens else "would overlap whole"
-    drive = " with what it takes from the drive" if found.read else ""
-    tokens, now = grouped(round(found.update_tokens)), grouped(round(found.microbatch_tokens))
+    verb = "overlaps whole" if windows.update_tokens <= windows.microbatch_tokens else "would overlap whole"
+    drive = " with what it takes from the drive" if windows.read else ""
+    tokens, now = grouped(round(windows.update_tokens)), grouped(round(windows.microbatch_tokens))
     return f"The CPU's update{drive} {verb} from {tokens} tokens a microbatch on (now {now})."
 
 
 _TIMES = {1: "once", 2: "twice"}
-_FEW = 3
+_MAX_DIFFERENCES = 3
 """Differences up to which times can be compared."""
 _LAYOUT = {*SPLIT, "zero", "recompute"}
 """Differences of another layout for the same question, whose times can always be compared."""
@@ -270,7 +270,7 @@ def expected_lines(question: Question, layout: Layout, expected: ExpectedStep | 
 
 
 def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep | None) -> str:
-    """The runs nearest to a layout, and what of it nobody timed; empty where nothing is known."""
+    """Sentence on the timed runs nearest to a layout, and on its untimed features; empty if no run is known."""
     if expected is None or expected.nearest is None:
         return ""
     runs, missing = expected.nearest, words_beyond_runs(question, layout)
@@ -283,17 +283,17 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
     if runs.differs == ("vpp",):
         return wrapped(f"Timed {times} with another vpp: {span} for {runs.layout} ({_whose(runs)})")
     nearest = f"Nearest timed: {span} for {runs.layout} ({_whose(runs)}), {percent(abs(runs.off))} off"
-    said = f"{nearest}; differs in {sentence_list(list(runs.differs))}"
+    words = f"{nearest}; differs in {sentence_list(list(runs.differs))}"
     of_layout = _LAYOUT.issuperset(runs.differs)
     if of_layout and runs.most_seconds < expected.seconds:
-        said += "; it ran faster than this layout is expected to"
-    if len(runs.differs) > _FEW and not of_layout:
-        said = f"Nothing like it was timed; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
+        words += "; it ran faster than this layout is expected to"
+    if len(runs.differs) > _MAX_DIFFERENCES and not of_layout:
+        words = f"Nothing like it was timed; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
     if expected.borrowed:
-        said = f"Nothing was timed on this GPU; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
+        words = f"Nothing was timed on this GPU; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
     if missing:
-        said += f"; no run of profile {question.hardware.name} had {sentence_list(list(missing))}"
-    return wrapped(said)
+        words += f"; no run of profile {question.hardware.name} had {sentence_list(list(missing))}"
+    return wrapped(words)
 
 
 def _whose(runs: NearRuns) -> str:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _MAX_PARTS = 3
 """Parts named in one sentence."""
 _SMALLEST_PART = 0.1
-"""Of the largest part of a small difference: what is smaller is not named."""
+"""Share of the largest part of a difference. Smaller parts are not named."""
 _BEST_AT: dict[ObjectiveName, str] = {
     "mfu": "highest MFU",
     "gpu-hours": "fewest GPU-hours",
@@ -46,11 +46,11 @@ _BEST_AT: dict[ObjectiveName, str] = {
     "memory": "least memory",
     "gpus": "fewest GPUs",
 }
-"""What a plan is that is not the fastest step."""
+"""Objective → words on a plan that is not the fastest step."""
 
 
 def explanation_text(explanation: Explanation) -> str:
-    """The plan, its parts, its bottleneck, its runner-up, and what would change it."""
+    """Text on the plan, its parts, its bottleneck, its runner-up, and changes that would move it."""
     estimate = explanation.estimate
     sentences = [
         wrapped(f"layout {estimate.layout.brief}: {utilisation_words(estimate)}"),
@@ -84,13 +84,13 @@ def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
         share = percent(estimate.time[bound.resource] / estimate.step_seconds)
         return f"Bottleneck: {part_label(bound.resource)}, {share} of the step."
     faster = bound.faster
-    what = bound.change or "the same with less recomputed"
+    faster_layout = bound.change or "the same with less recomputed"
     fits = ""
     if faster.fits:
-        least = f"a recommended layout fits with {100 * FITTING:.0f} %"
-        fits = f", which fits with probability {chance_text(faster.fits_probability)}; {least}"
+        rule = f"a recommended layout fits with {100 * FITTING:.0f} %"
+        fits = f", which fits with probability {chance_text(faster.fits_probability)}; {rule}"
     return (
-        f"Bottleneck: memory. {what} would take {format_seconds(faster.step_seconds)} but needs "
+        f"Bottleneck: memory. {faster_layout} would take {format_seconds(faster.step_seconds)} but needs "
         f"{format_bytes(faster.peak_bytes)} on pipeline rank {faster.fullest_rank}{fits}."
     )
 
@@ -101,10 +101,10 @@ def loss_sentence(loss: LossPart | None, estimate: Estimate) -> str:
     if loss is None:
         return ""
     share = percent(estimate.microbatches * loss.seconds / estimate.step_seconds)
-    where = "" if estimate.layout.pp == 1 else " on the last stage"
+    place = "" if estimate.layout.pp == 1 else " on the last stage"
     chunks = "" if loss.chunk is None else f", in chunks of {grouped(loss.chunk)} tokens"
     size = f"{format_bytes(loss.bytes)} at their widest{chunks}"
-    return wrapped(f"Output product and loss: {share} of the step{where}, {size}.")
+    return wrapped(f"Output product and loss: {share} of the step{place}, {size}.")
 
 
 def rival_sentence(plan: Plan, estimate: Estimate, closest: Estimate) -> str:
@@ -118,61 +118,62 @@ def rival_sentence(plan: Plan, estimate: Estimate, closest: Estimate) -> str:
         return f"Next best {rival} takes {seconds}: the plan {parts}."
     if plan.certificate is None:
         return f"Given, not searched for: a search finds {rival}, which takes {seconds}; this layout {parts}."
-    why = ""
+    reason = ""
     if plan.objective_name != "time":
-        why = f" The plan was searched for the {_BEST_AT[plan.objective_name]}, not for the fastest step."
+        reason = f" The plan was searched for the {_BEST_AT[plan.objective_name]}, not for the fastest step."
     elif plan.certificate.gap > 0:
-        why = " The search of the plan was stopped before it was proved."
-    return f"Slower than {rival}, which takes {seconds}: {parts}.{why}"
+        reason = " The search of the plan was stopped before it was proved."
+    return f"Slower than {rival}, which takes {seconds}: {parts}.{reason}"
 
 
 def why_not_text(answer: WhyNot, plan: Estimate) -> str:
-    """Illegal with its rules, too large with where, or slower with the parts; then how it was read."""
+    """Text on why a layout was not chosen: rules it breaks, memory it lacks, or parts that are slower; then how it was
+    read."""
     filled = "" if answer.completed is None else filled_sentence(answer.completed)
     read = [filled] if filled else []
     if answer.estimate is None or answer.difference is None:
         lines = [f"`{answer.layout}` cannot run:", *(f"  {problem}" for problem in answer.problems)]
         return "\n".join([*(wrapped(line, indent="    ") for line in lines), *read])
-    other, name = answer.estimate, f"`{answer.layout}`"
-    seconds = f"{_seconds_beside(plan, other)} against {format_seconds(plan.step_seconds)}"
+    rival, name = answer.estimate, f"`{answer.layout}`"
+    seconds = f"{_seconds_beside(plan, rival)} against {format_seconds(plan.step_seconds)}"
     parts = saves_and_pays(answer.difference, plan.step_seconds)
     if answer.reason == "memory":
-        sentence = _does_not_fit(name, plan, other)
+        sentence = _does_not_fit(name, plan, rival)
     elif answer.reason == "same":
-        sentence = f"{name} is as fast: {format_seconds(other.step_seconds)}, placed as {other.layout.brief}."
+        sentence = f"{name} is as fast: {format_seconds(rival.step_seconds)}, placed as {rival.layout.brief}."
     elif answer.reason == "faster":
         kept_out = "; the plan's restrictions kept it out" if answer.excluded else ""
-        sentence = f"{name} is faster: {seconds}, placed as {other.layout.brief}{kept_out}. The plan {parts}."
+        sentence = f"{name} is faster: {seconds}, placed as {rival.layout.brief}{kept_out}. The plan {parts}."
     else:
-        sentence = f"{name} is slower: {seconds} at its best, {other.layout.brief}. The plan {parts}."
-    beyond = [wrapped(f"The search leaves it out: {what}.") for what in answer.left_out]
-    return "\n".join([wrapped(sentence), *beyond, *read])
+        sentence = f"{name} is slower: {seconds} at its best, {rival.layout.brief}. The plan {parts}."
+    notes = [wrapped(f"The search leaves it out: {what}.") for what in answer.left_out]
+    return "\n".join([wrapped(sentence), *notes, *read])
 
 
-def _does_not_fit(name: str, plan: Estimate, other: Estimate) -> str:
-    limit = other.memory_limit if other.layout.pools_field else plan.memory_limit
-    excess = other.peak_bytes - limit
-    unit = size_unit(other.peak_bytes)
-    parts = sorted(other.rank_memory[other.fullest_rank].items(), key=lambda part: -part[1])[:_MAX_PARTS]
+def _does_not_fit(name: str, plan: Estimate, rival: Estimate) -> str:
+    limit = rival.memory_limit if rival.layout.pools_field else plan.memory_limit
+    excess = rival.peak_bytes - limit
+    unit = size_unit(rival.peak_bytes)
+    parts = sorted(rival.rank_memory[rival.fullest_rank].items(), key=lambda part: -part[1])[:_MAX_PARTS]
     largest = sentence_list([f"{part_label(part)} {in_unit(size, unit)}" for part, size in parts])
     return (
-        f"{name} does not fit: {unplaced(other.layout)} needs {format_bytes(other.peak_bytes)} on pipeline rank "
-        f"{other.fullest_rank}, {format_bytes(excess)} over the limit of {format_bytes(limit)} "
+        f"{name} does not fit: {unplaced(rival.layout)} needs {format_bytes(rival.peak_bytes)} on pipeline rank "
+        f"{rival.fullest_rank}, {format_bytes(excess)} over the limit of {format_bytes(limit)} "
         f"({largest} {unit[0]} are its largest parts)."
     )
 
 
 def filled_sentence(completed: CompletedLayout) -> str:
-    """What a layout left open and what it came to; nothing of a whole one."""
+    """Sentence on the fields that a layout left open, and their values; empty for a complete layout."""
     if not completed.filled:
         return ""
     words = f"Filled in {' '.join(completed.filled)}"
-    told = completed.certificate
-    if told is None:
+    certificate = completed.certificate
+    if certificate is None:
         return wrapped(f"{words}: nothing fits, this comes closest")
-    how = f"the fastest of {counted(told.layouts, 'layout')} with what was said"
-    if told.gap > 0:
-        return wrapped(f"{words}: {how} that was found, proved within {percent(told.gap)}")
+    how = f"the fastest of {counted(certificate.layouts, 'layout')} with what was said"
+    if certificate.gap > 0:
+        return wrapped(f"{words}: {how} that was found, proved within {percent(certificate.gap)}")
     return wrapped(f"{words}: proved {how}")
 
 
@@ -184,13 +185,13 @@ def unplaced(layout: Layout) -> str:
 def saves_and_pays(changes: Breakdown, step_seconds: float) -> str:
     """ "saves 7.0 s of tp comm, pays 1.6 s of dp comm": the largest changes; small ones in a unit that shows them."""
     largest = max(map(abs, changes.values()), default=0.0)
-    least = min(NEGLIGIBLE_SHARE * step_seconds, _SMALLEST_PART * largest)
+    threshold = min(NEGLIGIBLE_SHARE * step_seconds, _SMALLEST_PART * largest)
     unit = time_unit(step_seconds)
     if largest < unit[1] / 100:
         unit = time_unit(largest)
-    least = max(least, 1e-9)
-    shown = [(part, s) for part, s in changes.items() if abs(s) >= least]
-    worth = [(part, s) for part, s in shown if float(in_unit(s, unit).replace(",", ""))]
+    threshold = max(threshold, 1e-9)
+    visible = [(part, s) for part, s in changes.items() if abs(s) >= threshold]
+    worth = [(part, s) for part, s in visible if float(in_unit(s, unit).replace(",", ""))]
     saved = [f"{in_unit(s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s > 0][:_MAX_PARTS]
     paid = [f"{in_unit(-s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s < 0][:_MAX_PARTS]
     words = [f"saves {sentence_list(saved)}"] if saved else []
@@ -199,30 +200,30 @@ def saves_and_pays(changes: Breakdown, step_seconds: float) -> str:
     return ", ".join(words) or "differs in no part"
 
 
-def _seconds_beside(plan: Estimate, other: Estimate) -> str:
+def _seconds_beside(plan: Estimate, rival: Estimate) -> str:
     """ "9.29 s (+33.2 %)": a step time with its change against the plan's."""
-    share = other.step_seconds / plan.step_seconds - 1
+    share = rival.step_seconds / plan.step_seconds - 1
     if abs(share) < NEGLIGIBLE_SHARE:
-        said = f"less than 0.1 % {'more' if share > 0 else 'less'}" if share else "the same"
+        words = f"less than 0.1 % {'more' if share > 0 else 'less'}" if share else "the same"
     else:
-        said = change(plan.step_seconds, other.step_seconds)
-    return f"{format_seconds(other.step_seconds)} ({said})"
+        words = change(plan.step_seconds, rival.step_seconds)
+    return f"{format_seconds(rival.step_seconds)} ({words})"
 
 
 def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
-    held, best = sensitivity.repriced, sensitivity.best
-    gain = change(estimate.step_seconds, held.step_seconds)
-    said = f"{sensitivity.change}: {format_seconds(held.step_seconds)} ({gain})"
-    if held.fits != estimate.fits:
-        said += ", and fits" if held.fits else ", but does not fit"
-    if best is not held:
+    repriced, best = sensitivity.repriced, sensitivity.best
+    gain = change(estimate.step_seconds, repriced.step_seconds)
+    words = f"{sensitivity.change}: {format_seconds(repriced.step_seconds)} ({gain})"
+    if repriced.fits != estimate.fits:
+        words += ", and fits" if repriced.fits else ", but does not fit"
+    if best is not repriced:
         gain = change(estimate.step_seconds, best.step_seconds)
         planned = f"{format_seconds(best.step_seconds)} ({gain}), {layout_planned_again(sensitivity)}"
-        said += f"; re-planned {planned}"
-    return said
+        words += f"; re-planned {planned}"
+    return words
 
 
 def layout_planned_again(sensitivity: Sensitivity) -> str:
-    """What planning again would change a layout to."""
-    held, best = sensitivity.repriced.layout, sensitivity.best.layout
-    return "blocks placed differently" if same_degrees(best, held) else unplaced(best)
+    """Layout that a new plan would have, in words."""
+    repriced, best = sensitivity.repriced.layout, sensitivity.best.layout
+    return "blocks placed differently" if same_degrees(best, repriced) else unplaced(best)

@@ -1,4 +1,4 @@
-"""What a plan is best at, in words."""
+"""Words on a plan's objective."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshwright.render.words import in_unit, money, percent, sentence_list, size
 from planner.answers.optimum import PROVEN, Optimum
 from planner.objectives import Measure, Unit
 
-_FEW = 6
+_MAX_LISTED = 6
 """Numbers of GPUs that are all named; of more only the ends."""
 
 
@@ -50,40 +50,40 @@ def measured_words(measure: Measure, value: float) -> str:
 def optimum_proof_words(optimum: Optimum) -> str:
     """The proof of an objective other than the step time on given GPUs, or how far it got."""
     measure, certificate = optimum.objective.measure, optimum.result.certificate
-    done = f"{counted(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
+    work = f"{counted(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
     best = measured_words(measure, optimum.value)
     over = f" over {sizes_text(optimum.sizes)}" if optimum.sizes else ""
     if optimum.objective.name == "gpus":
         fewer = [f"{grouped(gpus)}: {why}" for gpus, why in optimum.left_out]
         over += f" ({fewer[-1]})" if fewer else ""
     if optimum.gap <= PROVEN:
-        least = "highest" if measure.highest else "lowest"
+        extreme = "highest" if measure.highest else "lowest"
         prove = "are" if measure.unit == "GPUs" and round(optimum.value) != 1 else "is"
-        return f"{best} {prove} proved the {least}{over}: {done}"
+        return f"{best} {prove} proved the {extreme}{over}: {work}"
     if optimum.gap >= 1:
-        return f"stopped at {best}{over} with nothing proved: {done}"
-    return f"stopped at {best}{over}, proved within {percent(optimum.gap)} of the optimum: {done}"
+        return f"stopped at {best}{over} with nothing proved: {work}"
+    return f"stopped at {best}{over}, proved within {percent(optimum.gap)} of the optimum: {work}"
 
 
 def sizes_text(sizes: tuple[int, ...]) -> str:
     """ "64, 128 and 256 GPUs", or "64 to 16,384 GPUs (50 numbers)"."""
-    if len(sizes) <= _FEW:
+    if len(sizes) <= _MAX_LISTED:
         return f"{sentence_list([grouped(size) for size in sizes])} GPU{'s' * (sizes != (1,))}"
     return f"{grouped(sizes[0])} to {grouped(sizes[-1])} GPUs ({len(sizes)} numbers)"
 
 
 def left_out_text(optimum: Optimum) -> str:
     """ "no answer on 96 GPUs: no layout … is legal": a line for each of a few, a count of more; or nothing."""
-    left = optimum.left_out
-    if not left or (optimum.objective.name == "gpus" and optimum.gap <= PROVEN):
+    omitted = optimum.left_out
+    if not omitted or (optimum.objective.name == "gpus" and optimum.gap <= PROVEN):
         return ""
-    if len(left) > _FEW:
-        return f"note: no answer on {len(left)} of {len(optimum.sizes)} numbers of GPUs"
-    return "\n".join(f"note: no answer on {counted(gpus, 'GPU')}: {why}" for gpus, why in left)
+    if len(omitted) > _MAX_LISTED:
+        return f"note: no answer on {len(omitted)} of {len(optimum.sizes)} numbers of GPUs"
+    return "\n".join(f"note: no answer on {counted(gpus, 'GPU')}: {why}" for gpus, why in omitted)
 
 
 def gpus_in_words(question: Question) -> str:
-    """ "64 x h100-sxm", with several pools all of them."""
+    """Words on a question's GPUs, as in "64 x h100-sxm", with every pool."""
     pools = question.pools
     return " + ".join(f"{grouped(pool.cluster.num_gpus)} x {pool.cluster.gpu.name}" for pool in pools)
 
@@ -130,17 +130,17 @@ def _runs(values: list[Any]) -> str:
 
 
 def changes_sentence(question: Question) -> str:
-    """That another model, or by another optimizer, is trained than is usual; empty where it is not."""
+    """Sentence that the model or the optimizer is not the usual one; empty if both are."""
     model, changes = question.model, changes_of(question.model, question.training)
     if not changes:
         return ""
-    named = sentence_list([f"`{word}`" for word in changes])
+    words = sentence_list([f"`{word}`" for word in changes])
     if not model.changed:
-        return wrapped(f"changed: trained with {named} in place of AdamW; losses will differ")
-    return wrapped(f"changed: {model.name} with {named} is another model than that; losses will differ")
+        return wrapped(f"changed: trained with {words} in place of AdamW; losses will differ")
+    return wrapped(f"changed: {model.name} with {words} is another model than that; losses will differ")
 
 
-_BESIDE: Mapping[Reference | None, str] = {
+_REFERENCE_WORDS: Mapping[Reference | None, str] = {
     "resident": ", beside a reference model that runs forward in every step",
     "host": ", beside a reference model whose blocks come from host memory in every step",
     "computed": ", beside what a reference model said before training, whose pass is not counted",
@@ -150,23 +150,23 @@ _BESIDE: Mapping[Reference | None, str] = {
 def tuning_sentence(question: Question) -> str:
     """ "lora of rank 16 on `all-linear`: trains 41.9 M parameters ..."; empty where all are trained."""
     training = question.training
-    tuning, beside = training.tuning, _BESIDE.get(training.reference, "")
+    tuning, suffix = training.tuning, _REFERENCE_WORDS.get(training.reference, "")
     if training.freeze:
         trained = format_count(float(unfrozen_parameters(question.model, training)))
-        whole = format_count(float(total_parameters(question.model)))
-        return wrapped(f"frozen: {', '.join(training.freeze)}; trains {trained} of {whole} parameters")
-    beside += ", with one output in place of the vocabulary" * training.reward
+        total = format_count(float(total_parameters(question.model)))
+        return wrapped(f"frozen: {', '.join(training.freeze)}; trains {trained} of {total} parameters")
+    suffix += ", with one output in place of the vocabulary" * training.reward
     if tuning is None:
-        pairs = f"{'reward' if training.reward else 'dpo'}: pairs of sequences{beside}"
-        return wrapped(pairs) if beside else ""
+        pairs = f"{'reward' if training.reward else 'dpo'}: pairs of sequences{suffix}"
+        return wrapped(pairs) if suffix else ""
     trained = format_count(float(trained_parameters(question.model, tuning)))
     on = sentence_list([f"`{one}`" for one in tuning.targets])
-    kept: str = tuning.base or training.wide_precision
+    precision: str = tuning.base or training.wide_precision
     if copies := narrow_copies(question):
         size = f"{training.element_bytes + copies:.3g} bytes a parameter"
-        kept += f" with copies in {training.precision}, {size}"
-    what = f"{tuning.task} of rank {tuning.rank} on {on}"
-    return wrapped(f"{what}: trains {trained} parameters beside frozen matrices in {kept}{beside}")
+        precision += f" with copies in {training.precision}, {size}"
+    subject = f"{tuning.task} of rank {tuning.rank} on {on}"
+    return wrapped(f"{subject}: trains {trained} parameters beside frozen matrices in {precision}{suffix}")
 
 
 def documents_sentence(question: Question) -> str:
@@ -175,15 +175,15 @@ def documents_sentence(question: Question) -> str:
     if lengths is None:
         return ""
     length, keys = training.sequence_length, attended_keys(question.model, training)
-    counted = f"{percent(training.tokens_counted / length)} of tokens count"
+    share = f"{percent(training.tokens_counted / length)} of tokens count"
     scores = percent(keys.computed / question.model.unmasked(length))
-    told = {
-        "pack": f"{counted}, attention has {scores} of the scores of whole sequences",
-        "pad": f"{counted}, all are computed",
+    words = {
+        "pack": f"{share}, attention has {scores} of the scores of whole sequences",
+        "pad": f"{share}, all are computed",
         "bucket": "none is padded",
     }
     mean = grouped(round(sequences_of(lengths, training.sequence_length).mean))
-    of, text = f"{mean} tokens on average", told[lengths.packing]
+    of, text = f"{mean} tokens on average", words[lengths.packing]
     return wrapped(f"documents of {of}, {lengths} {grouped(length)}: {text}")
 
 
@@ -199,12 +199,12 @@ def answers_sentence(question: Question) -> str:
 
 def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:
     """Seconds that the same layout's step takes without each of the changes."""
-    found = {}
+    seconds = {}
     for word in changes_of(question.model, question.training):
         model, training = undo_change(question.model, question.training, word)
-        before = price(replace(question, model=model, training=training), estimate.layout)
-        found[word] = before.step_seconds
-    return found
+        unchanged = price(replace(question, model=model, training=training), estimate.layout)
+        seconds[word] = unchanged.step_seconds
+    return seconds
 
 
 def worth_sentence(question: Question, estimate: Estimate) -> str:
@@ -212,8 +212,8 @@ def worth_sentence(question: Question, estimate: Estimate) -> str:
     worth = changes_worth(question, estimate)
     if not worth:
         return ""
-    each = [f"{seconds / estimate.step_seconds:.3f}x without `{word}`" for word, seconds in worth.items()]
-    return wrapped(f"This layout's step would take {sentence_list(each)}.")
+    ratios = [f"{seconds / estimate.step_seconds:.3f}x without `{word}`" for word, seconds in worth.items()]
+    return wrapped(f"This layout's step would take {sentence_list(ratios)}.")
 
 
 def flops_counted(question: Question, tp: int) -> dict[str, float]:
@@ -222,17 +222,17 @@ def flops_counted(question: Question, tp: int) -> dict[str, float]:
     `tp` sets the padding of the vocabulary.
     """
     model, training = question.model, question.training
-    whole = model.model_copy(update={"attention_window": None})
+    unwindowed = model.model_copy(update={"attention_window": None})
     counts = {
         "mfu": model_flops(model, training, tp),
         "causal_mfu": causal_flops(model, training, tp),
-        "without_windows": model_flops(whole, training, tp),
+        "without_windows": model_flops(unwindowed, training, tp),
     }
     return {name: flops / training.tokens_per_step for name, flops in counts.items()}
 
 
 def count_sentence(question: Question, tp: int) -> str:
-    """Which FLOPs the MFU counts: those within windows, the causal mask's saving aside."""
+    """Sentence on the FLOPs that the MFU counts, within windows, whether or not a causal mask saves them."""
     model, length = question.model, question.training.sequence_length
     counts = {name: f"{format_count(flops)}FLOPs" for name, flops in flops_counted(question, tp).items()}
     text = f"MFU counts {counts['mfu']} a token, attention"

@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 
 def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
-    """What the picture shows, in a sentence."""
+    """Sentence on the fullest links; without traffic, on bandwidth per GPU."""
     levels = used_levels(cluster)
     if use is None:
         rates = [f"{format_bandwidth(level.bandwidth)} in its {level.name}" for level in levels]
         return f"A GPU has {sentence_list(rates)}"
-    busy = {level.name: sum(one.share for one in use if one.level.name == level.name) for level in levels}
+    busy = {level.name: sum(user.share for user in use if user.level.name == level.name) for level in levels}
     fullest = max(busy, key=lambda name: busy[name])
     if not busy[fullest]:
         return "No link is used"
-    most = max((one for one in use if one.level.name == fullest), key=lambda one: one.share)
-    part = most.share / busy[fullest]
+    top = max((user for user in use if user.level.name == fullest), key=lambda user: user.share)
+    part = top.share / busy[fullest]
     only = "all" if part == 1 else "most" if part > 0.5 else "the largest part"
     full = share_text(busy[fullest])
-    by = f"{only} of it by {most.axis}"
+    by = f"{only} of it by {top.axis}"
     return f"The fullest links are those of the {fullest}: busy {full} of the step, {by}"
 
 
-def crossing_sentence(found: Crossing | None) -> str:
+def crossing_sentence(crossing: Crossing | None) -> str:
     """ "Between buildings (25 Gb/s per GPU): pp (busy 1.2 % of the step); tp and dp stay inside"."""
-    if found is None:
+    if crossing is None:
         return ""
-    axes = [f"{one.axis} (busy {share_text(one.share)} of the step)" for one in found.uses]
-    between = f"Between {found.inside}s ({format_bandwidth(found.level.bandwidth)} per GPU)"
+    axes = [f"{one.axis} (busy {share_text(one.share)} of the step)" for one in crossing.uses]
+    subject = f"Between {crossing.inside}s ({format_bandwidth(crossing.level.bandwidth)} per GPU)"
     if not axes:
-        return wrapped(f"{between}: no traffic")
-    stay = f"; {sentence_list(list(found.stay))} {'stays' if len(found.stay) == 1 else 'stay'} inside"
-    return wrapped(f"{between}: {sentence_list(axes)}{stay if found.stay else ''}")
+        return wrapped(f"{subject}: no traffic")
+    stay = f"; {sentence_list(list(crossing.stay))} {'stays' if len(crossing.stay) == 1 else 'stay'} inside"
+    return wrapped(f"{subject}: {sentence_list(axes)}{stay if crossing.stay else ''}")
 
 
 def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
@@ -63,13 +63,13 @@ def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> s
     if use is not None:
         headers.append("busy")
         for row in rows:
-            own = [f"{one.axis} {share_text(one.share)}" for one in use if one.level.name == row[0]]
-            row.append(", ".join(own) or "idle")
+            shares = [f"{one.axis} {share_text(one.share)}" for one in use if one.level.name == row[0]]
+            row.append(", ".join(shares) or "idle")
     return str(table(headers, rows, names=headers[:2], words=headers[5:]))
 
 
 def share_text(share: float) -> str:
-    """Percent of a step; what is next to nothing as such."""
+    """Percent of a step, as text; a tiny share is written as such."""
     return percent(share) if share >= 0.001 else "< 0.1 %"
 
 
@@ -88,11 +88,11 @@ def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> p
             "bandwidth": level.bandwidth,
             "latency": level.latency,
         }
-        own = [one for one in use or () if one.level.name == level.name]
+        uses = [one for one in use or () if one.level.name == level.name]
         if use is None:
             rows.append(row)
-        elif own:
-            rows += [row | {"axis": one.axis, "gpu_bytes": one.gpu_bytes, "share": one.share} for one in own]
+        elif uses:
+            rows += [row | {"axis": one.axis, "gpu_bytes": one.gpu_bytes, "share": one.share} for one in uses]
         else:
             rows.append(row | {"axis": "", "gpu_bytes": 0.0, "share": 0.0})
     return frame_of(rows)

@@ -39,7 +39,7 @@ def step_line(
 
 
 def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
-    """What ran, predicted beside measured, and what to know of the comparison."""
+    """Text on a run: predicted beside measured quantities, and notes on the comparison."""
     environment = report.environment
     yield wrapped(
         f"{report.model}, {report.layout}, {counted(steps, 'step')} on {environment.device} "
@@ -61,12 +61,12 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
 
 
 def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
-    """What to know of a plan made for this software stack before it is compared with what the executor does."""
+    """Note that a plan is for another software stack than the executor's; None if it is not."""
     runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
     if stack == runs:
         return None
-    why = f"the plan is for stack {stack} but {runs} runs it, whose memory and times differ"
-    return f"note: {why}; `plan --stack {runs}` makes a plan for it"
+    reason = f"the plan is for stack {stack} but {runs} runs it, whose memory and times differ"
+    return f"note: {reason}; `plan --stack {runs}` makes a plan for it"
 
 
 def on_other_devices(plan: Plan, device: str) -> str:
@@ -74,8 +74,8 @@ def on_other_devices(plan: Plan, device: str) -> str:
     gpu = plan.question.cluster.gpu
     if (gpu.kind == "cpu") == (device == "cpu"):
         return ""
-    why = "its times and memory cannot be judged by this run"
-    return f"The plan is for {gpu.name} but ran on {device}: {why}."
+    reason = "its times and memory cannot be judged by this run"
+    return f"The plan is for {gpu.name} but ran on {device}: {reason}."
 
 
 def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
@@ -87,7 +87,7 @@ def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
 
 
 def next_step(lines: Sequence[ComparedQuantity], report: Path) -> str:
-    """What to do with a report: learn from it where its plan was further off than steps are from one another."""
+    """Hint on the use of a report: learn from it if its plan was further off than steps are from one another."""
     if far := [line for line in lines if line.beyond_noise]:
         off = sentence_list([f"{quantity_label(line.quantity)} {error_text(line)}" for line in far])
         return f"Off by more than the noise: {off}. Next: meshwright calibrate --from-run {report} -o profile.yaml"
@@ -98,15 +98,15 @@ def routers_line(routers: Sequence[RouterReport]) -> str:
     """How unevenly the experts of the worst mixtures were loaded."""
     busiest = max(routers, key=lambda router: router.largest_load)
     idlest = min(routers, key=lambda router: router.smallest_load)
-    least = min(router.entropy for router in routers)
+    lowest = min(router.entropy for router in routers)
     return (
         f"load of experts: highest {busiest.largest_load:.1f} x the mean (block {busiest.layer}), lowest"
-        f" {idlest.smallest_load:.1f} x (block {idlest.layer}); entropy at least {least:.2f} of an even load's"
+        f" {idlest.smallest_load:.1f} x (block {idlest.layer}); entropy at least {lowest:.2f} of an even load's"
     )
 
 
 def built_table(ranks: Sequence[BuiltRank]) -> Table:
-    """What a dry run built."""
+    """Table of the ranks that a dry run built."""
     columns = {
         "rank": [str(rank.rank) for rank in ranks],
         "stage": [str(rank.pipeline_rank) for rank in ranks],
@@ -161,27 +161,27 @@ def error_text(line: ComparedQuantity) -> str:
 
 TABLES = ("products", "collectives")
 """Kinds of kernels that have a table."""
-_SHOWN = 20
+_MAX_ROWS = 20
 _TERA = 1e12
 
 
-def achieved_rows(found: Sequence[Achieved]) -> list[dict[str, Any]]:
+def achieved_rows(kernels: Sequence[Achieved]) -> list[dict[str, Any]]:
     """A record for each, in base units."""
-    rows = [{name: value for name, value in one._asdict().items() if value != ""} for one in found]
-    return [row | {"excess_seconds": one.excess} for row, one in zip(rows, found, strict=True)]
+    rows = [{name: value for name, value in one._asdict().items() if value != ""} for one in kernels]
+    return [row | {"excess_seconds": one.excess} for row, one in zip(rows, kernels, strict=True)]
 
 
-def achieved_text(kind: str, found: Sequence[Achieved]) -> tuple[str | Table, ...]:
+def achieved_text(kind: str, kernels: Sequence[Achieved]) -> tuple[str | Table, ...]:
     """One of `TABLES` in words."""
-    if not found:
-        why = "with record_shapes=True a trace tells shapes" if kind == TABLES[0] else "none communicates"
-        return (f"The traces tell no {kind}: {why}",)
-    shown = found[:_SHOWN]
+    if not kernels:
+        reason = "with record_shapes=True a trace tells shapes" if kind == TABLES[0] else "none communicates"
+        return (f"The traces tell no {kind}: {reason}",)
+    rows = kernels[:_MAX_ROWS]
     cells = _product if kind == TABLES[0] else _collective
-    more = f"; {grouped(len(found) - len(shown))} more in --json" if len(found) > len(shown) else ""
-    note = f"(expected: by the profile; times: as long as that; those first that lose most{more})"
+    remainder = f"; {grouped(len(kernels) - len(rows))} more in --json" if len(kernels) > len(rows) else ""
+    note = f"(expected: by the profile; times: as long as that; those first that lose most{remainder})"
     headers = _HEADERS[kind]
-    return table(headers, [cells(one) for one in shown], words=headers[:1]), wrapped(note, indent=" ")
+    return table(headers, [cells(one) for one in rows], words=headers[:1]), wrapped(note, indent=" ")
 
 
 _HEADERS = {
@@ -190,26 +190,26 @@ _HEADERS = {
 }
 
 
-def _product(one: Achieved) -> tuple[str, ...]:
-    return (one.what, grouped(one.kernels), *_times(one), f"{one.rate / _TERA:.1f}")
+def _product(product: Achieved) -> tuple[str, ...]:
+    return (product.what, grouped(product.kernels), *_times(product), f"{product.rate / _TERA:.1f}")
 
 
-def _collective(one: Achieved) -> tuple[str, ...]:
-    size = format_bytes(one.message_bytes) if one.message_bytes else "-"
-    rate = format_bandwidth(one.rate) if one.rate else "-"
-    what = f"{one.axis} {one.what.replace('_', '-')}"
-    return (what, grouped(one.ranks), size, grouped(one.kernels), *_times(one), rate)
+def _collective(collective: Achieved) -> tuple[str, ...]:
+    size = format_bytes(collective.message_bytes) if collective.message_bytes else "-"
+    rate = format_bandwidth(collective.rate) if collective.rate else "-"
+    label = f"{collective.axis} {collective.what.replace('_', '-')}"
+    return (label, grouped(collective.ranks), size, grouped(collective.kernels), *_times(collective), rate)
 
 
-def _times(one: Achieved) -> tuple[str, str, str]:
-    if not one.predicted:
-        return format_seconds(one.seconds), "-", "-"
-    return format_seconds(one.seconds), format_seconds(one.predicted), f"{one.seconds / one.predicted:.2f}"
+def _times(row: Achieved) -> tuple[str, str, str]:
+    if not row.predicted:
+        return format_seconds(row.seconds), "-", "-"
+    return format_seconds(row.seconds), format_seconds(row.predicted), f"{row.seconds / row.predicted:.2f}"
 
 
 MOST_CAUSES = 3
-_LEAST = 0.002
-"""Of the step: smaller differences explain nothing."""
+_SMALLEST = 0.002
+"""Share of the step. Smaller differences explain nothing."""
 _CAUSES = {
     "compute": "kernels are slower than the profile's: power limit, kernels not fused, another attention kernel",
     "host": "the GPU waits for launches of small kernels, Python or synchronisation; CUDA graphs shorten it",
@@ -230,25 +230,25 @@ _SHORTER = "it takes less than the profile says; `calibrate --from-run` learns t
 
 
 def findings(job: Job) -> list[str]:
-    """What the traces of several ranks tell when they are put together: late ranks, a slow stage."""
+    """Sentences on late ranks and slow stages, from the traces of several ranks together."""
     from cost_models.measured.traces.kernels import LATE
 
     step = max(one.seconds for one in job.traced)
-    told = [
+    sentences = [
         f"Rank {late.rank} comes last to {percent(late.share)} of its collectives; its peers wait"
         f" {_of_the_step(late.seconds, step)} for it: its GPU, host or link is slow; meshwright doctor tests its node"
         for late in job.late[:MOST_CAUSES]
     ]
     if (slow := job.slow_stage) is not None and slow.seconds >= LATE * step:
-        told.append(
+        sentences.append(
             f"Stage {slow.place} computes {slow.times:.2f} x as long as planned beside the others,"
             f" {_of_the_step(slow.seconds, step)} more: they wait for it; move blocks away, or its GPUs are slow"
         )
     if job.unfollowed:
         ranks = sentence_list([grouped(rank) for rank in job.unfollowed[:MOST_CAUSES]])
-        why = "are not those of the plan's schedule: no passes are told apart"
-        told.append(f"Sends and receives of rank {ranks} {why}")
-    return told
+        reason = "are not those of the plan's schedule: no passes are told apart"
+        sentences.append(f"Sends and receives of rank {ranks} {reason}")
+    return sentences
 
 
 def _of_the_step(seconds: float, step: float) -> str:
@@ -263,10 +263,10 @@ class Cause:
     predicted: float
     measured: float
     share: float
-    """Of the measured step, that a step would be shorter, or longer, if this part were as predicted."""
+    """Share of the measured step that would be saved, or added, if this part were as predicted."""
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """The likely cause."""
         return _CAUSES[self.part] if self.share > 0 else _SHORTER
 
@@ -274,21 +274,21 @@ class Cause:
     def words(self) -> str:
         """ "dp comm takes 310.0 ms longer, 5.2 % of the step: gradients ..." """
         much = format_seconds(abs(self.measured - self.predicted))
-        more = "longer" if self.share > 0 else "less"
+        comparison = "longer" if self.share > 0 else "less"
         label = quantity_label(f"{self.part}_seconds")
-        return f"{label} takes {much} {more}, {percent(abs(self.share))} of the step: {self.why}"
+        return f"{label} takes {much} {comparison}, {percent(abs(self.share))} of the step: {self.reason}"
 
 
 def causes(parts: Sequence[ComparedQuantity], step_seconds: float) -> tuple[Cause, ...]:
     """The parts that explain most of the difference, the largest first; none where parts were not measured."""
-    found = [
+    all_causes = [
         Cause(
-            part=one.quantity.removesuffix("_seconds"),
-            predicted=one.predicted,
-            measured=one.measured,
-            share=(one.measured - one.predicted) / step_seconds,
+            part=quantity.quantity.removesuffix("_seconds"),
+            predicted=quantity.predicted,
+            measured=quantity.measured,
+            share=(quantity.measured - quantity.predicted) / step_seconds,
         )
-        for one in parts
+        for quantity in parts
     ]
-    large = [one for one in found if abs(one.share) >= _LEAST]
-    return tuple(sorted(large, key=lambda one: -abs(one.share))[:MOST_CAUSES])
+    large = [quantity for quantity in all_causes if abs(quantity.share) >= _SMALLEST]
+    return tuple(sorted(large, key=lambda quantity: -abs(quantity.share))[:MOST_CAUSES])

@@ -25,22 +25,23 @@ from planner.objectives import Certificate
 
 
 def question_header(question: Question, trust: Trust, *, subject: str = "") -> str:
-    """What was asked (of the model, or of another subject), what was changed, how far prices may be believed."""
+    """Header with the question (on the model, or another subject), changes of the job, and how far prices may be
+    believed."""
     cluster, training = question.cluster, question.training
     mixed = question.has_pools
     nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
-    asked = (
+    words = (
         f"{subject or question.model.name} on {gpus_in_words(question)}{nodes}, "
         f"{format_count(training.tokens_per_step)} tokens/step ({training.in_words}, {training.precision})"
     )
     if question.confidence > EVEN:
-        asked += f", to fit with {100 * question.confidence:.4g} %"
+        words += f", to fit with {100 * question.confidence:.4g} %"
     profile = f"hardware profile {trust}"
     if mixed:
         names = sentence_list([pool.hardware.name for pool in question.pools])
         profile = f"hardware profiles {names}; the least known is {trust}"
     lines = [
-        wrapped(asked),
+        wrapped(words),
         tuning_sentence(question),
         documents_sentence(question),
         answers_sentence(question),
@@ -51,9 +52,9 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
 
 
 def layout_text(question: Question, estimate: Estimate, words: str) -> tuple[str | Table, ...]:
-    """Words about a layout below its question; then what it keeps in host memory, and on which pools it lies."""
-    below = *host_sentences(question, estimate), *placed_on_pools(question, estimate)
-    return question_header(question, estimate.trust), "", words, *below
+    """Text with the question, words on a layout, its contents of host memory, and the pools on which it lies."""
+    notes = *host_sentences(question, estimate), *placed_on_pools(question, estimate)
+    return question_header(question, estimate.trust), "", words, *notes
 
 
 HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
@@ -65,7 +66,7 @@ def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table
 
 
 def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
-    """Cells of the plans table, best first, as text; `peak mem` is that of the fullest rank."""
+    """Cells of the plans table, best first, as text. `peak mem` is the fullest rank's."""
     return [
         (
             str(rank),
@@ -81,7 +82,7 @@ def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
 
 
 def optimum_table(optimum: Optimum) -> Table:
-    """Plans best first with what they are best at: in place of tok/s/GPU their GPUs, GPU-hours or cost."""
+    """Table of plans, best first, with GPUs, GPU-hours or cost in place of tok/s/GPU if that is the objective."""
     headers, rows = optimum_cells(optimum)
     return table(headers, rows, words=("layout", "bound by"))
 
@@ -95,7 +96,7 @@ def optimum_cells(optimum: Optimum) -> tuple[tuple[str, ...], list[tuple[str, ..
 def with_causal(
     headers: tuple[str, ...], rows: list[tuple[str, ...]], estimates: Sequence[Estimate]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The same with a column of causal MFU where it is another for any."""
+    """Headers and rows, with a column of causal MFU if it differs from MFU in any row."""
     if not any(map(causal_apart, estimates)):
         return headers, rows
     place = headers.index("MFU") + 1
@@ -107,7 +108,7 @@ def with_causal(
 def _measured_cells(
     optimum: Optimum, rows: list[tuple[str, ...]]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The same with what plans are best at in place of tok/s/GPU."""
+    """Headers and rows, with the objective in place of tok/s/GPU."""
     estimates = optimum.result.estimates
     name = optimum.objective.name
     if optimum.plain or (name in ("time", "mfu", "memory") and not optimum.sizes):
@@ -121,8 +122,8 @@ def _measured_cells(
     rows = [_swapped(row, cell) for row, cell in zip(rows, values, strict=True)]
     if not optimum.sizes:
         return headers, rows
-    wide = [(row[0], cell, *row[1:]) for row, cell in zip(rows, gpus, strict=True)]
-    return (headers[0], "GPUs", *headers[1:]), wide
+    wide_rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, gpus, strict=True)]
+    return (headers[0], "GPUs", *headers[1:]), wide_rows
 
 
 def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
@@ -134,28 +135,28 @@ def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
 def proof_words(certificate: Certificate, best_seconds: float) -> str:
     """The proof, or how far it got; "proved" is said only at gap 0."""
     seconds = format_seconds(certificate.seconds)
-    done = counted(certificate.layouts, "layout")
+    work = counted(certificate.layouts, "layout")
     if certificate.infeasible or certificate.pruned or certificate.solved:  # plan files do not say
         bounds = f"lower bounds rule out {grouped(certificate.pruned)}, {grouped(certificate.solved)} solved exactly"
-        done += f": {grouped(certificate.infeasible)} do not fit, {bounds}"
+        work += f": {grouped(certificate.infeasible)} do not fit, {bounds}"
     if certificate.gap <= 0:
         took = f" in {seconds}" if certificate.seconds else ""  # plan files hold no durations
         minimised = _minimised_words(certificate, best_seconds)
-        return f"proved optimal under the cost model{minimised}{took}; {done}"
-    within = f"proved within {percent(certificate.gap)} of the optimum"
-    proven = within if certificate.gap < 1 else "nothing proved"
-    after = f" after {seconds}" if certificate.seconds else ""
-    return f"stopped{after}: best {format_seconds(best_seconds)}, {proven}; {done}"
+        return f"proved optimal under the cost model{minimised}{took}; {work}"
+    bound = f"proved within {percent(certificate.gap)} of the optimum"
+    proven = bound if certificate.gap < 1 else "nothing proved"
+    duration = f" after {seconds}" if certificate.seconds else ""
+    return f"stopped{duration}: best {format_seconds(best_seconds)}, {proven}; {work}"
 
 
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
-    """The same as a sentence of its own, with what an integer program confirmed."""
+    """Sentence on a proof, with the confirmation by an integer program."""
     words = proof_words(certificate, best_seconds) + _settled_words(certificate)
     return wrapped(f"{words[0].upper()}{words[1:]}")
 
 
 def _minimised_words(certificate: Certificate, best_seconds: float) -> str:
-    """What was minimised, where it is not the step on paper: ", expected over 16 scenarios (18.04 s)"."""
+    """Words on the quantity minimised, if it is not the step on paper: ", expected over 16 scenarios (18.04 s)"."""
     if certificate.minimised == "none":
         return ""
     over = counted(certificate.scenarios, "scenario")

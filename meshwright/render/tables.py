@@ -19,15 +19,15 @@ whole where that pushes no column below."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A header and its cells."""
+    """Column of a table: a header and cells."""
 
     header: str
     cells: tuple[str, ...]
     wraps: bool
     """Words; numbers stay whole."""
-    left: bool
+    is_left: bool
     narrow: int = _NARROW
-    """Characters below which it is not squeezed."""
+    """Characters below which the column is not squeezed."""
 
     @property
     def need(self) -> int:
@@ -35,21 +35,21 @@ class Column:
         return max(len(cell) for cell in (self.header, *self.cells))
 
     @property
-    def least(self) -> int:
-        """Characters it cannot do without."""
+    def least_width(self) -> int:
+        """Fewest characters that the column needs."""
         return min(self.need, max(self.narrow, len(self.header))) if self.wraps else self.need
 
     @property
     def with_words_whole(self) -> Column:
-        """The same, not squeezed below its longest word; one behind a sign as in "+ tp8" is no word of its own."""
+        """Column that is not squeezed below its longest word. A word behind a sign, as in "+ tp8", does not count."""
         words = (word for cell in self.cells for word in re.split(r"(?<=,)|(?<!\+) ", cell))
         return replace(self, narrow=min(_WORD, max([_NARROW, *map(len, words)])))
 
-    def drawn(self, width: int) -> list[list[str]]:
-        """Every cell, the header's first, as lines of so many characters."""
+    def cell_lines(self, width: int) -> list[list[str]]:
+        """Lines of every cell, the header first, each line `width` characters."""
         cells = [lines_of(cell, width, cut=True) if self.wraps else [cell] for cell in self.cells]
         return [
-            [f"{line:<{width}}" if self.left else f"{line:>{width}}" for line in lines]
+            [f"{line:<{width}}" if self.is_left else f"{line:>{width}}" for line in lines]
             for lines in ([self.header], *cells)
         ]
 
@@ -61,13 +61,13 @@ class Table:
     columns: tuple[Column, ...]
 
     def __str__(self) -> str:
-        """As it fits the terminal."""
+        """Table as text that fits the terminal."""
         return "\n".join(self.lines(line_width()))
 
     @property
     def html(self) -> str:
-        """As the element of a page that has its own style; every cell is escaped."""
-        sides = [' style="text-align: left"' if one.left or one.wraps else "" for one in self.columns]
+        """Table as an element of a page with its own style, with every cell escaped."""
+        sides = [' style="text-align: left"' if one.is_left or one.wraps else "" for one in self.columns]
 
         def row(cells: Sequence[str], tag: str) -> str:
             filled = zip(cells, sides, strict=True)
@@ -82,10 +82,10 @@ class Table:
 
         Only a number that fills more than a line goes beyond it.
         """
-        whole = _side_by_side([column.with_words_whole for column in self.columns], width)
+        ideal = _side_by_side([column.with_words_whole for column in self.columns], width)
         squeezed = _side_by_side(self.columns, width)
-        fits = len(whole) == len(squeezed) and all(_gap(columns, width) is not None for columns in whole)
-        blocks = [_block(columns, width) for columns in (whole if fits else squeezed)]
+        fits = len(ideal) == len(squeezed) and all(_gap(columns, width) is not None for columns in ideal)
+        blocks = [_block(columns, width) for columns in (ideal if fits else squeezed)]
         return [line for block in blocks for line in ("", *block)][1:]
 
 
@@ -104,7 +104,7 @@ def table(
                 header=header,
                 cells=tuple(row[place] for row in rows),
                 wraps=header in words,
-                left=header in (*words, *names),
+                is_left=header in (*words, *names),
             )
             for place, header in enumerate(headers)
         )
@@ -124,16 +124,16 @@ def in_notebook(text: Sequence[str | Table]) -> str:
     for is_table, blocks in groupby(text, key=lambda block: isinstance(block, Table)):
         if is_table:
             parts += [block.html for block in blocks if isinstance(block, Table)]
-        elif said := "\n".join(map(str, blocks)).strip("\n"):
-            parts.append(f"<pre>{escape(said)}</pre>")
+        elif plain := "\n".join(map(str, blocks)).strip("\n"):
+            parts.append(f"<pre>{escape(plain)}</pre>")
     return "".join(parts)
 
 
 def _side_by_side(columns: Sequence[Column], width: int) -> list[list[Column]]:
-    """As many columns as fit a line, then the next after the first one again."""
-    first, *rest = columns
+    """Split columns into blocks that each fit a line, with the first column in every block."""
+    first, *followers = columns
     blocks = [[first]]
-    for column in rest:
+    for column in followers:
         if len(blocks[-1]) > 1 and _gap([*blocks[-1], column], width) is None:
             blocks.append([first])
         blocks[-1].append(column)
@@ -142,30 +142,30 @@ def _side_by_side(columns: Sequence[Column], width: int) -> list[list[Column]]:
 
 def _gap(columns: Sequence[Column], width: int) -> int | None:
     """The widest gap with which these columns fit a line, if any does."""
-    least = sum(column.least for column in columns)
-    return next((gap for gap in _GAPS if least + gap * (len(columns) - 1) <= width), None)
+    min_width = sum(column.least_width for column in columns)
+    return next((gap for gap in _GAPS if min_width + gap * (len(columns) - 1) <= width), None)
 
 
 def _block(columns: Sequence[Column], width: int) -> list[str]:
     """These columns as lines of a table, the headers first."""
     gap = _gap(columns, width) or _GAPS[-1]
     widths = _widths(columns, width - gap * (len(columns) - 1))
-    drawn = [column.drawn(wide) for column, wide in zip(columns, widths, strict=True)]
+    cells_drawn = [column.cell_lines(wide) for column, wide in zip(columns, widths, strict=True)]
     lines = []
-    for cells in zip(*drawn, strict=True):
+    for cells in zip(*cells_drawn, strict=True):
         for parts in zip_longest(*cells, fillvalue=""):
-            whole = [f"{part:<{wide}}" for part, wide in zip(parts, widths, strict=True)]
-            lines.append((" " * gap).join(whole).rstrip())
+            padded = [f"{part:<{wide}}" for part, wide in zip(parts, widths, strict=True)]
+            lines.append((" " * gap).join(padded).rstrip())
     return lines
 
 
 def _widths(columns: Sequence[Column], free: int) -> list[int]:
-    """Give each column its least width, and share what is left evenly among those that could use more."""
-    widths = [column.least for column in columns]
-    wanted = [column.need - column.least for column in columns]
+    """Give each column its smallest width, and share the free characters evenly among columns that could use more."""
+    widths = [column.least_width for column in columns]
+    wishes = [column.need - column.least_width for column in columns]
     free = max(0, free - sum(widths))
-    for number, place in enumerate(sorted(range(len(columns)), key=wanted.__getitem__)):
-        more = min(wanted[place], free // (len(columns) - number))
-        widths[place] += more
-        free -= more
+    for number, place in enumerate(sorted(range(len(columns)), key=wishes.__getitem__)):
+        share = min(wishes[place], free // (len(columns) - number))
+        widths[place] += share
+        free -= share
     return widths

@@ -19,7 +19,8 @@ LINE_WIDTH = 80
 """Columns of a text answer that no terminal shows."""
 _LEAST_WIDTH = 20
 _LONGEST_LINE = 120
-"""Beyond it the eye loses the next line, however wide the terminal; tables take all of it."""
+"""Most characters of a line of sentences. Beyond it the eye loses the next line, however wide the terminal; tables take
+all of it."""
 _BROKEN = ContextVar("broken", default=True)
 """Whether sentences are broken into lines."""
 NOT_PROVED = "warning: optimality is not proved; allow more time to close the gap"
@@ -31,9 +32,9 @@ _MANIFOLD = 10.0
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 _UNIT = r"(?:%|pt|[mu]?s|[KMGT]?i?B|[kMT]|[MGT]?B/s|TFLOP/s)(?![\w/])"
 _WORD = re.compile(rf"\S+(?:(?<=\d) {_UNIT}\S*)?")
-"""What no line ends inside: a word, or a number with its unit."""
+"""Pattern of a unit that no line breaks: a word, or a number with its unit."""
 _BREAKS = re.compile(rf"(?<=\d) (?={_UNIT})|(?<=\d-)(?=\d\d\b)")
-"""Where a browser would part a number from its unit, or a date."""
+"""Pattern of places where a browser would part a number from its unit, or a date."""
 _SIGNS = re.compile(r"[^/=:+]+[/=:+]*|[/=:+]+")
 _GAP = 3
 """Blanks between the longest name of a fact and the values."""
@@ -50,22 +51,22 @@ def percent(share: float, form: str = ".1%") -> str:
     return f"{share:{form}}".replace("%", " %")
 
 
-def change(before: float, after: float) -> str:
+def change(start: float, final: float) -> str:
     """Relative change, signed: "-3.6 %"; "same" when it rounds to nothing, "12x" where it is tenfold and more."""
-    relative = after / before - 1
+    relative = final / start - 1
     if relative >= _MANIFOLD - 1:
-        return f"{after / before:.0f}x"
+        return f"{final / start:.0f}x"
     return "same" if abs(relative) < NEGLIGIBLE_SHARE else percent(relative, "+.1%")
 
 
-def change_words(write: Callable[[float], str], unit: str, before: float, after: float) -> str:
-    """What changed in a figure that `write` prints: "same" where both print alike, "new", points of shares, else the
+def change_words(write: Callable[[float], str], unit: str, start: float, final: float) -> str:
+    """Words on a change of a figure that `write` prints: "same" if both print alike, "new", points of shares, else the
     relative change."""
-    if write(before) == write(after):
+    if write(start) == write(final):
         return "same"
     if unit == "share":
-        return f"{100 * (after - before):+.1f} pt"
-    return change(before, after) if before else "new"
+        return f"{100 * (final - start):+.1f} pt"
+    return change(start, final) if start else "new"
 
 
 def money(amount: float) -> str:
@@ -114,7 +115,7 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
 
 @contextmanager
 def lines_of_any_length() -> Iterator[None]:
-    """While it lasts, sentences are not broken into lines: for pages, which break them as they are shown."""
+    """Context in which sentences are not broken into lines: for pages, which break them as they are shown."""
     token = _BROKEN.set(False)
     try:
         yield
@@ -181,7 +182,7 @@ def spaced(*blocks: T) -> tuple[T | str, ...]:
 
 def unbroken(text: str) -> str:
     """The text for a browser, which then parts no number from its unit and no date."""
-    return _BREAKS.sub(lambda found: "\u00a0" if found[0] else "\u2060", text)
+    return _BREAKS.sub(lambda match: "\u00a0" if match[0] else "\u2060", text)
 
 
 def sentence_list(words: Sequence[str]) -> str:
@@ -191,7 +192,7 @@ def sentence_list(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A figure with its name, as in "step: 17.88 s"."""
+    """Fact: a figure with a name, as in "step: 17.88 s"."""
 
     name: str
     value: str
@@ -199,10 +200,10 @@ class Fact:
 
 def facts_text(facts: Iterable[Fact]) -> str:
     """A line for each fact, values below one another; a long value goes on below its beginning."""
-    shown = list(facts)
-    indent = max((len(fact.name) for fact in shown), default=0) + _GAP
+    listed = list(facts)
+    indent = max((len(fact.name) for fact in listed), default=0) + _GAP
     lines = []
-    for fact in shown:
-        first, *rest = sentence_lines(fact.value, less=indent)
-        lines += [f"{fact.name:<{indent}}{first}", *(" " * indent + line for line in rest)]
+    for fact in listed:
+        first, *followers = sentence_lines(fact.value, less=indent)
+        lines += [f"{fact.name:<{indent}}{first}", *(" " * indent + line for line in followers)]
     return "\n".join(lines)
