@@ -79,7 +79,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
             name,
             defaults[name],
             one,
-            heading=_HEADINGS.get(one.panel, command.rest if one.panel == "verb" else one.panel.capitalize()),
+            heading=_HEADINGS.get(one.panel, command.head if one.panel == "verb" else one.panel.capitalize()),
             hidden=bool(one.only_with) and words is not None and f"--{one.only_with}" not in words,
         )
         for name, one in written.items()

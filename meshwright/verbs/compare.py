@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from planner.plan import AnyPlan
 
 MAX_COMPARED = 6
-"""As many columns as fit a line of 80."""
+"""Most columns that fit a line of 80."""
 
 
 def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answer:
@@ -45,7 +45,7 @@ def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answe
 
 @dataclass(frozen=True, kw_only=True)
 class CompareFlags:
-    """What `meshwright compare` takes."""
+    """Options of `meshwright compare`."""
 
     choices: tuple[str, ...] = field(
         metadata=argument(
@@ -65,7 +65,7 @@ def compare_command(options: CompareFlags, output: Output) -> None:
 
 @dataclass(frozen=True)
 class ReshardOptions:
-    """What `reshard` takes."""
+    """Options of `reshard`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file("Where weights are."))
     to: AnyPlan | str | Path = field(metadata=plan_file("Where they go: a plan file, or a layout."))

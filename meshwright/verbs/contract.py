@@ -1,4 +1,4 @@
-"""What verbs and families agree on: answers, commands, and what a family of models answers."""
+"""Contract of verbs and families: answers, commands, and the verbs of a family of models."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Command(Generic[O]):
     call: Callable[[O, Output], None]
     name: str
     shows: tuple[str, ...]
-    """Flags of `Output` that it has, beside `-o`."""
+    """Names of the flags of `Output` that the verb has, beside `-o`."""
     hides: tuple[str, ...]
     """Flags of shared options that it has not."""
     nested: str
     """A record, `module:name`, whose flags are in the field `config` of the options, by name."""
-    rest: str
-    """Heading in its help of the flags that only it has."""
+    head: str
+    """Heading in the help above the flags that only this verb has."""
     out: str
     """Help of `-o`; empty: it has no such flag of `Output`. With it the verb checks what it writes itself."""
 
     @property
     def help(self) -> str:
-        """What the verb does."""
+        """Help of the verb."""
         return self.call.__doc__ or ""
 
 
@@ -64,11 +64,11 @@ def command(
     shows: tuple[str, ...] = ("json", "csv", "quiet"),
     hides: tuple[str, ...] = (),
     nested: str = "",
-    rest: str = "Options",
+    head: str = "Options",
     out: str = "",
 ) -> Callable[[Callable[[O, Output], None]], Command[O]]:
-    """Make a verb of what it does on the command line; its help is the docstring."""
-    return lambda call: Command(options, call, name, shows, hides, nested, rest, out)
+    """Decorate a function as a verb of the command line. Its docstring is the help."""
+    return lambda call: Command(options, call, name, shows, hides, nested, head, out)
 
 
 P = TypeVar("P", bound="AnyPlan", contravariant=True)
@@ -77,23 +77,23 @@ P = TypeVar("P", bound="AnyPlan", contravariant=True)
 class Running(Protocol):
     """A plan that is run, and how that is told."""
 
-    def before(self, *, compiled: bool) -> str | None:
-        """What to know before it is compared with what is measured."""
+    def caution(self, *, compiled: bool) -> str | None:
+        """Note to read before measured and predicted quantities are compared; None if there is none."""
 
     def step_line(self, step: Mapping[str, Any]) -> str:
         """One step, with what was predicted."""
 
     def answer(self, report: AnyReport, steps: int | None = None) -> AnyRan[Any]:
-        """Predicted beside measured, of so many `steps` that were asked for; None: as many as the report has."""
+        """Predicted beside measured quantities of a report, for `steps` steps; None: all steps of the report."""
 
     def next_step(self, report: AnyReport, path: Path) -> str:
-        """What to do with the report in this file."""
+        """Hint on the use of the report in this file."""
 
     def built(self, config: Mapping[str, Any]) -> Answer:
-        """What ranks hold, built without their devices, where they could begin with what the run is given."""
+        """Contents of ranks, built without devices, if the run's inputs would let them begin."""
 
-    def alone(self, rank: int, *, steps: int, fake: bool) -> SavedAnswer:
-        """What one rank does without the others; `fake`: memory only, and no device.
+    def emulate(self, rank: int, *, steps: int, fake: bool) -> SavedAnswer:
+        """Run one rank without the others; `fake`: memory only, and no device.
 
         Raises:
             InputError: the plan cannot be trained, or has no such rank.
@@ -107,11 +107,11 @@ class Verbs(Protocol[P]):
 
     @property
     def noun(self) -> str:
-        """A model of it in words, as in "a recommender"."""
+        """Noun phrase for a model of the family, as in "a recommender"."""
 
     @property
-    def takes(self) -> Mapping[str, frozenset[str]]:
-        """Verb → the options that mean something to it; a verb that is missing is not for this family."""
+    def options(self) -> Mapping[str, frozenset[str]]:
+        """Verb → options that the family accepts. A verb that is missing is not for this family."""
 
     @property
     def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
@@ -127,10 +127,10 @@ class Verbs(Protocol[P]):
         """Read everything that `estimate` is given. Raises InputError: everything that is wrong, at once."""
 
     def about(self, plan: P) -> str:
-        """The model and its GPUs in a few words."""
+        """Words on the plan's model and its GPUs."""
 
     def notes(self, plan: P) -> Sequence[str]:
-        """What a plan's prediction leaves out."""
+        """Sentences on effects that a plan's prediction leaves out."""
 
     def figures(self, plan: P) -> Mapping[str, Any]:
         """A plan's price as JSON has it, by the names that `explain` gives."""
@@ -139,18 +139,18 @@ class Verbs(Protocol[P]):
         """A note where the plan in a file is priced otherwise today; else nothing."""
 
     def explain(self, plan: P) -> Answer:
-        """What binds a plan, its rivals, and what would change it."""
+        """Explain a plan's bottlenecks, its rivals, and changes that would move it."""
 
     def chapters(self, plan: P, request: PageRequest) -> Iterator[Chapter]:
-        """What a page tells of a plan: the answer, why, pictures, how far to trust it."""
+        """Chapters of a page on a plan: the answer, why, pictures, how far to trust it."""
 
     def why_not(self, plan: P, layout: str) -> Answer:
         """Why a layout is not the plan."""
 
     def advise(self, plan: P, layout: str | None, budget: Budget) -> PlanAnswer:
-        """What to change of a plan, or of another layout of its question, that is run today. Raises InputError."""
+        """Advise how to change a plan, or another layout run today in its place. Raises InputError."""
 
-    def compare(self, first: P, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Answer:
+    def compare(self, first: P, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Answer:
         """Plans and layouts side by side, measured against the first. Raises InputError."""
 
     def verify(self, plan: P, budget: Budget) -> Iterable[Check]:
@@ -173,9 +173,9 @@ def verbs_of_plan(plan: AnyPlan) -> Verbs[Any]:
 
 
 def read_plan(
-    plan: AnyPlan | HasPlan | str | Path, verb: str = "", given: Collection[str] = ()
+    plan: AnyPlan | HasPlan | str | Path, verb: str = "", flags: Collection[str] = ()
 ) -> tuple[AnyPlan, Verbs[Any]]:
-    """A plan, read where it is a file, and the verbs of its family.
+    """Load a plan, from its file if need be, and the verbs of its family.
 
     Raises:
         InputError: not a plan file, or the family has not the verb, or an option that was given to it.
@@ -185,7 +185,7 @@ def read_plan(
     loaded = any_plan_of(plan)
     verbs = verbs_of_plan(loaded)
     if verb:
-        require_options(verbs, verb, given)
+        require_options(verbs, verb, flags)
     return loaded, verbs
 
 
@@ -205,20 +205,20 @@ def option_word(name: str) -> str:
 
 def require_verb(verbs: Verbs[Any], verb: str) -> None:
     """Raise InputError where a verb is not for this family."""
-    if verb not in verbs.takes:
-        hint = f"there are {', '.join(sorted(verbs.takes))}"
+    if verb not in verbs.options:
+        hint = f"there are {', '.join(sorted(verbs.options))}"
         raise InputError(f"`meshwright {verb}` does not take {verbs.noun}", hint=hint)
 
 
-def require_options(verbs: Verbs[Any], verb: str, given: Collection[str]) -> None:
+def require_options(verbs: Verbs[Any], verb: str, flags: Collection[str]) -> None:
     """Raise InputError where a verb, or an option that was given to it, means nothing to the family."""
     from meshwright.render.words import sentence_list
 
     require_verb(verbs, verb)
-    known = verbs.takes[verb] | {"model", "cluster"}
-    if strangers := [option_word(name) for name in given if name not in known]:
+    options = verbs.options[verb] | {"model", "cluster"}
+    if strangers := [option_word(name) for name in flags if name not in options]:
         does = "do" if len(strangers) > 1 else "does"
         raise InputError(
             f"{sentence_list(strangers)} {does} not go with {verbs.noun}",
-            hint=f"meshwright {verb} takes {', '.join(sorted(map(option_word, verbs.takes[verb])))}",
+            hint=f"meshwright {verb} takes {', '.join(sorted(map(option_word, verbs.options[verb])))}",
         )

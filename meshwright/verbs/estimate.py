@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EstimateOptions(Amount, Request):
-    """What `estimate` takes; of a recommender the layout is a sharding."""
+    """Options of `estimate`; of a recommender the layout is a sharding."""
 
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
         "FILE", "Training YAML; flags override it.", default=MISSING, command_default=None, panel="job"

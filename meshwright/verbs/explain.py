@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExplainOptions:
-    """What `explain` takes."""
+    """Options of `explain`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
 
@@ -37,7 +37,7 @@ def explain(options: ExplainOptions) -> Answer:
 
 @dataclass(frozen=True)
 class WhyNotOptions(ExplainOptions):
-    """What `why_not` takes."""
+    """Options of `why_not`."""
 
     layout: str
 
@@ -55,7 +55,7 @@ def why_not(options: WhyNotOptions) -> Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainFlags(ExplainOptions):
-    """What `meshwright explain` takes."""
+    """Options of `meshwright explain`."""
 
     why_not: str | None = flag("LAYOUT", "Why this layout lost.")
 
@@ -80,7 +80,7 @@ def explain_command(options: ExplainFlags, output: Output) -> None:
 
 @dataclass(frozen=True)
 class AdviseOptions(Searching):
-    """What `advise` takes."""
+    """Options of `advise`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(
         metadata=plan_file("What is run today: a plan file of `estimate -o`.")

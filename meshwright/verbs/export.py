@@ -25,7 +25,7 @@ _TRAINERS = "megatron, nemo, torchtitan, deepspeed, accelerate, axolotl, torchru
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What `export` takes."""
+    """Options of `export`."""
 
     plan: str | Path | AnyPlan = field(metadata=plan_file())
     to: str = flag("TRAINER", f"{_TRAINERS}.", default=MISSING)
@@ -81,10 +81,10 @@ class _Source:
 
 @dataclass(frozen=True)
 class ImportOptions(Searching, Request, _Source):
-    """What `import` takes."""
+    """Options of `import`."""
 
     model: str | TransformerSpec | RecommenderSpec | None = None  # type: ignore[assignment]
-    """None where the source says it."""
+    """Model; None if the source names it."""
     cluster: str | ClusterSpec = ""
     trainer: str | None = flag(
         "TRAINER",
@@ -108,8 +108,8 @@ class ImportOptions(Searching, Request, _Source):
         """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
         from planner.formats.registry import reader_of
 
-        beside = {name: getattr(self, name) for name in ("model", "cluster", "gpus")}
-        kind = reader_of(str(self.source), self.trainer, beside)
+        options = {name: getattr(self, name) for name in ("model", "cluster", "gpus")}
+        kind = reader_of(str(self.source), self.trainer, options)
         if kind == "torchrec":
             from meshwright.families.recommender.planned import ask_import as ask_sharding
 
@@ -139,7 +139,7 @@ def import_plan(options: ImportOptions) -> PlanAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportFlags(ImportOptions):
-    """What `meshwright import` takes."""
+    """Options of `meshwright import`."""
 
     nouns: tuple[str, ...] = field(
         default=(),

@@ -24,7 +24,7 @@ Paths = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """What `measure` takes."""
+    """Options of `measure`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(
         metadata=plan_file("What ran: a plan file, as `import -o` writes it.")
@@ -57,8 +57,8 @@ def measure(options: MeasureOptions) -> Measured:
     return measure(plan_of(loaded), logs, traces)
 
 
-def _paths(given: Paths) -> tuple[Path, ...]:
-    return (Path(given),) if isinstance(given, (str, Path)) else tuple(map(Path, given))
+def _paths(paths: Paths) -> tuple[Path, ...]:
+    return (Path(paths),) if isinstance(paths, (str, Path)) else tuple(map(Path, paths))
 
 
 def _table(kind: str | None) -> str | None:
@@ -72,7 +72,7 @@ def _table(kind: str | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureFlags(MeasureOptions):
-    """What `meshwright measure` takes."""
+    """Options of `meshwright measure`."""
 
     more: tuple[Path, ...] = field(
         default=(),

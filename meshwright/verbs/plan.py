@@ -37,7 +37,7 @@ class LargestFlags:
 
 @dataclass(frozen=True)
 class LargestOptions(Searching, Limits, Request):
-    """What `largest` takes; the model is a family."""
+    """Options of `largest`; the model is a family."""
 
     training: str | Path | TrainingSpec | RecommenderTraining | None = None
     _: KW_ONLY
@@ -69,8 +69,8 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     if options.longest:
         options = replace(options, largest=True, by=options.by or "sequence")
     require_options(verbs_of_model(options.model), "plan", ("largest",))
-    asked = part_of(options, LargestOptions)
-    question = output.read(lambda: ask(asked), lambda: _require_growth(options))
+    question_options = part_of(options, LargestOptions)
+    question = output.read(lambda: ask(question_options), lambda: _require_growth(options))
     output.tell_of(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget)
@@ -129,7 +129,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class CacheOptions(Cache):
-    """What `plan_cache` takes."""
+    """Options of `plan_cache`."""
 
     model: str | Path | RecommenderSpec
     cluster: str | ClusterSpec
@@ -194,14 +194,14 @@ def _require_cache(options: PlanFlags) -> None:
     if problems := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
         hint = "meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB"
         raise InputError("nothing to serve", problems=problems, hint=hint)
-    known = ("gpus", "precision", "profile", "host_memory")
-    strange = [name for name in given_flags(options) if name not in known]
+    allowed = ("gpus", "precision", "profile", "host_memory")
+    strange = [name for name in given_flags(options) if name not in allowed]
     _refuse_beside("--serve", strange + [n for n in ("top", "replay") if getattr(options, n) is not None])
 
 
 @dataclass(frozen=True)
 class PlanOptions(Proving, Goal, Limits, Request):
-    """What `plan` takes."""
+    """Options of `plan`."""
 
     model: str | TransformerSpec | RecommenderSpec | Document = field(
         default="", metadata=argument("MODEL", "Catalogue name, config.json or YAML.", completion="models")
@@ -245,7 +245,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
         return names if len(names) > 1 else ()
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def option_names(self) -> tuple[str, ...]:
         """Names of the options that were said."""
         return (*(("clusters",) if self.clusters else ()), *given_flags(self))
 
@@ -255,7 +255,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
 
         options = replace(self, model=read_once(self.model))
         verbs = verbs_of_model(options.model)
-        require_options(verbs, "plan", options.given)
+        require_options(verbs, "plan", options.option_names)
         return verbs.ask(options)
 
 
@@ -287,12 +287,12 @@ def plan(options: PlanOptions) -> PlanAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFlags(CacheFlags, LargestFlags, PlanOptions):
-    """What `meshwright plan` takes: also the largest size, a cache for serving, and the question of a plan file."""
+    """Options of `meshwright plan`: also the largest size, a cache for serving, and the question of a plan file."""
 
     replay: Path | None = flag("PLAN", "Ask a plan file's question.", kind=Path, completion="plans")
 
 
-@command(PlanFlags, name="plan", rest="Other questions", out="Write the plan to run.")
+@command(PlanFlags, name="plan", head="Other questions", out="Write the plan to run.")
 def plan_command(options: PlanFlags, output: Output) -> None:
     """Find the best layout and prove it."""
     from meshwright.terminal.progress import searching
@@ -305,17 +305,17 @@ def plan_command(options: PlanFlags, output: Output) -> None:
         return
     if options.replay is not None:
         _require_nothing_else(options)
-    question = output.read(lambda: _asked(options, output), options.require_serving)
+    question = output.read(lambda: _question(options, output), options.require_serving)
     output.tell_of(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget, options.top)
-    more = [answer.more, "" if output.out else "`meshwright explain` of a plan file (-o) says why"]
+    extra_lines = [answer.more, "" if output.out else "`meshwright explain` of a plan file (-o) says why"]
     cut_short = "this is the best so far, and not proved" * budget.interrupted
-    output.finish(answer, more=[*filter(None, more)], interrupted=cut_short)
+    output.finish(answer, more=[*filter(None, extra_lines)], interrupted=cut_short)
 
 
-def _asked(options: PlanFlags, output: Output) -> PlanAsked:
-    """The question that is asked, or that of a plan file. Raises InputError."""
+def _question(options: PlanFlags, output: Output) -> PlanAsked:
+    """Read the question of the flags, or of a plan file. Raises InputError."""
     if options.replay is None:
         return options.question()
     plan = output.load(options.replay)
@@ -327,6 +327,6 @@ def _require_nothing_else(options: PlanOptions) -> None:
     from meshwright.render.words import sentence_list
 
     nouns = [name for name in ("model", "cluster") if getattr(options, name)]
-    if words := list(dict.fromkeys(map(option_word, (*nouns, *options.given)))):
+    if words := list(dict.fromkeys(map(option_word, (*nouns, *options.option_names)))):
         hint = f"leave out {sentence_list(words)}"
         raise InputError("--replay takes its question from the plan", hint=hint)

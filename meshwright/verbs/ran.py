@@ -1,4 +1,4 @@
-"""What the answers of `run` share, whatever family of models was trained."""
+"""Answers of `run`, for every family of models."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ R = TypeVar("R", bound="AnyReport")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AnyRan(Answer, Generic[R]):
-    """What a run measured, beside what was predicted: a family says which quantities, and how that is told."""
+    """Quantities that a run measured, beside the predicted ones. A family says which, and how to tell them."""
 
     report: R
     steps: int
     """Optimizer steps that were asked for."""
 
-    def told(self) -> Iterable[str | Table]:
-        """What is printed of the run but its saves and failures."""
+    def body(self) -> Iterable[str | Table]:
+        """Text on the run, without its saves and failures."""
         raise NotImplementedError
 
     @property
@@ -53,7 +53,7 @@ class AnyRan(Answer, Generic[R]):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        lines = list(self.told())
+        lines = list(self.body())
         if self.report.start is not None:
             lines.append(wrapped(start_line(self.report.start)))
         if self.report.operations is not None:
@@ -76,13 +76,13 @@ class AnyEmulated(SavedAnswer, Generic[E]):
 
     report: E
 
-    def told(self) -> Iterable[str | Table]:
-        """What is printed."""
+    def body(self) -> Iterable[str | Table]:
+        """Text on the answer."""
         raise NotImplementedError
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        return tuple(self.told())
+        return tuple(self.body())
 
     def document(self) -> dict[str, Any]:
         return {"comparison": self.rows, "report": self.report.model_dump(mode="json")}
@@ -127,16 +127,16 @@ def segment_of(seen: OperationsReport) -> Segment:
 
 
 def forecast_shares(seen: OperationsReport) -> dict[str, float]:
-    """Part → its share of the time by the formula of a segment."""
-    one = segment_of(seen)
-    if math.isinf(one.mtbf):
-        shares = {"training": one.work / one.length, "saving": one.saving / one.length}
+    """Part → share of the time, by the formula of a segment."""
+    segment = segment_of(seen)
+    if math.isinf(segment.mtbf):
+        shares = {"training": segment.work / segment.length, "saving": segment.saving / segment.length}
         return shares | {"lost_work": 0.0, "restarting": 0.0}
     return {
-        "training": one.goodput,
-        "saving": one.saving / one.expected,
-        "lost_work": one.lost / one.expected,
-        "restarting": one.restarting / one.expected,
+        "training": segment.goodput,
+        "saving": segment.saving / segment.expected,
+        "lost_work": segment.lost / segment.expected,
+        "restarting": segment.restarting / segment.expected,
     }
 
 
@@ -149,11 +149,11 @@ def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsS
     if not (seen.mean_save.size and seen.mean_save.flush):
         hint = "--checkpoint saves, --every how often"
         raise InputError(f"`{name}` tells of no checkpoint that was written", hint=hint)
-    save, restart, one = seen.mean_save, seen.mean_restart, segment_of(seen)
+    save, restart, segment = seen.mean_save, seen.mean_restart, segment_of(seen)
     return OperationsSpec.model_validate(
         {
             "name": "measured",
-            "mtbf": _seconds(min(one.mtbf * gpus, _LONGEST_BETWEEN)),
+            "mtbf": _seconds(min(segment.mtbf * gpus, _LONGEST_BETWEEN)),
             "detection": _seconds(restart.detection),
             "restart": _seconds(restart.starting),
             "storage_write": _rate(save.size / save.flush),
@@ -195,7 +195,7 @@ PART_WORDS = {
 
 
 def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
-    """Where the time of a run went; `rows` are of `meshwright.verbs.ran`."""
+    """Text on the parts of a run's time; `rows` are of `meshwright.verbs.ran`."""
     yield ""
     columns = {
         "where time went": [PART_WORDS[row["part"]] for row in rows],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What `serve` takes."""
+    """Options of `serve`."""
 
     plan: ServingPlan | str | Path = field(
         metadata=plan_file("Plan of a cache, written by `meshwright plan --serve -o`.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TokensOptions:
-    """What `meshwright tokens` takes."""
+    """Options of `meshwright tokens`."""
 
     texts: tuple[Path, ...] = field(
         metadata=argument("TEXT...", "Text files, or folders of them.", kind=list[Path])

@@ -28,7 +28,7 @@ VERIFY_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class VerifyOptions(Proving):
-    """What `verify` takes."""
+    """Options of `verify`."""
 
     plan: str | Path | AnyPlan | ServingPlan = field(metadata=plan_file())
     _: KW_ONLY
@@ -150,6 +150,6 @@ class Verified(Answer):
         if still_open := verdicts.count(None):
             return f"Not verified: {still_open} of {checks} could not be decided in time"
         if not self.searched:
-            what = "the layout was asked for, not searched, so the file claims no optimum"
-            return f"Verified as a price: {what}"
+            reason = "the layout was asked for, not searched, so the file claims no optimum"
+            return f"Verified as a price: {reason}"
         return f"Verified: {checks}, prices and proof"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateFlags:
-    """What `meshwright calibrate` takes."""
+    """Options of `meshwright calibrate`."""
 
     out: str = flag(
         "FILE", "Profile to write; for runs also FOLDER/.", default="profile.yaml", names=("-o", "--out")
@@ -46,8 +46,8 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
     choosing = {"--stack": options.stack, "--gpu": options.gpu, "--cross-validate": options.cross_validate}
     if options.from_run:
         flags = {"--from-runs": bool(options.from_runs), **measuring, **choosing}
-        beside = _flag_problems(flags, "means nothing beside `--from-run`")
-        _refuse("`--from-run` reads run reports and measures nothing", beside)
+        problems = _flag_problems(flags, "means nothing beside `--from-run`")
+        _refuse("`--from-run` reads run reports and measures nothing", problems)
         _from_run(options, output)
         return
     stray = [Problem(str(path), "is not asked for") for path in options.more]
@@ -63,9 +63,9 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
     _measure(options, output)
 
 
-def _flag_problems(flags: Mapping[str, object], what: str) -> list[Problem]:
+def _flag_problems(flags: Mapping[str, object], text: str) -> list[Problem]:
     """A problem for each of the flags that was given."""
-    return [Problem(name, what) for name, value in flags.items() if value is not None and value is not False]
+    return [Problem(name, text) for name, value in flags.items() if value is not None and value is not False]
 
 
 def _refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
@@ -135,7 +135,7 @@ def _from_runs(options: CalibrateFlags, output: Output, measuring: Sequence[Prob
 
 
 def _check_profile_places(out: str, output: Output) -> None:
-    """A folder need not exist yet; what it is to hold is checked as any file. Raises InputError."""
+    """Check the place for profiles, a file or a folder that need not exist yet. Raises InputError."""
     path = Path(out)
     output.check_places(path / "profile.yaml" if path.is_dir() else path)
     is_file = out.endswith("/") and path.exists() and not path.is_dir()

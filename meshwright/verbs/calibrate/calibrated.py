@@ -29,11 +29,11 @@ class Calibrated(SavedAnswer):
     """A profile with the runs that moved it, and how far they did."""
 
     machine: Machine
-    """That all runs are of."""
+    """Machine that all runs are of."""
     refinement: Refinement = field(repr=False)
     reports: tuple[RunReport, ...] = field(repr=False)
     file: Path | None = None
-    """Where the profile was written."""
+    """File to which the profile was written."""
 
     @property
     def profile(self) -> HardwareProfile:
@@ -45,12 +45,12 @@ class Calibrated(SavedAnswer):
         records = []
         estimated = zip(self.refinement.runs, self.reports, self.refinement.estimates, strict=True)
         for run, report, estimate in estimated:
-            before = {line.quantity: line.predicted for line in comparison(report)}
-            after = quantities(estimate)
+            start = {line.quantity: line.predicted for line in comparison(report)}
+            final = quantities(estimate)
             for quantity, name in _COMPARED.items():
                 if (seen := run.seen.get(quantity)) is not None:
                     cells: dict[str, Any] = {"run": run.name, "layout": report.layout.brief, "quantity": name}
-                    predicted = {"before": before[name], "after": after[quantity]}
+                    predicted = {"before": start[name], "after": final[quantity]}
                     errors = {when: seconds / seen.seconds - 1 for when, seconds in predicted.items()}
                     records.append({**cells, "measured": seen.seconds, **errors, "noise": seen.noise})
         return records
@@ -79,11 +79,11 @@ class Calibrated(SavedAnswer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright calibrate --from-run` prints: the runs, and the factors that they settle."""
+        """Text that `meshwright calibrate --from-run` prints: the runs, and the factors that they settle."""
         number, start = len(self.reports), self.refinement.start.source
-        moved = f"{self.profile.name}: moved by {counted(number, 'run')} on {self.machine}; from: {start}"
+        heading = f"{self.profile.name}: moved by {counted(number, 'run')} on {self.machine}; from: {start}"
         note = "(before: of the plan that ran; noise: what the middle half of its steps spans)"
-        text: list[str | Table] = [wrapped(moved), "", runs_table(self.runs()), note]
+        text: list[str | Table] = [wrapped(heading), "", runs_table(self.runs()), note]
         factors = self.factors()
         if cells := [_factor_cells(record) for record in factors if record["told"] >= _SILENT]:
             settled = table(FACTOR_HEADERS, cells, words=FACTOR_HEADERS[:1])
@@ -116,11 +116,11 @@ _FACTOR_NOTE = (
     "(factor: of what was measured apart; told: share of what was uncertain about it that the runs settle)"
 )
 _SILENT = 0.05
-"""Share of what was uncertain about a factor below which the runs say nothing of it."""
+"""Share of a factor's uncertainty. If the runs remove less, they say nothing of the factor."""
 
 
 def runs_table(runs: Sequence[dict[str, Any]]) -> Table:
-    """What was measured, and how far off the plan that ran and the moved profile are."""
+    """Table of measured quantities, with errors of the plan that ran and of the moved profile."""
     rows = []
     for record in runs:
         errors = [percent(record[when], "+.1%") for when in ("before", "after")]
@@ -174,28 +174,28 @@ class MeasuredProfile(Answer):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What `meshwright calibrate` prints."""
+        """Text that `meshwright calibrate` prints."""
         cells = [(row["constant"], row["text"]) for row in self.rows]
         source = wrapped(f"profile {self.profile.name}: {self.profile.source}")
         return source, "", table(("constant", "value"), cells, words=("constant",))
 
 
 def _of_the_host(profile: HardwareProfile) -> list[tuple[str, float, str]]:
-    """What offload asks of it, each rank's while all others do the same; nothing where it was not measured."""
+    """Rates of the host that offload needs, with all ranks at work at once; empty if they were not measured."""
     update, call, rates = profile.host_update_seconds, profile.host_call_seconds, profile.host_rates
     if update is None or rates is None:
         return []
-    updates = {f"update, {counted(one.threads, 'thread')} a rank": one.seconds for one in rates.updates}
+    updates = {f"update, {counted(run.threads, 'thread')} a rank": run.seconds for run in rates.updates}
     rows = [
         ("host_update_seconds", update, _nanoseconds(update)),
         ("host_call_seconds", call, f"{format_seconds(call)} a block"),
         ("host_overlap", profile.host_overlap, percent(profile.host_overlap)),
         *((name, seconds, _nanoseconds(seconds)) for name, seconds in updates.items()),
     ]
-    within = "copy within memory" if profile.measured_peak is not None else "pinned copy"
-    for one in rates.copies:
-        for way, rate in (("down", one.down), ("up", one.up), ("each way", one.both)):
-            name = f"{within} {way}, {counted(one.ranks, 'rank')} at once"
+    prefix = "copy within memory" if profile.measured_peak is not None else "pinned copy"
+    for run in rates.copies:
+        for way, rate in (("down", run.down), ("up", run.up), ("each way", run.both)):
+            name = f"{prefix} {way}, {counted(run.ranks, 'rank')} at once"
             rows.append((name, rate, format_bandwidth(rate)))
     return rows
 

@@ -29,15 +29,15 @@ class Fitted(Answer):
     unseen: tuple[UnseenSource, ...] | None = None
     """Each source left out of every fit; None: that was not asked for."""
     files: tuple[Path, ...] = ()
-    """Where the profiles are written, in their order."""
+    """Files to which the profiles are written, in the same order."""
 
     @property
     def profiles(self) -> tuple[HardwareProfile, ...]:
-        """What was fitted."""
+        """Profiles that were fitted."""
         return tuple(one.profile for one in self.refits)
 
     def save(self) -> None:
-        """Write each profile to its file."""
+        """Write the profiles, one file each."""
         for profile, file in zip(self.profiles, self.files, strict=False):
             save_one(profile, file)
 
@@ -75,7 +75,7 @@ def save_one(profile: HardwareProfile, file: Path) -> None:
 
 def refit_record(refit: Refit, file: str | None) -> dict[str, Any]:
     """One profile: what it was, what it is, and what every run says of both."""
-    (die, stack), fit, before = refit.pair, refit.fit, refit.start_errors
+    (die, stack), fit, start = refit.pair, refit.fit, refit.start_errors
     return {
         "file": file,
         "gpu": die,
@@ -85,7 +85,7 @@ def refit_record(refit: Refit, file: str | None) -> dict[str, Any]:
         "median_error_after": fit.median_error,
         "constants": constant_records(refit),
         "runs": [
-            {"row_id": run, "source_id": fit.sources[run], "before": before[run], "after": after}
+            {"row_id": run, "source_id": fit.sources[run], "before": start[run], "after": after}
             for run, after in fit.residuals.items()
         ],
         "profile": refit.profile.model_dump(mode="json"),
@@ -112,7 +112,7 @@ HEADERS = ("constant", "before", "after", "90 % interval", "told")
 UNSEEN_HEADERS = ("source", "rows", "defaults", "left out", "fitted")
 _SILENT = 0.05
 """Share of what was uncertain below which runs say nothing of a constant that stayed where it was."""
-_MOVED = 0.02
+_LEAST_CHANGE = 0.02
 """Relative change below which a constant stayed where it was."""
 _FAR = 0.15
 """Relative error after the fit beyond which a run deserves a look."""
@@ -133,9 +133,9 @@ def fits_text(fitted: Fitted) -> Iterator[str | Table]:
         yield "Each source left out of every fit (median errors; fits start from the defaults)"
         yield ""
         cells = []
-        for one in unseen:
-            errors = map(percent, (one.defaults, one.left_out, one.fitted))
-            cells.append((printable(one.source_id, 40), str(one.runs), *errors))
+        for source in unseen:
+            errors = map(percent, (source.defaults, source.left_out, source.fitted))
+            cells.append((printable(source.source_id, 40), str(source.runs), *errors))
         yield table(UNSEEN_HEADERS, cells, words=("source",))
         if len(unseen) == 1:
             yield "one source only: nothing is left to fit to when it is left out"
@@ -153,18 +153,18 @@ def _refit_text(refit: Refit) -> Iterator[str | Table]:
     yield wrapped(f"{die} under {stack}: {rows} ({sources}), from profile {start}")
     yield f"median error {percent(refit.median_before)} before, {percent(refit.fit.median_error)} after"
     constants = constant_records(refit)
-    spoken = [one for one in constants if one["told"] >= _SILENT or _has_moved(one)]
+    spoken = [constant for constant in constants if constant["told"] >= _SILENT or _has_moved(constant)]
     if spoken:
         yield ""
-        yield table(HEADERS, [_cells(one) for one in spoken], words=("constant",))
+        yield table(HEADERS, [_cells(constant) for constant in spoken], words=("constant",))
         yield ""
         yield "(told: share of what was uncertain about a constant that the rows settle)"
-    for one in spoken:
-        if one["told"] >= _SILENT and _has_moved(one):
-            movers = ", ".join(printable(run, _ID) for run in one["moved_by"])
-            moved = change(one["before"], one["after"])
-            yield wrapped(f"  {one['constant']} {moved}: most by {movers}", indent="    ")
-    if silent := [one["constant"] for one in constants if one not in spoken]:
+    for constant in spoken:
+        if constant["told"] >= _SILENT and _has_moved(constant):
+            movers = ", ".join(printable(run, _ID) for run in constant["moved_by"])
+            movement = change(constant["before"], constant["after"])
+            yield wrapped(f"  {constant['constant']} {movement}: most by {movers}", indent="    ")
+    if silent := [constant["constant"] for constant in constants if constant not in spoken]:
         yield wrapped(f"The rows say nothing of {sentence_list(silent)}")
     # runs that the fitted profile still misses, the worst first
     far = [(run, error) for run, error in refit.fit.residuals.items() if abs(error) > _FAR]
@@ -176,7 +176,7 @@ def _refit_text(refit: Refit) -> Iterator[str | Table]:
 
 
 def _has_moved(constant: dict[str, Any]) -> bool:
-    return bool(abs(constant["after"] / constant["before"] - 1) >= _MOVED)
+    return bool(abs(constant["after"] / constant["before"] - 1) >= _LEAST_CHANGE)
 
 
 def _cells(constant: dict[str, Any]) -> list[str]:
@@ -193,5 +193,5 @@ def _cells(constant: dict[str, Any]) -> list[str]:
 
 
 def _share(value: float) -> str:
-    """Shares with a decimal, small ones such as jitter with two."""
+    """Share as percent with a decimal; with two decimals if small, such as jitter."""
     return percent(value, ".1%" if value >= 0.1 else ".2%")

@@ -60,10 +60,10 @@ def calibrate_from_run(
     start = problems.read(lambda: catalog.load_profile(profile)) if isinstance(profile, str) else profile
     problems.require()
     machines = {one.name: machine_of(report) for one, report in zip(observations, reports, strict=True)}
-    machine, *others = set(machines.values())
-    if others:
+    machine, *strangers = set(machines.values())
+    if strangers:
         raise InputError(
-            f"{len(reports)} runs are of {1 + len(others)} kinds, and one profile is of one",
+            f"{len(reports)} runs are of {1 + len(strangers)} kinds, and one profile is of one",
             problems=[Problem(name, str(machine)) for name, machine in machines.items()],
             hint="calibrate from those that are alike",
         )
@@ -98,7 +98,7 @@ def calibrate_from_runs(
 
 
 def read_tables(tables: Sequence[str | Path], *, stack: str | None, gpu: str | None) -> list[Row]:
-    """Rows of tables of timed runs, of which `stack` and `gpu` choose some.
+    """Read tables of timed runs; `stack` and `gpu` choose rows.
 
     Raises:
         InputError: a table, a stack or a GPU cannot be read; everything that cannot, at once.

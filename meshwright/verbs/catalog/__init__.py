@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CatalogKind(StrEnum):
-    """What the catalogue holds."""
+    """Kind of catalogue entry."""
 
     MODELS = "models"
     GPUS = "gpus"
@@ -29,7 +29,7 @@ class CatalogKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogOptions:
-    """What `meshwright catalog` takes."""
+    """Options of `meshwright catalog`."""
 
     kind: CatalogKind | None = field(
         default=None, metadata=argument("KIND", f"{', '.join(CatalogKind)}.", kind=CatalogKind)
@@ -66,8 +66,8 @@ def _kinds(output: Output) -> None:
     rows = [{"kind": kind, "entries": number} for kind, number in counts.items()]
     headers = ("kind", "entries", "lists them")
     cells = [(kind, str(number), f"meshwright catalog {kind}") for kind, number in counts.items()]
-    shown = table(headers, cells, names=("kind", "lists them"))
-    output.answer({"schema": JSON_SCHEMA, "kinds": rows}, rows, shown)
+    listing = table(headers, cells, names=("kind", "lists them"))
+    output.answer({"schema": JSON_SCHEMA, "kinds": rows}, rows, listing)
 
 
 def _list(kind: str, output: Output) -> None:
@@ -76,16 +76,16 @@ def _list(kind: str, output: Output) -> None:
 
     from meshwright.records import JSON_SCHEMA
     from meshwright.render.tables import table
-    from meshwright.verbs.catalog.entries import entries, shown
+    from meshwright.verbs.catalog.entries import cell_texts, entries
 
     listed = entries(kind)
     rows = [{name: one[0] if isinstance(one, tuple) else one for name, one in row.items()} for row in listed]
     text: list[str | Table] = []
-    for named, run in groupby(listed, key=lambda row: row.get("kind", "")):
-        own = [shown(row) for row in run]
-        headers = list(own[0])
-        text += [*([""] if text else []), *([f"{named}s"] if named else [])]
-        cells = [list(row.values()) for row in own]
+    for kind_name, run in groupby(listed, key=lambda row: row.get("kind", "")):
+        cells_of = [cell_texts(row) for row in run]
+        headers = list(cells_of[0])
+        text += [*([""] if text else []), *([f"{kind_name}s"] if kind_name else [])]
+        cells = [list(row.values()) for row in cells_of]
         text.append(table(headers, cells, names=headers[:1], words=headers[-1:]))
     output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, *text)
 
@@ -97,10 +97,10 @@ def _show(kind: str, name: str, output: Output) -> None:
     from meshwright.records import JSON_SCHEMA
     from meshwright.verbs.catalog.entries import entry
 
-    shown = entry(kind, name)
-    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).rstrip()
-    rows = [{"field": field, "value": value} for field, value in shown.items()]
-    output.answer({"schema": JSON_SCHEMA, "entry": shown}, rows, text)
+    fields = entry(kind, name)
+    text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).rstrip()
+    rows = [{"field": field, "value": value} for field, value in fields.items()]
+    output.answer({"schema": JSON_SCHEMA, "entry": fields}, rows, text)
 
 
 def _schema(name: str | None, output: Output) -> None:

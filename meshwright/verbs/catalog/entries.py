@@ -18,8 +18,8 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, format_count, format_seconds
 
 Row = dict[str, Any]
-"""Column → a number or word, or a number in base units with the text that a table shows of it."""
-_BESIDE = ("kind", "kv_heads", "experts", "gated")
+"""Column → number or word, or a number in base units with its text."""
+_HIDDEN = ("kind", "kv_heads", "experts", "gated")
 """Columns that a table shows within others, or not."""
 _TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """The precision a GPU's rate is quoted in: the first it has."""
@@ -35,9 +35,9 @@ def entries(kind: str) -> list[Row]:
 
 
 def _rows(kind: str) -> list[Row]:
-    named = next(one for one in _KINDS if one == kind)
-    column, load, row_of = _KINDS[named]
-    return [{column: name, **row_of(load(name))} for name in known.names(named)]
+    kind_name = next(one for one in _KINDS if one == kind)
+    column, load, row_of = _KINDS[kind_name]
+    return [{column: name, **row_of(load(name))} for name in known.names(kind_name)]
 
 
 def entry(kind: str, name: str) -> dict[str, Any]:
@@ -48,16 +48,16 @@ def entry(kind: str, name: str) -> dict[str, Any]:
     return load(name).model_dump(mode="json", exclude_none=True)
 
 
-def shown(row: Row) -> dict[str, str]:
+def cell_texts(row: Row) -> dict[str, str]:
     """The cells of a row in a table."""
-    cells = {name: value for name, value in row.items() if name not in _BESIDE}
+    cells = {name: value for name, value in row.items() if name not in _HIDDEN}
     return {name: value[1] if isinstance(value, tuple) else str(value) for name, value in cells.items()}
 
 
 def _model_row(model: TransformerSpec) -> Row:
     width = model.moe_ffn_hidden_size if model.has_experts else model.ffn_hidden_size
     return {
-        "parameters": _shown(round(total_parameters(model)), format_count),
+        "parameters": _cell(round(total_parameters(model)), format_count),
         "layers": model.num_layers,
         "hidden": model.hidden_size,
         "heads": (model.num_heads, f"{model.num_heads}/{model.num_kv_heads}"),
@@ -72,7 +72,7 @@ def _model_row(model: TransformerSpec) -> Row:
 def _recommender_row(model: RecommenderSpec) -> Row:
     rows, widths = ([one.rows for one in model.classes], {one.width for one in model.classes})
     return {
-        "parameters": _shown(model.embedding_parameters, format_count),
+        "parameters": _cell(model.embedding_parameters, format_count),
         "tables": model.num_tables,
         "largest": (max(rows), f"{format_count(float(max(rows)))} rows"),
         "ids": (model.lookups, f"{model.lookups:g}"),
@@ -81,16 +81,16 @@ def _recommender_row(model: RecommenderSpec) -> Row:
     }
 
 
-def _shown(value: float, text: Callable[[float], str]) -> tuple[float, str]:
-    """A number with its text."""
+def _cell(value: float, text: Callable[[float], str]) -> tuple[float, str]:
+    """Pair of a number and its text."""
     return value, text(value)
 
 
 def _gpu_row(gpu: GpuSpec) -> Row:
     precision = next(name for name in _TRAINED_IN if name in gpu.peak)
     return {
-        "memory": _shown(gpu.memory, format_bytes),
-        "bandwidth": _shown(gpu.memory_bandwidth, format_bandwidth),
+        "memory": _cell(gpu.memory, format_bytes),
+        "bandwidth": _cell(gpu.memory_bandwidth, format_bandwidth),
         "peak": (gpu.peak[precision], f"{format_count(gpu.peak[precision] / 1e12)} TFLOP/s"),
         "in": precision,
     }
@@ -132,9 +132,9 @@ def _profile_row(profile: HardwareProfile) -> Row:
 
 def _operations_row(operations: OperationsSpec) -> Row:
     return {
-        "GPU-hours a failure": _shown(operations.mtbf / 3600, "{:,.0f}".format),
-        "back after": _shown(operations.detection + operations.restart, format_seconds),
-        "storage": _shown(operations.storage_write, format_bandwidth),
+        "GPU-hours a failure": _cell(operations.mtbf / 3600, "{:,.0f}".format),
+        "back after": _cell(operations.detection + operations.restart, format_seconds),
+        "storage": _cell(operations.storage_write, format_bandwidth),
         "source": operations.source,
     }
 

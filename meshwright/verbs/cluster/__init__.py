@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoverOptions:
-    """What `discover` takes."""
+    """Options of `discover`."""
 
     nodes: int | None = flag("N", "Of the cluster; default: the SLURM job's, or 1.", kind=int, minimum=1)
     name: str | None = flag("NAME", "Of the cluster; default: SLURM's.")
     links: Mapping[str, str] | None = None
-    """What you know of links: `{"inter_node": "infiniband,400Gb/s,5us"}`; the latency may be left out."""
+    """Known links: `{"inter_node": "infiniband,400Gb/s,5us"}`; the latency may be left out."""
     machine: Machine | None = None
-    """What is asked; None: this machine."""
+    """Machine to examine; None: this machine."""
 
 
 @as_keywords(DiscoverOptions)
@@ -45,7 +45,7 @@ def discover(options: DiscoverOptions) -> Discovered:
 
 @dataclass(frozen=True)
 class LinksOptions:
-    """What `cluster_from_links` takes."""
+    """Options of `cluster_from_links`."""
 
     file: str | Path
     """A table (CSV) or JSON of links, or what `nvidia-smi topo -m` or `ibnetdiscover` printed."""
@@ -53,15 +53,15 @@ class LinksOptions:
     gpu: str | None = None
     """A name of the catalogue; None: the file has it (`# gpu: h100-sxm`)."""
     nodes: int | None = None
-    """Of the cluster, where the file shows one node; None: one."""
+    """Nodes of the cluster, if the file shows one node; None: one."""
     name: str | None = None
-    """Of the cluster; None: the file's."""
+    """Name of the cluster; None: the file's."""
     links: Mapping[str, str] | None = None
-    """What the file lacks: `{"intra_node": "nvswitch,450GB/s,3us"}`."""
+    """Links that the file lacks: `{"intra_node": "nvswitch,450GB/s,3us"}`."""
     hosts: str | None = None
     """Pattern of the GPU nodes' names among the hosts of `ibnetdiscover`; None: what they are usually called."""
     gpus_per_node: int | None = None
-    """Of `ibnetdiscover`, which shows adapters alone; None: as many as adapters."""
+    """GPUs in a node for `ibnetdiscover`, which shows adapters alone; None: as many as adapters."""
 
 
 @as_keywords(LinksOptions)
@@ -78,7 +78,7 @@ def cluster_from_links(options: LinksOptions) -> LinkedCluster:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFlags(DiscoverOptions):
-    """What `meshwright cluster` takes."""
+    """Options of `meshwright cluster`."""
 
     template: bool = switch("Write a commented file to fill in.", panel="subject")
     discover: bool = switch("Ask driver, kernel and scheduler of this node.", panel="subject")
@@ -119,9 +119,9 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
         answer = _ask(options, links, may_ask=may_ask)
     output.assumed(answer.draft.assumed)
     output.remark(answer.draft.notes)
-    shown = () if output.out is not None else ("", answer.yaml.rstrip())
+    listing = () if output.out is not None else ("", answer.yaml.rstrip())
     files = [] if (file := output.out) is None else [lambda: answer.save(file)]
-    output.answer(answer.record(), answer.rows, *answer.text, *shown, files=files)
+    output.answer(answer.record(), answer.rows, *answer.text, *listing, files=files)
     output.wrote(file, answer.next_commands)
     if not answer.fits:
         output.end_with_no()
@@ -135,9 +135,9 @@ def _write_template(out: Path | None, output: Output) -> None:
     from meshwright.records import JSON_SCHEMA
 
     text = (files("meshwright.verbs.cluster") / "template.yaml").read_text(encoding="utf-8")
-    shown = (text.rstrip(),) if out is None else ()
+    listing = (text.rstrip(),) if out is None else ()
     write = [] if out is None else [lambda: write_whole(out, text)]
-    output.answer({"schema": JSON_SCHEMA, "template": text}, [], *shown, files=write)
+    output.answer({"schema": JSON_SCHEMA, "template": text}, [], *listing, files=write)
     output.wrote(out, f"meshwright plan MODEL {out} ..., once it says what you have")
 
 
@@ -147,21 +147,21 @@ def _ask(options: ClusterFlags, links: Mapping[str, str], *, may_ask: bool) -> D
     places = [place.removeprefix("links.") for place in answer.seen.open if place.endswith("_node")]
     if not may_ask or not places:
         return answer
-    said = dict(links)
+    stated = dict(links)
     for place in places:
-        if words := _asked(place, answer.seen.open[f"links.{place}"]):
-            said[place] = words
-    return discover(nodes=options.nodes, name=options.name, links=said)
+        if words := _ask_link(place, answer.seen.open[f"links.{place}"]):
+            stated[place] = words
+    return discover(nodes=options.nodes, name=options.name, links=stated)
 
 
-def _asked(place: str, why: str) -> str:
-    """What a person says of a link, asked until it can be read; empty to leave it open."""
+def _ask_link(place: str, reason: str) -> str:
+    """Ask for words on a link until they can be read; empty to leave the link open."""
     import typer
 
     from cost_models.discovery.links import parse_link
 
     example = "KIND,BANDWIDTH of one GPU, one direction, e.g. infiniband,400Gb/s (empty: open)"
-    question = f"{place} ({why})\n  {example}"
+    question = f"{place} ({reason})\n  {example}"
     while True:
         words = typer.prompt(question, default="", show_default=False, err=True).strip()
         try:

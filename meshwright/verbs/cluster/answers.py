@@ -27,26 +27,26 @@ from meshwright.verbs.cluster import DiscoverOptions, LinksOptions
 
 
 def discover_machine(options: DiscoverOptions) -> Discovered:
-    """Ask a machine what it is. Raises InputError, HostError."""
+    """Examine a machine. Raises InputError, HostError."""
     nodes, stated = nodes_and_links(options.nodes, options.links)
     machine = options.machine or Machine()
-    found = Discovered(seen=Discovery(machine, nodes, options.name, stated))
-    if found.complete:
-        _ = found.cluster  # what would be refused as a file is refused here
-    return found
+    machine_seen = Discovered(seen=Discovery(machine, nodes, options.name, stated))
+    if machine_seen.complete:
+        _ = machine_seen.cluster  # what would be refused as a file is refused here
+    return machine_seen
 
 
 def nodes_and_links(
     nodes: int | None, links: Mapping[str, str] | None
 ) -> tuple[int | None, dict[str, dict[str, Any]]]:
-    """What is said of a cluster beside what is found. Raises InputError."""
+    """Read nodes and links that a user states beside the examined machine. Raises InputError."""
     if nodes is not None and not 1 <= nodes <= MAX_GPUS:
         raise InputError(f"--nodes: a cluster of {nodes:,} nodes cannot be")
     return nodes, parse_links([f"{place}={text}" for place, text in (links or {}).items()])
 
 
 class ClusterFile(SavedAnswer):
-    """A cluster that was found, and the file of it."""
+    """Answer with a cluster that was found, and its file."""
 
     @property
     def draft(self) -> ClusterDraft:
@@ -73,7 +73,7 @@ class ClusterFile(SavedAnswer):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Discovered(ClusterFile):
-    """A machine as it describes itself."""
+    """Answer with a machine as it describes itself."""
 
     seen: Discovery
 
@@ -84,7 +84,7 @@ class Discovered(ClusterFile):
 
     @property
     def fits(self) -> bool:
-        """The same, for the exit code."""
+        """Whether nothing is open, for the exit code."""
         return self.complete
 
     def next_commands(self, path: Path) -> str:
@@ -124,17 +124,17 @@ _MOST_ODD = 12
 def linked_cluster(options: LinksOptions) -> LinkedCluster:
     """Read a file of links. Raises InputError."""
     file = options.file
-    nodes, said = nodes_and_links(options.nodes, options.links)
-    statement = UserStatement(nodes=nodes, hosts=options.hosts, gpus=options.gpus_per_node, **said)
-    found = read_links(file, statement)
-    gpu = options.gpu or found.facts.get("gpu")
+    nodes, fields = nodes_and_links(options.nodes, options.links)
+    statement = UserStatement(nodes=nodes, hosts=options.hosts, gpus=options.gpus_per_node, **fields)
+    links = read_links(file, statement)
+    gpu = options.gpu or links.facts.get("gpu")
     if gpu is None:
         hint = "--gpu h100-sxm, or a line `# gpu: h100-sxm`"
         raise InputError(f"`{file}` does not say which GPU it is", hint=hint)
     catalog.load_gpu(gpu)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-._")[:50]
-    name = options.name or found.facts.get("name") or stem or "links"
-    answer = LinkedCluster(found=linked(found, str(file), gpu, name))
+    name = options.name or links.facts.get("name") or stem or "links"
+    answer = LinkedCluster(links=linked(links, str(file), gpu, name))
     _ = answer.cluster  # what would be refused as a file is refused here
     return answer
 
@@ -143,18 +143,18 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
 class LinkedCluster(ClusterFile):
     """A cluster as a graph of its links."""
 
-    found: Linked
+    links: Linked
 
     @property
     def draft(self) -> ClusterDraft:
         """Fields of the file, with assumptions and notes."""
-        return self.found
+        return self.links
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each level: `level`, `kind`, `gpus` (sizes of its domains), `bandwidth` of a GPU (bytes/s),
         `oversubscription`, `latency` (s)."""
-        levels = self.found.fabric.levels
+        levels = self.links.fabric.levels
         innermost = next((level.bandwidth for level in levels if level.network), 0.0)
         return [
             {"level": level.name, "kind": level.kind, "gpus": list(level.sizes), "bandwidth": level.bandwidth}
@@ -170,7 +170,7 @@ class LinkedCluster(ClusterFile):
         return list(self._groups())
 
     def _groups(self) -> Iterator[dict[str, Any]]:
-        cluster, levels = self.cluster, self.found.fabric.levels
+        cluster, levels = self.cluster, self.links.fabric.levels
         regular = cluster.model_copy(update={"graph": ()})
         gpus = cluster.num_gpus
         kinds = [("all GPUs of a node", cluster.gpus_per_node, 1)] * (cluster.gpus_per_node > 1)
@@ -180,17 +180,17 @@ class LinkedCluster(ClusterFile):
                 kinds.append((f"one GPU of each {inner.name}", gpus // stride, stride))
         for name, size, stride in [*kinds, *[("all GPUs", gpus, 1)] * (cluster.nodes > 1)]:
             groups = [group_of(one, size, stride) for one in (cluster, regular)]
-            ring, usual = (float(group.ring_bandwidth()[0]) for group in groups)
-            yield {"group": name, "gpus": size, "ring": ring, "usual": usual}
+            ring, typical = (float(group.ring_bandwidth()[0]) for group in groups)
+            yield {"group": name, "gpus": size, "ring": ring, "usual": typical}
 
     def document(self) -> dict[str, Any]:
-        found = {"cluster": self.found.fields, "levels": self.rows, "groups": self.groups}
-        notes = {"assumptions": list(self.found.assumed), "notes": list(self.found.notes)}
-        return found | {"odd": list(self.found.fabric.odd)} | notes
+        fields = {"cluster": self.links.fields, "levels": self.rows, "groups": self.groups}
+        notes = {"assumptions": list(self.links.assumed), "notes": list(self.links.notes)}
+        return fields | {"odd": list(self.links.fabric.odd)} | notes
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        fabric = self.found.fabric
+        fabric = self.links.fabric
         nodes, gpus = counted(len(fabric.nodes), "node"), counted(fabric.gpus_per_node, "GPU")
         rows, rings, slower = self.rows, self.groups, [level.network for level in fabric.levels]
         levels = {
@@ -209,12 +209,12 @@ class LinkedCluster(ClusterFile):
             "slowest": [format_bandwidth(row["ring"]) for row in rings],
             "usual": [format_bandwidth(row["usual"]) for row in rings],
         }
-        lines: list[str | Table] = [f"{nodes} of {gpus}, {self.found.fields['gpu']}", ""]
+        lines: list[str | Table] = [f"{nodes} of {gpus}, {self.links.fields['gpu']}", ""]
         lines.append(table_of(levels, names=["level", "links"]))
         lines += ["", table_of(groups, names=["ring over"])]
         if fabric.odd:
-            more = len(fabric.odd) - _MOST_ODD
+            remainder = len(fabric.odd) - _MOST_ODD
             lines += ["", f"Odd ({grouped(len(fabric.odd))}):"]
             lines += [wrapped(f"  {one}", indent="    ") for one in fabric.odd[:_MOST_ODD]]
-            lines += [f"  and {grouped(more)} more"] if more > 0 else []
+            lines += [f"  and {grouped(remainder)} more"] if remainder > 0 else []
         return tuple(lines)

@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What `doctor` takes."""
+    """Options of `doctor`."""
 
     plan: AnyPlan | HasPlan | str | Path | None = flag(
         "PLAN", "Compare with what it assumes.", kind=Path, completion="plans"
     )
-    """Compared with what its prediction counts on; None: devices are compared with one another only."""
+    """Plan to compare devices with; None: devices are compared with one another only."""
     processes: int | None = flag(
         "N", "Default: one per device, or the plan's.", kind=int, minimum=1, kw_only=True
     )
-    """That are measured at once; None: those of the job, or of the plan, as far as this machine has devices for
-    them."""
+    """Processes measured at once; None: those of the job, or of the plan, as far as devices allow."""
 
 
 @as_keywords(DoctorOptions)

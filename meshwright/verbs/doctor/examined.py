@@ -1,4 +1,4 @@
-"""An examination of every device and link, and what is slower than it should be."""
+"""Examines every device and link, and reports slow ones."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def examine_machine(options: DoctorOptions) -> Examined:
         raise InputError(f"{processes} processes measure nothing")
     loaded = None if options.plan is None else any_plan_of(options.plan)
     require_torch("doctor")
-    here = local_cluster(processes)
-    on_gpu = here.gpu.kind != "cpu"
+    cluster = local_cluster(processes)
+    on_gpu = cluster.gpu.kind != "cpu"
     of_job = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else None
-    wanted = processes or of_job or _of_the_plan(loaded, here.num_gpus, on_gpu=on_gpu) or here.num_gpus
-    assumed, notes = _assumed(loaded, here.gpu.name, on_gpu=on_gpu)
-    seen = examine(wanted, device="cuda" if on_gpu else "cpu")
+    count = processes or of_job or _of_the_plan(loaded, cluster.num_gpus, on_gpu=on_gpu) or cluster.num_gpus
+    assumed, notes = _assumed(loaded, cluster.gpu.name, on_gpu=on_gpu)
+    seen = examine(count, device="cuda" if on_gpu else "cpu")
     return Examined(seen=seen, judgement=judge(seen, assumed), assumes=assumed is not None, notes=notes)
 
 
@@ -48,7 +48,7 @@ def _of_the_plan(plan: AnyPlan | None, devices: int, *, on_gpu: bool) -> int | N
 def _assumed(
     plan: AnyPlan | None, device: str, *, on_gpu: bool
 ) -> tuple[Assumptions | None, tuple[str, ...]]:
-    """What the plan counts on, and what to know of that."""
+    """Speeds that the plan's prediction assumes, and notes on them."""
     if plan is None:
         return None, ()
     if (plan.gpu.kind != "cpu") != on_gpu:
@@ -57,10 +57,10 @@ def _assumed(
         return None, ("A plan of a recommender has no rates of products and links to compare with",)
     from executor.doctor.examine import assumptions_of
 
-    found = assumptions_of(plan)
-    if found.known:
-        return found, ()
-    return found, ("The plan's figures are from a datasheet: a device slower than them is not reported",)
+    basis = assumptions_of(plan)
+    if basis.known:
+        return basis, ()
+    return basis, ("The plan's figures are from a datasheet: a device slower than them is not reported",)
 
 
 _BUSY = 1.0
@@ -74,9 +74,9 @@ class Examined(Answer):
     seen: Examination
     judgement: Judgement
     assumes: bool = False
-    """Whether a plan says what it counts on."""
+    """Whether a plan states the speeds that it assumes."""
     notes: tuple[str, ...] = ()
-    """What to know of the comparison."""
+    """Notes on the comparison."""
 
     @property
     def passed(self) -> bool:
@@ -102,14 +102,14 @@ class Examined(Answer):
     @property
     def text(self) -> tuple[str | Table, ...]:
         seen = self.seen
-        here = Counter(one.host for one in seen.hosts)
-        where = f"{counted(len(seen.hosts), 'process')} on {counted(len(here), 'host')}"
+        processes = Counter(one.host for one in seen.hosts)
+        subject = f"{counted(len(seen.hosts), 'process')} on {counted(len(processes), 'host')}"
         devices = ", ".join(sorted({one.device for one in seen.hosts}))
         examined = f"{devices} ({seen.backend}), examined in {format_seconds(seen.seconds)}"
-        lines: list[str | Table] = [wrapped(f"{where}, {examined}"), "", self._table, ""]
-        busy = sorted({one.host for one in seen.hosts if one.load > _BUSY * one.cores + here[one.host]})
-        other = "runs other work, too: its links look slower than they are"
-        lines += [wrapped(note) for note in (*(f"{host} {other}" for host in busy), *self.notes)]
+        lines: list[str | Table] = [wrapped(f"{subject}, {examined}"), "", self._table, ""]
+        busy = sorted({one.host for one in seen.hosts if one.load > _BUSY * one.cores + processes[one.host]})
+        reason = "runs other work, too: its links look slower than they are"
+        lines += [wrapped(note) for note in (*(f"{host} {reason}" for host in busy), *self.notes)]
         if self.passed:
             lines.append("No device or link is slower than it should be.")
         return (*lines, *(wrapped(sentence(one)) for one in self.judgement.findings))
@@ -130,12 +130,12 @@ class Examined(Answer):
         return table_of(columns, words=("", "where"))
 
 
-def sentence(one: Finding) -> str:
+def sentence(finding: Finding) -> str:
     """ "rank 2 (gpu17): matmul 30 % slower than the median"."""
-    if not one.than:
-        return f"{one.who}: {one.check} gives wrong results"
-    less = one.check in ("free memory", "cores", "clock")
-    return f"{one.who}: {one.check} {percent(one.share)} {'less' if less else 'slower'} than {one.than}"
+    if not finding.than:
+        return f"{finding.who}: {finding.check} gives wrong results"
+    less = finding.check in ("free memory", "cores", "clock")
+    return f"{finding.who}: {finding.check} {percent(finding.share)} {'less' if less else 'slower'} than {finding.than}"
 
 
 def _amount(check: str, value: float) -> str:

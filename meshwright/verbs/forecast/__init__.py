@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ForecastOptions(Ending, Operations):
-    """What `forecast` takes; operations may also be the report of a run that saved."""
+    """Options of `forecast`; operations may also be the report of a run that saved."""
 
     plan: Plan | HasPlan | str | Path = field(metadata=plan_file())
     tokens: str | float | None = tokens_flag()

@@ -23,7 +23,7 @@ from cost_models.reliability.job import Job, job_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_count, format_days, format_seconds, grouped
-from meshwright.inputs.goals import USUAL, operations_of
+from meshwright.inputs.goals import DEFAULT_OPERATIONS, operations_of
 from meshwright.inputs.options import Operations
 from meshwright.inputs.plans import plan_of
 from meshwright.inputs.problems import Problems, read_flag
@@ -47,7 +47,7 @@ _UNREAD = "the job cannot be read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastQuestion:
-    """A job and its operations that were read: what is left is to forecast."""
+    """Question on a job and its operations, ready to forecast."""
 
     question: Question
     job: Job
@@ -55,9 +55,9 @@ class ForecastQuestion:
     every: int | None
     """Steps between checkpoints that a person fixed; None: the best."""
     expected: ExpectedStep | None = None
-    """What a step should take, with its interval; None: as long as it says."""
+    """Step time to expect, with its interval; None: the job's step time, without an interval."""
     price: float | None = None
-    """Of a GPU-hour."""
+    """Dollars of a GPU-hour."""
     start: date | None = None
     assumptions: tuple[str, ...] = ()
 
@@ -78,18 +78,18 @@ def ask(options: ForecastOptions) -> ForecastQuestion:
         InputError: something is missing or wrong; everything that is, at once.
     """
     plan = plan_of(options.plan)
-    asked, problems = plan.objective or Objective(), Problems()
-    if options.operations is None and asked.operations is not None:
-        options = replace(options, operations=asked.operations)
+    objective, problems = plan.objective or Objective(), Problems()
+    if options.operations is None and objective.operations is not None:
+        options = replace(options, operations=objective.operations)
     question = problems.read(lambda: _to_train_on(plan.question, options.tokens))
     operations = problems.read(lambda: operations_of(_read(options)))
     price = problems.read(lambda: read_flag("--price", options.price, read_price, _UNREAD))
-    price = asked.price if options.price is None else price
+    price = objective.price if options.price is None else price
     start = problems.read(lambda: read_flag("--start", options.start, _date, _UNREAD))
     problems.require()
     assert question is not None
     assert operations is not None
-    assumed = f"operations `{USUAL}`, as nothing is said of yours (--operations)"
+    assumed = f"operations `{DEFAULT_OPERATIONS}`, as nothing is said of yours (--operations)"
     job, expected = _job(question, plan)
     return ForecastQuestion(
         question=question,
@@ -104,19 +104,19 @@ def ask(options: ForecastOptions) -> ForecastQuestion:
 
 
 def _job(question: Question, plan: Plan) -> tuple[Job, ExpectedStep | None]:
-    """The job of a plan, at the step that is expected of it."""
+    """Job of a plan, with the step time to expect."""
     priced = priced_again(plan)
     expected = expected_step(question, priced)
     seconds = priced.step_seconds if expected is None else expected.seconds
     return job_of(question, seconds, plan.layout), expected
 
 
-def _date(said: str | date) -> date:
+def _date(day: str | date) -> date:
     try:
-        return said if isinstance(said, date) else date.fromisoformat(said.strip())
+        return day if isinstance(day, date) else date.fromisoformat(day.strip())
     except ValueError:
-        what = f"`{printable(str(said), limit=60)}` is no date"
-        raise ValueError(f"{what}; write it like `2027-01-04`") from None
+        reason = f"`{printable(str(day), limit=60)}` is no date"
+        raise ValueError(f"{reason}; write it like `2027-01-04`") from None
 
 
 def steps_between_checkpoints(
@@ -133,15 +133,15 @@ def steps_between_checkpoints(
     """
     if not isinstance(plan, Plan):
         raise InputError("--every auto forecasts transformers only", hint="say how many steps")
-    counted = (plan.objective or Objective()).operations
-    known = operations_of(_read(Operations(operations=operations or counted)))
-    if known.spares == 0 and restarts == 0:
-        why = f"`{known.name}` has no spare node, and nothing starts the run again"
+    base = (plan.objective or Objective()).operations
+    spec = operations_of(_read(Operations(operations=operations or base)))
+    if spec.spares == 0 and restarts == 0:
+        text = f"`{spec.name}` has no spare node, and nothing starts the run again"
         hint = "--restarts 3, or a spare; without either save by hand: --every 100"
-        raise InputError(f"the first failure ends the run: {why}", hint=hint)
+        raise InputError(f"the first failure ends the run: {text}", hint=hint)
     question = plan.question
-    asked = _to_train_on(question, question.training.tokens or steps * question.training.tokens_per_step)
-    return forecast_of(_job(asked, plan)[0], known).interval, known.name
+    goal = _to_train_on(question, question.training.tokens or steps * question.training.tokens_per_step)
+    return forecast_of(_job(goal, plan)[0], spec).interval, spec.name
 
 
 def _read(options: Operations) -> Operations:
@@ -157,7 +157,7 @@ def _read(options: Operations) -> Operations:
 
 
 def _to_train_on(question: Question, tokens: str | float | None) -> Question:
-    """The question with so many tokens to train on."""
+    """Question with this number of tokens to train on."""
     if tokens is None and question.training.tokens is None:
         missing = [Problem("--tokens", "missing: how many to train on")]
         hint = "for example --tokens 15T"
@@ -173,12 +173,12 @@ ENDS = ("p5", "expected", "p95")
 _DAY = 86400.0
 _UNITS = (("days", _DAY), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _WORTH = 2.0
-"""A time is told in a unit of which it has so many."""
+"""Fewest units in which a time is written."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Forecasted(Answer):
-    """A job and its forecast."""
+    """Forecast of a job."""
 
     asked: ForecastQuestion
     found: Forecast
@@ -195,17 +195,17 @@ class Forecasted(Answer):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What had to be assumed to read the question."""
+        """Sentences on assumptions made to read the question."""
         return self.asked.assumptions
 
     @cached_property
     def ends(self) -> tuple[float, float, float]:
-        """Seconds until it ends, as `ENDS`."""
+        """Seconds until the job ends: early, expected, late (`ENDS`)."""
         return ends_of(self.found, self.expected)
 
     @cached_property
     def changes(self) -> dict[str, Forecast]:
-        """What would end the job sooner."""
+        """Change → forecast, for changes that would end the job sooner."""
         return changes_of(self.found, self.asked.every)
 
     def plot(self) -> Drawing:
@@ -223,11 +223,11 @@ class Forecasted(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
-        found, one, expected = self.found, self.found.segment, self.expected
-        job = found.job
+        outlook, segment, expected = self.found, self.found.segment, self.expected
+        job = outlook.job
         return {
             "assumptions": list(self.assumptions),
-            "operations": found.operations.model_dump(mode="json", exclude_none=True),
+            "operations": outlook.operations.model_dump(mode="json", exclude_none=True),
             "job": {
                 "model": self.question.model.name,
                 **fields_of(job, "gpus", "steps", "step_seconds"),
@@ -235,46 +235,46 @@ class Forecasted(Answer):
                 "checkpoint_bytes": job.checkpoint_bytes,
             },
             "expected": expected_record(self.question, None, expected),
-            "seconds": found.seconds,
-            "deviation_seconds": found.deviation,
+            "seconds": outlook.seconds,
+            "deviation_seconds": outlook.deviation,
             "ends_seconds": dict(zip(ENDS, self.ends, strict=True)),
             "dates": None
             if self.asked.start is None
             else dict(zip(ENDS, map(str, self._dates), strict=True)),
             "price": self.asked.price,
             "costs": None if self.asked.price is None else dict(zip(ENDS, self._costs, strict=True)),
-            "goodput": found.goodput,
-            "parts": dict(found.parts),
-            "failures": found.failures,
-            "seconds_between_failures": one.mtbf,
-            "restart_seconds": one.restart,
+            "goodput": outlook.goodput,
+            "parts": dict(outlook.parts),
+            "failures": outlook.failures,
+            "seconds_between_failures": segment.mtbf,
+            "restart_seconds": segment.restart,
             **({} if job.start is None else {"start": dict(job.start)}),
-            **({} if found.resumes is None else {"resume": dict(found.resumes)}),
+            **({} if outlook.resumes is None else {"resume": dict(outlook.resumes)}),
             "checkpoint": {
-                "every_steps": found.interval,
-                "work_seconds": one.work,
-                "waits_seconds": one.saving,
-                "flush_seconds": found.flush,
-                "young_seconds": young(one.saving, one.mtbf),
-                "daly_seconds": daly(one.saving, one.mtbf),
-                "first_order_ratio": first_order_ratio(one),
+                "every_steps": outlook.interval,
+                "work_seconds": segment.work,
+                "waits_seconds": segment.saving,
+                "flush_seconds": outlook.flush,
+                "young_seconds": young(segment.saving, segment.mtbf),
+                "daly_seconds": daly(segment.saving, segment.mtbf),
+                "first_order_ratio": first_order_ratio(segment),
             },
-            **fields_of(found, "gpu_hours", "kilowatt_hours"),
-            "replaces_slow_hosts": found.evicts,
+            **fields_of(outlook, "gpu_hours", "kilowatt_hours"),
+            "replaces_slow_hosts": outlook.evicts,
             "changes": [
-                {"change": name, "seconds": after.seconds, "saved_seconds": found.seconds - after.seconds}
+                {"change": name, "seconds": after.seconds, "saved_seconds": outlook.seconds - after.seconds}
                 for name, after in self.changes.items()
             ],
         }
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        found = self.found
-        question, steps = self.question, grouped(found.job.steps)
+        outlook = self.found
+        question, steps = self.question, grouped(outlook.job.steps)
         tokens = format_count(question.training.tokens or 0)
         header = (
             f"{question.model.name} on {gpus_in_words(question)}: {tokens} tokens take {steps} steps of"
-            f" {format_seconds(found.job.step_seconds)}{self._on_paper}; operations {found.operations.name}"
+            f" {format_seconds(outlook.job.step_seconds)}{self._on_paper}; operations {outlook.operations.name}"
         )
         words = wrapped(self._interval), wrapped(self._failures)
         sooner = ("", "Would end it sooner:", self._sooner) if self.changes else ()
@@ -290,16 +290,16 @@ class Forecasted(Answer):
 
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
-        """When training ends and, where a GPU-hour has a price, what it costs."""
+        """Facts on the end of training and, if a GPU-hour has a price, on its cost."""
         early, middle, late = map(_time, self.ends)
-        ends = f"after {middle}{_within(early, late)}"
+        ends = f"after {middle}{_interval_words(early, late)}"
         if self.asked.start is not None:
             first, day, last = self._dates
-            ends = f"on {day}{_within(str(first), str(last))} ({middle} from {self.asked.start})"
+            ends = f"on {day}{_interval_words(str(first), str(last))} ({middle} from {self.asked.start})"
         if self.asked.price is None:
             return (Fact(name="ends", value=ends),)
         low, cost, high = map(money, self._costs)
-        costs = f"{cost}{_within(low, high)}, at {money(self.asked.price)} a GPU-hour"
+        costs = f"{cost}{_interval_words(low, high)}, at {money(self.asked.price)} a GPU-hour"
         return Fact(name="ends", value=ends), Fact(name="costs", value=costs)
 
     @property
@@ -311,14 +311,14 @@ class Forecasted(Answer):
 
     @property
     def _dates(self) -> list[date]:
-        """The days on which it ends: early, expected, late."""
+        """Days on which the job ends: early, expected, late."""
         assert self.asked.start is not None
         last = (date.max - self.asked.start).days
         return [self.asked.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends]
 
     @property
     def _costs(self) -> list[float]:
-        """Dollars of all its GPU-hours: early, expected, late."""
+        """Dollars for all GPU-hours: early, expected, late."""
         assert self.asked.price is not None
         return [self.asked.price * self.found.job.gpus * end / 3600 for end in self.ends]
 
@@ -337,27 +337,27 @@ class Forecasted(Answer):
 
     @property
     def _interval(self) -> str:
-        found, one = self.found, self.found.segment
-        wait = f"GPUs wait {format_seconds(one.saving)}" if one.saving else "GPUs do not wait"
-        readable = f", readable {format_seconds(one.lag)} later" if one.lag else ""
-        words = f"Save every {grouped(found.interval)} steps ({_time(one.work)}): {wait}{readable}"
-        longer = replace(found, interval=min(10 * found.interval, found.job.steps))
-        if longer.interval > found.interval:
-            words += f"; ten times as rarely ends it {_later(longer.seconds - found.seconds)}"
+        outlook, segment = self.found, self.found.segment
+        wait = f"GPUs wait {format_seconds(segment.saving)}" if segment.saving else "GPUs do not wait"
+        readable = f", readable {format_seconds(segment.lag)} later" if segment.lag else ""
+        words = f"Save every {grouped(outlook.interval)} steps ({_time(segment.work)}): {wait}{readable}"
+        longer = replace(outlook, interval=min(10 * outlook.interval, outlook.job.steps))
+        if longer.interval > outlook.interval:
+            words += f"; ten times as rarely ends it {_later(longer.seconds - outlook.seconds)}"
         return words
 
     @property
     def _failures(self) -> str:
-        found, one = self.found, self.found.segment
-        lost = _time(one.lost * found.segments / max(found.failures, 1e-9))
-        words = f"{found.failures:,.0f} failures are expected, one every {_time(one.mtbf)}; each costs"
-        words += f" {_time(one.restart)} to restart and {lost} of work done again"
-        if found.waiting.chance:
-            words += f"; {percent(found.waiting.chance)} find no spare node and wait {_time(found.waiting.seconds)}"
-        if found.resumes is not None:
-            words += f"; of a restart the executor needs {start_words(found.resumes)}"
-        if found.operations.slow_hosts:
-            words += "; slow hosts are " + ("replaced as they are found" if found.evicts else "kept")
+        outlook, segment = self.found, self.found.segment
+        lost = _time(segment.lost * outlook.segments / max(outlook.failures, 1e-9))
+        words = f"{outlook.failures:,.0f} failures are expected, one every {_time(segment.mtbf)}; each costs"
+        words += f" {_time(segment.restart)} to restart and {lost} of work done again"
+        if outlook.waiting.chance:
+            words += f"; {percent(outlook.waiting.chance)} find no spare node and wait {_time(outlook.waiting.seconds)}"
+        if outlook.resumes is not None:
+            words += f"; of a restart the executor needs {start_words(outlook.resumes)}"
+        if outlook.operations.slow_hosts:
+            words += "; slow hosts are " + ("replaced as they are found" if outlook.evicts else "kept")
         return words
 
     @property
@@ -370,16 +370,16 @@ class Forecasted(Answer):
         return table_of(columns, words=("change",))
 
 
-def ends_of(found: Forecast, expected: ExpectedStep | None) -> tuple[float, float, float]:
+def ends_of(outlook: Forecast, expected: ExpectedStep | None) -> tuple[float, float, float]:
     """Seconds until a job ends, as `ENDS`: steps and failures are drawn for the outer ones."""
     if expected is None:
-        drawn = draw_ends(found)
+        samples = draw_ends(outlook)
     else:
         shares = (np.arange(_STEPS) + 0.5) / _STEPS
         normal = np.array([NormalDist().inv_cdf(share) for share in shares])
-        drawn = draw_ends_of(found, expected.sample_steps(normal))
-    early, late = np.quantile(drawn, (0.05, 0.95)).tolist()
-    return early, found.seconds, late
+        samples = draw_ends_of(outlook, expected.sample_steps(normal))
+    early, late = np.quantile(samples, (0.05, 0.95)).tolist()
+    return early, outlook.seconds, late
 
 
 def start_words(start: Breakdown) -> str:
@@ -401,6 +401,6 @@ def _later(seconds: float) -> str:
     return f"{_time(seconds)} later" if seconds >= 1 else "no later"
 
 
-def _within(low: str, high: str) -> str:
+def _interval_words(low: str, high: str) -> str:
     """ ", 90 % interval 2027-06-07 to 2027-06-29"; empty where both ends read the same."""
     return "" if low == high else f", 90 % interval {low} to {high}"

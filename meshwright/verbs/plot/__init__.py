@@ -35,7 +35,7 @@ PLOTS = (
     "accuracy",
     "ranks",
 )
-"""What `meshwright plot` draws."""
+"""Kinds of picture of `meshwright plot`."""
 CURVE_SECONDS = 120.0
 """Time limit of all searches of a curve, unless the user says otherwise."""
 
@@ -73,7 +73,7 @@ def plot(
     return draw_kind(kind, files, options or PlotOptions(), budget)
 
 
-def _known(kind: str) -> str:
+def _check_kind(kind: str) -> str:
     """The kind, where there is such a plot; told before anything else is."""
     if kind not in PLOTS:
         raise UnknownNameError("plot", printable(kind), PLOTS)
@@ -82,10 +82,10 @@ def _known(kind: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PlotFlags(PlotOptions):
-    """What `meshwright plot` takes."""
+    """Options of `meshwright plot`."""
 
     drawn: str = field(
-        metadata=argument("KIND", f"What to draw: {', '.join(PLOTS)}.", check=_known, completion="plots")
+        metadata=argument("KIND", f"What to draw: {', '.join(PLOTS)}.", check=_check_kind, completion="plots")
     )
     files: tuple[Path, ...] = field(
         metadata=argument(
@@ -105,14 +105,14 @@ def plot_command(options: PlotFlags, output: Output) -> None:
     from meshwright.terminal.progress import searching
     from meshwright.verbs.plot.drawing import check_options, draw_kind, require_kind
 
-    kind, asked = options.drawn, part_of(options, PlotOptions)
+    kind, plot_options = options.drawn, part_of(options, PlotOptions)
     require_kind(kind)
-    check_options(kind, asked)
+    check_options(kind, plot_options)
     path = output.out or Path(f"{kind}.png")
     check_suffix(path)
     output.check_places(path)
     with searching(output, options.time_limit or CURVE_SECONDS) as budget:
-        answer = draw_kind(kind, options.files, asked, budget)
+        answer = draw_kind(kind, options.files, plot_options, budget)
     output.show(replace(answer, file=path), files=[lambda: answer.drawing.save(path)])
     if not output.json:
         say(f"Wrote {path}")

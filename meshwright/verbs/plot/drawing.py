@@ -1,4 +1,4 @@
-"""Pictures of plans, of what they were chosen from, and of run reports."""
+"""Draws plans, the layouts they were chosen from, and run reports."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ STACKED = "stacked"
 """Strong scaling with the parts of each step on one another, for families that draw it."""
 
 
-def scaling_kinds(options: PlotOptions, *more: str) -> Sequence[str]:
-    """The kinds of scaling that are asked for, one of them or of `more`. Raises InputError for one that is none."""
+def scaling_kinds(options: PlotOptions, *extra: str) -> Sequence[str]:
+    """Kinds of scaling asked for, one kind or one of `extra`. Raises InputError for another word."""
     if options.kind is None:
         return KINDS
-    known = (*KINDS, *more)
-    if options.kind not in known:
-        names = sentence_list([f"`{one}`" for one in known])
+    kinds = (*KINDS, *extra)
+    if options.kind not in kinds:
+        names = sentence_list([f"`{one}`" for one in kinds])
         raise InputError(f"--kind: `{options.kind}` is not one of {names}")
     return (options.kind,)
 
@@ -54,7 +54,7 @@ class PictureRequest:
     budget: Budget
     """For the searches of a curve."""
     notes: list[str] = field(default_factory=list)
-    """What the pictures pass over."""
+    """Notes on effects that the pictures leave out."""
     named: bool = True
     """Whether their data are read besides, so that every layout in them needs its name."""
 
@@ -63,24 +63,24 @@ class PictureRequest:
         self.notes.extend(note for note in notes if note not in self.notes)
 
     def only(self, kind: str, plan_type: type[P]) -> P:
-        """The one plan. Raises InputError where there are several."""
+        """Return the plan of the request, which has one only. Raises InputError where there are several."""
         if len(self.plans) != 1:
             raise InputError(f"`{kind}` draws one plan, not {len(self.plans)}")
         return self.all(plan_type)[0]
 
     def all(self, plan_type: type[P]) -> list[P]:
         """The plans. Raises InputError where one is of another family."""
-        found = [plan for plan in self.plans if isinstance(plan, plan_type)]
+        plans = [plan for plan in self.plans if isinstance(plan, plan_type)]
         if strangers := [plan for plan in self.plans if not isinstance(plan, plan_type)]:
-            kinds = [f"`{plan.kind}` of {plan.model_name}" for plan in (found[0], strangers[0])]
+            kinds = [f"`{plan.kind}` of {plan.model_name}" for plan in (plans[0], strangers[0])]
             raise InputError(f"plans of two kinds cannot be drawn together: {', '.join(kinds)}")
-        return found
+        return plans
 
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
-_MEANT_FOR = {
+_KINDS_OF = {
     "gpus": ("scaling", "frontier", "topology"),
     "between": ("frontier",),
     "points": ("frontier",),
@@ -112,10 +112,10 @@ def draw_kind(kind: str, files: Sequence[str | Path], options: PlotOptions, budg
 def check_options(kind: str, options: PlotOptions) -> None:
     """Raises InputError where an option means nothing to this kind of plot."""
     problems = []
-    for name, kinds in _MEANT_FOR.items():
+    for name, kinds in _KINDS_OF.items():
         if getattr(options, name) not in (None, ()) and kind not in kinds:
-            meant = sentence_list([f"`{one}`" for one in kinds])
-            problems.append(Problem(option_word(name), f"is for {meant}, not `{kind}`"))
+            names = sentence_list([f"`{one}`" for one in kinds])
+            problems.append(Problem(option_word(name), f"is for {names}, not `{kind}`"))
     if problems:
         raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
@@ -159,17 +159,17 @@ def _topology(request: PictureRequest) -> Drawing:
     if len(plans) > 1:
         raise InputError(f"`topology` draws one cluster with one plan, not {len(plans)}")
     if gpus is not None and not _NUMBER.fullmatch(gpus):
-        what = f"`{printable(gpus)}` is not one number of GPUs"
-        raise InputError(f"--gpus: {what}; `topology` draws one cluster")
+        reason = f"`{printable(gpus)}` is not one number of GPUs"
+        raise InputError(f"--gpus: {reason}; `topology` draws one cluster")
     if not plans:
         return draw_topology(resolve_cluster(name, None if gpus is None else int(gpus)))
     if gpus is not None:
         raise InputError("the plan says how many GPUs there are", hint="leave out --gpus")
     plan = _plan(request, Path(plans[0]))
-    asked, planned = resolve_cluster(name).name, parts_of(plan.question)[0]
-    if asked != planned.name:
+    cluster, planned = resolve_cluster(name).name, parts_of(plan.question)[0]
+    if cluster != planned.name:
         hint = f"meshwright plot topology {planned.name} {plans[0]}"
-        raise InputError(f"`{plans[0]}` is a plan for `{planned.name}`, not for `{asked}`", hint=hint)
+        raise InputError(f"`{plans[0]}` is a plan for `{planned.name}`, not for `{cluster}`", hint=hint)
     return draw_topology(planned, plan.question, priced_again(plan))
 
 
@@ -190,8 +190,8 @@ def _timeline(request: PictureRequest) -> Drawing:
     plan, report = _plan(request, request.files[0]), read_report(request.files[1])
     if report.layout != plan.layout:
         differ = [Problem("the plan", plan.layout.brief), Problem("the run", report.layout.brief)]
-        what = f"`{request.files[1]}` is of another layout than `{request.files[0]}`"
-        raise InputError(what, problems=differ)
+        reason = f"`{request.files[1]}` is of another layout than `{request.files[0]}`"
+        raise InputError(reason, problems=differ)
     measured = frames.passes_frame(report)
     if measured.empty:
         hint = "`measure` needs the traces of all ranks of one pipeline; `run` tells them of its own"
@@ -215,9 +215,9 @@ def _ranks(request: PictureRequest) -> Drawing:
 
         return Drawing(frame=late, figure=late_ranks(late, subject))
     if report.is_foreign:
-        what = "tells nothing of what each rank did: it was read from another trainer's log"
+        reason = "tells nothing of what each rank did: it was read from another trainer's log"
         hint = f"meshwright plot accuracy {request.files[0]} draws what it tells"
-        raise InputError(f"`{request.files[0]}` {what}", hint=hint)
+        raise InputError(f"`{request.files[0]}` {reason}", hint=hint)
     frame = frames.ranks_frame(report)
     return Drawing(frame=frame, figure=ranks(frame, report.slow_ranks, report.first_measured_step, subject))
 
@@ -240,22 +240,22 @@ class Plotted(Answer):
     kind: str
     drawing: Drawing
     notes: tuple[str, ...] = ()
-    """What the picture leaves out."""
+    """Notes on effects that the picture leaves out."""
     file: Path | None = None
-    """Where the picture is written."""
+    """File to which the picture is written."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What is drawn, in base units."""
+        """Rows of the data drawn, in base units."""
         return self.drawing.points
 
     def document(self) -> dict[str, Any]:
-        drawn = {"plot": self.kind, "file": self.file and str(self.file), "title": self.drawing.title}
-        return drawn | {"notes": list(self.notes), "points": self.rows}
+        plot = {"plot": self.kind, "file": self.file and str(self.file), "title": self.drawing.title}
+        return plot | {"notes": list(self.notes), "points": self.rows}
 
     @property
     def text(self) -> tuple[str, ...]:
-        """What `meshwright plot` prints."""
+        """Text that `meshwright plot` prints."""
         table = self.drawing.table
         return (wrapped(self.drawing.title), *(("", table) if table else ()))
 

@@ -23,7 +23,7 @@ PAGE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class ReportOptions(Ending):
-    """What `report` takes."""
+    """Options of `report`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
     run: str | Path | None = field(
@@ -53,7 +53,7 @@ def report(options: ReportOptions) -> Reported:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags(ReportOptions):
-    """What `meshwright report` takes."""
+    """Options of `meshwright report`."""
 
     time_limit: float | None = flag("SECONDS", "Of all searches; 60.", kind=float, minimum=0.001)
 

@@ -28,7 +28,7 @@ from planner.search.search import Budget
 
 USUAL_NAME = "plan.yaml"
 _POINTS = "8"
-"""Of a frontier: each is a search."""
+"""Points of a frontier; each point is a search."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,14 +40,14 @@ class PageRequest:
     budget: Budget = field(default_factory=Budget)
     """For the searches of the page."""
     ends: tuple[Fact, ...] = ()
-    """When training ends and what it costs; empty where the tokens are not known."""
+    """Facts on the end of training and its cost; empty if the tokens are not known."""
     forecast: Mapping[str, Any] = field(default_factory=dict)
-    """The same as the document of `forecast`, under that name."""
+    """Document of `forecast`, under the key `forecast`."""
     notes: list[str] = field(default_factory=list)
-    """What the page passes over."""
+    """Notes on effects that the page leaves out."""
 
     def tell(self, doing: str) -> None:
-        """Say what is being made now."""
+        """Tell the user the work that begins now."""
         if self.budget.on_status is not None:
             self.budget.on_status(doing)
 
@@ -55,18 +55,18 @@ class PageRequest:
 def pictures(
     plan: AnyPlan,
     request: PageRequest,
-    wanted: Sequence[tuple[str, str]],
+    kinds: Sequence[tuple[str, str]],
     drawers: Mapping[str, Callable[[PictureRequest], Drawing]],
 ) -> Iterator[Chapter]:
-    """A chapter for each (title, kind of plot); one that cannot be drawn says why."""
-    for title, kind in wanted:
+    """Chapter for each (title, kind of plot). A chapter that cannot be drawn says why."""
+    for title, kind in kinds:
         request.tell(f"drawing {kind}")
         options = PlotOptions(points=_POINTS) if kind == "frontier" else PlotOptions()
-        asked = PictureRequest(
+        picture_request = PictureRequest(
             plans=[plan], options=options, budget=replace(request.budget), notes=request.notes, named=False
         )
         try:
-            drawing = drawers[kind](asked)
+            drawing = drawers[kind](picture_request)
         except MeshwrightError as error:  # what is asked of it is the page's, not the user's
             yield Chapter(title=title, blocks=[f"Not drawn: {error}"])
         else:
@@ -85,10 +85,10 @@ def write_page(options: ReportOptions) -> Reported:
     request = PageRequest(name=name, budget=budget)
     with lines_of_any_length():
         end = [*_end(loaded, options, request)]  # first, as it may be asked wrongly
-        answer, *rest = verbs.chapters(loaded, request)
-        chapters = [answer, *end, *rest]
+        answer, *appendix = verbs.chapters(loaded, request)
+        chapters = [answer, *end, *appendix]
         if measured is not None:
-            chapters.append(_beside(loaded, measured))
+            chapters.append(_measured_chapter(loaded, measured))
         title = f"{verbs.about(loaded)}: a plan"
     notes = list(dict.fromkeys(request.notes))
     if notes:
@@ -102,15 +102,15 @@ def write_page(options: ReportOptions) -> Reported:
 
 def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
     """The report of a run of this plan. Raises InputError where it is none, or of another plan."""
-    found = read_any_report(path)
-    ran = getattr(found, "plan", None)
+    report = read_any_report(path)
+    ran = getattr(report, "plan", None)
     if ran is not None and plan_text(ran) != plan_text(plan):
         raise InputError(f"`{path}` is of another plan: {ran.model_name}", hint="give the plan that was run")
-    return found
+    return report
 
 
-def _beside(plan: AnyPlan, measured: AnyReport) -> Chapter:
-    """What was predicted beside what a run measured."""
+def _measured_chapter(plan: AnyPlan, measured: AnyReport) -> Chapter:
+    """Chapter of predicted quantities beside a run's measured ones."""
     answer = verbs_of_plan(plan).running(plan).answer(measured)
     return Chapter(title="Predicted beside measured", blocks=[*answer.text])
 
@@ -122,17 +122,17 @@ def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterato
     title = "When it ends"
     request.tell("forecasting")
     try:
-        found = ask(part_of(replace(options, plan=plan), ForecastOptions)).answer()
+        forecast = ask(part_of(replace(options, plan=plan), ForecastOptions)).answer()
     except InfeasibleError as error:
         yield Chapter(title=title, blocks=[str(error)])
         return
-    request.ends = found.facts
-    request.forecast = {"forecast": found.record()}
-    asked = {"--tokens": options.tokens, "--operations": options.operations}
-    words = "".join(f" {flag} {value}" for flag, value in asked.items() if value is not None)
-    picture = Picture(drawing=found.plot(), command=f"meshwright plot forecast {request.name}{words}")
-    assumed = [f"Assumed: {one}." for one in found.assumptions]
-    yield Chapter(title=title, blocks=[*found.text, *assumed, picture])
+    request.ends = forecast.facts
+    request.forecast = {"forecast": forecast.record()}
+    flags = {"--tokens": options.tokens, "--operations": options.operations}
+    words = "".join(f" {flag} {value}" for flag, value in flags.items() if value is not None)
+    picture = Picture(drawing=forecast.plot(), command=f"meshwright plot forecast {request.name}{words}")
+    assumed = [f"Assumed: {one}." for one in forecast.assumptions]
+    yield Chapter(title=title, blocks=[*forecast.text, *assumed, picture])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -141,14 +141,14 @@ class Reported(SavedAnswer):
 
     title: str
     chapters: tuple[str, ...]
-    """Titles of its chapters."""
+    """Titles of the page's chapters."""
     html: str
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """The plan's, and those of its forecast, as other verbs write them in JSON."""
+    """Figures of the plan and of its forecast, as other verbs write them in JSON."""
     notes: tuple[str, ...] = ()
-    """What the page passes over."""
+    """Notes on effects that the page leaves out."""
     file: Path | None = None
-    """Where it is written."""
+    """File to which the page is written."""
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
@@ -167,7 +167,7 @@ class Reported(SavedAnswer):
 
     @property
     def text(self) -> tuple[str, ...]:
-        """What `meshwright report` prints."""
+        """Text that `meshwright report` prints."""
         return (self.title, *(f"  {one}" for one in self.chapters))
 
     def save(self, path: str | Path) -> None:

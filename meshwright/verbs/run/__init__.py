@@ -38,7 +38,7 @@ _OF_FAMILIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlags:
-    """What `meshwright run` takes besides the fields of `RunConfig`, which are in `config`."""
+    """Options of `meshwright run` besides the fields of `RunConfig`, which are in `config`."""
 
     plan: Path = field(metadata=plan_file())
     dry_run: bool = switch("Build every stage without its devices; train nothing.", listed_after="profiler")
@@ -57,8 +57,8 @@ def run_command(options: RunFlags, output: Output) -> None:
     config = dict(options.config)
     loaded = load_any_plan(options.plan)
     verbs = verbs_of_plan(loaded)
-    given = {**config, "dry_run": options.dry_run}
-    require_options(verbs, "run", [name for name in _OF_FAMILIES if given[name]])
+    flags = {**config, "dry_run": options.dry_run}
+    require_options(verbs, "run", [name for name in _OF_FAMILIES if flags[name]])
     running = verbs.running(loaded)
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
     if speaks:
@@ -68,12 +68,12 @@ def run_command(options: RunFlags, output: Output) -> None:
         output.note(f"Next: meshwright run {options.plan}")
         return
     output.check_places()
-    if speaks and (note := running.before(compiled=config["compile"])):
+    if speaks and (note := running.caution(compiled=config["compile"])):
         output.note(note)
-    told: list[int] = []
+    steps: list[int] = []
 
     def tell(step: dict[str, Any]) -> None:
-        told.append(step["step"])
+        steps.append(step["step"])
         output.note(running.step_line(step))
 
     trace = config["trace"]
@@ -81,7 +81,7 @@ def run_command(options: RunFlags, output: Output) -> None:
     config["every"] = _steps(config["every"])
     name, operations = options.plan.name, options.operations
     answer = run(loaded, on_step=tell, on_note=output.note, name=name, operations=operations, **config)
-    if not speaks or (config["nodes"] > 1 and not told):  # of several nodes the one with rank 0 tells of it
+    if not speaks or (config["nodes"] > 1 and not steps):  # of several nodes the one with rank 0 tells of it
         return
     output.show(answer)
     written = config["out"] / "run-report.json"
@@ -104,7 +104,7 @@ def _steps(every: str) -> int | str:
 
 
 def _version(file: Path | None) -> tuple[int, int] | None:
-    """Another one once the file is written again; None where there is none."""
+    """Version of a file, which changes when it is written again; None without a file."""
     if file is None or not file.is_file():
         return None
     status = file.stat()
@@ -113,7 +113,7 @@ def _version(file: Path | None) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class EmulateOptions:
-    """What `emulate` takes."""
+    """Options of `emulate`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
     rank: int = flag("R", "Which of the plan's ranks.", default=0, kind=int)
@@ -134,7 +134,7 @@ def emulate(options: EmulateOptions) -> SavedAnswer:
         RunError: the rank failed or ran out of memory.
     """
     loaded, verbs = read_plan(options.plan, "emulate", ["fake"] if options.fake else [])
-    return verbs.running(loaded).alone(options.rank, steps=options.steps, fake=options.fake)
+    return verbs.running(loaded).emulate(options.rank, steps=options.steps, fake=options.fake)
 
 
 @command(EmulateOptions, name="emulate", out="Write a JSON report.")

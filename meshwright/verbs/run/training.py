@@ -59,10 +59,10 @@ def run(
         from meshwright.verbs.forecast.forecasted import steps_between_checkpoints
 
         steps, restarts = flags.get("steps", RunConfig().steps), flags.get("restarts")
-        every, known = steps_between_checkpoints(loaded, steps, operations, restarts=restarts)
+        every, operations_name = steps_between_checkpoints(loaded, steps, operations, restarts=restarts)
         flags["every"] = every
         if on_note is not None:
-            on_note(f"Saving every {counted(every, 'step')}, as is best with operations {known}")
+            on_note(f"Saving every {counted(every, 'step')}, as is best with operations {operations_name}")
     elif operations is not None:
         raise InputError("--operations says how often to save only with --every auto")
     config = RunConfig(**flags)
@@ -73,12 +73,12 @@ def run(
 def _with_flags() -> inspect.Signature:
     """The signature of `run` as a person should see it: with every field of the record in the place of `flags`."""
     plain = inspect.signature(run)
-    *own, _ = plain.parameters.values()
+    *parameters, _ = plain.parameters.values()
     types = get_type_hints(RunConfig)  # without their bounds
     RunConfig.model_rebuild()  # a spec has no signature before it is built
     fields = inspect.signature(RunConfig).parameters.values()
     return plain.replace(
-        parameters=[*own, *(field.replace(annotation=types[field.name]) for field in fields)]
+        parameters=[*parameters, *(field.replace(annotation=types[field.name]) for field in fields)]
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions:
-    """What `validate` takes besides tables of runs."""
+    """Options of `validate` besides tables of runs."""
 
     stack: str | None = flag("NAME", "Software stack: catalogue name or file.", completion="stacks")
     profile: str | HardwareProfile | None = flag(
@@ -61,7 +61,7 @@ def validate_recommenders(*runs: str | Path) -> ValidatedRecommenders:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateFlags(ValidateOptions):
-    """What `meshwright validate` takes."""
+    """Options of `meshwright validate`."""
 
     runs: tuple[Path, ...] = flag(
         "FILE.csv",
@@ -95,12 +95,12 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
     assert question is not None
     with progress(output) as reporter:
         answer = question.answer(on_status=reporter.say, keep_on_interrupt=True)
-    kept = folder is None or answer.interrupted
-    output.show(answer, files=[] if folder is None or kept else [lambda: answer.save_page(folder)])
+    unwritten = folder is None or answer.interrupted
+    output.show(answer, files=[] if folder is None or unwritten else [lambda: answer.save_page(folder)])
     if answer.interrupted:
-        done, rows = grouped(len(answer.predictions)), counted(len(question.rows), "row")
-        left = "" if folder is None else f"; {folder / PAGE} is left as it was"
-        output.end_interrupted(f"{done} of {rows} were predicted{left}")
+        count, rows = grouped(len(answer.predictions)), counted(len(question.rows), "row")
+        remainder = "" if folder is None else f"; {folder / PAGE} is left as it was"
+        output.end_interrupted(f"{count} of {rows} were predicted{remainder}")
     if folder is not None:
         output.note(f"Wrote {folder / PAGE}")
 

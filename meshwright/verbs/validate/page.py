@@ -30,10 +30,10 @@ PREDICTED_PLOT = "images/accuracy-predicted.png"
 AXES_PLOT = "images/accuracy-by-axis.png"
 T = TypeVar("T")
 Cells = list[list[str]]
-_OWN = "in the table that was given"
-_OF_EACH = 3
+_LOCAL = "in the table that was given"
+_MAX_EACH = 3
 _MAX_ROWS = 20
-"""Lines of the tables of what is worst."""
+"""Most lines in the tables of the largest errors."""
 _ENOUGH = 5
 """Rows from which a group's median is worth printing."""
 _HEAVY = 0.1
@@ -47,7 +47,7 @@ def accuracy_page(
     anchors: int,
     figures: Sequence[Figures] = (),
 ) -> str:
-    """The page as Markdown; its plots are beside it."""
+    """Page as Markdown, with its plots beside it."""
     notes = source_notes()
     measured = {name: note.measured for name, note in notes.items()}
     environment = templates("meshwright.verbs.validate", escaped=False)
@@ -60,7 +60,7 @@ def accuracy_page(
                 one.source,
                 str(one.rows),
                 str(one.step.count if one.step else 0),
-                measured.get(one.source, _OWN),
+                measured.get(one.source, _LOCAL),
             ]
             for one in sources
         ],
@@ -82,7 +82,7 @@ def accuracy_page(
             for source in sources
             if (error := source.anchored) is not None
         ],
-        of_each=_OF_EACH,
+        of_each=_MAX_EACH,
         sweeps=_sweeps(sources),
         heavy=f"{100 * _HEAVY:.0f}",
         by_part=list(_by_part(predictions)),
@@ -97,22 +97,22 @@ def accuracy_page(
 
 
 _UNITS = {"mfu": "points of MFU", "days": "%"}
-_SHOWN = {"mfu": "{:.1f} %", "days": "{:.2f} days"}
+_FORMATS = {"mfu": "{:.1f} %", "days": "{:.2f} days"}
 _OFF = {"mfu": "{:+.1f} points", "days": "{:+.1f} %"}
 
 
 def _figures(group: Figures) -> dict[str, Any]:
     """A table of figures, with what each rung of a ladder adds, and how many are met."""
-    shown, off = _SHOWN[group.quantity], _OFF[group.quantity]
+    cell, off = _FORMATS[group.quantity], _OFF[group.quantity]
     headers = ["", "published", "predicted", "off"]
     rows = [
-        [one.name, shown.format(one.published), shown.format(one.predicted), off.format(one.off)]
+        [one.name, cell.format(one.published), cell.format(one.predicted), off.format(one.off)]
         for one in group.points
     ]
     near = f"{group.within:g} {_UNITS[group.quantity]}"
     profiles = sorted({point.profile for point in group.points})
     tolerated = f"{group.within_tolerance} of {len(group.points)}"
-    met = [f"Within {near}: {tolerated}; profiles: {', '.join(profiles)}."]
+    notes = [f"Within {near}: {tolerated}; profiles: {', '.join(profiles)}."]
     if group.ladder:
         headers += ["adds, published", "adds, predicted"]
         pairs = pairwise(group.points)
@@ -120,15 +120,15 @@ def _figures(group: Figures) -> dict[str, Any]:
         for row, added in zip(rows, [("", ""), *((f"{a:+.1f}", f"{b:+.1f}") for a, b in adds)], strict=True):
             row += added
         right = sum(abs(found - known) <= group.within for known, found in adds)
-        met.append(f"What a rung adds, by itself: {right} of {len(adds)} within {near}.")
-    return {"title": group.title, "source": group.source, "headers": headers, "rows": rows, "met": met}
+        notes.append(f"What a rung adds, by itself: {right} of {len(adds)} within {near}.")
+    return {"title": group.title, "source": group.source, "headers": headers, "rows": rows, "met": notes}
 
 
 def _sweeps(sources: Sequence[SourceScore]) -> Cells:
     """Sweeps with the largest regret."""
-    found = [(source.source, sweep) for source in sources for sweep in source.sweeps if sweep.regret > 0]
+    regrets = [(source.source, sweep) for source in sources for sweep in source.sweeps if sweep.regret > 0]
     cells = []
-    for name, sweep in _a_few_of_each(sorted(found, key=lambda one: -one[1].regret), lambda one: one[0]):
+    for name, sweep in _examples(sorted(regrets, key=lambda pair: -pair[1].regret), lambda pair: pair[0]):
         model, sequence, gpus, batch, gpu, precision = sweep.key
         shared = f"{model}, sequence {sequence}, {gpus} x {gpu}, batch {batch}, {precision}"
         tau = "-" if sweep.tau is None else f"{sweep.tau:.2f}"
@@ -139,10 +139,10 @@ def _sweeps(sources: Sequence[SourceScore]) -> Cells:
 def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
     """Median error of the runs in which a part has its largest shares."""
     shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for one in predictions:
-        error, total = step_error(one), sum(one.parts.values())
+    for prediction in predictions:
+        error, total = step_error(prediction), sum(prediction.parts.values())
         if error is not None and total > 0:
-            for part, seconds in one.parts.items():
+            for part, seconds in prediction.parts.items():
                 shares[part].append((seconds / total, error))
     for part, pairs in shares.items():
         heavy = [(share, error) for share, error in pairs if share >= _HEAVY]
@@ -154,39 +154,39 @@ def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
 
 def _worst(predictions: Sequence[Prediction]) -> Cells:
     """Runs furthest off."""
-    timed = [(error, one) for one in predictions if (error := step_error(one)) is not None]
+    timed = [(error, row) for row in predictions if (error := step_error(row)) is not None]
     cells = []
     ordered = sorted(timed, key=lambda pair: -abs(pair[0]))
-    for error, one in _a_few_of_each(ordered, lambda pair: pair[1].row.source):
-        assert one.case is not None
-        what = one.row.row_id, one.row.text("model_name"), f"`{one.case.layout.brief}`"
-        times = measured_seconds(one.row) or 0.0, one.step_seconds or 0.0
-        cells.append([*what, *map(format_seconds, times), text.signed_percent(error)])
+    for error, row in _examples(ordered, lambda pair: pair[1].row.source):
+        assert row.case is not None
+        first = row.row.row_id, row.row.text("model_name"), f"`{row.case.layout.brief}`"
+        times = measured_seconds(row.row) or 0.0, row.step_seconds or 0.0
+        cells.append([*first, *map(format_seconds, times), text.signed_percent(error)])
     return cells
 
 
 def _assumed(predictions: Sequence[Prediction]) -> Cells:
-    """What rows leave open, and how far off the runs are that leave it open."""
-    told: Counter[str] = Counter()
+    """Cells of each assumption, with the median error of runs that needed it."""
+    counts: Counter[str] = Counter()
     errors: dict[str, list[float]] = defaultdict(list)
-    for one in predictions:
-        for assumed in one.assumptions:
-            told[assumed] += 1
-            if (error := step_error(one)) is not None:
+    for prediction in predictions:
+        for assumed in prediction.assumptions:
+            counts[assumed] += 1
+            if (error := step_error(prediction)) is not None:
                 errors[assumed].append(abs(error))
     return [
         [assumed, str(rows), percent(statistics.median(errors[assumed])) if errors[assumed] else "-"]
-        for assumed, rows in told.most_common(_MAX_ROWS)
+        for assumed, rows in counts.most_common(_MAX_ROWS)
     ]
 
 
-def _a_few_of_each(items: Sequence[T], source_of: Callable[[T], str]) -> Iterator[T]:
+def _examples(items: Sequence[T], source_of: Callable[[T], str]) -> Iterator[T]:
     """The first of each source, `_MAX_ROWS` in all."""
     seen: Counter[str] = Counter()
     for item in items:
         seen[source_of(item)] += 1
-        shown = sum(min(number, _OF_EACH) for number in seen.values())
-        if seen[source_of(item)] <= _OF_EACH and shown <= _MAX_ROWS:
+        number_listed = sum(min(number, _MAX_EACH) for number in seen.values())
+        if seen[source_of(item)] <= _MAX_EACH and number_listed <= _MAX_ROWS:
             yield item
 
 

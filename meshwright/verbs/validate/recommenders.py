@@ -50,8 +50,8 @@ class ValidatedRecommenders(Answer):
         return [_row(one) for one in self.predictions]
 
     def document(self) -> dict[str, Any]:
-        found = [asdict(one) for one in self.scores]
-        return {"rows": self.rows, "frameworks": found}
+        scores = [asdict(one) for one in self.scores]
+        return {"rows": self.rows, "frameworks": scores}
 
     @property
     def text(self) -> tuple[str | Table, ...]:
@@ -63,13 +63,13 @@ class ValidatedRecommenders(Answer):
         )
         yield table(_HEADERS, [_cells(one) for one in self.scores], words=("framework", "GPU"))
         if shares := _exchange_shares(self.predictions):
-            said = ", ".join(f"{share:.0%} on {gpus} GPUs" for gpus, share in shares.items())
+            listing = ", ".join(f"{share:.0%} on {gpus} GPUs" for gpus, share in shares.items())
             exchanges = "exchanges of vectors and gradients are predicted to take"
-            yield wrapped(f"Of MLPerf's steps, {exchanges} {said}.")
+            yield wrapped(f"Of MLPerf's steps, {exchanges} {listing}.")
 
 
-def _row(one: RecommenderPrediction) -> dict[str, Any]:
-    run, question = one.run, one.run.question
+def _row(prediction: RecommenderPrediction) -> dict[str, Any]:
+    run, question = prediction.run, prediction.run.question
     return {
         "row": run.row,
         "framework": run.framework,
@@ -77,30 +77,30 @@ def _row(one: RecommenderPrediction) -> dict[str, Any]:
         "gpus": question.cluster.num_gpus,
         "global_batch": question.training.global_batch,
         "sharding": str(run.sharding),
-        "predicted_seconds": one.seconds,
+        "predicted_seconds": prediction.seconds,
         "measured_seconds": run.seconds,
-        "error": one.error,
-        "error_without_evaluations": one.training_error,
-        **{f"{stage} seconds": seconds for stage, seconds in one.estimate.stages.items()},
-        "predicted_bytes": float(one.estimate.device_bytes[0]),
+        "error": prediction.error,
+        "error_without_evaluations": prediction.training_error,
+        **{f"{stage} seconds": seconds for stage, seconds in prediction.estimate.stages.items()},
+        "predicted_bytes": float(prediction.estimate.device_bytes[0]),
         "measured_bytes": run.memory_bytes,
-        "memory_error": one.memory_error,
-        "predicted_to_fit": one.estimate.fits,
+        "memory_error": prediction.memory_error,
+        "predicted_to_fit": prediction.estimate.fits,
         "ran_out_of_memory": run.out_of_memory,
     }
 
 
-def _cells(one: RecommenderScore) -> tuple[str, ...]:
-    memory = f"{one.median_memory_error:.1%}" if one.median_memory_error is not None else "-"
-    full, caught = one.out_of_memory
-    off = f"{one.median_error:.1%}", f"{one.worst_error:.0%}", memory
-    return (one.framework, one.gpu, str(one.runs), *off, f"{caught} of {full} caught" if full else "-")
+def _cells(score: RecommenderScore) -> tuple[str, ...]:
+    memory = f"{score.median_memory_error:.1%}" if score.median_memory_error is not None else "-"
+    full, caught = score.out_of_memory
+    off = f"{score.median_error:.1%}", f"{score.worst_error:.0%}", memory
+    return (score.framework, score.gpu, str(score.runs), *off, f"{caught} of {full} caught" if full else "-")
 
 
 def _exchange_shares(predictions: tuple[RecommenderPrediction, ...]) -> dict[int, float]:
     """Share of the step that the exchange of embeddings takes in MLPerf's runs, by number of GPUs."""
     return {
-        one.run.question.cluster.num_gpus: one.exchange_share
-        for one in sorted(predictions, key=lambda one: one.run.question.cluster.num_gpus)
-        if one.run.training_seconds is not None
+        prediction.run.question.cluster.num_gpus: prediction.exchange_share
+        for prediction in sorted(predictions, key=lambda prediction: prediction.run.question.cluster.num_gpus)
+        if prediction.run.training_seconds is not None
     }

@@ -73,7 +73,7 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
 
 
 def prediction_row(prediction: Prediction) -> dict[str, Any]:
-    """The same, flat: a column for each part of the step, assumptions in one cell."""
+    """Flat row of a prediction: a column for each part of the step, assumptions in one cell."""
     record = prediction_record(prediction)
     parts = {f"{part}_seconds": seconds for part, seconds in record.pop("parts").items()}
     return record | {"assumptions": "; ".join(record["assumptions"])} | parts
@@ -97,7 +97,7 @@ def source_record(source: SourceScore) -> dict[str, Any]:
 
 
 def source_row(source: SourceScore) -> dict[str, Any]:
-    """The same, flat and without the sweeps: `step_seconds_median`, `out_of_memory_recall`, `regret_worst` …"""
+    """Flat row of a source's scores, without sweeps: `step_seconds_median`, `out_of_memory_recall`, `regret_worst` …"""
     record = source_record(source)
     del record["sweeps"]
     row: dict[str, Any] = {}
@@ -123,30 +123,30 @@ def choice_record(choice: ChoiceScore) -> dict[str, Any]:
 
 
 def plot_subject(anchors: int) -> str:
-    """What plots of residuals are about."""
+    """Subject of plots of residuals."""
     return f"{SUBJECT}; {counted(anchors, 'anchor')} a sweep" if anchors else SUBJECT
 
 
 def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
-    """A row per run that was timed and predicted, with what it can be sorted by.
+    """Frame with a row per timed and predicted run, and columns to sort by.
 
     Columns: `row_id`, `source`, `measured_seconds`, `predicted_seconds`, `bound_by` (the largest part beside compute),
     `tp`, `pp`, `mbs`, `gpus`, `layout`.
     """
     columns = ["row_id", "source", "measured_seconds", "predicted_seconds", "bound_by"]
     rows = []
-    for one in predictions:
-        if one.case is not None and step_error(one) is not None:
-            row, layout = one.row, one.case.layout
-            seconds = measured_seconds(row), one.step_seconds
+    for run in predictions:
+        if run.case is not None and step_error(run) is not None:
+            row, layout = run.row, run.case.layout
+            seconds = measured_seconds(row), run.step_seconds
             degrees = layout.tp, layout.pp, layout.mbs, layout.num_gpus
-            rows.append((row.row_id, row.source, *seconds, _bound_by(one.parts), *degrees, layout.brief))
+            rows.append((row.row_id, row.source, *seconds, _bound_by(run.parts), *degrees, layout.brief))
     return frame_of(rows, columns=[*columns, "tp", "pp", "mbs", "gpus", "layout"])
 
 
 def _bound_by(parts: Mapping[str, float]) -> str:
-    others = {part: seconds for part, seconds in parts.items() if part != "compute"}
-    return max(others, key=others.__getitem__) if others else "compute"
+    waits = {part: seconds for part, seconds in parts.items() if part != "compute"}
+    return max(waits, key=waits.__getitem__) if waits else "compute"
 
 
 STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
@@ -180,11 +180,11 @@ def validation_text(
             " model's 90 % interval.",
             table(CHOICE_HEADERS, [choice_cells(one) for one in choices], words=("source",)),
         )
-    if held := [source for source in sources if speaks_of_memory(source)]:
+    if with_memory := [source for source in sources if speaks_of_memory(source)]:
         yield from _section(
             "Memory. Caught: runs out of memory that were predicted so; alarms: runs that fitted but were predicted"
             " not to; precision: share of predictions of running out that were right.",
-            table(MEMORY_HEADERS, [memory_cells(source) for source in held], words=("source",)),
+            table(MEMORY_HEADERS, [memory_cells(source) for source in with_memory], words=("source",)),
         )
     if any(one.row.flag("oom") for one in predictions):
         chances = [chance_cells(one) for one in chance_ranges(predictions)]
@@ -195,7 +195,7 @@ def validation_text(
 
 
 def _section(heading: str, body: Table) -> Iterator[str | Table]:
-    """What the columns of a table mean, and the table."""
+    """Heading on the columns of a table, then the table."""
     yield from (wrapped(heading, indent=""), "", body, "")
 
 
@@ -253,21 +253,21 @@ def choice_cells(choice: ChoiceScore) -> list[str]:
 
 
 def chances_heading(predictions: Sequence[Prediction]) -> str:
-    """What the columns of the table of chances mean, and how far chances are from what happened."""
+    """Heading on the columns of the table of chances, and on their Brier score."""
     words = "Runs by their predicted probability of fitting: its mean, and the share that fitted."
-    if (told := brier_scores(predictions)) is None:
+    if (scores := brier_scores(predictions)) is None:
         return words
-    return f"{words} Brier score {told[0]:.3f}; with the same probability for every run {told[1]:.3f}."
+    return f"{words} Brier score {scores[0]:.3f}; with the same probability for every run {scores[1]:.3f}."
 
 
-def chance_cells(found: ChanceRange) -> list[str]:
+def chance_cells(bucket: ChanceRange) -> list[str]:
     """One line of the table of chances."""
-    chance = f"{100 * found.least:.0f} to {100 * found.most:.0f} %"
-    return [chance, str(found.runs), _percent(found.fits_probability), _percent(found.ran_share)]
+    chance = f"{100 * bucket.least:.0f} to {100 * bucket.most:.0f} %"
+    return [chance, str(bucket.runs), _percent(bucket.fits_probability), _percent(bucket.ran_share)]
 
 
 def speaks_of_memory(source: SourceScore) -> bool:
-    """A peak was measured, a run ran out of memory, or one that ran was said not to fit."""
+    """Whether a source has a measured peak, an out-of-memory run, or a run that was said not to fit."""
     verdicts = source.verdicts
     return bool(source.memory or verdicts.caught + verdicts.missed + verdicts.false_alarms)
 
@@ -275,10 +275,10 @@ def speaks_of_memory(source: SourceScore) -> bool:
 def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
     """How many rows were predicted."""
     skipped = sum(bool(one.skipped) and not one.anchor for one in predictions)
-    given = sum(one.anchor for one in predictions)
-    words = [f"{counted(len(predictions) - skipped - given, 'row')} predicted", f"{skipped} skipped"]
+    anchored = sum(one.anchor for one in predictions)
+    words = [f"{counted(len(predictions) - skipped - anchored, 'row')} predicted", f"{skipped} skipped"]
     if anchors:
-        words.append(f"{given} given as anchors, {anchors} a sweep of one framework and GPU")
+        words.append(f"{anchored} given as anchors, {anchors} a sweep of one framework and GPU")
     return wrapped(", ".join(words))
 
 
@@ -305,25 +305,25 @@ class ValidateQuestion:
     profile: HardwareProfile | None
     anchors: int
     shipped: bool = False
-    """Whether they are the shipped tables."""
+    """Whether the rows are the shipped tables."""
 
     def answer(
         self, *, on_status: Callable[[str], None] | None = None, keep_on_interrupt: bool = False
     ) -> Validated:
         """Predict every row; with `keep_on_interrupt`, Ctrl-C leaves the rows predicted so far."""
         say = on_status or (lambda _: None)
-        found: list[Prediction] = []
+        predictions: list[Prediction] = []
         try:
             for prediction in predict(self.rows, stack=self.stack, profile=self.profile):
-                found.append(prediction)
-                done = f"{grouped(len(found))}/{grouped(len(self.rows))}"
-                say(f"predicting  {done} rows  {prediction.row.source}")
+                predictions.append(prediction)
+                count = f"{grouped(len(predictions))}/{grouped(len(self.rows))}"
+                say(f"predicting  {count} rows  {prediction.row.source}")
         except KeyboardInterrupt:
-            if not keep_on_interrupt or not found or self.anchors:
+            if not keep_on_interrupt or not predictions or self.anchors:
                 raise
-            return Validated(predictions=tuple(found), anchors=self.anchors, interrupted=True)
+            return Validated(predictions=tuple(predictions), anchors=self.anchors, interrupted=True)
         anchored = anchor(
-            found, self.anchors, on_sweep=lambda done, of: say(f"calibrating  {done}/{of} sweeps")
+            predictions, self.anchors, on_sweep=lambda count, of: say(f"calibrating  {count}/{of} sweeps")
         )
         figures = published_figures() if self.shipped and self.stack is None and self.profile is None else ()
         return Validated(predictions=anchored, anchors=self.anchors, figures=figures)
@@ -341,8 +341,8 @@ def ask(runs: Sequence[str | Path], options: ValidateOptions) -> ValidateQuestio
     constants = problems.read(lambda: catalog.load_profile(profile) if isinstance(profile, str) else profile)
     problems.require()
     rows = tuple(row for table in tables for row in table or ())
-    given = options.anchors
-    return ValidateQuestion(rows=rows, stack=stack, profile=constants, anchors=given, shipped=not runs)
+    anchors = options.anchors
+    return ValidateQuestion(rows=rows, stack=stack, profile=constants, anchors=anchors, shipped=not runs)
 
 
 PAGE = "accuracy.md"
@@ -358,7 +358,7 @@ class Validated(Answer):
     anchors: int = 0
     """Rows of each sweep that calibrated its others."""
     figures: tuple[Figures, ...] = ()
-    """What papers state beside the shipped tables, predicted; none of tables of one's own."""
+    """Predictions of papers' figures beside the shipped tables; empty for tables of the user."""
     interrupted: bool = False
     """Ctrl-C left rows without a prediction."""
 
@@ -369,7 +369,7 @@ class Validated(Answer):
 
     @cached_property
     def choices(self) -> tuple[ChoiceScore, ...]:
-        """What choosing by the predictions costs within each source's sweeps."""
+        """Costs of choosing by the predictions within each source's sweeps."""
         return choice_scores(self.predictions)
 
     def sources_to_frame(self) -> pd.DataFrame:
@@ -390,8 +390,8 @@ class Validated(Answer):
         frame = residual_frame(self.predictions)
         if frame.empty:
             raise ValueError("no run was both timed and predicted")
-        drawn = predicted_against_measured if kind == "accuracy" else errors_by_axis
-        return Drawing(frame=frame, figure=drawn(frame, plot_subject(self.anchors)))
+        draw = predicted_against_measured if kind == "accuracy" else errors_by_axis
+        return Drawing(frame=frame, figure=draw(frame, plot_subject(self.anchors)))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -415,7 +415,7 @@ class Validated(Answer):
         return tuple(validation_text(self.predictions, self.sources, self.choices, anchors=self.anchors))
 
     def save_page(self, folder: Path) -> None:
-        """Write a page of it all, `accuracy.md`, with its plots into a folder."""
+        """Write the page `accuracy.md`, with its plots, into a folder."""
         from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
 
         (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)

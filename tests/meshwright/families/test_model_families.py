@@ -20,7 +20,7 @@ from planner.plan import AnyPlan, load_any_plan
 def test_every_part_of_a_family_is_there(family: Family) -> None:
     assert issubclass(load(family.plan), AnyPlan)
     assert get_args(load(family.plan).model_fields["kind"].annotation) == (family.plan_kind,)
-    assert (family.report is None) == (family.training is None) == ("run" not in load(family.verbs).takes)
+    assert (family.report is None) == (family.training is None) == ("run" not in load(family.verbs).options)
     parts = [(family.verbs, Verbs)]
     if family.training is not None:
         assert issubclass(load(family.report), AnyReport)
@@ -35,7 +35,7 @@ def test_every_part_of_a_family_is_there(family: Family) -> None:
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 def test_every_option_of_a_family_is_one_of_its_verb(family: Family) -> None:
     verbs = {verb: typer_function(command_of(verb)).__annotations__ for verb in VERBS}
-    for verb, options in load(family.verbs).takes.items():
+    for verb, options in load(family.verbs).options.items():
         assert options - {"clusters"} <= set(verbs.get(verb, verbs["plan"])), verb
 
 

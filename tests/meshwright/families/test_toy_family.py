@@ -141,7 +141,7 @@ class ToyVerbs(Verbs[MatrixPlan]):
     """What the family answers; what it does not take is refused for it."""
 
     noun = "a matrix"
-    takes = MappingProxyType({verb: frozenset({"gpus"}) for verb in ("plan", "estimate", "explain")})
+    options = MappingProxyType({verb: frozenset({"gpus"}) for verb in ("plan", "estimate", "explain")})
     pictures = MappingProxyType({"frontier": frontier})
 
     def ask(self, options: PlanOptions) -> Asked:
