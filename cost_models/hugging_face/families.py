@@ -122,6 +122,10 @@ class Noted(UserDict[str, Any]):
         self.read.add(key)
         return self.data[key]
 
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return key in self.data
+
 
 def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
     """Text that lists the config keys not read, with values other than None, False or empty; empty where there

@@ -248,13 +248,19 @@ def multiplied(config: Config) -> Derived:
     block."""
     logits = config.get("logits_scaling", 1.0)
     inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
-    fields: Derived = {"logit_scale": ("logits_scaling", inverse)}
-    for half in ("embedding", "attention", "residual"):
-        factor = config.get(f"{half}_multiplier", 1.0)
-        with suppress(TypeError, ValueError):  # what is no number is refused with its place
-            factor = float(factor)
-        fields[f"{half}_scale"] = (f"{half}_multiplier", factor)
-    return fields
+    return {
+        "embedding_scale": _factor(config, "embedding_multiplier"),
+        "attention_scale": _factor(config, "attention_multiplier"),
+        "logit_scale": ("logits_scaling", inverse),
+        "residual_scale": _factor(config, "residual_multiplier"),
+    }
+
+
+def _factor(config: Config, key: str) -> tuple[str, Any]:
+    value = config.get(key, 1.0)
+    with suppress(TypeError, ValueError):  # what is no number is refused with its place
+        value = float(value)
+    return key, value
 
 
 def turned_windows(config: Config, *, full_every: int = 0, without: bool = True) -> Derived:

@@ -19,6 +19,7 @@ import yaml
 
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.operators.parameters import target_names
@@ -106,7 +107,10 @@ def _read_sharded(
         missing = [Problem("--gpus", "missing")]
         raise InputError("the file does not say all", problems=missing, hint="--gpus 8 says it")
     shard = shard or max(gpus // ranks, 1)
-    is_first = fsdp and int(settings.get(paths["version"])) == 1
+    version = str(settings.get(paths["version"]))
+    if fsdp and version not in ("1", "2"):
+        raise InputError(f"`{paths['version']}: {printable(version)}` is not known here", hint="1 and 2 are")
+    is_first = fsdp and version == "1"
     strategy = paths["strategy" if is_first and paths["strategy"] in settings.values else "reshard"]
     stage, _, scope = settings.plan_value(strategy).partition("/") if fsdp else ("0", "", "")
     zero = int(stage)
@@ -338,7 +342,7 @@ def _tuning_of(settings: Settings) -> TuningSpec | None:
     targets = (names,) if isinstance(names, str) else tuple(names)
     base = next((base for base, is_set in bases.items() if is_set), None)
     fields = {"rank": rank, "targets": targets, "base": base, "dropout": dropout}
-    return TuningSpec.model_validate(fields | {"alpha": None if alpha == rank else alpha})
+    return TuningSpec(**fields, alpha=None if alpha == rank else alpha)
 
 
 def _with_current_names(document: Mapping[str, Any]) -> dict[str, Any]:

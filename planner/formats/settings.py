@@ -111,10 +111,7 @@ class Settings:
         """
         argument, value = self.table.arguments[path], self.get(path)
         values = value if isinstance(value, list) else [] if value is None else [value]
-        plan_values = [argument.synonyms.get(str(one).lower()) for one in values]
-        if None in plan_values:
-            message = f"`{path}: {printable(str(values[plan_values.index(None)]))}` is not priced here"
-            raise InputError(message, hint=f"priced are {', '.join(argument.values.values())}")
+        plan_values = [argument.plan_value(one) for one in values]
         return plan_values if isinstance(value, list) or value is None else plan_values[0]
 
     def listed(self, path: str) -> list[Any] | None:

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cost_models.documents import printable
+from cost_models.errors import InputError
 from planner.formats.exporter import JobExport
 
 _FOLDER = Path(__file__).parent / "arguments"
@@ -61,10 +63,13 @@ class Argument:
         return not value if self.field.startswith("not ") else self.values.get(value, value)
 
     def plan_value(self, value: Any) -> Any:
-        """Convert a trainer's value into the value of the plan field. Raises KeyError where the table lists
+        """Convert a trainer's value into the value of the plan field. Raises InputError where the table lists
         values, and not this one."""
         if self.field.startswith("not "):
             return not value
+        if self.values and str(value).lower() not in self.synonyms:
+            message = f"`{self.name}: {printable(str(value))}` is not priced here"
+            raise InputError(message, hint=f"priced are {', '.join(map(str, self.values.values()))}")
         return self.synonyms[str(value).lower()] if self.values else value
 
 

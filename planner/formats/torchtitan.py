@@ -319,9 +319,8 @@ def _converters(value: Any) -> list[str]:
     """Names of model converters in a list, or in a container of a list."""
     if isinstance(value, Call):
         return _converters(value.fields.get("converters"))
-    values = [value] if isinstance(value, Unknown) else value
-    names = (one.name.removesuffix(".Config") if isinstance(one, Call) else str(one) for one in values or ())
-    return [*names] if isinstance(values, list) else []
+    values = [value] if isinstance(value, Unknown) else value if isinstance(value, list) else []
+    return [one.name.removesuffix(".Config") if isinstance(one, Call) else str(one) for one in values]
 
 
 def _family(source: str, name: str, function: str) -> str:

@@ -233,7 +233,7 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
         covariance_of(cases[0].question.hardware, constants) if cases else np.zeros((0, 0)),
         known_runs=sum(runs.runs for one in starts for runs in one.timed if runs.source in sources),
     )
-    step_factor = math.exp(offset.step)
+    step_factor, moved = math.exp(offset.step), dict[str, HardwareProfile]()
 
     def calibrated(prediction: Prediction) -> Prediction:
         if prediction.step_seconds is None:
@@ -241,7 +241,8 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
         seconds, parts, changes = prediction.step_seconds, prediction.parts, list[str]()
         if prediction.case is not None:
             old = prediction.case.question.hardware
-            new = offset.moved(old, constants)
+            new = moved.get(old.name) or offset.moved(old, constants)
+            moved[old.name] = new
             priced = estimate(replace(prediction.case.question, hardware=new), prediction.case.layout)
             seconds, parts = priced.step_seconds, dict(priced.time)
             positive = [name for name in CONSTANTS if getattr(old, name) > 0]

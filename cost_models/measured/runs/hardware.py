@@ -48,7 +48,7 @@ _RAILS = re.compile(rf"(?P<rails>\d+)\s*[x×]\s*{_RATE}\s*{_UNIT}?")
 _SPEED = re.compile(rf"{_RATE}\s*-?{_UNIT}(?:ps|/s|it/s|E\b|(?<=it)|(?<=its))(?!\s*memory)", re.IGNORECASE)
 _GENERATION = re.compile(r"(?i)((?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>[1248]00)\b(?!\s*[gt]b)")
 """Pattern of InfiniBand by generation and Gb/s, as in `8x NDR400`."""
-_OMNI_PATH = re.compile(r"(\d+\s*[x×]\s*)omni", re.IGNORECASE)
+_OMNI_PATH = re.compile(r"(?P<rails>\d+)\s*[x×]\s*omni", re.IGNORECASE)
 _NVLINK, _BYTES = r"nv(?:link|switch)", r"\d+(?:\.\d+)?\s*[GT]B/s"
 _BUS = re.compile(rf"(?i){_NVLINK}[^,;+]*?{_BYTES}|{_BYTES}[^,;+]*?{_NVLINK}")
 """Words for the links inside a node."""
@@ -59,7 +59,7 @@ _NO_NETWORK = re.compile(rf"(?is){_OTHER_USE}|^(?!.*(?:{_ADAPTER})).*pcie")
 """Words for networks that training does not use, and for the host's bus where no adapter is named."""
 _PER_GPU = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
 _ONE_ADAPTER = re.compile(r"ethernet|gbe\b|\btcp", re.IGNORECASE)
-_ONE_ADAPTER_BITS = 101e9
+_ONE_ADAPTER_BITS, _OMNI_PATH_BITS = 101e9, 100e9
 _ADAPTER_BITS = 401e9
 """Bits/s of the fastest adapter in the tables: a higher figure is a whole node's."""
 
@@ -70,7 +70,9 @@ def network_bits(words: str, per_node: int) -> float | None:
     A rate that one adapter can have is a GPU's, unless the words say node or it is the instance's (EFA) or the only
     one of its box (Ethernet up to 100 Gb/s).
     """
-    parts = re.split(r"([,;+()])", _BUS.sub("", _OMNI_PATH.sub(r"\g<1>100G", words)))
+    if match := _OMNI_PATH.search(words):
+        return int(match["rails"]) * _OMNI_PATH_BITS / per_node
+    parts = re.split(r"([,;+()])", _BUS.sub("", words))
     outside = "".join(part for part in parts if not _NO_NETWORK.search(part))
     if several := [int(match["rails"]) * _bits(match) for match in _RAILS.finditer(outside)]:
         return max(several) / per_node

@@ -153,9 +153,16 @@ def is_suspect(row: Row) -> bool:
     return re.search(r"noisy|suspect|inconsistent|regression|_bound\b", row.words("flags")) is not None
 
 
+_WHERE_SPLIT = re.compile(r"[^;,]*when tp\*pp ?> ?1[^;,]*", re.IGNORECASE)
+"""Pattern of a remark that holds only where the model is split, such as `bf16 moments when tp*pp>1`."""
+
+
 def _remarks(row: Row) -> list[str]:
     """Words that stand alone between separators in a row's notes and assumed fields, without leading dashes."""
-    words = re.split(r"[;,()]", f"{row.text('notes')};{row.text('assumed_fields')}")
+    text = f"{row.text('notes')};{row.text('assumed_fields')}"
+    if (row.count("tp") or 1) * (row.count("pp") or 1) == 1:
+        text = _WHERE_SPLIT.sub("", text)
+    words = re.split(r"[;,()]", text)
     return [one.strip().lstrip("-") for one in words]
 
 

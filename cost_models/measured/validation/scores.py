@@ -151,9 +151,11 @@ def memory_error(prediction: Prediction) -> float | None:
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Kendall's τ, (concordant − discordant) / (concordant + discordant) pairs; None where every pair ties."""
-    orders = np.sign(np.subtract.outer(first, first)) * np.sign(np.subtract.outer(second, second))
-    pairs = np.abs(orders).sum()  # each pair twice, as in the sum of orders
-    return float(orders.sum() / pairs) if pairs else None
+    a, b, total, pairs = np.asarray(first), np.asarray(second), 0.0, 0.0
+    for row in range(len(a)):  # a row at a time: tables may have many thousands
+        orders = np.sign(a[row] - a[:row]) * np.sign(b[row] - b[:row])
+        total, pairs = total + orders.sum(), pairs + np.abs(orders).sum()
+    return float(total / pairs) if pairs else None
 
 
 def error_score(errors: Sequence[float]) -> ErrorScore | None:
