@@ -102,6 +102,8 @@ def test_adapters_of_axolotl_are_read() -> None:
             "FSDP that shards",
         ),
         (axolotl, {"micro_batch_size": "few"}, "no whole number above zero"),
+        (axolotl, {"fsdp_config": {"fsdp_version": "full"}}, "fsdp_version: full"),
+        (axolotl, {"adapter": "lora", "lora_r": 8, "lora_target_linear": True, "lora_dropout": 4}, "dropout"),
     ],
 )
 def test_what_is_not_priced_is_named(read: Any, more: dict[str, Any], named: str) -> None:

@@ -232,6 +232,7 @@ def test_texts_that_are_no_launch(text: str, says: str) -> None:
         f"--pipeline-model-parallel-layout {'(' * 500}t{')*9999' * 500}",
         f"A={'A=(' * 5000}",
         "--num-query-groups -1 --group-query-attention",
+        "--position-embedding-type 0",
     ],
 )
 def test_hostile_values_are_refused(more: str) -> None:

@@ -249,6 +249,8 @@ def test_a_box_written_before_the_gpu_is_the_node() -> None:
         ({"notes": "precision-aware optimizer, bf16 main grads"}, "8", None, 2 + 10 / 8),
         ({"assumed_fields": "bf16 Adam moments"}, "8", "bf16", 4 + 6 / 8),
         ({"assumed_fields": "fp32 Adam moments"}, "1", None, 4 + 12 / 64),
+        ({"assumed_fields": "bf16 moments when tp*pp>1"}, "8", "bf16", 4 + 6 / 8),
+        ({"assumed_fields": "bf16 moments when tp*pp>1"}, "1", None, 4 + 12 / 64),
     ],
 )
 def test_a_precision_aware_optimizer(
