@@ -180,7 +180,7 @@ class Discovery(ClusterDraft):
         yield from (Fact(name, str(fields[name]), sources[name]) for name in sources if name in fields)
 
     def _assumed(self) -> Iterator[str]:
-        """Yield what no driver says and the cluster file has."""
+        """Yield a sentence for each value of the cluster file that no driver reports."""
         for place, link in self.links.items():
             kind = link.fields["kind"]
             if kind != UNKNOWN and link.source != "you":

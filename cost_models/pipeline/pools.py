@@ -268,8 +268,8 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
 
 
 def _on_ranks(values: list[Array], rows: Ints, pool_R: Ints) -> Array:
-    """Values of one cost coefficient on R ranks of the n layouts `rows`, in n · R rows, from the values in
-    each pool, (N,) or (N, P)."""
+    """Values of one cost coefficient on each of R ranks of n layouts, flattened to (n · R,), from its values in each
+    pool of GPUs, (N,) or (N, P)."""
     value_nR = np.stack([value[rows] for value in values], axis=1)[:, pool_R]
     return value_nR.reshape(-1, *value_nR.shape[2:])
 

@@ -534,7 +534,7 @@ def add_up(terms: Terms) -> dict[str, Array]:
 
 
 def costs_of(terms: Terms) -> StageCosts:
-    """Sum the parts of each coefficient in `terms`, and return the stage costs."""
+    """Create stage costs (cost coefficients of pipeline stages) by summing the parts of each coefficient."""
     return StageCosts(**add_up(terms), kinds=())
 
 

@@ -151,8 +151,8 @@ PARTS = ("weights", "optimizer", "hash tables", "ids", "vectors", "update")
 
 
 def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """Bytes of O sharding options by P `PARTS`, (M + 1, O, P), first of a shard on each GPU that holds (part of) it,
-    then of a table on every GPU: at the M moments of a step, and last in the host memory of a node.
+    """Bytes of O sharding options by part of memory (P `PARTS`), (M + 1, O, P) twice: of a shard on a GPU that holds
+    it, and of a table on every GPU. The first axis is M moments of a step, then the host memory of a node.
 
     Options that no GPU of their own holds have all in the second array.
     """

@@ -229,7 +229,8 @@ def _bracket(logs: Array, values: ArrayLike) -> tuple[Ints, Ints, Array]:
 
 
 def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O,) lookup seconds a step on a GPU that holds (part of) a shard, and (O,) on every GPU for copied rows."""
+    """Lookup seconds a step of O sharding options, (O,): first on a GPU that holds a shard or a part of one, then on
+    every GPU for copied rows."""
     gpus, ids = question.cluster.num_gpus, x.ids / x.sharers
     vectors = np.where(x.form == "row", x.outputs, x.bags)
     if question.facts.rows_send == "vectors":  # unsummed vectors of the ids that the GPU has
@@ -407,8 +408,7 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
-    """(K,) seconds of each stage that do not depend on the sharding, and (K,) seconds that are hidden behind
-    the stage.
+    """Seconds of each of K stages of a step that no sharding changes, (K,), and seconds that each stage hides, (K,).
 
     A CPU's cores move the bytes of a reduction themselves, so there it hides behind nothing.
     """

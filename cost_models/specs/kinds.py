@@ -160,7 +160,7 @@ class Kinds:
 
     @property
     def classes(self) -> int:
-        """Number of classes of positions between blocks (see `class_at`). 1 if all blocks are alike."""
+        """Number of distinct positions between blocks (see `class_at`), as patterns of blocks repeat."""
         return sum(self._repeats)
 
     def class_after(self, start: Ints, blocks: Ints) -> Ints:

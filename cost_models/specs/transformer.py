@@ -310,7 +310,7 @@ class Diffusion(Spec):
 
 
 def _query_heads(fields: dict[str, int]) -> int:
-    """Default number of key/value heads of attention, one for each query head."""
+    """Default number of key/value heads, equal to the number of query heads."""
     return fields["num_heads"]
 
 

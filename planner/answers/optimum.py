@@ -82,7 +82,7 @@ class Optimum:
         return self.objective.measure.gap(self.value, self.bound)
 
     def value_of(self, estimate: Estimate) -> float:
-        """Value of one of the ranked plans under the objective, for the number of GPUs in its layout."""
+        """Objective's value of a plan, computed for the plan's own number of GPUs."""
         return self.objective.value(resized(self.question, estimate.layout.num_gpus), estimate)
 
     @property

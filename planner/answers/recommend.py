@@ -75,8 +75,7 @@ class LayoutKind(NamedTuple):
 
 
 def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]:
-    """Yield kinds (sets) of layouts from simple to general, each with wider restrictions, within the
-    `user`'s.
+    """Yield sets of layouts from simple to general, each wider than the last and within the user's restrictions.
 
     If the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write
     them.
@@ -481,8 +480,8 @@ def count_near(question: Question, limits: Restrictions, result: SearchResult, b
 
 
 def _new_searches(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
-    """Searches not yet run over a question's layouts, to count them where the optimum was proved without a
-    search."""
+    """Create searches over a question's layouts without running them; they count the layouts of an optimum that needed
+    no search."""
     searches = []
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal

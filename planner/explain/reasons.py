@@ -402,8 +402,8 @@ class Explanation:
 
 
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
-    """Explain a plan at its current price by rivals, binding constraint and the effect of changes of its
-    question.
+    """Explain why a plan has its step time: its rivals, the constraint that binds it, and the effect of faster links,
+    more memory and other changes.
 
     Layouts in the plan's cache are not searched for again. The best plan under each change is searched only
     if the plan was searched for the fastest step, so that planning again answers the same question.

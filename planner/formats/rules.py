@@ -70,7 +70,7 @@ def _rules(table: Mapping[str, Breach]) -> tuple[Rule, ...]:
 
 
 def _streaming(name: str) -> dict[str, Breach]:
-    """Rule that a trainer named `name` streams weights and states of all blocks from the host, or of none, and
+    """Rule of a trainer named `name`: it streams weights and states of all blocks from the host or of no block, and
     only if they are sharded."""
     return {
         f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else": Breach(

@@ -169,7 +169,7 @@ def _offloaded_blocks_words(question: Question, layout: Layout) -> Words:
 
 
 def _outnumbers_streamed(question: Question, x: LayoutColumns) -> Bools:
-    """Whether each layout sets a ring with more buffers than a rank has streamed blocks, (N,)."""
+    """Whether each layout sets more transfer buffers (`ring`) than a rank has streamed blocks, (N,)."""
     streamed = np.minimum(x.offload_streamed, question.model.num_layers // x.pp)
     return np.where(x.offload_streamed > 0, (x.ring != USUAL_RING) & (x.ring > streamed), False)
 

@@ -415,8 +415,7 @@ class BranchAndBound(Prover):
         return min(rows, self.candidates.least_closed(), self._best_seconds(), self._cut_off)
 
     def _counts(self) -> dict[str, int]:
-        """Numbers of layouts that are infeasible, pruned, solved and undecided, among opened rows and layouts
-        not yet opened."""
+        """Numbers of layouts by outcome (infeasible, pruned, solved, undecided), opened or not."""
         bound, layouts = self.candidates.closed_bounds()
         never, late = np.isinf(bound), bound >= self._threshold()
         infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()

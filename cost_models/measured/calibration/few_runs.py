@@ -262,8 +262,8 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
 
 
 def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Array]:
-    """Log of predicted / measured step time of an anchor, and (C,) derivatives by the constants' logarithms;
-    zeros without a case."""
+    """Logarithm of predicted over measured step time of one anchor (a measured row), and its derivatives by the
+    logarithms of C constants, (C,); zeros if the row has no case to price."""
     if prediction.case is None:
         ratio = _ratio(prediction)
         assert ratio is not None
