@@ -204,9 +204,9 @@ def test_a_network_as_the_subnet_manager_sees_it(folder: Path) -> None:
         ("leaf", [16], 50e9),
         ("spine", [32], 25e9),
     ]
-    assert answer.found.fabric.odd == ("leaf1-spine1 has 200 Gb/s where its 7 siblings have 400 Gb/s",)
-    assert any("store0" in note for note in answer.found.notes)
-    assert any("8 GPUs a node" in one for one in answer.found.assumed)
+    assert answer.links.fabric.odd == ("leaf1-spine1 has 200 Gb/s where its 7 siblings have 400 Gb/s",)
+    assert any("store0" in note for note in answer.links.notes)
+    assert any("8 GPUs a node" in one for one in answer.links.assumed)
     answer.save("again.yaml")
     assert resolve_cluster("again.yaml") == answer.cluster
 
@@ -239,7 +239,7 @@ def test_the_matrix_of_a_node_with_a_line_of_bandwidths(folder: Path) -> None:
         ("network", "infiniband", [16]),
     ]
     assert answer.cluster.links.inter_node.bandwidth == 6.25e9  # type: ignore[union-attr]
-    assert any("one network carries all adapters" in one for one in answer.found.assumed)
+    assert any("one network carries all adapters" in one for one in answer.links.assumed)
 
 
 WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -267,7 +267,7 @@ def test_every_rate_of_a_matrix_is_a_level_or_named_as_unused(folder: Path, shap
     assert [row["bandwidth"] for row in answer.rows] == [
         rates[way] * 1e9 / 2**at for at, way in enumerate(shape)
     ]
-    assert [note.split(" ")[0] for note in answer.found.notes] == [
+    assert [note.split(" ")[0] for note in answer.links.notes] == [
         f"`{way}" for way in rates if way not in shape
     ]
 
@@ -278,7 +278,7 @@ def test_what_a_person_says_beside_a_file_is_used_or_named(folder: Path) -> None
     )
     said = {"intra_node": "pcie,9GB/s", "inter_node": "roce,100Gb/s"}
     answer = cluster_from_links("topo.txt", gpu="rtx-4090", links=said, hosts="x*", gpus_per_node=2, nodes=1)
-    notes = " ".join(answer.found.notes)
+    notes = " ".join(answer.links.notes)
     assert all(f"`{name}` is not used" in notes for name in ("intra_node", "inter_node", "hosts", "gpus"))
     assert "`nodes`" not in notes
 
@@ -296,10 +296,10 @@ def test_hosts_that_are_no_gpu_nodes_are_left_out_and_named(folder: Path, name: 
     (folder / "net.txt").write_text(ibnetdiscover([(f"{host} mlx5_0", "leaf0", "4xEDR") for host in hosts]))
     link = {"intra_node": "nvswitch,300GB/s,3us"}
     answer = cluster_from_links("net.txt", gpu="a100-sxm-80gb", links=link, hosts=pattern, gpus_per_node=8)
-    assert set(answer.found.fabric.nodes) == nodes
+    assert set(answer.links.fabric.nodes) == nodes
     assert answer.cluster.gpus_per_node == 8
     assert answer.rows[0]["kind"] == "nvswitch"
-    (note,) = answer.found.notes
+    (note,) = answer.links.notes
     assert all(host.rstrip("0123456789") in note for host in set(hosts) - nodes)
     alone = cluster_from_links("net.txt", gpu="a100-sxm-80gb", links=link, hosts=pattern)
     assert (alone.rows[0]["kind"], alone.rows[0]["gpus"]) == ("nvswitch", [1])
