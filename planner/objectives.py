@@ -26,8 +26,7 @@ from cost_models.base import Spec
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question
-from cost_models.reliability.forecast import forecast
-from cost_models.reliability.job import job_of
+from cost_models.reliability import forecast, job_of
 from cost_models.risk import Risk
 from cost_models.specs.cluster import OperationsSpec
 

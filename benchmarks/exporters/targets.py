@@ -10,12 +10,9 @@ from typing import Any
 from benchmarks.exporters import compare
 from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
-from planner.formats import deepspeed, fsdp2, torchtitan
-from planner.formats.exporter import Job, Settings
-from planner.formats.megatron import script as megatron
-from planner.formats.megatron.arguments import written
-from planner.formats.nemo import recipe as nemo
-from planner.formats.target import Target
+from planner.formats import deepspeed, fsdp2, megatron, nemo, torchtitan
+from planner.formats.exporter import Job, Target, Written
+from planner.formats.megatron_arguments import written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +27,7 @@ class Read:
     """The parser, as people write it."""
     peer: str = ""
     """Name of the parser (`peers`); empty: it has none that runs here."""
-    case: Callable[[Job, Settings], dict[str, Any]] = lambda asked, settings: {}
+    case: Callable[[Job, Written], dict[str, Any]] = lambda asked, settings: {}
     read: Callable[[Mapping[str, Any], Question], dict[str, Any]] = lambda values, question: {}
     same_names: bool = True
     """Whether the parser calls settings as the exporter does."""
@@ -38,7 +35,7 @@ class Read:
     """What the file has no place for, of `compare.planned`."""
 
 
-def _megatron(asked: Job, settings: Settings) -> dict[str, Any]:
+def _megatron(asked: Job, settings: Written) -> dict[str, Any]:
     return {
         "arguments": [*chain(*written(settings)), "--lr", "1e-4", "--mock-data"],
         "world": asked.layout.num_gpus,
@@ -46,7 +43,7 @@ def _megatron(asked: Job, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _text(target: Target) -> Callable[[Job, Settings], dict[str, Any]]:
+def _text(target: Target) -> Callable[[Job, Written], dict[str, Any]]:
     return lambda asked, settings: {
         "text": target.file(asked, settings, "plan.yaml")[0],
         "world": asked.layout.num_gpus,

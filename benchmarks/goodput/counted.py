@@ -28,8 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from small_plans import MODEL, plan_for
 
 from cost_models.files.whole import write_whole
-from cost_models.reliability.forecast import best_steps
-from cost_models.reliability.segments import Segment
+from cost_models.reliability import Segment, best_steps
 from executor.launch.environment import on_this_machine, worker_environment
 from meshwright.terminal.output import as_csv
 

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 from cost_models.files.whole import write_whole
-from cost_models.reliability.segments import Segment, best_work, young
+from cost_models.reliability import Segment, best_work, young
 from meshwright.terminal.output import as_csv
 
 HOUR, DAY, MINUTE = 3600.0, 86400.0, 60.0

@@ -39,7 +39,7 @@ from small_plans import MODEL, plan_for
 
 from cost_models.errors import StoppedError
 from cost_models.files.whole import write_whole
-from cost_models.reliability.forecast import best_steps
+from cost_models.reliability import best_steps
 from executor.launch.launch import run_plan
 from executor.launch.record import read_progress
 from executor.measure.any_report import OperationsReport, operations_of_record

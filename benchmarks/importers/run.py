@@ -21,9 +21,9 @@ from cost_models.files.whole import write_whole
 from cost_models.measured.runs.cases import read_case
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.pipeline.pricing import estimate
-from planner.formats.megatron.launches import launch_of
-from planner.formats.megatron.script import read_megatron
-from planner.formats.nemo.config_file import overrides, read_nemo
+from planner.formats.launches import launch_of
+from planner.formats.megatron import read_megatron
+from planner.formats.nemo import overrides, read_nemo
 from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.torchtitan import read_torchtitan
 

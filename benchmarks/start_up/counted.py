@@ -5,7 +5,7 @@
     large   one rank of up to 16,384 makes the same groups alone on a store of its own: none of them asks for others
             before it speaks with them
     before  a group for each group of every axis, made by all ranks, each of which connects to all others of its own
-    model   `cost_models.reliability.job`, and the seconds of the store that follow, beside those before
+    model   `cost_models.reliability`, and the seconds of the store that follow, beside those before
 
 Requests are counted, not timed. `--seconds` times a request: CPU seconds of the process that serves the store.
 """
@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.reliability.job import group_sizes, requests, requests_of_all_pairs, store_seconds
+from cost_models.reliability import group_sizes, requests, requests_of_all_pairs, store_seconds
 from executor.mesh import group_beside, make_mesh, parameter_places
 
 HERE = Path(__file__).parent

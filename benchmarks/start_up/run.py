@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cost_models.reliability.job import start_up
+from cost_models.reliability import start_up
 from executor.clock import StartReport
 from executor.measure.any_report import load_any_report
 from planner.plan import load_plan

@@ -43,7 +43,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each, over_distinct
 from cost_models.errors import InputError
-from cost_models.fabric.shares import FULL_SHARE, Share, shares
+from cost_models.fabric.fabric import FULL_SHARE, Share, shares
 from cost_models.specs.cluster import ClusterSpec, LevelSpec, LinkLevels, LinkSpec
 from cost_models.specs.hardware import HardwareProfile
 
@@ -254,7 +254,7 @@ def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
 def fabric_of(cluster: ClusterSpec) -> Fabric:
     """Build the graph of links from the `graph` lines of a cluster. Raises InputError if its `links` have
     other levels."""
-    from cost_models.fabric.assembling import fabric_of_lines
+    from cost_models.fabric.tiers import fabric_of_lines
 
     fabric, levels = fabric_of_lines(cluster.graph), levels_of(cluster)
     if len(levels) != len(fabric.levels):

@@ -1,16 +1,28 @@
-"""A cluster's links taken apart: GPUs in order of rank, levels as they are and as they usually are, what is odd."""
+"""A cluster's links taken apart: GPUs in order of rank, levels as they are and as they usually are, what is odd.
+
+Bandwidth of groups of ranks on a graph of links, as shares of its levels' usual bandwidth.
+
+All groups of an axis send at once. A ring leaves a domain by the adapters of its members there, an equal part by each,
+and by the k fastest of them where that gives more: NCCL looks for the most channels times their rate
+(nccl/src/graph/search.cc, `ncclTopoCompareGraphs`). Each adapter's part goes up by the switch it is plugged into; from
+one rail to another data goes over the node's own links (PXN). The fullest bundle of cables sets the pace of the slowest
+group, and that group the price. In an all-to-all every member sends to every other by its own adapter; a hand-over
+loads the adapters of both its ends.
+
+The same counts on the usual bundles give the usual rate, so that a share is exactly 1 where nothing is odd.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.specs.choices import LinkKind
 from cost_models.specs.graph import Link, natural
 from cost_models.units import counted, format_bandwidth
@@ -144,3 +156,199 @@ def _odd_cables(level: FabricLevel, wires: Mapping[frozenset[str], Sequence[Link
 
 def _rate_words(rate: float, level: FabricLevel) -> str:
     return f"{rate * 8 / 1e9:.6g} Gb/s" if level.network else format_bandwidth(rate)
+
+
+_DENSE = 32
+"""Largest ratio of value range to value count for which a table counts faster than sorting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Bandwidth available to the slowest group of a communication pattern, as a share of the level's usual
+    bandwidth, with the placement of the group's members."""
+
+    ring: Array | float = 1.0
+    """Share of the bandwidth of rings and trees."""
+    exchange: Array | float = 1.0
+    """Share of the bandwidth of all-to-all."""
+    pair: Array | float = 1.0
+    """Share of the bandwidth of transfers to the next member."""
+    delay: Array | float = 1.0
+    """Latency of a hop, on average over the farthest group."""
+    members: Array | float = 0.0
+    """Members in a domain of the level, at least; 0 where arithmetic over equal domains says it."""
+    spanned: Array | float = 0.0
+    """Domains that a group spans, at most; 0 as before."""
+    meets: Array | float = 0.0
+    """Whether neighbours share a domain of this level and none of the level inside: 1 no, 2 yes; 0 as before."""
+
+    def packing(self, equal: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+        """Fewest members of a rank group in one domain, and most domains that a group spans; `equal` are the
+        values for domains of equal size, used as a fallback."""
+        members = np.where(self.members, self.members, equal[0])
+        return members.astype(np.int64), np.where(self.spanned, self.spanned, equal[1]).astype(np.int64)
+
+    def neighbours_meet(self, equal: Bools) -> Bools:
+        """Whether consecutive ranks of a group communicate over a link level; `equal` is the value for domains of
+        equal size, used as a fallback."""
+        return np.where(self.meets, np.equal(self.meets, 2), equal)
+
+
+FULL_SHARE = Share()
+
+
+@lru_cache(maxsize=2**16)
+def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
+    """Bandwidth of rank groups on each link level, as shares of the level's usual bandwidth. Groups have `size`
+    ranks, `step` apart in a stage's own count; of `world` ranks in runs of `piece`, a stage owns one run in every
+    `stages`."""
+    if size == 1 or world > len(fabric.gpus):  # a cluster that somebody made larger has the usual everywhere
+        return (FULL_SHARE,) * len(fabric.levels)
+    flows: _Flows | None = None
+    level_shares: list[Share] = []
+    slowed, was_even = np.inf, True
+    for at, level in enumerate(fabric.levels):
+        slowed = np.inf if level.opens else slowed
+        uneven, was_even = not (level.even and was_even), level.even
+        if not (level.odd or uneven or slowed < np.inf):
+            level_shares.append(FULL_SHARE)
+            continue
+        flows = flows or _Flows(listed(size, step, piece, stages, world))
+        share, rate = flows.share(level, _views(fabric, at), slowed)
+        slowed = min(slowed, rate) if np.less(share.ring, 1) else slowed
+        level_shares.append(flows.with_places(level, share) if uneven else share)
+    return tuple(level_shares)
+
+
+def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
+    """Ranks of every communication group, as an array (groups, size)."""
+    place = np.arange(world // stages)
+    ranks = np.arange(stages)[:, None] * piece + place // piece * (piece * stages) + place % piece
+    return np.ascontiguousarray(ranks.reshape(-1, size, step).swapaxes(1, 2).reshape(-1, size))
+
+
+class _View(NamedTuple):
+    """Cable bundles of one level, either the actual ones or the typical ones for comparison."""
+
+    end: Ints
+    """(GPUs,) end of each GPU."""
+    bundle: Ints
+    """(E,) bundle of each end; -1: none."""
+    capacity: Array
+    """(B,) bytes/s of each bundle."""
+    domain: Ints
+    """(E,) domain of the level inside."""
+    node: Ints
+    """(E,) domain that the end leads out of."""
+    rate: Array
+    """(E,) bytes/s of the end itself."""
+
+
+@lru_cache(maxsize=2**7)
+def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
+    """Actual and typical cable bundles of the level with index `at`; cached."""
+    level, opening = fabric.levels[at], [one for one in fabric.levels[: at + 1] if one.opens][-1]
+    domain, node = np.zeros((2, len(level.bundle)), dtype=np.int64)
+    domain[level.end], node[level.end] = level.inner, opening.inner
+    rate: Array = np.append(opening.capacity, np.inf)[opening.bundle]
+    end = np.arange(len(level.end)) // opening.sharers
+    bundle = end if level.opens else level.inner
+    capacity: Array = np.bincount(bundle) * np.float64(level.bandwidth)
+    first = slice(None, None, opening.sharers)  # GPU of each end
+    places = level.inner[first], opening.inner[first]
+    typical = _View(end, bundle[first], capacity, *places, np.ones(len(places[0])))
+    return _View(level.end, level.bundle, level.capacity, domain, node, rate), typical
+
+
+class _Flows:
+    """Rank groups that communicate at once, and the rates that their traffic gets on a fabric level."""
+
+    def __init__(self, groups: Ints) -> None:
+        self._groups = groups
+        self._rank = groups.reshape(-1)
+        self._group = np.repeat(np.arange(len(groups)), groups.shape[1])
+
+    def share(self, level: FabricLevel, views: tuple[_View, _View], slowed: float) -> tuple[Share, float]:
+        """Share of a level's bandwidth that each group gets, and the bytes/s of its ring. `slowed` is the ring's
+        bytes/s on nearer levels, an upper limit."""
+        inside, reached = self._members_in_domain(level.inner), self._members_in_domain(level.top)
+        passing = reached > inside
+        if not passing.any():
+            return FULL_SHARE, np.inf
+        group, rank = self._group[passing], self._rank[passing]
+        farther_members = (reached - inside)[passing].astype(np.float64)
+        first, second = self._groups[:, :-1].reshape(-1), self._groups[:, 1:].reshape(-1)
+        over = (level.inner[first] != level.inner[second]) & (level.top[first] == level.top[second])
+        ring, usual_ring = (self._ring(view, group, rank) for view in views)
+        ring = min(ring, slowed)
+        exchange = _ratio(*(_fullest(view, view.end[rank], farther_members) for view in views))
+        ones, sides = np.ones(over.sum()), (first[over], second[over])
+        pair = _ratio(*(min(_fullest(view, view.end[ranks], ones) for ranks in sides) for view in views))
+        mean = np.bincount(group, level.seconds[level.end[rank]]) / np.maximum(1, np.bincount(group))
+        return Share(_ratio(ring, usual_ring), exchange, pair, _ratio(mean.max(), level.latency)), ring
+
+    def with_places(self, level: FabricLevel, share: Share) -> Share:
+        """Add the placement of group members to a share, for levels whose domains differ in size."""
+        domains, inner = level.domain[self._groups], level.inner[self._groups]
+        meet = (domains == np.roll(domains, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
+        changes = np.diff(np.sort(domains, axis=1), axis=1) > 0
+        members = int(self._members_in_domain(level.domain).min())
+        spanned = 1 + int(changes.sum(axis=1).max())
+        return replace(share, members=members, spanned=spanned, meets=1 + int(meet.any()))
+
+    def _members_in_domain(self, domain: Ints) -> Ints:
+        """For each rank of each group, the number of members of its group in the same domain."""
+        size = int(domain.max()) + 1
+        return _equal_keys(self._group * size + domain[self._rank], len(self._groups) * size)
+
+    def _ring(self, view: _View, group: Ints, rank: Ints) -> float:
+        """Bytes/s of each ring when all run at once; `group` and `rank` are the members that send out of their
+        domains."""
+        size = len(view.bundle)
+        used = np.sort(group * size + view.end[rank])
+        used = used[np.diff(used, prepend=-1) > 0]
+        group, end = used // size, used % size
+        used_ends = _most_channels(group * (int(view.node.max()) + 1) + view.node[end], view.rate[end])
+        used_ends &= view.bundle[end] >= 0
+        group, end, size = group[used_ends], end[used_ends], int(view.domain.max()) + 1
+        return _fullest(view, end, 1 / _equal_keys(group * size + view.domain[end], len(self._groups) * size))
+
+
+def _equal_keys(keys: Ints, size: int) -> Ints:
+    """For each key (an integer below `size`), the number of equal keys in the array."""
+    if size <= _DENSE * len(keys):
+        return np.bincount(keys, minlength=1)[keys]
+    _, index, count = np.unique(keys, return_inverse=True, return_counts=True)
+    return count[index.reshape(-1)]
+
+
+def _most_channels(way: Ints, rate: Array) -> Bools:
+    """Mask of the endpoints that NCCL uses on every way out of a domain. They are the k fastest, with the k of
+    the largest sum at one common rate."""
+    if not len(rate) or (rate == rate[0]).all():
+        return np.ones(len(rate), dtype=np.bool_)
+    order = np.lexsort((-rate, way))
+    start = np.flatnonzero(np.diff(way[order], prepend=-1))
+    count = np.diff(start, append=len(order))
+    place = np.arange(len(order)) - np.repeat(start, count) + 1
+    channel_rates = place * np.where(np.isinf(rate), 0.0, rate)[order]
+    best = np.repeat(np.maximum.reduceat(channel_rates, start), count)
+    last = np.maximum.reduceat(np.where(channel_rates >= best * (1 - CLOSE), place, 0), start)
+    used = np.zeros(len(order), dtype=np.bool_)
+    used[order] = place <= np.repeat(last, count)
+    return used
+
+
+def _fullest(view: _View, end: Ints, load: Array) -> float:
+    """Bytes/s per unit of load on the most loaded cable bundle, where endpoint `end[i]` carries `load[i]`."""
+    bundle = view.bundle[end]
+    carried = bundle >= 0
+    total = np.bincount(bundle[carried], load[carried], len(view.capacity))
+    used = total > 0
+    return float((view.capacity[used] / total[used]).min(initial=np.inf))
+
+
+def _ratio(actual: float, typical: float) -> float:
+    """Ratio of actual to typical bandwidth, exactly 1 within rounding or where either is infinite."""
+    share = actual / typical if np.isfinite(actual) and np.isfinite(typical) else 1.0
+    return 1.0 if abs(share - 1) < CLOSE else float(share)

@@ -14,12 +14,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cost_models.discovery.discover import ClusterDraft
-from cost_models.discovery.links import MOST_NVLINKS, Topology, groups_of, parse_topology
+from cost_models.discovery import MOST_NVLINKS, ClusterDraft, Topology, groups_of, parse_topology
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean, first_few
-from cost_models.fabric.assembling import fabric_of_links
 from cost_models.fabric.fabric import Fabric, most_common
+from cost_models.fabric.tiers import fabric_of_links
 from cost_models.files.reading import parse_yaml, read_text
 from cost_models.specs.graph import (
     COLUMNS,

@@ -7,13 +7,18 @@ and the switches of the next tier; domains that are alike are drawn together fir
 
 A switch divides what it forwards evenly among equally short ways, whatever their rates (ECMP; balanced routes of a
 subnet manager): a bundle of cables carries as much as its slowest times their number.
+
+From links to a fabric: the levels inside the nodes, of one medium after another, and those between the nodes.
+
+Links are a graph. The data of a GPU leaves its node by the nearest adapter, of several the least used.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +26,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cost_models.arrays import Ints
+from cost_models.discovery import USUAL_LATENCY
+from cost_models.errors import InputError, Problem, first_few
+from cost_models.fabric.fabric import Fabric, FabricLevel, most_common, odd_links
+from cost_models.specs.graph import MOST_DEVICES, Link, device_kind, natural, node_of, read_lines
+from cost_models.units import counted, parse_seconds
 
 if TYPE_CHECKING:
     import networkx
@@ -264,3 +274,280 @@ def _first_members(union: UnionFind[Any], members: Iterable[int]) -> dict[int, i
     """Map each member of a union-find structure to the first listed member of its set."""
     first: dict[Any, int] = {}
     return {member: first.setdefault(union[member], member) for member in members}
+
+
+def within_node(link: Link) -> bool:
+    """Whether both devices of a link are in the same node."""
+    return node_of(link.one) == node_of(link.other) != ""
+
+
+def graph_of(links: Iterable[Link]) -> Links:
+    """Build a networkx graph of links, with parallel cables merged into one edge. An edge has the total
+    `capacity`, the number of `cables`, the `rate` of the slowest, and the highest `latency`."""
+    import networkx
+
+    graph: Links = networkx.Graph()
+    new = {"capacity": 0.0, "cables": 0, "rate": inf, "latency": 0.0}
+    for link in links:
+        edge = graph.get_edge_data(link.one, link.other, new)
+        seconds = _usual_latency(link) if link.latency is None else link.latency
+        cables, capacity = edge["cables"] + link.cables, edge["capacity"] + link.cables * link.bandwidth
+        rate, latency = min(edge["rate"], link.bandwidth), max(edge["latency"], seconds)
+        graph.add_edge(link.one, link.other, capacity=capacity, cables=cables, rate=rate, latency=latency)
+    return graph
+
+
+EndsInUse = tuple[list[str], dict[str, float], dict[str, str]]
+"""End (adapter) of each GPU; bytes/s that come to each end in use; idle adapter → the end in use that it stands beside,
+where a GPU has several adapters."""
+
+
+def nearest(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]) -> EndsInUse:
+    """Assign each GPU the network adapter that the fewest links separate from the GPU, of several one with the fewest
+    GPUs.
+
+    Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
+    """
+    end_of_gpu: list[str] = []
+    gpus_of_end, width = Counter[str](), dict[str, float]()
+    nearest: dict[str, dict[str, float]] = {}
+    per_node = len(gpus) // len(ends)
+    for at, gpu in enumerate(gpus):
+        node_ends = ends[node_of(gpu)]
+        first, last = (turn * len(node_ends) // per_node for turn in (at % per_node, at % per_node + 1))
+        dealt = node_ends[first : max(last, first + 1)]
+        nearest[gpu] = _reached(inside, gpu, set(node_ends)) or dict.fromkeys(dealt, inf)
+        end = min(nearest[gpu], key=lambda candidate: (gpus_of_end[candidate], natural(candidate)))
+        gpus_of_end[end] += 1
+        width[end] = width.get(end, 0.0) + nearest[gpu][end]
+        end_of_gpu.append(end)
+    idle: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for gpu, end in zip(gpus, end_of_gpu, strict=True):
+        for idle_end, rate in nearest[gpu].items():
+            if idle_end not in gpus_of_end:
+                idle[idle_end].append((end, rate))
+    replacement, helped = dict[str, str](), Counter[str]()
+    for idle_end, near in idle.items():
+        end, rate = min(near, key=lambda candidate: helped[candidate[0]])
+        helped[end] += 1
+        width[end] += rate
+        replacement[idle_end] = end
+    return end_of_gpu, width, replacement
+
+
+def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
+    """Map the endpoints nearest to a GPU to the bandwidth of the widest shortest path to each, bytes/s."""
+    border, seen = {gpu: inf}, {gpu}
+    while border:
+        if reached := {end: rate for end, rate in border.items() if end in ends}:
+            return reached
+        farther: dict[str, float] = {}
+        for vertex, rate in border.items():
+            through = vertex in graph and device_kind(vertex) != "nic"
+            for neighbour, edge in graph[vertex].items() if through else ():
+                if neighbour not in seen:
+                    farther[neighbour] = max(farther.get(neighbour, 0.0), min(rate, edge["capacity"]))
+        seen |= farther.keys()
+        border = farther
+    return {}
+
+
+def _usual_latency(link: Link) -> float:
+    """Default latency of a link in seconds for the kind of link. Between two ends that from GPU to GPU, half of
+    it from an end to a switch, else 0."""
+    kinds = [device_kind(name) for name in link[:2]]
+    if kinds.count("switch") == 2 or (within_node(link) and "nic" in kinds):
+        return 0.0
+    return parse_seconds(USUAL_LATENCY[link.kind]) / (2 if "switch" in kinds else 1)
+
+
+_INSIDE = (("nvlink", "nvswitch", "xgmi"), ("pcie", "shared-memory"))
+"""Media inside a node, from the GPUs outwards."""
+_NAMES = "GPUs are named like `node0.gpu0`"
+
+
+@lru_cache(maxsize=8)
+def fabric_of_lines(lines: tuple[str, ...]) -> Fabric:
+    """Build the fabric (link levels of a cluster) from the lines of a cluster file's `graph`. Raises InputError
+    with whatever is wrong with it."""
+    links, problems = read_lines(lines)
+    if problems:
+        raise InputError("the graph of links cannot be read", problems=first_few(problems))
+    return fabric_of_links(links, "graph")
+
+
+def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
+    """Build the fabric (link levels of a cluster) from a list of links; `source` is the file's name.
+
+    Raises:
+        InputError: a link is said twice, nodes have different numbers of GPUs, or GPUs are not connected.
+    """
+    gpus = sorted({name for link in links for name in link[:2] if device_kind(name) == "gpu"}, key=natural)
+    gpus_of_node = Counter(map(node_of, gpus))
+    places = {node_of(name): link.where for link in reversed(links) for name in link[:2]}
+    cluster = _Cluster(links=links, source=source, gpus=gpus, nodes=list(gpus_of_node), places=places)
+    if not 0 < len(gpus) <= MOST_DEVICES:
+        many = f"it has {len(gpus):,} GPUs; {MOST_DEVICES:,} are the most"
+        cluster.refuse([Problem(source, many if gpus else "no device of it is a GPU")], _NAMES)
+    seen: dict[tuple[frozenset[str], float], Link] = {}
+    firsts = [(link, seen.setdefault((frozenset(link[:2]), link.bandwidth), link)) for link in links]
+    twice = [(link, f"is said twice, first at {first.where}") for link, first in firsts if first is not link]
+    problems = [Problem(link.where, f"`{link.one}` -- `{link.other}` {what}") for link, what in twice]
+    cluster.refuse(problems, "parallel cables are one line with their number (`x2`, or a column `count`)")
+    usual = most_common(gpus_of_node.values())
+    odd = {node: f"{node} has {counted(n, 'GPU')}" for node, n in gpus_of_node.items() if n != usual}
+    unequal = [Problem(places[node], f"{has}, other nodes have {usual}") for node, has in odd.items()]
+    cluster.refuse(unequal, "every node of a cluster has as many GPUs; leave the others out")
+    cables = [link for link in links if not within_node(link)]
+    levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]
+    adapters = {name for link in cables for name in link[:2] if device_kind(name) == "nic"}
+    strangers = sum(node_of(name) not in gpus_of_node for name in adapters)
+    notes = (f"{counted(strangers, 'adapter')} of hosts without GPUs left out",) if strangers else ()
+    odd_words = tuple(odd_links(links, levels, cluster.nodes))
+    return Fabric(tuple(gpus_of_node), tuple(gpus), tuple(levels), odd=odd_words, notes=notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    """Links, GPUs and nodes of a cluster from which a fabric's levels are built."""
+
+    links: Sequence[Link]
+    source: str
+    gpus: Sequence[str]
+    nodes: Sequence[str]
+    places: Mapping[str, str]
+    """Node → line of its first link."""
+
+    def refuse_nodes(self, nodes: Iterable[str], what: str, hint: str) -> None:
+        """Raise InputError where there are nodes with a problem, in a sentence that `what` ends."""
+        self.refuse([Problem(self.places[node], f"{node} {what}") for node in nodes], hint)
+
+    def refuse(self, problems: Sequence[Problem], hint: str) -> None:
+        """Raise InputError where there are problems with a file of links."""
+        if listed := first_few(problems):
+            raise InputError(f"{self.source} is no graph of a cluster", problems=listed, hint=hint)
+
+    @property
+    def node(self) -> Ints:
+        """(GPUs,) index of each GPU's node."""
+        return np.arange(len(self.gpus)) // (len(self.gpus) // len(self.nodes))
+
+    def node_levels(self) -> list[FabricLevel]:
+        """Build the levels inside the nodes, one medium after another until all GPUs of each node are joined."""
+        themselves, first_gpu = np.arange(len(self.gpus)), np.searchsorted(self.node, self.node)
+        if len(self.gpus) == len(self.nodes):
+            return [self._single_gpu_level(themselves)]
+        inner = themselves
+        levels: list[FabricLevel] = []
+        for kinds in _INSIDE:
+            links = [link for link in self.links if link.kind in kinds and within_node(link)]
+            tiers = tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
+            is_node = [bool((tier.domain == first_gpu).all()) for tier in tiers]
+            names = ["node" if joined else f"group{at or ''}" for at, joined in enumerate(is_node)]
+            levels += self._levels(dict(zip(names, tiers, strict=True)), links, self.gpus, themselves, inner)
+            inner = levels[-1].domain if levels else inner
+            if levels and levels[-1].name == "node":
+                return levels
+        split_nodes = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
+        hint = "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`"
+        self.refuse_nodes(split_nodes, "has GPUs that are not connected inside it", hint)
+        return levels
+
+    def _single_gpu_level(self, gpus: Ints) -> FabricLevel:
+        """Build the node level of a cluster whose nodes have one GPU, at the rate of the widest link of any GPU."""
+        links = [link for link in self.links if "gpu" in map(device_kind, link[:2])]
+        widest = max(links, key=lambda link: link.bandwidth)
+        kind = widest.kind if within_node(widest) else "pcie"
+        seconds, none = parse_seconds(USUAL_LATENCY[kind]), np.full(len(gpus), -1)
+        return FabricLevel(
+            name="node", kind=kind, network=False, opens=True, bandwidth=widest.bandwidth, latency=seconds, sharers=1,
+            inner=gpus, domain=gpus, top=gpus, end=gpus, bundle=none, capacity=np.zeros(0), cables=(),
+            seconds=np.full(len(gpus), seconds),
+        )  # fmt: skip
+
+    def network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
+        """Build the levels between nodes; their endpoints are adapters with a cable, or GPUs cabled directly."""
+        by_node, others = {node: list[str]() for node in self.nodes}, list[str]()
+        devices = sorted({name for link in cables for name in link[:2]}, key=natural)
+        for name in devices:
+            by_node.get(node_of(name), others).append(name)
+        lonely = [node for node, names in by_node.items() if not names]
+        hint = "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`"
+        self.refuse_nodes(lonely, "has no cable to a switch or another node", hint)
+        inside = graph_of(filter(within_node, self.links))
+        end_of_gpu, arriving, replacement = nearest(inside, self.gpus, by_node)
+        end_beside = dict(zip(devices, devices, strict=True)) | replacement
+        cables = [link._replace(one=end_beside[link.one], other=end_beside[link.other]) for link in cables]
+        number = {name: at for at, name in enumerate(arriving)}
+        end = np.array([number[name] for name in end_of_gpu])
+        units = [[name for name in by_node[node] if name in arriving] for node in self.nodes]
+        switches = [name for name in others if device_kind(name) == "switch"]
+        tiers = tiers_of(graph_of(cables).subgraph({*arriving, *switches}), units, arriving)
+        parts = np.unique(tiers[-1].domain if tiers else range(len(self.nodes)))
+        if len(parts) > 1:
+            first = " and ".join(f"`{self.nodes[at]}`" for at in parts[:8])
+            last = self.nodes[parts[-1]]
+            message = f"{last} is not connected with all others: {len(parts)} parts, those of {first}"
+            self.refuse([Problem(self.places[last], message)], "a cable or a switch between them is missing")
+        named: dict[str, Tier] = {}
+        for at, tier in enumerate(tiers, start=1):
+            stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in tier.switches}
+            name = stems.pop() if len(stems) == 1 else "network"
+            named[f"{name}{at}" if name in named else name] = tier
+        return self._levels(named, cables, list(arriving), end, self.node)
+
+    def _levels(
+        self, tiers: Mapping[str, Tier], links: Sequence[Link], ends: Sequence[str], end: Ints, inner: Ints
+    ) -> list[FabricLevel]:
+        """Build the link levels of one medium (such as PCIe) with the given links, above the groups `inner` of GPUs
+        that another medium joins. `end` is (GPUs,), the place in `ends` by which each GPU uses the medium; units are
+        GPUs inside the nodes, nodes in the network."""
+        network = any(not within_node(link) for link in links)
+        unit = self.node if network else np.arange(len(self.gpus))
+        levels: list[FabricLevel] = []
+        sharers = most_common(np.unique(end, return_counts=True)[1].tolist()) if network else 1
+        for name, tier in tiers.items():
+            domain_of_gpu = tier.domain[unit]
+            domains, nested = len(np.unique(inner)), len(_pairs(inner, domain_of_gpu)[0])
+            if not nested == domains > len(np.unique(domain_of_gpu)):
+                continue  # it joins nothing that another medium has not
+            bundles = list(dict.fromkeys(bundle for bundle in tier.bundles.values() if bundle is not None))
+            number: dict[Bundle | None, int] = {None: -1} | {bundle: at for at, bundle in enumerate(bundles)}
+            bundle = np.array([number[tier.bundles[one]] for one in ends], dtype=np.int64)
+            capacity = np.array([one.capacity for one in bundles])
+            seconds = 2 * np.array([tier.seconds[one] for one in ends])
+            inside, lower = _pairs(inner, tier.inner[unit])
+            out = np.bincount(inside, [tier.cuts[one] for one in lower.tolist()], len(inner))
+            inside, passed = _pairs(inner, bundle[end])
+            carried = np.bincount(inside, np.append(capacity, 0.0)[passed], len(inner))
+            widest = levels[-1].bandwidth if levels else inf
+            rates = (np.minimum(out, carried)[inner] / np.bincount(inner)[inner]).tolist()
+            of_gpus = {"inner": inner, "domain": domain_of_gpu, "top": domain_of_gpu, "end": end}
+            level = FabricLevel(
+                name=name,
+                kind=Counter(link.kind for link in links).most_common(1)[0][0],
+                network=network,
+                opens=not levels,
+                bandwidth=most_common(_rounded(min(rate, widest)) for rate in rates if rate),
+                latency=most_common(_rounded(one) for one in seconds.tolist()),
+                sharers=1 if levels else sharers,
+                **of_gpus,
+                bundle=bundle,
+                capacity=capacity,
+                cables=tuple(one.cables for one in bundles),
+                seconds=seconds,
+            )
+            levels.append(level)
+            inner = domain_of_gpu
+        return [replace(level, top=inner) for level in levels]
+
+
+def _pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Distinct pairs of two arrays (N,), sorted, as two arrays."""
+    pairs = np.unique(np.stack((first, second)), axis=1)
+    return pairs[0], pairs[1]
+
+
+def _rounded(rate: float) -> float:
+    """A number rounded to 12 significant digits, which removes floating-point noise."""
+    return float(f"{rate:.12g}")

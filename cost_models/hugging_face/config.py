@@ -1,31 +1,164 @@
-"""A Hugging Face `config.json` → the fields of a `TransformerSpec`, and what had to be assumed, in words.
+"""A Hugging Face `config.json` as the fields of a `TransformerSpec`, with what had to be assumed, and back.
+
+Families by `model_type` are in `data/hugging_face/families.yaml`. A family says the names of a config's
+fields, and what the code of its class fixes where a config is silent. What takes more than a table is a function of
+`readers`, which the table names.
 
 A config says sizes but leaves to code what the architecture is; each fact that comes from its family instead of the
 config is reported. Dropout is no part of the shape: it has one key in each family, and none in those of Llama's kind.
 
 Vision towers are read as `data/hugging_face/towers.yaml` says; any other is left aside.
+
+A model is written as the config of the first family whose config is read as the same model.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, either
-from cost_models.hugging_face.families import (
-    Family,
-    Noted,
-    active_phrases,
-    data_of,
-    families,
-    unread,
-    without_price,
+from cost_models.hugging_face import readers
+from cost_models.hugging_face.readers import (
+    ACTIVATIONS,
+    SCALED,
+    Config,
+    Derived,
+    in_turns,
+    old_rotary_keys,
+    unscaled,
 )
-from cost_models.hugging_face.readers import ACTIVATIONS, Config, in_turns, old_rotary_keys, unscaled
-from cost_models.specs.transformer import Rotary
+from cost_models.specs.transformer import Encoder, Rotary, TransformerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Rules for converting Hugging Face configs of one `model_type`, with facts fixed in the model's code."""
+
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    """Our field → the config's key, each required."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Our field → its fixed value in all models of the family."""
+    optional: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Our field → the config's key and the value where it is absent (None: our own default)."""
+    activation: Sequence[str] = ("hidden_act", "silu")
+    """The config's key of the activation, and its value where absent."""
+    priced_as: Mapping[str, str] = field(default_factory=dict)
+    """Activation of the family → our activation that prices it."""
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    """Key → value that the family's class assumes: parts of larger configs leave out such values."""
+    older: Mapping[str, str] = field(default_factory=dict)
+    """Key → the key of the same meaning in files from before `transformers` had the family."""
+    needed: Sequence[str] = ()
+    """Required keys in addition to those of `sizes`."""
+    redundant: Sequence[str] = ()
+    """Keys that repeat others, or that an omission names: they add nothing."""
+    derivations: Sequence[str | Mapping[str, Mapping[str, Any]]] = ()
+    """Functions of `readers`, with arguments where they take some."""
+    refusals: Sequence[str | Mapping[str, Any]] = ("window_refusal",)
+    """Reasons why a config cannot be represented: `say` it `when` a key is set; or a function of `readers`."""
+    omissions: Sequence[str | Mapping[str, Any]] = ()
+    """Computations that our blocks lack: `say` it always, or `when` a key (`absent`: its default) is set;
+    or a function of `readers`."""
+    simplification: str | None = None
+    """A simplification that leaves the model the same, in words."""
+
+    def derive(self, config: Config) -> Derived:
+        """Spec fields that a config states in other terms, computed by the family's derivation functions."""
+        fields: Derived = {}
+        for derivation in self.derivations:
+            calls = {derivation: {}} if isinstance(derivation, str) else derivation
+            for name, arguments in calls.items():
+                fields |= getattr(readers, name)(config, **arguments)
+        return fields
+
+
+def active_phrases(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
+    """Yield the phrases whose condition a config fulfils. A key that is absent has its class's value, and 0,
+    false and null turn nothing on."""
+    for condition in conditions:
+        if isinstance(condition, str):
+            yield from getattr(readers, condition)(config)
+        elif "when" not in condition or config.get(condition["when"], condition.get("absent")):
+            yield condition["say"]
+
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST_UNREAD = 8
+"""Maximum number of unread keys in a message."""
+
+
+@cache
+def data_of(name: str) -> Any:
+    """Parse a YAML file of `data/hugging_face`; cached."""
+    file = files("cost_models") / "data" / "hugging_face" / name
+    return yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Map each supported `model_type` to the family's rules, dense families first; cached."""
+    table = data_of("families.yaml")
+    entries = table["bases"] | table["dense"] | table["mixtures"]
+    return {name: Family(**_fields(entries, name)) for name in (*table["dense"], *table["mixtures"])}
+
+
+def without_price(model_type: str, config: Config) -> list[str]:
+    """Phrases for operations without a price in the blocks of a model type that is not in the table of families."""
+    table = data_of("families.yaml")
+    always = table["other_blocks"].get(model_type, table["features"])
+    return [always] if isinstance(always, str) else list(active_phrases(always, config))
+
+
+def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """Constructor arguments of a `Family` from an entry of `families.yaml`, with fields inherited from the entry
+    named in `like`. Fields in `without` are not inherited."""
+    entry = dict(entries[name])
+    fields = _fields(entries, entry.pop("like")) if "like" in entry else {}
+    dropped = entry.pop("without", ())
+    for part in ("sizes", "facts", "optional"):
+        inherited = {key: value for key, value in fields.get(part, {}).items() if key not in dropped}
+        fields[part] = inherited | entry.pop(part, {})
+    return fields | entry
+
+
+class Noted(UserDict[str, Any]):
+    """A Hugging Face config that records which keys were read."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self.data[key]
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return key in self.data
+
+
+def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
+    """Text that lists the config keys not read, with values other than None, False or empty; empty where there
+    are none."""
+    table = data_of("families.yaml")
+    endings = tuple(table["of_no_price_endings"])
+    rest = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
+    keys = [key for key in rest if not key.endswith(endings) and config[key] not in (None, False, [], {}, "")]
+    words = [f"{printable(key, limit=40)} {printable(str(config[key]), limit=30)}" for key in keys]
+    remainder = f" and {len(words) - _MOST_UNREAD} more" if len(words) > _MOST_UNREAD else ""
+    return ", ".join(words[:_MOST_UNREAD]) + remainder
+
 
 _DROPOUT_KEYS: tuple[str, ...] = ("resid_pdrop", "hidden_dropout_prob", "hidden_dropout")
 _DROPOUT_KEYS += ("residual_dropout", "resid_dropout", "dropout")
@@ -248,8 +381,8 @@ def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, 
     if entry is None:
         return None
     tower = dict(entry["facts"])
-    for field, (key, default) in entry["optional"].items():
-        tower[field] = default if vision.get(key) is None else vision[key]
+    for name, (key, default) in entry["optional"].items():
+        tower[name] = default if vision.get(key) is None else vision[key]
     layers, width = tower["layers"], tower["hidden_size"]
     sized = all(isinstance(one, int | float | str) for one in tower.values())
     if not sized or not isinstance(decoder.get("num_layers"), int):
@@ -273,3 +406,70 @@ def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, 
     left_out = (*decoder.get("left_out", ()), *((joined["left_out"],) if "left_out" in joined else ()))
     num_layers = decoder["num_layers"] + tower["layers"]
     return {"num_layers": num_layers, "tower": tower, "left_out": left_out}, assumption
+
+
+_FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"})
+"""Fields that no config states, or that weights do not depend on."""
+
+
+Wanted = Callable[[str], bool]
+"""Whether a config may be of a `model_type`."""
+
+
+def config_of(model: TransformerSpec, dtype: str, wanted: Wanted | None = None) -> dict[str, Any] | None:
+    """Write a Hugging Face config that represents all fields of a model, for a `model_type` accepted by `wanted`;
+    None where no family can."""
+    for model_type, family in families().items():
+        if wanted is None or wanted(model_type):
+            config = {"model_type": model_type, "torch_dtype": dtype} | _written(model, family)
+            with suppress(ValueError, TypeError):
+                fields, _ = read_config(Document(source="config.json", value=config))
+                if stated(TransformerSpec.model_validate(fields.value)) == stated(model):
+                    return config
+    return None
+
+
+def stated(model: TransformerSpec) -> dict[str, Any]:
+    """Fields of a transformer on which the weights depend, as a Hugging Face config can state them."""
+    fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
+    fields["rotary"] = model.rotary or Rotary()
+    if model.encoder is not None:  # no config says what is masked
+        unsaid = {name: getattr(Encoder(), name) for name in ("masked", "mask_token")}
+        fields["encoder"] = model.encoder.model_copy(update=unsaid)
+    if model.positions != "learned":
+        del fields["max_positions"]
+    return fields
+
+
+def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
+    """Config keys for a model from the family's table, and the usual keys from which the family's functions
+    derive fields."""
+    keys = dict(family.sizes) | {name: key for name, (key, _) in family.optional.items()}
+    config = {key: getattr(model, name) for name, key in keys.items()}
+    key, default = family.activation
+    written = [word for word, ours in ACTIVATIONS.items() if ours == model.activation]
+    config[key] = default if default in written else written[0]
+    rotary = model.rotary or Rotary()
+    if model.positions == "rotary":
+        config["rope_theta"] = rotary.base
+    if rotary.scaling is not None:
+        kind, scaling = rotary.scaling.kind, rotary.scaling
+        values = {theirs: getattr(scaling, ours) for ours, theirs in SCALED[kind].items()}
+        config["rope_scaling"] = {"rope_type": kind} | values
+    if model.positions == "rotary" or model.attention_window is not None:
+        config["sliding_window"] = model.attention_window
+    if (encoder := model.encoder) is not None:
+        config |= {"type_vocab_size": encoder.token_types, "pad_token_id": max(0, encoder.first_position - 1)}
+    if (stacks := model.stacks) is not None:
+        gated = [word for word, ours in family.priced_as.items() if ours == model.activation]
+        encoders, buckets = stacks.encoder_layers, stacks.position_buckets
+        config |= {"num_layers": encoders, "num_decoder_layers": model.num_layers - encoders}
+        config |= {
+            "relative_attention_num_buckets": buckets,
+            "relative_attention_max_distance": stacks.farthest,
+        }
+        config["scale_decoder_outputs"] = model.logit_scale != 1.0
+        config |= {key: gated[0]} if model.gated_mlp and gated else {}
+    if model.has_experts:
+        config["norm_topk_prob"] = model.normalized_routing
+    return config

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from cost_models.errors import InputError, did_you_mean
-from cost_models.hugging_face.families import data_of
+from cost_models.hugging_face.config import data_of
 from cost_models.specs.transformer import TransformerSpec
 from executor.boxes import Box
 from executor.models.copies import original

@@ -20,7 +20,7 @@ from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files.loading import resolve_model
 from cost_models.files.reading import read_document
-from cost_models.hugging_face.writing import stated
+from cost_models.hugging_face.config import stated
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import MB, grouped
 from executor.boxes import Box

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cost_models.errors import InputError, Problem, RunError
-from cost_models.hugging_face.writing import config_of
+from cost_models.hugging_face.config import config_of
 from cost_models.operators.parameters import target_names
 from cost_models.specs.training import TuningSpec
 from cost_models.units import GB

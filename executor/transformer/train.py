@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
-from cost_models.reliability.job import checkpoint_bytes, resume_of
+from cost_models.reliability import checkpoint_bytes, resume_of
 from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import Progress, descent_of
 from executor.data.batches import Batches, SharedBatches

@@ -12,7 +12,7 @@ from cost_models.estimate import Estimate, fullest_pool
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.pricing import link_use
 from cost_models.question import Question, parts_of
-from cost_models.reliability.forecast import Forecast
+from cost_models.reliability import Forecast
 from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.units import counted, format_seconds
 from meshwright.plots.drawing import Drawing

@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from cost_models.errors import InfeasibleError
-from cost_models.reliability.forecast import Forecast, least_steps
-from cost_models.reliability.forecast import forecast as forecast_of
+from cost_models.reliability import Forecast, least_steps
+from cost_models.reliability import forecast as forecast_of
 from cost_models.units import counted, format_bytes, format_days, format_seconds, grouped
 from meshwright.plots import style
 from meshwright.plots.style import Frame, fit_lines

@@ -231,7 +231,7 @@ _SHORTER = "it takes less than the profile says; `calibrate --from-run` learns t
 
 def findings(job: Job) -> list[str]:
     """Sentences on late ranks and slow stages, from the traces of several ranks together."""
-    from cost_models.measured.traces.kernels import LATE
+    from cost_models.measured.traces.step_parts import LATE
 
     step = max(one.seconds for one in job.traced)
     sentences = [

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cost_models.errors import InputError
-from cost_models.reliability.segments import Segment
+from cost_models.reliability import Segment
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import counted, format_bytes, format_seconds
 from meshwright.render.tables import Table, table_of

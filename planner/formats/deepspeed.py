@@ -18,11 +18,8 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.exporter import Job, JobExport, nested
-from planner.formats.exporter import Settings as Written
-from planner.formats.settings import Reading, ReadOptions, Settings, by_path, settings_of
-from planner.formats.table import table_of
-from planner.formats.target import Target
+from planner.formats.exporter import Job, JobExport, Target, Written, nested
+from planner.formats.settings import Reading, ReadOptions, Settings, by_path, settings_of, table_of
 
 PRECISIONS = ("bf16", "fp16", "fp32")
 OTHER_PRECISION = "it trains in bf16, fp16 or fp32"

@@ -1,25 +1,37 @@
-"""Exporters: a trainer's settings for every field of a plan, and the file made of them."""
+"""Exporters: a trainer's settings for every field of a plan, the rules it has to meet, and the file made of them; and
+the same fields in what a trainer's log prints of its job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cost_models.axes.layout import AXES, Layout
 from cost_models.base import Spec
-from cost_models.errors import InputError
+from cost_models.documents import printable
+from cost_models.errors import InfeasibleError, InputError, Problem
+from cost_models.files.catalog import load_stack
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import grouped
+from planner.formats.settings import Argument, table_of
+from planner.formats.trainers import TRAINERS, refusals
+from planner.plan import Plan
 
-Settings = Mapping[str, Any]
+if TYPE_CHECKING:
+    from cost_models.measured.logs import Log
+
+Written = Mapping[str, Any]
 """Name of a setting in the trainer's file → its value."""
-NOTHING: Settings = MappingProxyType({})
+NOTHING: Written = MappingProxyType({})
 Verdict = Literal["expressed", "otherwise", "lacking"]
 PARTS: dict[str, type[Spec]] = {"layout": Layout, "training": TrainingSpec, "model": TransformerSpec}
 PARTS["stack"] = StackSpec
@@ -58,7 +70,7 @@ class FieldExport(NamedTuple):
     field: str
     """Dotted path, such as `layout.tp`."""
     plan_value: str
-    settings: Settings
+    settings: Written
     """Empty where the trainer does it by default, another field's settings say it, or it changes no run."""
     verdict: Verdict = "expressed"
     """Whether the trainer can express the plan field ("expressed", "otherwise" with another meaning, or
@@ -93,7 +105,7 @@ _OWN_DATA: Mapping[str, tuple[Any, ...]] = {
 
 
 class JobExport:
-    """Settings of one job's fields, as the functions of a trainer name them.
+    """Written of one job's fields, as the functions of a trainer name them.
 
     A later answer for a field replaces an earlier one. A field without an answer needs no setting: the trainer does it
     by default, its rules or another field's settings decide it, or it changes no run; a test prices changes of every
@@ -108,7 +120,7 @@ class JobExport:
         self.sets("stack.context_parallel")  # said with the layout's `context`
 
     def sets(
-        self, path: str, settings: Settings = NOTHING, *, differs: str = "", when: object = True, **more: Any
+        self, path: str, settings: Written = NOTHING, *, differs: str = "", when: object = True, **more: Any
     ) -> None:
         """Express a plan field by trainer settings `when` they apply; `differs` says how their meaning differs."""
         if when:
@@ -128,12 +140,24 @@ class JobExport:
             if self.job.value(path) not in values:
                 self._answer(path, {}, otherwise, reason)
 
-    def choose(self, path: str, value: Any, choices: Mapping[Any, Settings], reason: str) -> None:
+    def argument(self, argument: Argument) -> None:
+        """Express the plan field of a trainer's argument by that argument."""
+        path = argument.field.removeprefix("not ")
+        plan_value = self.job.value(path)
+        value = argument.trainer_value(plan_value)
+        is_idle = "mixtures" in argument.written and not self.job.model.has_experts
+        is_idle |= "changed" in argument.written and value == argument.default
+        self.sets(path, {} if is_idle else {argument.name: value})
+        self.lacks(
+            path, f"it has no {plan_value}", when=argument.values and plan_value not in argument.values
+        )
+
+    def choose(self, path: str, value: Any, choices: Mapping[Any, Written], reason: str) -> None:
         """Express a plan field by a table, value → settings; a value outside is lacking for the reason."""
         self.sets(path, choices.get(value, NOTHING))
         self.lacks(path, reason, when=value not in choices)
 
-    def _answer(self, path: str, settings: Settings, verdict: Verdict, note: str) -> None:
+    def _answer(self, path: str, settings: Written, verdict: Verdict, note: str) -> None:
         part, _, name = path.partition(".")
         value = self.job.value(path)
         words = AXES[name].compare(name, value) if part == "layout" else value_text(value)
@@ -215,7 +239,7 @@ def settings_of(fields: tuple[FieldExport, ...]) -> dict[str, Any]:
     return settings
 
 
-def nested(settings: Settings) -> dict[str, Any]:
+def nested(settings: Written) -> dict[str, Any]:
     """Turn settings by dotted path into a nested document."""
     document: dict[str, Any] = {}
     for path, value in settings.items():
@@ -231,3 +255,147 @@ def value_text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+_MAX_NAMES = 4
+_TASK = ("training.tuning", "training.reference", "training.reward")
+"""Fields that define the task: a file without them would train something else, so --partly does not drop them."""
+_TASK_HINT = "`--to axolotl` writes adapters; --task full plans what every trainer has"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A trainer of transformers as an export format, with settings, text and usage notes."""
+
+    name: str
+    """Name of the exporter, and of the trainer in `planner.formats.trainers` whose rules apply."""
+    full_name: str
+    """Trainer and version, as people write them."""
+    export: Callable[[JobExport], None]
+    """Function that names the settings of fields that the table does not write."""
+    facts: str
+    """Names of the stack facts that those settings switch."""
+    file: Callable[[Job, Written, str], tuple[str, ...]]
+    """Text of the file, then remarks on how to use it, given the settings and the name of the plan's file."""
+    table: str = ""
+    """Name of its table of arguments; empty: that of the exporter."""
+    spelled: Callable[[Written], str] = lambda settings: " ".join(
+        f"{name}: {_value(value)}" for name, value in settings.items()
+    )
+    """Some settings in a line, as the trainer's users write them."""
+
+    def write(self, plan: Plan, name: str, partly: bool) -> Exported:
+        """Export a plan as the trainer's file.
+
+        Raises:
+            InputError: the plan is of a cluster of several pools, or trains what the file cannot say.
+            InfeasibleError: the trainer refuses the layout, or has no settings for some of the plan.
+        """
+        if plan.question.has_pools:
+            pools = ", ".join(f"`{name}`" for name in plan.question.pool_names)
+            message = f"{self.full_name} cannot train on several kinds of GPU, and the plan has {pools}"
+            raise InputError(message, hint="plan for one of them")
+        job = Job(plan.question, plan.layout)
+        self.require_allowed(job)
+        fields = self.field_exports(job)
+        lacking = [one for one in fields if one.verdict == "lacking"]
+        if tasks := [one for one in lacking if one.field in _TASK]:
+            task = "would train every parameter to predict the next token"
+            message = f"what is written for {self.full_name} {task}"
+            raise InputError(message, problems=_problems(tasks), hint=_TASK_HINT)
+        if lacking and not partly:
+            things = "one thing" if len(lacking) == 1 else f"{len(lacking)} things"
+            only_stack = all(one.field.startswith("stack.") for one in lacking)
+            hint = f"plan again with --for {self.name}, or " * only_stack + "--partly writes the rest"
+            message = f"{self.full_name} cannot say {things} of `{name}`"
+            raise InfeasibleError(message, problems=_problems(lacking), hint=hint)
+        remarks = [_remark(one) for one in fields if one.verdict == "otherwise"]
+        remarks += [f"not written: {problem}" for problem in _problems(lacking)]
+        text, *usage = self.file(job, settings_of(fields), name)
+        return Exported(text=text, remarks=(*remarks, *usage), fields=fields)
+
+    def require_allowed(self, job: Job) -> None:
+        """Raise InfeasibleError if the trainer cannot run the layout, by the rules of `--for`."""
+        if problems := [Problem("", words.what) for words in refusals(self.name, job.question, job.layout)]:
+            message = f"{self.full_name} does not start with `{job.layout.brief}`"
+            raise InfeasibleError(message, problems=problems, hint=f"plan again with --for {self.name}")
+
+    def field_exports(self, job: Job) -> tuple[FieldExport, ...]:
+        """Export every plan field of a job as this trainer's settings."""
+        export = JobExport(job)
+        for argument in table_of(self.table or self.name).arguments.values():
+            if argument.written:
+                export.argument(argument)
+        self.export(export)
+        return export.complete(self.facts.split(), load_stack(TRAINERS[self.name].stack))
+
+
+def _problems(lacking: list[FieldExport]) -> list[Problem]:
+    """One problem for each field that the trainer lacks; many stack facts are merged into one."""
+    stack = [one for one in lacking if one.field.startswith("stack.")]
+    single = [one for one in lacking if one not in stack] if len(stack) > _MAX_NAMES else lacking
+    problems = [Problem(one.field, f"`{one.plan_value}`: {one.note}") for one in single]
+    if len(stack) > _MAX_NAMES:
+        names = ", ".join(one.field.removeprefix("stack.") for one in stack[:_MAX_NAMES])
+        message = f"works otherwise in {len(stack)} ways ({names}, ..): prices are of another trainer"
+        problems.append(Problem("stack", message))
+    return problems
+
+
+def _remark(export: FieldExport) -> str:
+    settings = ", ".join(f"{name} {_value(value)}" for name, value in export.settings.items())
+    setting_words = f"`{settings}`" if settings else "no setting"
+    return f"{export.field} `{export.plan_value}` is {setting_words} there: {export.note}"
+
+
+def _value(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+GPUS = "gpus"
+_NOTHING = ("none", "null", "", "-1")
+"""How trainers print that a size was not given."""
+
+
+def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
+    """Yield a problem for every printed size of layout, batch or model in a training log that differs from the
+    plan. Passed over are other settings, and settings whose meaning depends on others."""
+    job = Job(plan.question, plan.layout)
+    rows = table_of(log.format.table).arguments if log.format.table else {}
+    settings = ((name, *setting) for name, values in log.settings.items() for setting in values.items())
+    for name, value, place in settings:
+        field = name if name.partition(".")[0] in (GPUS, *PARTS) else log.format.fields.get(name)
+        row = rows.get(name)
+        if field is not None:
+            expected = plan.layout.num_gpus if field == GPUS else job.value(field)
+        elif row is not None and row.written and ("mixtures" not in row.written or job.model.has_experts):
+            expected = row.trainer_value(job.value(row.field.removeprefix("not ")))
+        else:
+            continue
+        printed = printable(value.strip(), limit=80)
+        if not _agrees(printed, expected):
+            text = printed.strip("'\"")
+            is_count = text.isdecimal() and text.isascii() and len(text) < 20
+            message = f"the log has {grouped(int(text)) if is_count else text}, the plan {_words(expected)}"
+            yield Problem(f"{place}  {name}", message)
+
+
+def _agrees(printed: str, expected: Any) -> bool:
+    """Whether a value printed in a log equals the plan's; true for an empty value or one of an unexpected
+    kind."""
+    text = printed.strip().strip("'\"")
+    if text.lower() in _NOTHING:
+        return True
+    if isinstance(expected, bool):
+        return text.lower() not in ("true", "false") or (text.lower() == "true") == expected
+    if isinstance(expected, str):
+        return text == expected
+    with suppress(ValueError):
+        return float(text.replace(",", "")) == float(expected or 0)
+    return True
+
+
+def _words(expected: Any) -> str:
+    if isinstance(expected, int) and not isinstance(expected, bool):
+        return grouped(expected)
+    return "none" if expected is None else str(expected)

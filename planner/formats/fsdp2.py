@@ -33,12 +33,10 @@ from planner.formats.deepspeed import (
     export_recompute,
     read_deepspeed,
 )
-from planner.formats.exporter import Job, JobExport, nested
-from planner.formats.rules import FSDP2, FUSED_LOSS
-from planner.formats.settings import Reading, ReadOptions, Settings, settings_of
-from planner.formats.table import table_of
-from planner.formats.target import Target
+from planner.formats.exporter import Job, JobExport, Target, nested
+from planner.formats.settings import Reading, ReadOptions, Settings, settings_of, table_of
 from planner.formats.torchrun import torchrun_by_hand
+from planner.formats.trainers import FSDP2, FUSED_LOSS
 
 
 def _is_sharded(job: Job) -> bool:

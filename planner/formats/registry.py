@@ -1,27 +1,85 @@
-"""Trainers whose files plans are written as, and whose files and commands runs are read from."""
+"""Trainers whose files plans are written as, and whose files and commands runs are read from; of a trainer that is not
+read, whose a source seems to be and the `estimate` that asks the same.
+
+Columns of `foreign.csv`: trainer; keys of its files (all of an alternative, which `|` parts; a key may be a table);
+words of its commands and Python as a regular expression; then the paths of its settings, the first that is set counts;
+and the software stack of the catalogue that prices the trainer.
+"""
 
 from __future__ import annotations
 
+import csv
+import math
+import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.defaults import OWN_STACKS
+from cost_models.documents import printable
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.families import load
+from cost_models.files.loading import resolve_model
 from cost_models.files.reading import is_pipe, read_document, read_text
 from cost_models.question import Question
-from planner.formats.exporter import Exporter, Job, settings_of
-from planner.formats.foreign import READERS, refuse_foreign
-from planner.formats.target import Target
+from planner.formats.exporter import Exporter, Job, Target, settings_of
+from planner.formats.settings import by_path
+from planner.formats.torchrec import MOST_BYTES
 from planner.formats.trainers import TRAINERS, trainers_of
 from planner.plan import Plan
 
-_TARGETS = {"megatron": "megatron.script:TARGET", "torchtitan": "torchtitan:TARGET"}
-_TARGETS |= {"deepspeed": "deepspeed:TARGET", "nemo": "nemo.recipe:TARGET"}
+READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "accelerate", "axolotl", "torchrec")
+
+
+_AXES = ("tp", "pp", "cp", "dp", "ep", "mbs", "zero")
+
+
+def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options: Mapping[str, Any]) -> None:
+    """Raise InputError if a file or a command belongs to a trainer that is not supported, with an equivalent
+    `estimate` command. `options` are the user's `model`, `cluster` and `gpus`."""
+    values = dict(by_path(document))
+    paths = [f"{path}." for path in values]
+    with Path(__file__).with_name("foreign.csv").open(encoding="utf-8", newline="") as file:
+        trainers = tuple(csv.DictReader(file))
+    for row in trainers:
+        keys = [each.split() for each in row["keys"].split("|") if each]
+        has = any(all(any(path.startswith(f"{key}.") for path in paths) for key in each) for each in keys)
+        if has or (text and re.search(row["command"], text)):
+            raise InputError(
+                f"`{source}` seems to be of {row['trainer']}, whose files are not read",
+                hint=f"read are those of {', '.join(READERS)}; the same is asked by: {_estimate(row, values, options)}",
+            )
+
+
+def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """An `estimate` command equivalent to a foreign trainer's file, with capitals in place of missing sizes."""
+    settings = {name: next((values[one] for one in row[name].split() if one in values), None) for name in row}
+    is_size = re.compile(r"[1-9]\d{0,8}", re.ASCII).fullmatch
+    sizes = {name: int(str(value)) for name, value in settings.items() if is_size(str(value))}
+    split = math.prod(sizes.get(axis, 1) for axis in _AXES[:3])
+    gpus = options.get("gpus") or sizes.get("gpus", 0) * sizes.get("nodes", 1) or split * sizes.get("dp", 0)
+    if gpus and str(gpus).isdecimal():
+        sizes.setdefault("dp", int(gpus) // split)
+    if {"mbs", "dp"} <= sizes.keys():
+        sizes.setdefault("batch", sizes["mbs"] * sizes.get("steps", 1) * sizes["dp"])
+    model, cluster = str(options.get("model") or settings["model"]), str(options.get("cluster") or "CLUSTER")
+    try:
+        resolve_model(model)
+    except (InputError, UnknownNameError, OSError):
+        model = "MODEL"
+    layout = " ".join(f"{axis}{sizes[axis]}" for axis in _AXES if axis in sizes)
+    words = ["meshwright estimate", printable(model), cluster, f"--gpus {gpus or 'N'}"]
+    words += [f"--global-batch {sizes.get('batch', 'B')}", f"--sequence {sizes.get('sequence', 'S')}"]
+    words += [f"--task {settings['task']}"] if settings["task"] in ("lora", "qlora") else []
+    words += [f"--stack {row['stack']}"] if row["stack"] else []
+    return f'{" ".join(words)} --layout "{layout or "LAYOUT"}"'
+
+
+_TARGETS = {"megatron": "megatron:TARGET", "torchtitan": "torchtitan:TARGET"}
+_TARGETS |= {"deepspeed": "deepspeed:TARGET", "nemo": "nemo:TARGET"}
 _TARGETS |= {"accelerate": "fsdp2:ACCELERATE", "axolotl": "fsdp2:AXOLOTL"}
 _OTHER = {"torchrun": "torchrun:TORCHRUN", "slurm": "torchrun:SLURM", "torchrec": "torchrec:EXPORTER"}
 EXPORTERS = _TARGETS | _OTHER
@@ -31,9 +89,12 @@ _SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
 _SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), ("megatron",))
 """Suffix of a file → trainers that use it; the content tells the files of several apart, the last one's being the
 rest."""
-_MARKS = {"axolotl": {"base_model", "micro_batch_size"}, "accelerate": {"distributed_type", "fsdp_config"}}
-_MARKS["deepspeed"] = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"}
-"""Trainer → keys that tell its files from others': each file has at least one."""
+MARKS = {"axolotl": {"base_model", "micro_batch_size"}, "accelerate": {"distributed_type", "fsdp_config"}}
+MARKS["deepspeed"] = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"}
+MARKS["nemo"] = {"trainer", "model"}
+"""Trainer → keys that tell its files from others': each file has at least one, of NeMo both."""
+_BRIDGE = "megatron.bridge"
+"""Package that every recipe of NeMo's Megatron Bridge imports from."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -85,10 +146,6 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     if marked and is_pipe(source):
         message = f"`{source}` is a pipe, which is read once: its words cannot tell whose it is"
         raise InputError(message, hint=hint)
-    from planner.formats.nemo import config_file as nemo_file
-    from planner.formats.nemo import recipe as nemo
-    from planner.formats.torchrec import MOST_BYTES
-
     text, document = "", dict[str, Any]()
     with suppress(InputError, tomllib.TOMLDecodeError, RecursionError):  # its reader says why
         text = read_text(source) if suffix in (".py", ".toml") else ""
@@ -96,12 +153,12 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     if suffix in (".json", ".yaml", ".yml"):
         value = read_document(source, most_bytes=MOST_BYTES).value
         document = value if isinstance(value, dict) else {}
-    is_bridge = suffix == ".py" and nemo.MARK in text
+    is_bridge = suffix == ".py" and _BRIDGE in text
     refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options or {})
     for name in marked:
-        if is_bridge or _MARKS.get(name, set()) & document.keys():
+        if is_bridge or MARKS.get(name, set()) & document.keys():
             return name
-    if rest == "nemo" and not document.keys() >= nemo_file.KEYS:
+    if rest == "nemo" and not document.keys() >= MARKS["nemo"]:
         hint = f"read are those of {known}; `meshwright estimate` asks about any layout"
         raise InputError(f"`{source}` is of no trainer that is known here", hint=hint)
     return rest

@@ -31,11 +31,18 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import python as py
-from planner.formats.exporter import Job, JobExport
+from planner.formats.exporter import Job, JobExport, Target
 from planner.formats.python import Call, Module, Unknown, built_by, module_of
-from planner.formats.settings import Reading, ReadOptions, Settings, by_path, gpus_of, renamed, without
-from planner.formats.table import table_of
-from planner.formats.target import Target
+from planner.formats.settings import (
+    Reading,
+    ReadOptions,
+    Settings,
+    by_path,
+    gpus_of,
+    renamed,
+    table_of,
+    without,
+)
 from planner.formats.torchrun import torchrun_by_hand
 
 Flavour = tuple[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.reliability.job import Job
+from cost_models.reliability import Job
 
 JOB = Job(
     steps=300_000,

@@ -20,7 +20,7 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.traces.job import pipeline_of
-from cost_models.measured.traces.passes import Pipeline
+from cost_models.measured.traces.step_parts import Pipeline
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec

@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.reliability.job import group_sizes
+from cost_models.reliability import group_sizes
 from cost_models.specs.choices import ORDERS, Order
 from executor.mesh import (
     AXES,

@@ -26,25 +26,6 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, either
 from cost_models.measured.logs import search
 from cost_models.measured.traces.events import Event, NsightFile, TraceFile
-from cost_models.measured.traces.kernels import (
-    Arrival,
-    Exchange,
-    Exchanges,
-    Late,
-    Product,
-    Products,
-    arrivals,
-    late_ranks,
-)
-from cost_models.measured.traces.passes import (
-    HostSpans,
-    Pass,
-    Pipeline,
-    aligned,
-    bubble_of,
-    passes_of,
-    updating_of,
-)
 from cost_models.measured.traces.step_parts import (
     AXES,
     KERNELS,
@@ -52,11 +33,26 @@ from cost_models.measured.traces.step_parts import (
     ON_CPU,
     UNKNOWN,
     UNNAMED,
+    Arrival,
+    Exchange,
+    Exchanges,
+    HostSpans,
+    Late,
     Parts,
+    Pass,
+    Pipeline,
+    Product,
+    Products,
     Spans,
     Step,
+    aligned,
+    arrivals,
+    bubble_of,
+    late_ranks,
+    passes_of,
     patterns,
     step_of,
+    updating_of,
     without_waits,
 )
 from cost_models.pipeline.pricing import pass_spans, price_ranks

@@ -41,11 +41,10 @@ from meshwright.verbs.export import ImportOptions
 from planner.explain.reasons import CompletedLayout, complete_layout, explain, why_not
 from planner.formats.deepspeed import read_deepspeed
 from planner.formats.fsdp2 import read_accelerate, read_axolotl
-from planner.formats.megatron.launches import launch_of
-from planner.formats.megatron.script import read_megatron
-from planner.formats.nemo.config_file import KEYS, overrides, read_nemo
-from planner.formats.nemo.recipe import read_bridge
-from planner.formats.registry import is_command
+from planner.formats.launches import launch_of
+from planner.formats.megatron import read_megatron
+from planner.formats.nemo import overrides, read_bridge, read_nemo
+from planner.formats.registry import MARKS, is_command
 from planner.formats.settings import Reading, ReadOptions, also_settings, by_path, without
 from planner.formats.torchtitan import read_torchtitan
 from planner.objectives import Objective
@@ -349,7 +348,7 @@ def _nemo_file(request: ImportOptions) -> EstimateQuestion:
     if Path(request.source).suffix == ".py":
         return _question(read_bridge(read_text(request.source), options), request)
     document = without(_document(request.source, "NeMo"), request.ignore)
-    if not document.keys() >= KEYS:
+    if not document.keys() >= MARKS["nemo"]:
         raise InputError(f"`{request.source}` is no file of NeMo", hint="it has `trainer` and `model`")
     return _question(read_nemo(document, options), request)
 

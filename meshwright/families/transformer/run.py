@@ -336,7 +336,7 @@ def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
 def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
     """The log, which is of the plan's job."""
     from cost_models.measured.logs import Work, read_logs
-    from planner.formats.log_sizes import contradictions
+    from planner.formats.exporter import contradictions
 
     training = plan.training
     work = Work(tokens=training.tokens_per_step, sequences=training.global_batch, gpus=plan.layout.num_gpus)

@@ -11,8 +11,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep
 from cost_models.question import Question
-from cost_models.reliability.forecast import forecast
-from cost_models.reliability.job import job_of
+from cost_models.reliability import forecast, job_of
 from cost_models.units import counted, format_count, format_days, grouped
 from meshwright.render.goals import value_text
 from meshwright.render.words import money, percent

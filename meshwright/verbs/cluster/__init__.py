@@ -96,7 +96,7 @@ class ClusterFlags(DiscoverOptions):
 @command(ClusterFlags, name="cluster", out="Cluster file to write.")
 def cluster_command(options: ClusterFlags, output: Output) -> None:
     """Write a cluster file: a template, or of this machine."""
-    from cost_models.discovery.links import parse_links
+    from cost_models.discovery import parse_links
     from cost_models.files.loading import TEMPLATE
     from meshwright.verbs.cluster.answers import linked_cluster
 
@@ -158,7 +158,7 @@ def _ask_link(place: str, reason: str) -> str:
     """Ask for words on a link until they can be read; empty to leave the link open."""
     import typer
 
-    from cost_models.discovery.links import parse_link
+    from cost_models.discovery import parse_link
 
     example = "KIND,BANDWIDTH of one GPU, one direction, e.g. infiniband,400Gb/s (empty: open)"
     question = f"{place} ({reason})\n  {example}"

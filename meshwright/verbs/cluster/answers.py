@@ -11,8 +11,7 @@ from typing import Any
 
 from cost_models.base import MAX_GPUS
 from cost_models.communication.topology import group_of
-from cost_models.discovery.discover import ClusterDraft, Discovery
-from cost_models.discovery.links import EXAMPLE, parse_links
+from cost_models.discovery import EXAMPLE, ClusterDraft, Discovery, parse_links
 from cost_models.errors import InputError
 from cost_models.fabric.files import Linked, UserStatement, linked, read_links
 from cost_models.files import catalog

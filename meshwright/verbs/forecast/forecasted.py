@@ -17,10 +17,18 @@ from cost_models.estimate import Breakdown
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.files.loading import read_price, read_tokens
 from cost_models.question import Question
-from cost_models.reliability.forecast import Forecast, changes_of, draw_ends, draw_ends_of
-from cost_models.reliability.forecast import forecast as forecast_of
-from cost_models.reliability.job import Job, job_of
-from cost_models.reliability.segments import daly, first_order_ratio, young
+from cost_models.reliability import (
+    Forecast,
+    Job,
+    changes_of,
+    daly,
+    draw_ends,
+    draw_ends_of,
+    first_order_ratio,
+    job_of,
+    young,
+)
+from cost_models.reliability import forecast as forecast_of
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.inputs.goals import DEFAULT_OPERATIONS, operations_of

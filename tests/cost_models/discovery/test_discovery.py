@@ -6,8 +6,7 @@ import pytest
 from recorded_machine import recorded
 
 import meshwright as mw
-from cost_models.discovery.discover import Discovery
-from cost_models.discovery.links import read_topology
+from cost_models.discovery import Discovery, read_topology
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_cluster
 

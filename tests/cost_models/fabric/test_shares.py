@@ -15,8 +15,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import ORDERS, Layout
 from cost_models.communication import collectives
 from cost_models.communication.topology import axis_groups, fabric_of, group_of
-from cost_models.fabric.fabric import FabricLevel
-from cost_models.fabric.shares import listed, shares
+from cost_models.fabric.fabric import FabricLevel, listed, shares
 from cost_models.specs.cluster import ClusterSpec
 
 PRICES = (

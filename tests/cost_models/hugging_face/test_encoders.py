@@ -17,8 +17,7 @@ from cost_models.defaults import complete_question
 from cost_models.documents import Document
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster, resolve_model
-from cost_models.hugging_face.config import dropout_of, read_config
-from cost_models.hugging_face.writing import config_of, stated
+from cost_models.hugging_face.config import config_of, dropout_of, read_config, stated
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.flops import causal_flops, forward_flops, model_flops
 from cost_models.operators.parameters import parameters, total_parameters

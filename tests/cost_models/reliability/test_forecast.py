@@ -11,7 +11,7 @@ from forecast_job import JOB
 
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_operations, names
-from cost_models.reliability.forecast import RUNS, changes_of, draw_ends, draw_ends_of, forecast
+from cost_models.reliability import RUNS, changes_of, draw_ends, draw_ends_of, forecast
 from cost_models.specs.cluster import OperationsSpec
 
 

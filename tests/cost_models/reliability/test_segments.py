@@ -8,15 +8,7 @@ import statistics
 
 import pytest
 
-from cost_models.reliability.segments import (
-    Segment,
-    best_work,
-    blocked,
-    daly,
-    first_order_ratio,
-    waiting,
-    young,
-)
+from cost_models.reliability import Segment, best_work, blocked, daly, first_order_ratio, waiting, young
 
 HOUR = 3600.0
 LLAMA3 = 3.09 * HOUR

@@ -15,10 +15,11 @@ from cost_models.estimate import Breakdown
 from cost_models.files.catalog import load_operations
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.question import Question
-from cost_models.reliability.forecast import draw_ends, forecast
-from cost_models.reliability.job import (
+from cost_models.reliability import (
     checkpoint_bytes,
     copies,
+    draw_ends,
+    forecast,
     group_sizes,
     requests,
     requests_of_all_pairs,

@@ -12,7 +12,7 @@ from processes import Processes
 from saving_jobs import train_and_save
 from training import GPT, MOE, plan_for
 
-from cost_models.reliability.job import copies
+from cost_models.reliability import copies
 from executor.checkpoints.manifest import Folder, ReadingClock, digest_of, read_manifest
 from planner.plan import Plan
 

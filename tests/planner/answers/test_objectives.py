@@ -13,8 +13,7 @@ from small import small_question
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.files.catalog import load_operations
 from cost_models.question import Question
-from cost_models.reliability.forecast import forecast
-from cost_models.reliability.job import job_of
+from cost_models.reliability import forecast, job_of
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_days
 from planner.answers.optimum import answered_question, optimise

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from planner.formats.bash import is_decided, read_script
-from planner.formats.megatron.launches import launch_of, world_size
+from planner.formats.launches import launch_of, world_size
 
 BASH = shutil.which("bash")
 SNIPPETS = (

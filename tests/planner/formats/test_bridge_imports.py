@@ -13,10 +13,9 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
-from planner.formats.nemo.recipe import read_bridge
+from planner.formats.nemo import read_bridge
 from planner.formats.registry import reader_of
-from planner.formats.settings import ReadOptions
-from planner.formats.table import table_of
+from planner.formats.settings import ReadOptions, table_of
 from planner.plan import make_plan
 
 RECIPE = """

@@ -17,18 +17,17 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
-from planner.formats import foreign
+from planner.formats import registry
 from planner.formats.deepspeed import read_deepspeed
 from planner.formats.exporter import nested
 from planner.formats.fsdp2 import read_accelerate, read_axolotl
-from planner.formats.megatron.launches import launch_of, world_size
-from planner.formats.megatron.script import read_megatron
+from planner.formats.launches import launch_of, world_size
+from planner.formats.megatron import read_megatron
 from planner.formats.registry import reader_of
-from planner.formats.settings import Reading, ReadOptions, UnusedSetting, unpriced
-from planner.formats.table import table_of
+from planner.formats.settings import Reading, ReadOptions, UnusedSetting, table_of, unpriced
 from planner.formats.torchtitan import read_torchtitan
 
-FOLDER = Path(foreign.__file__).parent
+FOLDER = Path(registry.__file__).parent
 
 MEGATRON = (
     "torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 "

@@ -16,8 +16,7 @@ from cost_models.specs.training import TuningSpec
 from planner.formats.exporter import nested
 from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.registry import reader_of
-from planner.formats.settings import Reading, ReadOptions, also_settings
-from planner.formats.table import table_of
+from planner.formats.settings import Reading, ReadOptions, also_settings, table_of
 from planner.plan import load_any_plan
 
 FSDP = {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}}

@@ -17,8 +17,8 @@ from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
-from planner.formats.megatron.launches import launch_of
-from planner.formats.megatron.script import read_megatron
+from planner.formats.launches import launch_of
+from planner.formats.megatron import read_megatron
 from planner.formats.registry import reader_of
 from planner.formats.settings import Reading
 from planner.plan import load_any_plan, make_plan

@@ -15,7 +15,7 @@ import meshwright as mw
 from benchmarks.importers.commands import nemo_file
 from benchmarks.importers.run import priced
 from cost_models.errors import InputError
-from planner.formats.nemo.config_file import overrides, read_nemo
+from planner.formats.nemo import overrides, read_nemo
 from planner.formats.settings import Reading, ReadOptions
 
 WORDS = "model.override_vocab_size=128256"

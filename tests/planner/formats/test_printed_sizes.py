@@ -13,7 +13,7 @@ from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.measured.logs import Work, read_logs
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
-from planner.formats.log_sizes import contradictions
+from planner.formats.exporter import contradictions
 from planner.plan import Plan, make_plan
 
 SAYS = {

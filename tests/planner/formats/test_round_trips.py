@@ -21,17 +21,15 @@ from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
 from planner.formats.deepspeed import TARGET as DEEPSPEED
 from planner.formats.deepspeed import read_deepspeed
-from planner.formats.exporter import Job, field_paths, nested, settings_of
+from planner.formats.exporter import Job, Target, field_paths, nested, settings_of
 from planner.formats.fsdp2 import ACCELERATE, AXOLOTL, read_accelerate, read_axolotl
-from planner.formats.megatron.arguments import written
-from planner.formats.megatron.launches import launch_of
-from planner.formats.megatron.script import TARGET as MEGATRON
-from planner.formats.megatron.script import read_megatron
-from planner.formats.nemo.recipe import TARGET as NEMO
-from planner.formats.nemo.recipe import read_bridge
-from planner.formats.settings import Reading, ReadOptions, also_settings
-from planner.formats.table import Argument, table_of
-from planner.formats.target import Target
+from planner.formats.launches import launch_of
+from planner.formats.megatron import TARGET as MEGATRON
+from planner.formats.megatron import read_megatron
+from planner.formats.megatron_arguments import written
+from planner.formats.nemo import TARGET as NEMO
+from planner.formats.nemo import read_bridge
+from planner.formats.settings import Argument, Reading, ReadOptions, also_settings, table_of
 from planner.formats.torchtitan import TARGET as TORCHTITAN
 from planner.formats.torchtitan import read_torchtitan
 from planner.formats.trainers import refusals

@@ -18,7 +18,7 @@ from cost_models.measured import logs
 from cost_models.measured.traces import events
 from cost_models.measured.traces.events import Event
 from cost_models.measured.traces.job import read_traces
-from cost_models.measured.traces.kernels import Products
+from cost_models.measured.traces.step_parts import Products
 
 PARTS = {"compute": 0.5, "host": 0.02, "optimizer": 0.03, "offload": 0.01, "other": 0.02}
 COMMUNICATION = {"tp": 0.08, "pp": 0.04, "dp": 0.06, "bubble": 0.11}

@@ -17,9 +17,8 @@ from typing import Any
 from cost_models.errors import InputError, Problem
 from cost_models.units import LARGEST
 from planner.formats.bash import is_decided, may_hold_arguments, plain
-from planner.formats.exporter import Settings as Written
-from planner.formats.settings import Settings, UnusedSetting, without
-from planner.formats.table import Argument, Fate, Table, table_of
+from planner.formats.exporter import Written
+from planner.formats.settings import Argument, Fate, Settings, Table, UnusedSetting, table_of, without
 
 TABLE = table_of("megatron")
 _EXCLUDE = (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cost_models.errors import InputError, Problem
 from planner.formats.bash import BUILTINS, CALLS, Command, Script, is_decided, plain, read_script
-from planner.formats.foreign import refuse_foreign
+from planner.formats.registry import refuse_foreign
 from planner.formats.settings import gpus_of
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)

@@ -1,1 +1,0 @@
-"""A cluster file read from a machine: its driver, kernel and scheduler."""

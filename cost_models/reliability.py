@@ -1,0 +1,700 @@
+"""Forecast of a training job: its time and end, the share of time that trains, and how often to save.
+
+Segments of a training job (steps from one checkpoint to the next), which are repeated after a failure.
+
+Failures come at random (exponential, mean M). A segment trains for τ and saves for δ, in which training waits; a
+restart takes R, in which failures come as well; a checkpoint can be read f after it was saved, so a failure costs the
+work of f besides what came since. From one readable checkpoint to the next
+
+    E[segment] = M · e^{(R + f)/M} · (e^{(τ + δ)/M} − 1)              goodput = τ / E
+
+(Daly 2006, equation 13, with f = 0; the same argument holds for any f ≤ τ + δ, as after a failure R + f + τ + δ must
+pass without another). First order: τ = √(2δM) (Young 1974), √(2δM) − δ (Daly 2006).
+
+Spare nodes: nodes leave one at a time and are back after a repair, on average ρ = repair / M of them are away. With S
+spares the job stands still while S + 1 are away; failures do not come while it stands. That is a system of S + 1
+servers whose calls are lost when all are busy (Erlang 1917): the share of time with n away is ρⁿ/n! of the sum over
+0 ≤ n ≤ S + 1.
+
+What a start of the executor takes by the parts that `run` reports, from constants (`data/errors/start.yaml`).
+
+    processes   CPU seconds of torchrun's process and then of a rank's, until it can join: Python, torch
+    groups      request · ranks · (Σ over a rank's groups of n ranks (1 + 2 ⌈log2 n⌉) + 2 (⌈log2 ranks⌉ − 1))
+    weights     seconds to build a block, times a rank's; and, unless they are loaded, to draw what the rank updates
+    first_step  what it takes longer than later ones on the host: torch works out how operators on shards are split
+
+Draws on a GPU move `draw_bytes` of its memory for an element; on a CPU their pieces stay in a cache.
+
+One process serves the store that ranks meet at, so that requests of all ranks come one after another. A rank asks for
+the addresses of those with whom it speaks: log2 n of a group for a sum or a gathering, as many more of all ranks, but
+for its neighbour, for a barrier. By default
+each rank asks for all others of each of its groups, 1 + 2 n requests, which grows as the square of the ranks (Jiang et
+al. 2024, "MegaScale", section 3.5, counts barriers that do, too: 1,047 s on 2,048 GPUs, below 5 s without).
+
+Left out: the way of a request, whose seconds overlap with those of others; the handshakes of torch and NCCL; what a
+GPU's first step loads and allocates.
+
+What the executor takes to read a checkpoint: verified, read and, where several ranks hold the same, sent.
+
+Every file is read by one of n ranks, which forms its digest. Then each rank reads the pieces that it holds; or, where
+links are faster than its share of the storage, one of the ranks that hold the same reads a piece and sends it to the
+others (Jiang et al. 2024, "MegaScale", section 4.4). Of B bytes, from storage that all together read at S:
+
+    verifying = B / S + digest · B / n
+    reading   = min(Σ copies · B / S,  B / S + broadcast of what a rank holds)
+
+The sums are over routed experts and everything else. Left out: what the hosts' page caches keep of the first reading.
+
+The forecast is
+
+    wall · (1 − maintenance) = start + steps/k · (E[k steps] + failures · wait for a spare) + replacing slow hosts
+
+Being slow is a trait of a host (MegaScale, section 6.3): a share s of them is slow, whichever they are. Kept, they slow
+every step of a job that has any. Replaced, each costs a restart once, and so does any slow host among those that come
+in its place or in that of a failed one: s/(1 − s) · (hosts + failures) restarts in all.
+
+The interval is the number of steps that the expected time is least at, or the requested one.
+
+Random draws of the time at which the job ends say what failures, and the step that nobody has timed yet, leave to
+chance; changes that would end it sooner are one more spare, twice the storage, half the restart, rarer failures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, log2
+from typing import NamedTuple
+
+import numpy as np
+
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.communication.collectives import broadcast_seconds
+from cost_models.communication.topology import Groups, axis_groups
+from cost_models.defaults import OWN_STACKS
+from cost_models.errors import InfeasibleError, InputError, Problem
+from cost_models.estimate import Breakdown
+from cost_models.files import read_data
+from cost_models.memory.device import is_own_host
+from cost_models.memory.states import moment_bytes
+from cost_models.operators.parameters import (
+    parameters,
+    total_parameters,
+    trained_parameters,
+    unfrozen_parameters,
+)
+from cost_models.question import Question
+from cost_models.specs.cluster import OperationsSpec
+from cost_models.specs.training import STATE_BYTES
+from cost_models.units import format_bandwidth, format_bytes, format_seconds, grouped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Training from one checkpoint to the next, in seconds of work, saving, restart and mean time between
+    failures."""
+
+    work: float
+    """Seconds of training from one checkpoint to the next, τ."""
+    saving: float
+    """Seconds for which training waits at each checkpoint, δ."""
+    restart: float
+    """Seconds from a failure until training continues, R."""
+    mtbf: float
+    """Mean seconds between failures of the entire job, M."""
+    lag: float = 0.0
+    """Seconds from saving a checkpoint until it can be read, f."""
+
+    @property
+    def length(self) -> float:
+        """Seconds from one checkpoint to the next without failures, L = τ + δ."""
+        return self.work + self.saving
+
+    @property
+    def expected(self) -> float:
+        """Expected seconds from one checkpoint to the next, failures and restarts included."""
+        m = self.mtbf
+        return m * _exp((self.restart + self.lag) / m) * math.expm1(min(self.length / m, _MAX_EXPONENT))
+
+    @property
+    def goodput(self) -> float:
+        """Share of the expected time between checkpoints spent on training steps that are not lost."""
+        return self.work / self.expected
+
+    @property
+    def failures(self) -> float:
+        """Expected number of failures between one checkpoint and the next, those during restarts included."""
+        return self.expected / self.mtbf
+
+    @property
+    def restarting(self) -> float:
+        """Expected seconds of restarts between one checkpoint and the next."""
+        return self.failures * self.mtbf * -math.expm1(-self.restart / self.mtbf)
+
+    @property
+    def lost(self) -> float:
+        """Expected seconds of training and saving between checkpoints that failures waste and that are repeated."""
+        return max(0.0, self.expected - self.length - self.restarting)
+
+    @property
+    def failure_probability(self) -> float:
+        """Probability that a failure occurs before the work and the saving of one checkpoint interval are done."""
+        return -math.expm1(-self.length / self.mtbf)
+
+    @property
+    def retry_seconds(self) -> float:
+        """Seconds that must pass without a failure to complete a segment after a failure. They are restart,
+        unreadable checkpoint, segment."""
+        return self.restart + self.lag + self.length
+
+    @property
+    def variance(self) -> float:
+        """Variance (s²) of the time from one checkpoint to the next.
+
+        Without a failure it takes L; else the time to the first, T < L, and then trials that need W = R + f + L without
+        one: mean m(e^{W/m} − 1), variance m²e^{2W/m} − 2mWe^{W/m} − m².
+        """
+        m, p = self.mtbf, self.failure_probability
+        length, need = self.length, self.retry_seconds
+        grown = _exp(need / m)
+        trials = m * (grown - 1)
+        spread = max(0.0, m * m * (grown * grown - 1) - 2 * m * need * grown)
+        first, square = truncated(m, length)
+        of_square = (1 - p) * length**2 + p * (square + 2 * first * trials + spread + trials**2)
+        return max(0.0, of_square - self.expected**2)
+
+
+_MAX_EXPONENT = 350.0
+"""Maximum exponent of `exp`, beyond which a time is practically infinite; the square of the result is still
+finite."""
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, _MAX_EXPONENT))
+
+
+def truncated(mean: float, threshold: float) -> tuple[float, float]:
+    """Mean and mean square of an exponential time with mean `mean`, conditioned to be shorter than `threshold`."""
+    x = threshold / mean
+    if x < 1e-4:  # uniform: what follows loses all its digits
+        return threshold / 2, threshold**2 / 3
+    survival, share = math.exp(-x), -math.expm1(-x)
+    first = mean - threshold * survival / share
+    return first, 2 * mean * first - threshold**2 * survival / share
+
+
+def young(saving: float, mtbf: float) -> float:
+    """Best seconds of work between checkpoints by Young's first-order formula √(2δM) (Young 1974)."""
+    return math.sqrt(2 * saving * mtbf)
+
+
+def daly(saving: float, mtbf: float) -> float:
+    """Best seconds of work between checkpoints by Daly's formula √(2δM) − δ, or M where saving takes too long for
+    it (Daly 2006)."""
+    return young(saving, mtbf) - saving if saving < mtbf / 2 else mtbf
+
+
+def best_work(saving: float, mtbf: float) -> float:
+    """Best seconds of work between checkpoints, which minimise the expected time per work E/τ. The zero of
+    e^{−(τ+δ)/M} − 1 + τ/M."""
+    low, high = 0.0, mtbf  # at M the slope is e^{−(M+δ)/M} > 0
+    for _ in range(200):
+        middle = (low + high) / 2
+        slope = math.exp(-(middle + saving) / mtbf) - 1 + middle / mtbf
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return (low + high) / 2
+
+
+def first_order_ratio(segment: Segment) -> float:
+    """Share of time spent training (ETTR), to first order in the failure rate. It is (1 − (R + τ/2)/M) / (1 +
+    δ/τ) (Kokolis et al. 2024, ETTR)."""
+    wasted = (segment.restart + segment.lag + segment.work / 2) / segment.mtbf
+    return max(0.0, 1 - wasted) / (1 + segment.saving / segment.work)
+
+
+class Waiting(NamedTuple):
+    """Probability and mean seconds of waiting for a spare node after a failure."""
+
+    chance: float
+    """Probability that no spare node is free at a failure."""
+    seconds: float
+    """Mean seconds of waiting for a spare node if none is free, exponentially distributed."""
+
+    @property
+    def mean_seconds(self) -> float:
+        """Mean seconds of waiting for a spare node per failure, failures without a wait included."""
+        return self.chance * self.seconds
+
+
+def waiting(spares: int | None, repair: float, mtbf: float) -> Waiting:
+    """Compute probability and mean seconds of waiting for one of `spares` spare nodes after a failure; no waits
+    if `spares` is None. A node fails every `mtbf` seconds of running."""
+    if spares is None:
+        return Waiting(chance=0.0, seconds=0.0)
+    return Waiting(chance=blocked(spares, repair / mtbf), seconds=repair / (spares + 1))
+
+
+def blocked(servers: int, load: float) -> float:
+    """Probability that all servers are busy at an offered load, by Erlang's B formula."""
+    blocking = 1.0
+    for busy in range(1, servers + 1):
+        blocking = load * blocking / (busy + load * blocking)
+    return blocking
+
+
+def group_sizes(layout: Layout) -> tuple[int, ...]:
+    """Sizes of the process groups that each rank joins at start-up, for a layout. They are all ranks (twice, for
+    checkpoints) and one group along each axis of its parameters."""
+    shard = layout.shard_group
+    return (layout.num_gpus, layout.num_gpus, layout.pp, layout.data_ranks // shard, shard, layout.tp)
+
+
+def requests(sizes: Sequence[int]) -> int:
+    """Number of a rank's requests to the rendezvous store for process groups of `sizes` ranks; the first group
+    has all ranks."""
+    return sum(1 + 2 * ceil(log2(size)) for size in sizes) + 2 * max(0, ceil(log2(sizes[0])) - 1)
+
+
+def requests_of_all_pairs(sizes: Sequence[int]) -> int:
+    """Number of a rank's requests to the rendezvous store if the rank connects to all others of its groups."""
+    return sum(1 + 2 * size for size in sizes)
+
+
+def store_seconds(ranks: int, requests_of_rank: int) -> float:
+    """Seconds in which the rendezvous store serves the requests of all ranks one after another."""
+    return ranks * requests_of_rank * float(read_data("errors/start")["request"])
+
+
+def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Breakdown:
+    """Start-up seconds of our executor by part; weights are drawn if `draws`, else loaded."""
+    seconds = read_data("errors/start")
+    blocks, split = question.model.num_layers / layout.pp, layout.zero >= 2 or layout.tp > 1
+    weights = blocks * float(seconds["split_block" if split else "block"])
+    if draws:
+        elements = total_parameters(question.model) * copies(question, layout) / layout.num_gpus
+        on_gpu = float(seconds["draw_bytes"]) / question.cluster.gpu.memory_bandwidth
+        weights += elements * (float(seconds["draw"]) if is_own_host(question.cluster) else on_gpu)
+    groups = store_seconds(layout.num_gpus, requests(group_sizes(layout)))
+    processes = float(seconds["processes"])
+    first_step = blocks * float(seconds["first_split_block"]) if split else 0.0
+    return Breakdown(processes=processes, groups=groups, weights=weights, first_step=first_step)
+
+
+class Resume(NamedTuple):
+    """Bytes and seconds with which the ranks of a layout read a checkpoint after a restart."""
+
+    checkpoint_bytes: float
+    """Bytes of the checkpoint."""
+    held_bytes: float
+    """Bytes of state that all ranks hold together, more than the checkpoint if several ranks hold the same
+    state."""
+    ranks: int
+    sending: float
+    """Seconds to send each part of the checkpoint from the rank that read it to the other ranks that hold
+    it."""
+
+    def reads_once(self, storage: float) -> bool:
+        """Whether reading each part once and sending it to the other ranks is faster than every rank reading.
+        `storage` is bytes/s for all readers together."""
+        return (self.held_bytes - self.checkpoint_bytes) / storage > self.sending
+
+    def seconds(self, storage: float) -> float:
+        """Seconds until every rank has read its state from storage of `storage` bytes/s."""
+        once = self.reads_once(storage)
+        reading = self.checkpoint_bytes / storage + self.sending if once else self.held_bytes / storage
+        digest = float(read_data("errors/start")["digest"]) * self.checkpoint_bytes / self.ranks
+        return self.checkpoint_bytes / storage + digest + reading
+
+
+def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Resume:
+    """Compute the bytes read and the seconds of sending with which the ranks of a layout load a checkpoint of
+    `checkpoint_size` bytes."""
+    ranks, sending = layout.num_gpus, 0.0
+    for share, holders in _parts(question, layout):
+        message = np.array([checkpoint_size * share * float(holders.size[0]) / ranks])
+        sending += float(broadcast_seconds(message, holders, question.hardware)[0])
+    held = checkpoint_size * copies(question, layout)
+    return Resume(checkpoint_bytes=checkpoint_size, held_bytes=held, ranks=ranks, sending=sending)
+
+
+def copies(question: Question, layout: Layout) -> float:
+    """Mean number of ranks that hold, and update, the same parameter."""
+    return sum(share * float(holders.size[0]) for share, holders in _parts(question, layout))
+
+
+def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]:
+    """Yield (share of the model's parameters, groups of ranks with equal copies) for all but routed experts, then
+    for routed experts."""
+    model, groups = question.model, axis_groups(question.cluster, LayoutColumns.of([layout]))
+    routed = model.num_layers * float(parameters(model, np.array([1])).experts[0]) / total_parameters(model)
+    for share, holders in ((1 - routed, groups.data), (routed, groups.experts)):
+        yield share, holders.replicas if layout.zero == 0 else holders.copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training job as input of a reliability forecast, with steps, step time and checkpoint size."""
+
+    steps: int
+    step_seconds: float
+    checkpoint_bytes: float
+    """Bytes of a checkpoint, with weights and states of the entire model once."""
+    gpus: int
+    nodes: int
+    host_bandwidth: float | None
+    """Bytes/s of a GPU's share of the link to its host; None if unknown."""
+    watts: float | None = None
+    """Power limit of a GPU in watts."""
+    start: Breakdown | None = None
+    """Seconds of the first start by part. None: unknown."""
+    restart: Breakdown | None = None
+    """Seconds of a restart by part; no start is faster, as it draws no weights. None: unknown."""
+    resume: Resume | None = None
+    """Bytes and seconds with which a restart reads a checkpoint; None: each byte is read once."""
+
+    @property
+    def start_seconds(self) -> float:
+        """Seconds of the job's first start; 0 where they are unknown."""
+        return 0.0 if self.start is None else self.start.total
+
+    def reading(self, storage: float) -> float:
+        """Seconds in which a restart reads a checkpoint at `storage` bytes/s."""
+        return self.checkpoint_bytes / storage if self.resume is None else self.resume.seconds(storage)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all training steps without failures, saving or start."""
+        return self.steps * self.step_seconds
+
+
+def job_of(question: Question, step_seconds: float, layout: Layout | None = None) -> Job:
+    """Build the job to forecast from a planning question and the seconds of a step. For a `layout` that our own
+    executor runs, with its starts and how it reads checkpoints.
+
+    Every rank saves an even share of the checkpoint, as torch.distributed.checkpoint spreads what several ranks hold.
+    """
+    training, cluster = question.training, question.cluster
+    assert training.tokens is not None
+    link = min((one.cluster.gpu.host_bandwidth or math.inf) for one in question.pools)
+    job = Job(
+        steps=math.ceil(training.tokens / training.tokens_per_step),
+        step_seconds=step_seconds,
+        checkpoint_bytes=checkpoint_bytes(question),
+        gpus=cluster.num_gpus,
+        nodes=cluster.nodes,
+        host_bandwidth=None if math.isinf(link) else link / cluster.gpus_per_host_link,
+        watts=cluster.gpu_watts or cluster.gpu.tdp_watts,
+    )
+    if layout is None or question.stack.name not in OWN_STACKS:
+        return job
+    start, restart = (start_up(question, layout, draws=drawn) for drawn in (True, False))
+    resume = resume_of(question, layout, job.checkpoint_bytes)
+    return replace(job, start=start, restart=restart, resume=resume)
+
+
+def checkpoint_bytes(question: Question) -> float:
+    """Size of a checkpoint in bytes, with weights, master weights and optimizer moments. It is 14 a parameter
+    with Adam in 16 bits over fp32; of adapters alone where all else is frozen."""
+    training = question.training
+    master = STATE_BYTES[training.state_dtype] if training.element_bytes < 4 else 0.0
+    state_per_parameter = training.element_bytes + master + moment_bytes(question)
+    if training.tuning is not None:
+        return trained_parameters(question.model, training.tuning) * state_per_parameter
+    elements = total_parameters(question.model)
+    if training.freeze:
+        states = state_per_parameter - training.element_bytes
+        return elements * training.element_bytes + unfrozen_parameters(question.model, training) * states
+    return elements * state_per_parameter
+
+
+LEAST_GOODPUT = 1e-3
+"""Minimum share of a job's time spent on training; below it the job is taken to never end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Expected duration and time breakdown of a training job under failures, for one interval between checkpoints."""
+
+    job: Job
+    operations: OperationsSpec
+    interval: int
+    """Number of steps from one checkpoint to the next."""
+    evicts: bool
+    """Whether slow hosts are replaced rather than kept."""
+
+    @property
+    def copy(self) -> float:
+        """Seconds in which GPUs wait for their share of a checkpoint to be copied to the host."""
+        link = self.operations.host_copy or self.job.host_bandwidth
+        copied = 0.0 if link is None else self.job.checkpoint_bytes / self.job.gpus / link
+        return self.operations.pause + copied
+
+    @property
+    def flush(self) -> float:
+        """Seconds in which hosts write a checkpoint to storage."""
+        return self.job.checkpoint_bytes / self.operations.storage_write
+
+    @property
+    def read(self) -> float:
+        """Seconds in which a restart reads a checkpoint."""
+        return self.job.reading(self.operations.storage_read or self.operations.storage_write)
+
+    @property
+    def slowdown(self) -> float:
+        """Factor on the seconds of a step from slow hosts that are kept; 1 without any."""
+        any_slow = 1 - (1 - self.operations.slow_hosts) ** self.job.nodes
+        return 1.0 if self.evicts else 1 + self.operations.slowness * any_slow
+
+    @cached_property
+    def segment(self) -> Segment:
+        """The steps between two checkpoints, at the pace of the slowest host."""
+        operations, behind = self.operations, self.operations.asynchronous
+        started = self.job.restart.total if self.job.restart else 0.0
+        restart = operations.detection + max(operations.restart, started) + self.read
+        saving, lag = (self.copy, self.flush) if behind else (self.copy + self.flush, 0.0)
+        work, mtbf = self.interval * (self.job.step_seconds * self.slowdown), operations.mtbf / self.job.gpus
+        return Segment(work=work, saving=saving, restart=restart, mtbf=mtbf, lag=lag)
+
+    @cached_property
+    def waiting(self) -> Waiting:
+        """Chance and time of waiting for a spare node after a failure."""
+        return waiting(self.operations.spares, self.operations.repair, self.segment.mtbf)
+
+    @property
+    def maintained(self) -> float:
+        """Share of all time taken by planned stops."""
+        stop, segment = self.operations.maintenance, self.segment
+        if stop is None:
+            return 0.0
+        return min(0.99, (stop.takes + segment.restart + segment.saving) / stop.every)
+
+    @property
+    def resumes(self) -> Breakdown | None:
+        """Seconds of a restart of our executor by part, reading of the checkpoint included; None for other
+        trainers."""
+        restart = self.job.restart
+        return None if restart is None else Breakdown(**restart, checkpoint=self.read)
+
+    @property
+    def segments(self) -> float:
+        """Number of checkpoint intervals in the job, a float."""
+        return self.job.steps / self.interval
+
+    @property
+    def failures(self) -> float:
+        """Expected number of failures during the job."""
+        return self.segments * self.segment.failures
+
+    @property
+    def replacing(self) -> float:
+        """Expected seconds of the restarts that replace slow hosts, over the entire job."""
+        if not self.evicts:
+            return 0.0
+        slow, once = self.operations.slow_hosts, self.segment.restart + self.segment.saving
+        return slow / (1 - slow) * (self.job.nodes + self.failures) * once
+
+    @property
+    def seconds(self) -> float:
+        """Expected seconds from the start of the job until it ends, failures and planned stops included."""
+        return self._running / (1 - self.maintained)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the job's duration in seconds."""
+        return math.sqrt(self.segments * self._variance) / (1 - self.maintained)
+
+    @property
+    def goodput(self) -> float:
+        """Share of the job's expected duration spent on steps that are not lost, at the pace of healthy hosts."""
+        return self.job.seconds / self.seconds
+
+    @property
+    def parts(self) -> Breakdown:
+        """Breakdown of the expected duration in seconds by cause (training, saving, lost work, ...). The parts
+        sum to `seconds`."""
+        segment, count = self.segment, self.segments
+        start = {} if self.job.start is None else {"starting": self.job.start_seconds}
+        slow = (self.slowdown - 1) * self.job.seconds + self.replacing
+        parts = {"training": self.job.seconds, "stragglers": slow, "saving": count * segment.saving}
+        parts |= {"lost_work": count * segment.lost, "restarting": count * segment.restarting}
+        parts |= {"waiting_for_spares": self.failures * self.waiting.mean_seconds}
+        return Breakdown(**parts, maintenance=self.seconds * self.maintained, **start)
+
+    @property
+    def kilowatt_hours(self) -> float | None:
+        """Energy of the job in kWh with all GPUs at their power limit, planned stops excluded; None if the limit
+        is unknown."""
+        return None if self.job.watts is None else self._running * self.job.gpus * self.job.watts / 3.6e6
+
+    @property
+    def gpu_hours(self) -> float:
+        """Expected GPU-hours until the job ends."""
+        return self.seconds * self.job.gpus / 3600
+
+    @property
+    def _running(self) -> float:
+        per_segment = self.segment.expected + self.segment.failures * self.waiting.mean_seconds
+        return self.job.start_seconds + self.segments * per_segment + self.replacing
+
+    @property
+    def _variance(self) -> float:
+        """Variance (s²) of the time of a segment between checkpoints, waits for spare nodes included. Failures
+        are independent Bernoulli times exponential variables."""
+        segment, wait, need = self.segment, self.waiting, self.segment.retry_seconds
+        mean_wait, square = wait.mean_seconds, 2 * wait.chance * wait.seconds**2
+        p, retries = segment.failure_probability, math.expm1(min(need / segment.mtbf, 300.0))
+        count, squares = p * (1 + retries), p * (1 + 3 * retries + 2 * retries**2)
+        first, _ = truncated(segment.mtbf, segment.length)
+        retried, _ = truncated(segment.mtbf, need)
+        # E[time · failures] beyond what a segment without failures adds, which is nothing
+        joint_mean = p * ((first + need) * (1 + retries) + retried * (retries + retries + 2 * retries**2))
+        covariance = joint_mean - segment.expected * count
+        variance = segment.variance + count * (square - mean_wait**2) + (squares - count**2) * mean_wait**2
+        return variance + 2 * mean_wait * covariance
+
+
+def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) -> Forecast:
+    """Forecast the duration of a job that saves every `interval` steps, or at the best interval where None.
+
+    Slow hosts are kept, or replaced as they turn up: whichever ends the job sooner.
+
+    Raises:
+        InfeasibleError: it fails sooner than it restarts, or hardly trains at all.
+        InputError: an interval that is none, or in which storage cannot take a checkpoint.
+    """
+    choices = (False, True) if 0 < operations.slow_hosts < 1 else (False,)
+    forecasts = [_forecast(job, operations, interval, evicts=evicts) for evicts in choices]
+    result = min(forecasts, key=lambda one: one.seconds)
+    if result.goodput < LEAST_GOODPUT:
+        leave = f"{format_seconds(result.segment.mtbf)} from failure to failure leave {result.goodput:.1%}"
+        hint = "a longer --mtbf, a quicker restart, faster storage or more spares"
+        raise InfeasibleError(f"the job never ends: {leave} of the time to train", hint=hint)
+    return result
+
+
+def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evicts: bool) -> Forecast:
+    every_step = Forecast(job=job, operations=operations, interval=1, evicts=evicts)
+    step = every_step.segment
+    if step.mtbf <= step.restart:
+        fails = f"with {job.gpus:,} GPUs something fails every {format_seconds(step.mtbf)}"
+        message = f"the job never ends: {fails}, and a restart takes {format_seconds(step.restart)}"
+        raise InfeasibleError(message, hint="fewer GPUs, a longer --mtbf, or a quicker restart")
+    if interval is None:
+        return replace(every_step, interval=min(best_steps(step), job.steps))
+    if not 1 <= interval <= job.steps:
+        raise InputError(f"a job of {job.steps:,} steps cannot save every {interval:,} of them")
+    if interval < (fewest := least_steps(step)):
+        rate, hint = format_bandwidth(operations.storage_write), f"--every {fewest} or more"
+        size = format_bytes(job.checkpoint_bytes)
+        message = f"storage takes {size} at {rate}: longer than {interval:,} steps"
+        problems = [Problem("--every", message)]
+        raise InputError("checkpoints come faster than storage takes them", problems=problems, hint=hint)
+    return replace(every_step, interval=interval)
+
+
+def least_steps(step: Segment) -> int:
+    """Minimum number of steps between checkpoints at which storage finishes one checkpoint before the next; `step` is
+    a segment of one step."""
+    return max(1, math.ceil((step.lag - step.saving) / step.work))
+
+
+def best_steps(step: Segment) -> int:
+    """Number of steps between checkpoints with the least expected time; `step` is a segment of one step."""
+    fewest, work = least_steps(step), best_work(step.saving, step.mtbf) / step.work
+
+    def cost(steps: int) -> float:
+        candidate = replace(step, work=steps * step.work)
+        return candidate.expected / candidate.work
+
+    return min(sorted({max(fewest, math.floor(work)), max(fewest, math.ceil(work)), fewest}), key=cost)
+
+
+RUNS = 10_000
+SEED = 2024
+_MOST_DRAWS = 20_000_000
+"""Maximum number of failures drawn one by one; the sum over more is drawn from a normal distribution."""
+
+
+def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Array:
+    """Simulate the job's duration under random failures, (runs,) seconds sorted; reproducible by `seed`.
+
+    A segment fails with a chance, or not; one that failed is tried until a restart and a segment pass without failure.
+    """
+    rng = np.random.default_rng(seed)
+    segment, count = prediction.segment, max(1, round(prediction.segments))
+    fails = rng.binomial(count, segment.failure_probability, runs)
+    passes = math.exp(-segment.retry_seconds / segment.mtbf)
+    retries = np.where(fails > 0, rng.negative_binomial(np.maximum(fails, 1), passes), 0)
+    seconds = (count - fails) * segment.length + fails * segment.retry_seconds
+    seconds = seconds + _sum_of(rng, fails, segment.mtbf, segment.length)
+    seconds += _sum_of(rng, retries, segment.mtbf, segment.retry_seconds)
+    if prediction.waiting.chance:
+        waits = rng.binomial(fails + retries, prediction.waiting.chance)
+        seconds += np.where(waits > 0, rng.gamma(np.maximum(waits, 1), prediction.waiting.seconds), 0.0)
+    seconds = prediction.job.start_seconds + seconds * prediction.segments / count + prediction.replacing
+    ends: Array = np.sort(seconds / (1 - prediction.maintained))
+    return ends
+
+
+def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Array:
+    """Simulate the job's duration, (runs,) seconds sorted, with an uncertain step time, which is any of `steps` (K,)
+    seconds with equal probability."""
+    draws = []
+    for place, step in enumerate(steps):
+        timed = forecast(replace(prediction.job, step_seconds=float(step)), prediction.operations)
+        timed = replace(timed, interval=prediction.interval)
+        draws.append(draw_ends(timed, max(1, runs // len(steps)), SEED + place))
+    return np.sort(np.concatenate(draws))
+
+
+def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: float) -> Array:
+    """Draw (N,) sums of `counts` exponential times each, all conditioned to be shorter than `threshold`."""
+    if counts.sum() > _MOST_DRAWS:
+        first, square = truncated(mean, threshold)
+        total: Array = rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2)))
+        return total
+    share = -math.expm1(-threshold / mean)
+    times = -mean * np.log1p(-share * rng.random(int(counts.sum())))
+    edges = np.concatenate(([0], np.cumsum(counts)))
+    running = np.concatenate(([0.0], np.cumsum(times)))
+    sums: Array = running[edges[1:]] - running[edges[:-1]]
+    return sums
+
+
+def changes_of(current: Forecast, interval: int | None = None) -> dict[str, Forecast]:
+    """Improvements of the cluster's operations, such as one more spare node, that shorten the job by at least a
+    thousandth, best first, each with the forecast that it leads to.
+
+    Each keeps the interval between checkpoints that the user fixed, and the best one is a change of its own;
+    where nobody fixed it each has its own best.
+    """
+    now, changes = current.operations, dict[str, Forecast]()
+    spares, read = now.spares, now.storage_read or now.storage_write
+    updates: dict[str, dict[str, object]] = {
+        "one more spare node": {} if spares is None else {"spares": spares + 1},
+        "twice the spare nodes": {"spares": 2 * spares} if spares else {},
+        "twice the storage bandwidth": {"storage_write": 2 * now.storage_write, "storage_read": 2 * read},
+        "half the time to detect and restart": {"detection": now.detection / 2, "restart": now.restart / 2},
+        "half as many failures": {"mtbf": 2 * now.mtbf},
+        "writing to storage while training": {} if now.asynchronous else {"asynchronous": True},
+        "no slow hosts": {"slow_hosts": 0.0} if now.slow_hosts else {},
+        "no planned stops": {} if now.maintenance is None else {"maintenance": None},
+    }
+    for name, update in updates.items():
+        with suppress(InfeasibleError):
+            if update:
+                changes[name] = forecast(current.job, now.model_copy(update=update), interval)
+    if interval is not None:
+        best = forecast(current.job, current.operations)
+        oftener = "often" if best.interval < interval else "rarely"
+        changes[f"saving more {oftener}, every {grouped(best.interval)} steps"] = best
+    worth = {name: after for name, after in changes.items() if after.seconds < current.seconds * (1 - _WORTH)}
+    return dict(sorted(worth.items(), key=lambda change: change[1].seconds))
+
+
+_WORTH = 1e-3

@@ -1,1 +1,0 @@
-"""NeMo: its YAML of a GPT and recipes of Megatron Bridge."""
