@@ -39,7 +39,9 @@ class ExploreOptions(Limits, Failures, Request):
         default="", metadata=argument("[CLUSTER]", "Catalogue name or YAML file.", completion="clusters")
     )
     tokens: str | float | None = tokens_flag()
-    port: int | None = flag("N", "Default 8642, or the next free one.", kind=int, minimum=1, maximum=65535)
+    port: int | None = flag(
+        "N", "Port; default 8642, or the next free one.", kind=int, minimum=1, maximum=65535
+    )
 
 
 _HIDDEN = (

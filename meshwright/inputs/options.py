@@ -61,23 +61,20 @@ class Job:
         "N", "GPUs to use; the cluster is sized to them.", kind=int, panel="machine"
     )
     global_batch: int | str | None = flag("N", "Sequences per optimizer step, or '4M tokens'.", panel="job")
-    sequence: int | str | None = flag("N", "Tokens per sequence; also 8K.", panel="job")
+    sequence: int | str | None = flag("N", "Tokens per sequence, e.g. 8192 or 8K.", panel="job")
     decoder_sequence: int | str | None = flag(
-        "N", "Tokens per sequence of a decoder behind an encoder; else as many.", panel="job"
+        "N", "Tokens per sequence of the decoder after an encoder; default: as many.", panel="job"
     )
     images: int | None = flag(
         "N",
-        "Images of a sequence, before a decoder with a vision tower; default 1.",
+        "Images per sequence of a model with a vision tower; default 1.",
         kind=int,
         minimum=1,
         panel="job",
     )
     precision: str | Sequence[str] | None = flag("TYPE", "bf16, fp16, fp32, tf32, fp8 or fp4.", panel="job")
     dropout: float | None = flag(
-        "SHARE",
-        "Of hidden activations that are dropped; else as usual with the stack.",
-        kind=float,
-        panel="job",
+        "SHARE", "Dropout of hidden activations; default: the stack's usual.", kind=float, panel="job"
     )
     optimizer: str | None = flag(
         "NAME",
@@ -87,24 +84,30 @@ class Job:
     )
     optimizer_in_backward: bool = switch("Update each parameter as soon as it has its gradient.", panel="job")
     state_dtype: str | None = flag(
-        "TYPE", "Of updated weights and moments: fp32 (default) or bf16.", panel="job"
+        "TYPE", "Type of updated weights and moments: fp32 (default) or bf16.", panel="job"
     )
     task: str | None = flag("TASK", "full (default), lora, qlora, dpo or reward.", panel="job")
     rank: int | None = flag("N", "Rank of adapters; default 16.", kind=int, minimum=1, panel="job")
     targets: str | Sequence[str] | None = flag(
         "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ...", panel="job"
     )
-    base_precision: str | None = flag("TYPE", "Of frozen matrices: bf16, int8 or nf4.", panel="job")
+    base_precision: str | None = flag("TYPE", "Type of frozen matrices: bf16, int8 or nf4.", panel="job")
     freeze: str | Sequence[str] | None = flag(
-        "PART[,PART]", "Left as they are: tower, projector, language, embedding, first=N.", panel="job"
+        "PART[,PART]",
+        "Parts that are not trained: tower, projector, language, embedding, first=N.",
+        panel="job",
     )
-    reference: str | None = flag("HOW", "Of dpo: resident (default), host, or computed once.", panel="job")
+    reference: str | None = flag(
+        "HOW", "Reference model of dpo: resident (default), host, or computed once.", panel="job"
+    )
     lengths: str | LengthsSpec | None = flag(
-        "FILE", "Of documents: a file, or 'lognormal(MEAN,SIGMA)'.", panel="job"
+        "FILE", "Tokens of each document: a file, or 'lognormal(MEAN,SIGMA)'.", panel="job"
     )
-    packing: str | None = flag("HOW", "Of documents: pack (default), pad or bucket.", panel="job")
+    packing: str | None = flag(
+        "HOW", "Sequences made of documents: pack (default), pad or bucket.", panel="job"
+    )
     answers: float | None = flag(
-        "SHARE", "Of tokens that the loss counts: those of answers.", kind=float, panel="job"
+        "SHARE", "Share of tokens that the loss counts (answers only).", kind=float, panel="job"
     )
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
         "FILE", "Training YAML; flags override it.", panel="job"
@@ -122,14 +125,14 @@ class Fitting:
     """Options on how surely a layout must fit, and on the trainer whose rules it obeys."""
 
     confidence: float | str | None = flag(
-        "SHARE", "Least chance that it fits, e.g. 95%; default 54.8%.", panel="search"
+        "SHARE", "Minimum probability of fitting in memory, e.g. 95%; default 54.8%.", panel="search"
     )
     host_memory: str | None = flag(
-        "SIZE", "Of each host, e.g. 128GiB; default the cluster's.", panel="machine"
+        "SIZE", "Memory of each host, e.g. 128GiB; default: the cluster's.", panel="machine"
     )
     trainer: str | None = flag(
         "TRAINER",
-        "Obey its rules: megatron, nemo, torchtitan, deepspeed, accelerate, axolotl.",
+        "Keep to what it can run: megatron, nemo, torchtitan, deepspeed, accelerate, axolotl.",
         names=("--for",),
         panel="search",
     )
@@ -150,7 +153,11 @@ class Limits:
     """Restrictions of a plan, as the user wrote them."""
 
     fix: Sequence[str] = flag(
-        "AXIS=VALUE", "Keep an axis, e.g. tp=8, tp=2,4, pp>=2.", kind=list[str], panel="search", default=()
+        "AXIS=VALUE",
+        "Restrict an axis, e.g. tp=8, tp=2,4, pp>=2.",
+        kind=list[str],
+        panel="search",
+        default=(),
     )
     forbid: Sequence[str] = flag(
         "CHOICE",
@@ -161,16 +168,20 @@ class Limits:
     )
     allow: Sequence[str] = flag(
         "AXIS",
-        "Open offload, overlap, replicas, parallel-block, window=N, lamb; hot.",
+        "Also search offload, overlap, replicas, parallel-block, window=N, lamb or hot.",
         kind=list[str],
         panel="search",
         default=(),
     )
     """Options left alone unless asked for: axes of a layout, and changes of the mathematics."""
     together: Sequence[str] = flag(
-        "TABLE,TABLE", "Recommenders: tables that lie on one GPU.", kind=list[str], panel="search", default=()
+        "TABLE,TABLE",
+        "Recommenders: tables to place on the same GPU.",
+        kind=list[str],
+        panel="search",
+        default=(),
     )
-    max_memory: str | None = flag("SIZE", "Device memory to fill, e.g. 70GiB.", panel="machine")
+    max_memory: str | None = flag("SIZE", "Device memory to plan with, e.g. 70GiB.", panel="machine")
 
     def __post_init__(self) -> None:
         for name in ("fix", "forbid", "allow", "together"):
@@ -202,7 +213,7 @@ class Failures:
 
     operations: str | OperationsSpec | None = flag(
         "NAME",
-        "Failures, storage: catalogue name or file.",
+        "Failure rates and storage: catalogue name or file.",
         panel="objective",
         completion="operations",
         listed_after="deadline",
@@ -214,8 +225,8 @@ class Failures:
 class Ending(Failures):
     """Options on the end of a training job: its start date, and the price of its GPUs."""
 
-    price: str | float | None = flag("MONEY", "Of one GPU-hour, e.g. 2.50.", panel="objective")
-    start: str | date | None = flag("DATE", "Day on which it starts, e.g. 2027-01-04.", panel="objective")
+    price: str | float | None = flag("MONEY", "Price of one GPU-hour, e.g. 2.50.", panel="objective")
+    start: str | date | None = flag("DATE", "First day of training, e.g. 2027-01-04.", panel="objective")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,9 +234,9 @@ class Operations(Failures):
     """The operations of a cluster, and flags that change them."""
 
     mtbf: str | None = flag("TIME", "GPU-hours between failures, e.g. 50000h.", panel="objective")
-    restart: str | None = flag("TIME", "From a detected failure to the first step.", panel="objective")
-    storage: str | None = flag("RATE", "For checkpoints, e.g. '200 GB/s'.", panel="objective")
-    spares: int | None = flag("N", "Nodes that stand by.", kind=int, minimum=0, panel="objective")
+    restart: str | None = flag("TIME", "Time from a detected failure to the first step.", panel="objective")
+    storage: str | None = flag("RATE", "Bandwidth of checkpoint storage, e.g. '200 GB/s'.", panel="objective")
+    spares: int | None = flag("N", "Standby nodes.", kind=int, minimum=0, panel="objective")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,13 +248,10 @@ class Amount:
         "N", "Samples to train on: documents, or whole sequences.", panel="objective", listed_after="tokens"
     )
     epochs: float | None = flag(
-        "N", "Times that samples are gone through.", kind=float, panel="objective", listed_after="samples"
+        "N", "Passes over the samples.", kind=float, panel="objective", listed_after="samples"
     )
     price: str | float | Sequence[float] | None = flag(
-        "MONEY[,MONEY]",
-        "Of one GPU-hour, for cost; one for each cluster.",
-        panel="objective",
-        listed_after="epochs",
+        "MONEY[,MONEY]", "Price of one GPU-hour; one per cluster.", panel="objective", listed_after="epochs"
     )
     """Price of one GPU-hour; for several clusters one price for each, in their order."""
 
@@ -253,10 +261,14 @@ class Goal(Amount, Failures):
     """Options on the objective of the answer, with the amounts it needs."""
 
     objective: str | None = flag(
-        "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost.", panel="objective"
+        "WHAT",
+        "time, mfu, gpu-hours, cost, memory or gpus; default: cost if there is a price, else time.",
+        panel="objective",
     )
     """Objective; None: the cost if there is a price, else time."""
-    deadline: str | None = flag("TIME", "For all tokens, e.g. 30d.", panel="objective")
+    deadline: str | None = flag(
+        "TIME", "Time in which all tokens are to be trained, e.g. 30d.", panel="objective"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +277,7 @@ class Searching:
 
     time_limit: float | None = flag(
         "SECONDS",
-        "Stop then, with the gap proved so far.",
+        "Time limit of the search; then the gap proved so far is printed.",
         kind=float,
         minimum=0.001,
         command_default=TIME_LIMIT,
@@ -289,7 +301,7 @@ class Proving(Searching):
 
     solver: str | None = flag(
         "HOW",
-        "What proves the answer: search (default) or ilp, one integer program.",
+        "Solver: search (default), or ilp for one integer program.",
         panel="search",
         is_part_of_question=False,
         listed_after="time_limit",

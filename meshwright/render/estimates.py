@@ -282,18 +282,28 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
         return wrapped(f"Timed {times}: {span} ({_whose(runs)})")
     if runs.differs == ("vpp",):
         return wrapped(f"Timed {times} with another vpp: {span} for {runs.layout} ({_whose(runs)})")
-    nearest = f"Nearest timed: {span} for {runs.layout} ({_whose(runs)}), {percent(abs(runs.off))} off"
-    words = f"{nearest}; differs in {sentence_list(list(runs.differs))}"
+    nearest = f"Nearest measured run: {span} for {runs.layout} ({_whose(runs)})"
+    words = f"{nearest} {_off(runs)}; it differs in {sentence_list(list(runs.differs))}"
     of_layout = _LAYOUT.issuperset(runs.differs)
     if of_layout and runs.most_seconds < expected.seconds:
         words += "; it ran faster than this layout is expected to"
     if len(runs.differs) > _MAX_DIFFERENCES and not of_layout:
-        words = f"Nothing like it was timed; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
+        words = f"No measured run resembles this; the nearest ({_whose(runs)}) {_off(runs)}"
     if expected.borrowed:
-        words = f"Nothing was timed on this GPU; the nearest, {_whose(runs)}, is {percent(abs(runs.off))} off"
+        words = f"No run was measured on this GPU; the nearest ({_whose(runs)}) {_off(runs)}"
     if missing:
         words += f"; no run of profile {question.hardware.name} had {sentence_list(list(missing))}"
     return wrapped(words)
+
+
+_UNTRUSTED = 0.5
+"""Relative error of the nearest measured run above which a prediction is to be trusted little."""
+
+
+def _off(runs: NearRuns) -> str:
+    """ "is predicted 1.9 % too slow": the error of these runs' predictions, as the end of a sentence."""
+    words = f"is predicted {percent(abs(runs.off))} too {'slow' if runs.off > 0 else 'fast'}"
+    return f"{words}, so trust this little" if abs(runs.off) > _UNTRUSTED else words
 
 
 def _whose(runs: NearRuns) -> str:

@@ -53,7 +53,9 @@ class CompareFlags:
         )
     )
     trainer: str | None = flag(
-        "TRAINER", "Obey its rules: megatron, torchtitan, deepspeed or nemo.", names=("--for",)
+        "TRAINER",
+        "Keep to what this trainer can run: megatron, torchtitan, deepspeed or nemo.",
+        names=("--for",),
     )
 
 
@@ -69,7 +71,7 @@ class ReshardOptions:
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file("Where weights are."))
     to: AnyPlan | str | Path = field(metadata=plan_file("Where they go: a plan file, or a layout."))
-    states: bool = flag("", "Optimizer states move, too.", kind=bool, default=False)
+    states: bool = flag("", "Move optimizer states too.", kind=bool, default=False)
 
 
 @as_keywords(ReshardOptions)

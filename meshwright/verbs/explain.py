@@ -57,7 +57,7 @@ def why_not(options: WhyNotOptions) -> Answer:
 class ExplainFlags(ExplainOptions):
     """Options of `meshwright explain`."""
 
-    why_not: str | None = flag("LAYOUT", "Why this layout lost.")
+    why_not: str | None = flag("LAYOUT", "Explain why this layout is not the answer.")
 
 
 @command(ExplainFlags, name="explain")
@@ -85,7 +85,7 @@ class AdviseOptions(Searching):
     plan: AnyPlan | HasPlan | str | Path = field(
         metadata=plan_file("What is run today: a plan file of `estimate -o`.")
     )
-    layout: str | None = flag("LAYOUT", "Run instead of the plan's own.", panel="subject")
+    layout: str | None = flag("LAYOUT", "Layout to use in place of the plan's.", panel="subject")
 
 
 @as_keywords(AdviseOptions)

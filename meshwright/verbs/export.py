@@ -29,7 +29,7 @@ class ExportOptions:
 
     plan: str | Path | AnyPlan = field(metadata=plan_file())
     to: str = flag("TRAINER", f"{_TRAINERS}.", default=MISSING)
-    partly: bool = switch("Leave out what the trainer has no words for, and name it.")
+    partly: bool = switch("Leave out what the trainer cannot express, and name it.")
 
 
 @as_keywords(ExportOptions)
@@ -94,14 +94,11 @@ class ImportOptions(Searching, Request, _Source):
         kw_only=True,
     )
     """Whose the source is, where neither name nor words tell."""
-    also: str | None = flag("WORDS", "Arguments that the source leaves out.", panel="subject", kw_only=True)
+    also: str | None = flag(
+        "WORDS", "Further arguments of the source, as one text.", panel="subject", kw_only=True
+    )
     ignore: tuple[str, ...] = flag(
-        "KEY",
-        "Price without a setting of the source.",
-        kind=list[str],
-        panel="subject",
-        kw_only=True,
-        default=(),
+        "KEY", "Ignore a setting of the source.", kind=list[str], panel="subject", kw_only=True, default=()
     )
 
     def question(self) -> PlanAsked:
@@ -145,7 +142,7 @@ class ImportFlags(ImportOptions):
         default=(),
         metadata=argument(
             "[MODEL] CLUSTER",
-            "Where it runs; before it the model, where the source has none.",
+            "Cluster to price it on; before it the model, if the source names none.",
             kind=list[str],
             command_default=...,
             completion="clusters",

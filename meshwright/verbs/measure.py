@@ -29,9 +29,9 @@ class MeasureOptions:
     plan: AnyPlan | HasPlan | str | Path = field(
         metadata=plan_file("What ran: a plan file, as `import -o` writes it.")
     )
-    log: Paths = flag("FILE", "The job's log, packed or not; repeatable.", kind=list[Path], default=())
+    log: Paths = flag("FILE", "Log of the job, compressed or not; repeatable.", kind=list[Path], default=())
     trace: Paths = flag(
-        "FILE", "Traces of torch.profiler or Nsight, a rank each; repeatable.", kind=list[Path], default=()
+        "FILE", "Trace of one rank by torch.profiler or Nsight; repeatable.", kind=list[Path], default=()
     )
 
 

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 class LargestFlags:
     """Flags of `plan` that only the largest size knows."""
 
-    largest: bool = switch("MODEL is a family: its largest size that fits; --largest --help.")
-    longest: bool = switch("The longest sequence of MODEL that fits.")
-    by: str | None = flag("WHAT", "What grows: depth (default), width or sequence.", only_with="largest")
+    largest: bool = switch("Find the largest size of a model family that fits; see --largest --help.")
+    longest: bool = switch("Find the longest sequence of MODEL that fits.")
+    by: str | None = flag(
+        "WHAT", "Quantity that grows: depth (default), width or sequence.", only_with="largest"
+    )
 
 
 @dataclass(frozen=True)
@@ -114,17 +116,19 @@ class Cache:
     """The cache of every GPU: of a size, or the smallest with a share of hits."""
 
     cache: str | float | None = flag(
-        "SIZE", "Size of the cache; default what memory is left.", only_with="serve"
+        "SIZE", "Size of the cache; default: the memory that is left.", only_with="serve"
     )
     hits: str | float | None = flag(
-        "SHARE", "The smallest cache with this share of hits, e.g. 95%.", only_with="serve"
+        "SHARE", "Find the smallest cache with this hit rate, e.g. 95%.", only_with="serve"
     )
-    batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples answered at once.", only_with="serve")
-    policy: str | None = flag("WHICH", "Rows it keeps: hottest (default) or lru.", only_with="serve")
+    batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples per request batch.", only_with="serve")
+    policy: str | None = flag("WHICH", "Rows the cache keeps: hottest (default) or lru.", only_with="serve")
     zipf: float | None = flag(
-        "S", "Zipf exponent of tables without one.", kind=float, minimum=0, maximum=5, only_with="serve"
+        "S", "Zipf exponent of tables that state none.", kind=float, minimum=0, maximum=5, only_with="serve"
     )
-    drive_rate: str | float | None = flag("RATE", "Of a node's drives, below its memory.", only_with="serve")
+    drive_rate: str | float | None = flag(
+        "RATE", "Bandwidth of a node's drives, a tier below its memory.", only_with="serve"
+    )
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class CacheFlags(Cache):
     """Flags of `plan` that only serving knows."""
 
     serve: bool = switch(
-        "A recommender's cache on each GPU, not training; --serve --help.", listed_after="by"
+        "Plan a recommender's cache on each GPU, not training; see --serve --help.", listed_after="by"
     )
 
     def require_serving(self) -> None:
@@ -209,7 +213,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
     cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec] = field(
         default="",
         metadata=argument(
-            "CLUSTER[,CLUSTER]", "Catalogue name or YAML file; of several the best.", completion="clusters"
+            "CLUSTER[,CLUSTER]", "Catalogue name or YAML file; several are ranked.", completion="clusters"
         ),
     )
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
@@ -217,16 +221,20 @@ class PlanOptions(Proving, Goal, Limits, Request):
     )
     _: KW_ONLY
     gpus: int | str | Sequence[int] | None = flag(
-        "N", "GPUs to use; a choice: 64,96 or 64..1024.", panel="machine"
+        "N", "GPUs to use; or a choice of sizes: 64,96 or 64..1024.", panel="machine"
     )
     precision: str | Sequence[str] | None = flag(
-        "TYPE[,TYPE]", "bf16, fp16, fp32, tf32, fp8 or fp4; of several the fastest.", panel="job"
+        "TYPE[,TYPE]", "bf16, fp16, fp32, tf32, fp8 or fp4; of several, the fastest wins.", panel="job"
     )
     pick: str | None = flag("WHICH", "Plan to write: recommended (default) or fastest.", panel="objective")
-    risk: str | None = flag("HOW", "Minimise the step on paper (none), neutral or averse.", panel="objective")
+    risk: str | None = flag(
+        "HOW",
+        "Rank by the predicted step (none), its mean over scenarios (neutral) or their worst quarter (averse).",
+        panel="objective",
+    )
     top: int | None = flag(
         "N",
-        "Also print the best N as a table.",
+        "Also print the N best layouts as a table.",
         kind=int,
         minimum=1,
         maximum=1000,
@@ -289,7 +297,9 @@ def plan(options: PlanOptions) -> PlanAnswer:
 class PlanFlags(CacheFlags, LargestFlags, PlanOptions):
     """Options of `meshwright plan`: also the largest size, a cache for serving, and the question of a plan file."""
 
-    replay: Path | None = flag("PLAN", "Ask a plan file's question.", kind=Path, completion="plans")
+    replay: Path | None = flag(
+        "PLAN", "Plan again the question of a plan file.", kind=Path, completion="plans"
+    )
 
 
 @command(PlanFlags, name="plan", head="Other questions", out="Write the plan to run.")

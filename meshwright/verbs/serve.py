@@ -28,14 +28,20 @@ class ServeOptions:
     _: KW_ONLY
     requests: Path | None = flag("FILE", "Requests: a line of JSON each, tables and their ids.", kind=Path)
     synthetic: int | None = flag(
-        "N", "Samples drawn for each size of batch; default 65536.", kind=int, minimum=1, maximum=10**9
+        "N", "Samples drawn per batch size; default 65536.", kind=int, minimum=1, maximum=10**9
     )
-    batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples answered at once; default the plan's.")
-    scale: float = flag("SHARE", "Of the plan's rows, in every table and tier.", kind=float, default=1.0)
-    weights: Path | None = flag("DIR", "Checkpoints of `run` with the tables; default drawn.", kind=Path)
-    drive: Path | None = flag("DIR", "Folder for rows that lie on the drive.", kind=Path)
+    batch: str | int | Sequence[int] | None = flag(
+        "N,N,...", "Samples per request batch; default: the plan's."
+    )
+    scale: float = flag(
+        "SHARE", "Share of the plan's rows to hold, in every table and tier.", kind=float, default=1.0
+    )
+    weights: Path | None = flag(
+        "DIR", "Checkpoint of `run` with the tables; default: drawn at random.", kind=Path
+    )
+    drive: Path | None = flag("DIR", "Folder for the rows on the drive.", kind=Path)
     profile: str | HardwareProfile | None = flag(
-        "NAME", "Profile of what answers, from `calibrate`.", completion="profiles"
+        "NAME", "Hardware profile of the server, from `calibrate`.", completion="profiles"
     )
 
 

@@ -33,7 +33,11 @@ class VerifyOptions(Proving):
     plan: str | Path | AnyPlan | ServingPlan = field(metadata=plan_file())
     _: KW_ONLY
     time_limit: float | None = flag(
-        "SECONDS", "Then stop with the gap.", kind=float, minimum=0.001, command_default=VERIFY_SECONDS
+        "SECONDS",
+        "Time limit of the proof; then the gap so far is printed.",
+        kind=float,
+        minimum=0.001,
+        command_default=VERIFY_SECONDS,
     )
 
 

@@ -101,7 +101,7 @@ class Against:
             return f"{words}; their 90 % intervals {verdict}."
         comparison = f"{'more' if self.is_clear else 'less'} than the model's error of {percent(self.error)}"
         chance = chance_text(self.chance)
-        return f"{words}, {comparison} between two such layouts: with a chance of {chance} it is {slower}."
+        return f"{words}, {comparison} between two such layouts: it is {chance} likely to be {slower}."
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -15,7 +15,7 @@ from cost_models.estimate import Estimate, error_between, pair_error_of
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.question import Question
 from cost_models.risk import FITTING, Risk
-from cost_models.units import counted, format_bytes, format_seconds, grouped
+from cost_models.units import counted, format_bytes, format_seconds
 from meshwright.families.transformer.training import training_run
 from meshwright.inputs.goals import Pick, objective_of
 from meshwright.inputs.options import Goal
@@ -86,9 +86,8 @@ def choice_words(choice: PlanChoice) -> str:
     first, share = choice.first.brief, percent(choice.share)
     mean, rival = format_seconds(choice.middle_seconds), format_seconds(choice.first_middle_seconds)
     return (
-        f"least mean step over the middle half of the constants that timed runs leave open, {mean}, of"
-        f" {counted(choice.layouts, 'layout')} within {share} of the fastest on paper; {first},"
-        f" {format_seconds(choice.first_seconds)} on paper, has {rival}"
+        f"lowest mean step over likely constants, {mean}, among {counted(choice.layouts, 'layout')} within {share}"
+        f" of the fastest on paper; {first}, {format_seconds(choice.first_seconds)} on paper, averages {rival}"
     )
 
 
@@ -102,11 +101,11 @@ def recommended_in_plan(plan: Plan) -> str:
         return wrapped(f"Recommended: the {FASTEST[pick.risk]}; {reason}")
     step, kind = plan.prediction, f"the fastest of the layouts that {pick.why}"
     if pick.choice is not None:
-        kind = f"of the layouts that {pick.why} the one with the {choice_words(pick.choice)}"
+        kind = f"among the layouts that {pick.why}, the one with the {choice_words(pick.choice)}"
     gain = 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
     fastest = f"The {FASTEST[pick.risk]}, {pick.fastest.brief}, takes {format_seconds(pick.fastest_seconds)}"
-    chance = f"with a chance of {100 * pick.chance:.0f} % that it is faster at all."
-    return wrapped(f"Recommended: {kind}. {fastest} ({percent(gain)} less), {chance}")
+    chance = f"and is {100 * pick.chance:.0f} % likely to be faster."
+    return wrapped(f"Recommended: {kind}. {fastest} ({percent(gain)} less) {chance}")
 
 
 def recommendation_record(advice: Recommendation) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
         return
     step = plan.prediction
     gain = 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
-    yield Fact(name="proof", value=f"{_kind(pick.why, certificate, gain, _slower(plan))} layouts")
+    yield Fact(name="proof", value=_kind(pick.why, certificate, gain, _slower(plan), "all layouts"))
     if pick.choice is not None:
         yield Fact(name="choice", value=choice_words(pick.choice))
     words = _beside_words(step.step_seconds, pick.fastest, pick.fastest_seconds, pick.fastest_bytes)
@@ -205,19 +204,19 @@ def _proof(optimum: Optimum, advice: Recommendation | None) -> str:
     if advice is None or advice.is_fastest:
         return proof_words(certificate, optimum.result.best.compared_seconds)
     slower = 0.0 if advice.choice is None else advice.estimate.step_seconds / advice.choice.first_seconds - 1
-    kind = f"{_kind(advice.why, advice.certificate, advice.gain, slower)} {grouped(certificate.layouts)}"
+    every = f"all {counted(certificate.layouts, 'layout')}"
+    kind = _kind(advice.why, advice.certificate, advice.gain, slower, every)
     # of as many layouts they differ in how surely they fit
     if advice.certificate.layouts == certificate.layouts and advice.choice is None:
-        of_all = counted(certificate.layouts, "layout")
-        kind = f"fastest of {of_all} that fits with {100 * FITTING:.0f} %; {_behind(advice.gain)} the fastest"
+        kind = f"fastest that fits with {100 * FITTING:.0f} %; {_behind(advice.gain)} the best of {every}"
     return f"{kind}; proved under the cost model in {format_seconds(certificate.seconds)}"
 
 
-def _kind(reason: str, certificate: Certificate, gain: float, slower: float) -> str:
-    """ "fastest of the 5,660 layouts that leave room; 0.3 % behind the fastest of all", where it is no share slower."""
+def _kind(reason: str, certificate: Certificate, gain: float, slower: float, every: str) -> str:
+    """ "fastest of the 5,660 layouts that leave room; 0.3 % slower than the best of all 7,000 layouts"."""
     kind = f"fastest of the {counted(certificate.layouts, 'layout')} that {reason}"
     kind = f"{percent(slower)} slower than the {kind}" if slower else kind
-    return f"{kind}; {_behind(gain)} the fastest of all"
+    return f"{kind}; {_behind(gain)} the best of {every}"
 
 
 def _slower(plan: Plan) -> float:
@@ -227,13 +226,13 @@ def _slower(plan: Plan) -> float:
 
 
 def _behind(gain: float) -> str:
-    return "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} behind"
+    return "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} slower than"
 
 
 def _against(risk: Risk, chance: float, error: float) -> str:
     """Why the fastest on paper is not the recommended layout."""
-    likely = f"with a chance of {100 * chance:.0f} % that it is faster at all"
-    return f"{FASTEST[risk]}, but {likely}: the model's error between two such layouts is {percent(error)}"
+    likely = f"{100 * chance:.0f} % likely to be faster"
+    return f"{FASTEST[risk]}, but only {likely} (model error between such layouts: {percent(error)})"
 
 
 _WORTH_MEMORY = 0.005

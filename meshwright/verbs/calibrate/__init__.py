@@ -22,21 +22,21 @@ class CalibrateFlags:
     out: str = flag(
         "FILE", "Profile to write; for runs also FOLDER/.", default="profile.yaml", names=("-o", "--out")
     )
-    processes: int | None = flag("N", "Default: one per device.", kind=int, minimum=1)
+    processes: int | None = flag("N", "Processes; default: one per device.", kind=int, minimum=1)
     quick: bool = switch("Fewer repeats, about half the time.")
     more: tuple[Path, ...] = field(
         default=(), metadata=argument("[REPORT]...", "More reports for --from-run.", kind=list[Path])
     )
     from_run: tuple[Path, ...] = flag(
-        "REPORT", "Move it by runs of this machine, by their run-report.json.", kind=list[Path], default=()
+        "REPORT", "Update the profile by runs on this machine (run-report.json).", kind=list[Path], default=()
     )
-    profile: str | None = flag("NAME", "Where --from-run starts. Default: what its plan was made with.")
+    profile: str | None = flag("NAME", "Profile that --from-run starts from; default: the plan's.")
     from_runs: tuple[Path, ...] = flag(
         "FILE.csv", "Fit to a table of timed runs of any cluster; repeatable.", kind=list[Path], default=()
     )
     stack: str | None = flag("NAME", "Runs of this stack only.", completion="stacks")
     gpu: str | None = flag("NAME", "Runs on this GPU only.", completion="gpus")
-    cross_validate: bool = switch("Errors of sources left out of every fit.")
+    cross_validate: bool = switch("Also print errors of sources left out of every fit.")
 
 
 @command(CalibrateFlags, name="calibrate")

@@ -111,9 +111,9 @@ class Calibrated(SavedAnswer):
 _COMPARED = {STEP: "step_seconds", "thread": "thread_cpu_seconds"}
 """Quantities that a person is told of → their names beside a run."""
 RUN_HEADERS = ("run", "quantity", "measured", "before", "after", "noise")
-FACTOR_HEADERS = ("seconds of", "factor", "90 % interval", "told")
+FACTOR_HEADERS = ("seconds of", "factor", "90 % interval", "learned")
 _FACTOR_NOTE = (
-    "(factor: of what was measured apart; told: share of what was uncertain about it that the runs settle)"
+    "(factor: correction to the calibrated constant; learned: share of its uncertainty removed by these runs)"
 )
 _SILENT = 0.05
 """Share of a factor's uncertainty. If the runs remove less, they say nothing of the factor."""

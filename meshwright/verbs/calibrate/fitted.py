@@ -108,7 +108,7 @@ def constant_records(refit: Refit) -> list[dict[str, Any]]:
     ]
 
 
-HEADERS = ("constant", "before", "after", "90 % interval", "told")
+HEADERS = ("constant", "before", "after", "90 % interval", "learned")
 UNSEEN_HEADERS = ("source", "rows", "defaults", "left out", "fitted")
 _SILENT = 0.05
 """Share of what was uncertain below which runs say nothing of a constant that stayed where it was."""
@@ -158,7 +158,7 @@ def _refit_text(refit: Refit) -> Iterator[str | Table]:
         yield ""
         yield table(HEADERS, [_cells(constant) for constant in spoken], words=("constant",))
         yield ""
-        yield "(told: share of what was uncertain about a constant that the rows settle)"
+        yield "(learned: share of a constant's uncertainty removed by these rows)"
     for constant in spoken:
         if constant["told"] >= _SILENT and _has_moved(constant):
             movers = ", ".join(printable(run, _ID) for run in constant["moved_by"])

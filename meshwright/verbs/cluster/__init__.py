@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class DiscoverOptions:
     """Options of `discover`."""
 
-    nodes: int | None = flag("N", "Of the cluster; default: the SLURM job's, or 1.", kind=int, minimum=1)
-    name: str | None = flag("NAME", "Of the cluster; default: SLURM's.")
+    nodes: int | None = flag("N", "Nodes; default: the SLURM job's, or 1.", kind=int, minimum=1)
+    name: str | None = flag("NAME", "Name of the cluster; default: SLURM's.")
     links: Mapping[str, str] | None = None
     """Known links: `{"inter_node": "infiniband,400Gb/s,5us"}`; the latency may be left out."""
     machine: Machine | None = None
@@ -81,15 +81,18 @@ class ClusterFlags(DiscoverOptions):
     """Options of `meshwright cluster`."""
 
     template: bool = switch("Write a commented file to fill in.", panel="subject")
-    discover: bool = switch("Ask driver, kernel and scheduler of this node.", panel="subject")
+    discover: bool = switch("Describe this node from its driver, kernel and scheduler.", panel="subject")
     from_links: Path | None = flag(
-        "FILE", "Links one by one: CSV, JSON, `topo -m`, `ibnetdiscover`.", kind=Path, panel="subject"
+        "FILE",
+        "List of links: CSV, JSON, output of `topo -m` or `ibnetdiscover`.",
+        kind=Path,
+        panel="subject",
     )
-    gpu: str | None = flag("NAME", "GPU of the links, where their file has none.")
+    gpu: str | None = flag("NAME", "GPU, if the file of links names none.")
     hosts: str | None = flag("PATTERN", "GPU nodes among the hosts of `ibnetdiscover`: 'gpu*'.")
-    gpus_per_node: int | None = flag("N", "GPUs a node; default: its adapters.", kind=int, minimum=1)
+    gpus_per_node: int | None = flag("N", "GPUs per node; default: its adapters.", kind=int, minimum=1)
     link: tuple[str, ...] = flag(
-        "LINK", "A link you know: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
+        "LINK", "State a link: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
     )
 
 

@@ -22,11 +22,11 @@ class DoctorOptions:
     """Options of `doctor`."""
 
     plan: AnyPlan | HasPlan | str | Path | None = flag(
-        "PLAN", "Compare with what it assumes.", kind=Path, completion="plans"
+        "PLAN", "Compare the devices with the constants this plan assumes.", kind=Path, completion="plans"
     )
     """Plan to compare devices with; None: devices are compared with one another only."""
     processes: int | None = flag(
-        "N", "Default: one per device, or the plan's.", kind=int, minimum=1, kw_only=True
+        "N", "Processes; default: one per device, or the plan's.", kind=int, minimum=1, kw_only=True
     )
     """Processes measured at once; None: those of the job, or of the plan, as far as devices allow."""
 

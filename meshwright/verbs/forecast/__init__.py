@@ -24,7 +24,7 @@ class ForecastOptions(Ending, Operations):
     plan: Plan | HasPlan | str | Path = field(metadata=plan_file())
     tokens: str | float | None = tokens_flag()
     _: KW_ONLY
-    every: int | None = flag("STEPS", "Between checkpoints; default the best.", kind=int, minimum=1)
+    every: int | None = flag("STEPS", "Steps between checkpoints; default: the best.", kind=int, minimum=1)
 
 
 @as_keywords(ForecastOptions)

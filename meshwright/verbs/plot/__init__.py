@@ -44,18 +44,20 @@ CURVE_SECONDS = 120.0
 class PlotOptions(Failures):
     """Options of the curves that are searched for; `forecast` counts failures."""
 
-    gpus: str | None = flag("N,N,...", "Also 64..1024, 64..16384x50.")
+    gpus: str | None = flag("N,N,...", "Numbers of GPUs; also 64..1024, 64..16384x50.")
     """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
-    between: str | None = flag("A,B", "frontier: two objectives; time,memory.")
-    points: str | None = flag("N", "frontier: how many, or all.")
+    between: str | None = flag("A,B", "frontier: two objectives, e.g. time,memory.")
+    points: str | None = flag("N", "frontier: number of points, or all.")
     kind: str | None = flag("KIND", "scaling: strong, weak or stacked.")
     tokens: str | float | None = tokens_flag()
-    price: str | None = flag("MONEY", "Of one GPU-hour, for cost.", panel="objective")
+    price: str | None = flag("MONEY", "Price of one GPU-hour.", panel="objective")
     allow: tuple[str, ...] = flag(
         "WORD", "ladder: parallel-block, window=N, batch=N.", kind=list[str], default=()
     )
     """For `ladder`: what may change of the training."""
-    time_limit: float | None = flag("SECONDS", "Of all searches; 120.", kind=float, minimum=0.001)
+    time_limit: float | None = flag(
+        "SECONDS", "Time limit of all searches; default 120.", kind=float, minimum=0.001
+    )
 
 
 def plot(
@@ -90,7 +92,7 @@ class PlotFlags(PlotOptions):
     files: tuple[Path, ...] = field(
         metadata=argument(
             "FILE...",
-            "A plan; time: several; accuracy, ranks: run reports; topology: CLUSTER [PLAN].",
+            "Plan file; time: several plans; accuracy, ranks: run reports; topology: CLUSTER [PLAN].",
             kind=list[Path],
             completion="plans",
         )

@@ -55,7 +55,9 @@ def report(options: ReportOptions) -> Reported:
 class ReportFlags(ReportOptions):
     """Options of `meshwright report`."""
 
-    time_limit: float | None = flag("SECONDS", "Of all searches; 60.", kind=float, minimum=0.001)
+    time_limit: float | None = flag(
+        "SECONDS", "Time limit of all searches; default 60.", kind=float, minimum=0.001
+    )
 
 
 @command(ReportFlags, name="report", shows=("json", "quiet"), out="Default: the plan's name with .html.")

@@ -43,7 +43,10 @@ class RunFlags:
     plan: Path = field(metadata=plan_file())
     dry_run: bool = switch("Build every stage without its devices; train nothing.", listed_after="profiler")
     operations: str | None = flag(
-        "NAME", "Failures, storage: catalogue name or file.", completion="operations", listed_after="every"
+        "NAME",
+        "Failure rates and storage: catalogue name or file.",
+        completion="operations",
+        listed_after="every",
     )
     config: Mapping[str, Any]
 
@@ -116,10 +119,10 @@ class EmulateOptions:
     """Options of `emulate`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
-    rank: int = flag("R", "Which of the plan's ranks.", default=0, kind=int)
+    rank: int = flag("R", "Rank of the plan to run.", default=0, kind=int)
     _: KW_ONLY
-    fake: bool = switch("Memory only, and no device.")
-    steps: int = flag("N", "Steps whose compute is timed.", default=3, kind=int, minimum=1)
+    fake: bool = switch("Follow sizes only, without a device.")
+    steps: int = flag("N", "Timed steps.", default=3, kind=int, minimum=1)
 
 
 @as_keywords(EmulateOptions)

@@ -57,7 +57,7 @@ def test_what_a_user_reads_names_the_profile(capsys: pytest.CaptureFixture[str])
     words = "estimate", "llama3-8b", "mi325x", "--gpus", "16", "--global-batch", "128"
     answer = told(capsys, *words, "--sequence", "4096", "--layout", LAYOUT)
     assert "hardware profile mi300x-megatron-core (constants of" in answer.out
-    assert "Nothing was timed on this GPU" in answer.out
+    assert "No run was measured on this GPU" in answer.out
 
 
 def test_constants_that_were_borrowed_are_not_lent_on() -> None:
