@@ -110,6 +110,8 @@ def _export_layout(export: JobExport) -> None:
     experts = {"enabled": True, "autoep_size": layout.ep, "expert_tensor_parallel_size": layout.expert_tp}
     parallel = {f"expert_parallel.{name}": value for name, value in experts.items()}
     export.sets("layout.ep", parallel, when=job.model.has_experts and layout.ep > 1)
+    apart = job.model.has_experts and layout.ep == 1 and layout.expert_tp != layout.tp
+    export.lacks("layout.etp", "without `ep` it splits experts as the rest", when=apart)
     # a single replica that offloads gets ZeRO-3, which then shards nothing
     stage = 3 if layout.data_ranks == 1 and any(layout.offload) else layout.zero
     export.sets("layout.zero", {f"{_ZERO}.stage": stage})

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from cost_models.errors import InputError, Problem
 from planner.formats.bash import BUILTINS, CALLS, Command, Script, is_decided, plain, read_script
+from planner.formats.megatron_arguments import printed_arguments
 from planner.formats.registry import refuse_foreign
-from planner.formats.settings import gpus_of
+from planner.formats.settings import also_words, gpus_of
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
@@ -50,12 +51,28 @@ class Launch(NamedTuple):
 
 
 def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingProxyType({})) -> Launch:
-    """Find the single Megatron-LM training command in a bash text. `also` are variables of its environment
-    (`SIZE=7b`), and further arguments; `options` are the user's `model`, `cluster` and `gpus`.
+    """Find the single Megatron-LM training command in a bash text, or else the arguments in the head of its log.
+    `also` are variables of its environment (`SIZE=7b`), and further arguments; `options` are the user's `model`,
+    `cluster` and `gpus`.
 
     Raises:
         InputError: there is none, there are several that differ, or the text cannot be read.
     """
+    try:
+        return _started(text, also, options)
+    except InputError:
+        values, words, unknown = printed_arguments(text)
+        if not {"num_layers", "hidden_size"} <= values.keys():
+            raise
+    listed = f"nothing of what the log prints of {', '.join(unknown[:8])}: not known here"
+    launcher = (
+        ("--nproc-per-node", str(values["world_size"]), "--nnodes", "1") if "world_size" in values else ()
+    )
+    return Launch(launcher, (*words, *also_words(also)), {}, (listed,) if unknown else ())
+
+
+def _started(text: str, also: str, options: Mapping[str, Any]) -> Launch:
+    """The single command in a bash text that starts Megatron-LM. Raises InputError as `launch_of`."""
     also_script = read_script(also)
     started = also_script.environment | {
         name: value for one in also_script.commands for name, value in one.environment.items()
@@ -85,6 +102,8 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
             raise InputError(message, hint=hint if sourced else branches)
         hint = "paste the line that does, with its arguments"
         raise InputError("nothing here starts `pretrain_gpt.py`", hint=hint)
+    if len({arguments for _, arguments in launches}) == 1:  # `ps` lists torchrun and its ranks
+        launches = [one for one in launches if _value(one[0], _PER_NODE)] or launches[:1]
     if len(launches) > 1:
         problems = [Problem("", f"`{plain(' '.join((*one[0], *one[1])))[:120]}`") for one in launches]
         message = f"{len(launches)} different commands start a training"

@@ -11,14 +11,24 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from cost_models.errors import InputError, Problem
 from cost_models.units import LARGEST
 from planner.formats.bash import is_decided, may_hold_arguments, plain
 from planner.formats.exporter import Written
-from planner.formats.settings import Argument, Fate, Settings, Table, UnusedSetting, table_of, without
+from planner.formats.settings import (
+    Argument,
+    Fate,
+    Settings,
+    Table,
+    UnusedSetting,
+    could_decide,
+    literal,
+    table_of,
+    without,
+)
 
 TABLE = table_of("megatron")
 _EXCLUDE = (
@@ -259,3 +269,38 @@ def _words(name: str, value: Any) -> list[str]:
     if TABLE.arguments[name].kind == "pattern":
         return ["+".join(f"[{one}]*{len(list(run))}" for one, run in groupby(value))]
     return [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]
+
+
+_PRINTED = re.compile(r"(?:^|[:\s])  (\w+) \.{2,} (.*?)\s*$", re.MULTILINE | re.ASCII)
+"""Line of the list of arguments at the head of a log, perhaps behind the rank that prints it."""
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_DERIVED = """
+    encoder_num_layers encoder_seq_length world_size data_parallel_size transformer_pipeline_model_parallel_size
+    virtual_pipeline_model_parallel_size
+"""
+"""Printed settings that follow from others."""
+
+
+def printed_arguments(text: str) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Arguments of Megatron-LM in the list that it prints at the head of its log: all by name, the words of a command
+    that sets those with other values than the defaults, and the names of settings that no table has and whose name
+    says that they could change layout or memory."""
+    values, words, unknown = dict[str, Any](), list[str](), list[str]()
+    earlier = TABLE.spelled("earlier")
+    for printed, shown in _PRINTED.findall(text):
+        name = earlier.get(f"--{printed.replace('_', '-')}", printed)
+        value = literal(shown.rpartition(".")[2] if re.match(r"torch\.|AttnBackend\.", shown) else shown)
+        value = _DTYPES.get(value, value) if isinstance(value, str) else value
+        row = TABLE.arguments.get(name)
+        if name in values or value in (None, [], *([] if row is None else [row.default])):
+            continue
+        values[name] = value
+        if name in _DERIVED.split():
+            continue
+        if row is not None:
+            words += chain(*written({name: value}))
+        elif TABLE.fate(name) is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        elif value is not False and could_decide(name):
+            unknown.append(name)
+    return values, words, unknown

@@ -86,7 +86,7 @@ EXPORTERS = _TARGETS | _OTHER
 """Name of an exporter → where in `planner.formats` it is, imported on first use, as most plans need one."""
 _SUFFIXES = {".py": ("nemo", "torchtitan"), ".toml": ("torchtitan",), ".json": ("deepspeed", "torchrec")}
 _SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
-_SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), ("megatron",))
+_SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch", ".log", ".out", ".txt"), ("megatron",))
 """Suffix of a file → trainers that use it; the content tells the files of several apart, the last one's being the
 rest."""
 MARKS = {"axolotl": {"base_model", "micro_batch_size"}, "accelerate": {"distributed_type", "fsdp_config"}}

@@ -292,7 +292,7 @@ def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
         setting_words, fate = f"`{printable(setting.words)}`", setting.fate
         text = "" if setting.value in ([], {}) else str(setting.value).lower()
         is_off = text in _OFF or (fate is not None and text == (fate.default.lower() or None))
-        if fate is None and not is_off and _DECIDES.search(setting.key):
+        if fate is None and not is_off and could_decide(setting.key):
             fate = _BY_NAME
         if fate is None:
             unknown.append(setting_words)
@@ -308,6 +308,11 @@ def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
         reason = "not known here, so what it does to step and memory is unknown"
         noted.append(f"no effect of {', '.join(unknown)}: {reason}")
     return noted
+
+
+def could_decide(name: str) -> bool:
+    """Whether a setting could change layout or memory, by its name."""
+    return _DECIDES.search(name) is not None
 
 
 def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from calling import Answer
 from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import rows
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
@@ -84,9 +86,8 @@ def test_another_trainers_files_are_told_by_their_keys(tmp_path: Path) -> None:
     for row in csv.DictReader((FOLDER / "foreign.csv").read_text().splitlines()):
         for keys in filter(None, row["keys"].split("|")):
             axes = {row[name].split()[0]: 4 for name in ("tp", "mbs") if row[name]}
-            paths = {
-                key: 4 for key in keys.split() if not any(path.startswith(f"{key}.") for path in axes)
-            } | axes
+            tables = [key for key in keys.split() if any(path.startswith(f"{key}.") for path in axes)]
+            paths = dict.fromkeys({*keys.split()} - {*tables}, 4) | axes
             file = tmp_path / "job.yaml"
             file.write_text(json.dumps(nested(paths)))
             with pytest.raises(InputError, match="seems to be of") as error:
@@ -97,48 +98,46 @@ def test_another_trainers_files_are_told_by_their_keys(tmp_path: Path) -> None:
             assert all(f"{axis}4" in said for axis in ("tp", "mbs") if row[axis])
 
 
-@pytest.mark.parametrize(
-    ("command", "trainer"),
-    [
-        ("python3 -m verl.trainer.main_ppo trainer.nnodes=1", "verl"),
-        ("swift sft --model Qwen/Qwen3-8B --train_type lora", "ms-swift"),
-        ("tune run full_finetune_single_device --config x.yaml", "torchtune"),
-        ("llamafactory-cli train x.yaml", "LLaMA-Factory"),
-        ("deepy.py train.py x.yml", "GPT-NeoX"),
-        ("torchrun --nproc_per_node 8 run_train.py --config-file x.yaml", "nanotron"),
-    ],
-)
-def test_another_trainers_commands_are_told_by_their_words(command: str, trainer: str) -> None:
-    with pytest.raises(InputError, match=f"seems to be of {trainer}"):
-        launch_of(command)
+def test_another_trainers_commands_are_told_by_their_words() -> None:
+    for command, trainer in rows("""
+        python3 -m verl.trainer.main_ppo trainer.nnodes=1 | verl
+        swift sft --model Qwen/Qwen3-8B --train_type lora | ms-swift
+        tune run full_finetune_single_device --config x.yaml | torchtune
+        llamafactory-cli train x.yaml | LLaMA-Factory
+        deepy.py train.py x.yml | GPT-NeoX
+        torchrun --nproc_per_node 8 run_train.py --config-file x.yaml | nanotron
+    """):
+        with pytest.raises(InputError, match=f"seems to be of {trainer}"):
+            launch_of(command)
 
 
-@pytest.mark.parametrize("nodes", ["--nodes=16", "--nodes 16", "-N 16", "-N16"])
-@pytest.mark.parametrize(
-    "each",
-    [
-        *(
-            "--gpus-per-node=4",
-            "--gpus-per-node 4",
-            "--gpus-per-node=a100:4",
-            "--gres=gpu:4",
-            "--gres gpu:a100:4,x:1",
-        ),
-        *("--gpus=64", "-G 64", "-G64", "--ntasks-per-node=4 --gpus-per-task=1", "--gpus-per-node=4  # all"),
-    ],
-)
-def test_what_a_batch_script_fixes_is_known(nodes: str, each: str) -> None:
-    launcher = (
+def test_what_a_batch_script_fixes_is_known() -> None:
+    program = (
         "srun torchrun --nproc-per-node $SLURM_GPUS_ON_NODE --nnodes $SLURM_JOB_NUM_NODES pretrain_gpt.py"
     )
-    assert world_size(launch_of(f"#SBATCH {nodes}\n#SBATCH {each}\n{launcher} --num-layers 2"), None) == 64
+    for nodes, (each,) in product(
+        ("--nodes=16", "--nodes 16", "-N 16", "-N16"),
+        rows("""
+        --gpus-per-node=4
+        --gpus-per-node 4
+        --gpus-per-node=a100:4
+        --gres=gpu:4
+        --gres gpu:a100:4,x:1
+        --gpus=64
+        -G 64
+        -G64
+        --ntasks-per-node=4 --gpus-per-task=1
+        --gpus-per-node=4  # all
+    """),
+    ):
+        launch = launch_of(f"#SBATCH {nodes}\n#SBATCH {each}\n{program} --num-layers 2")
+        assert world_size(launch, None) == 64, (nodes, each)
 
 
 def test_what_a_batch_script_leaves_open_is_not_guessed() -> None:
     text = "#SBATCH --nodes=2\nN=($(scontrol show hostnames))\ntorchrun --nproc-per-node {} --nnodes {} pretrain_gpt.py"
-    assert (
-        world_size(launch_of(text.format(8, "${{#N[@]}}")), None) == 16
-    )  # as many nodes as the script asks for
+    # as many nodes as the script asks for
+    assert world_size(launch_of(text.format(8, "${{#N[@]}}")), None) == 16
     with pytest.raises(InputError, match="how many GPUs"):
         world_size(launch_of(text.format("$EACH", "$MANY")), None)
 
@@ -193,11 +192,9 @@ def test_every_setting_of_a_table_has_one_fate() -> None:
     for trainer in ("megatron", "torchtitan"):
         table = table_of(trainer)
         with (FOLDER / "arguments" / f"{trainer}.csv").open(newline="") as file:
-            rows = [
-                (row["name"], row.get("flag"), row.get("nemo"), row.get("bridge"))
-                for row in csv.DictReader(file)
-            ]
-        assert len(rows) == len(set(rows))
+            columns = ("name", "flag", "nemo", "bridge")
+            listed = [tuple(map(row.get, columns)) for row in csv.DictReader(file)]
+        assert len(listed) == len(set(listed))
         for column, fates in table.fates.items():
             assert [name for name, fate in fates.items() if not fate.reason or "*" in name] == [], column
         assert not table.fates["name"].keys() & table.arguments.keys()
@@ -276,11 +273,8 @@ def test_what_no_price_is_made_of_is_ignored_named_or_stops(trainer: str) -> Non
         shown = f"`--{name} 7`" if trainer == "megatron" else f"`{name}: 7`"
         plain = trainer == "megatron" or fate.default in ("", "true", "1", "1.0")
         off = _heard(trainer, name, (fate.default if plain else f'"{fate.default}"') or "0")
-        if (
-            (stops, shown in said) != (fate.kind == "unpriced", fate.kind != "ignored")
-            or off[0]
-            or fate.reason in off[1]
-        ):
+        as_told = (stops, shown in said) == (fate.kind == "unpriced", fate.kind != "ignored")
+        if not as_told or off[0] or fate.reason in off[1]:
             wrong.append((name, fate, said, off))
         if stops and _heard(trainer, name, "7", (name,))[0]:
             wrong.append((name, "stops though it is left out"))
@@ -290,25 +284,21 @@ def test_what_no_price_is_made_of_is_ignored_named_or_stops(trainer: str) -> Non
 @pytest.mark.parametrize("before", ["", "run.", "exp_manager."])
 def test_logs_evaluation_and_places_stop_nothing_whatever_words_they_have(before: str) -> None:
     """They are named all the same; the words alone stop."""
-    words = ["optimizer", "cache", "batch", "activation_memory", "master", "expert-state"]
-    for word in words:
-        stops = [f"{word}_size", f"catalog_{word}", f"{word}_support"]
-        passes = [
-            f"log_{word}_size",
-            f"eval-{word}",
-            f"wandb_{word}",
-            f"{word}_dir",
-            f"{word}-path",
-            f"{word}_port",
-        ]
-        for key in passes:
-            assert (
-                f"{before}{key}: 7"
-                in unpriced([UnusedSetting(f"{before}{key}", 7, f"{before}{key}: 7", None)])[0]
-            )
-        for key in stops:
+    for word in ("optimizer", "cache", "batch", "activation_memory", "master", "expert-state"):
+        settings = {
+            key: UnusedSetting(f"{before}{key}", 7, f"{before}{key}: 7", None)
+            for key in f"""
+                log_{word}_size eval-{word} wandb_{word} {word}_dir {word}-path {word}_port
+                {word}_size catalog_{word} {word}_support
+            """.split()
+        }
+        stops = list(settings.values())[-3:]
+        for setting in settings.values():
+            if setting not in stops:
+                assert setting.words in unpriced([setting])[0]
+                continue
             with pytest.raises(InputError, match="could change layout or memory"):
-                unpriced([UnusedSetting(f"{before}{key}", 7, f"{before}{key}: 7", None)])
+                unpriced([setting])
 
 
 @given(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from calling import told
+from tables import rows
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
@@ -20,20 +22,14 @@ from planner.formats.settings import Reading, ReadOptions, also_settings, table_
 from planner.plan import load_any_plan
 
 FSDP = {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}}
-AXOLOTL = {
-    "base_model": "m",
-    "sequence_len": 4096,
-    "micro_batch_size": 2,
-    "gradient_accumulation_steps": 4,
-    "bf16": "auto",
-}
+AXOLOTL = {"base_model": "m", "sequence_len": 4096, "micro_batch_size": 2, "gradient_accumulation_steps": 4}
+AXOLOTL |= {"bf16": "auto"}
 
 
 def accelerate(also: str = "", **more: Any) -> Reading:
     document = FSDP | {"mixed_precision": "bf16"} | nested(more)
-    return read_accelerate(
-        document, load_model("llama3.1-8b"), ReadOptions(sequence=4096, also=also_settings(also))
-    )
+    options = ReadOptions(sequence=4096, also=also_settings(also))
+    return read_accelerate(document, load_model("llama3.1-8b"), options)
 
 
 def axolotl(**more: Any) -> Reading:
@@ -50,113 +46,74 @@ def test_batches_are_of_the_program_and_sharding_of_the_file() -> None:
 
 
 def test_older_names_of_axolotl_are_read() -> None:
-    older = {
-        "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": False, "fsdp_offload_params": True}
-    }
-    read = axolotl(**older, gradient_checkpointing=True)
-    assert (read.layout.zero, read.layout.recompute, bool(read.layout.offload.streamed)) == (
-        2,
-        ("full",),
-        True,
-    )
+    older = {"fsdp_version": 2, "fsdp_reshard_after_forward": False, "fsdp_offload_params": True}
+    read = axolotl(fsdp_config=older, gradient_checkpointing=True)
+    assert (read.layout.zero, read.layout.recompute) == (2, ("full",))
+    assert read.layout.offload.streamed
     assert read.training.global_batch == 64
     assert axolotl().layout.zero == 0
 
 
 def test_adapters_of_axolotl_are_read() -> None:
-    read = axolotl(
-        adapter="lora",
-        lora_r=8,
-        lora_alpha=16,
-        lora_target_modules=["q_proj", "down_proj"],
-        load_in_8bit=True,
-    )
+    modules = ["q_proj", "down_proj"]
+    read = axolotl(adapter="lora", lora_r=8, lora_alpha=16, lora_target_modules=modules, load_in_8bit=True)
     assert read.training.tuning == TuningSpec(rank=8, targets=("q", "down"), base="int8", alpha=16)
     linear = axolotl(adapter="qlora", lora_r=4, lora_target_linear=True, load_in_4bit=True)
     assert linear.training.tuning == TuningSpec(rank=4, base="nf4")
     assert axolotl(optimizer="adamw_bnb_8bit").training.optimizer == "adamw-8bit"
 
 
-@pytest.mark.parametrize(
-    ("read", "more", "named"),
-    [
-        (accelerate, {"distributed_type": "NO"}, "8 processes"),
-        (accelerate, {"mixed_precision": "fp8"}, "fp8"),
-        (accelerate, {"parallelism_config": {"parallelism_config_tp_size": 3}}, "tp3"),
-        (accelerate, {"also": "--gradient_accumulation_steps many"}, "many"),
-        (accelerate, {"also": "--gradient_accumulation_steps '4"}, "no closing quotation"),
-        (accelerate, {"distributed_type": "MEGATRON_LM"}, "MEGATRON_LM"),
-        (axolotl, {"gradient_checkpointing": "offload"}, "offload"),
-        (axolotl, {"plugins": ["my.own.Plugin"]}, "my.own.Plugin"),
-        (axolotl, {"context_parallel_size": 2, "sequence_parallel_degree": 4}, "said twice"),
-        (axolotl, {"adapter": "lora"}, "needs `lora_r`"),
-        (axolotl, {"adapter": "lora", "lora_r": 8}, "says no modules"),
-        (axolotl, {"adapter": "lora", "lora_r": 8, "lora_target_modules": ["qkv"]}, "qkv"),
-        (axolotl, {"adapter": "llama-adapter"}, "lora and qlora|llama-adapter"),
-        (axolotl, {"rl": "dpo"}, "rl: dpo"),
-        (axolotl, {"tensor_parallel_size": 2}, "needs FSDP"),
-        (
-            axolotl,
-            {"fsdp_config": {"fsdp_sharding_strategy": "NO_SHARD"}, "context_parallel_size": 2},
-            "FSDP that shards",
-        ),
-        (axolotl, {"micro_batch_size": "few"}, "no whole number above zero"),
-        (axolotl, {"fsdp_config": {"fsdp_version": "full"}}, "fsdp_version: full"),
-        (axolotl, {"adapter": "lora", "lora_r": 8, "lora_target_linear": True, "lora_dropout": 4}, "dropout"),
-    ],
-)
-def test_what_is_not_priced_is_named(read: Any, more: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        read(**more)
+READ: dict[str, Callable[..., Reading]] = {"accelerate": accelerate, "axolotl": axolotl}
 
 
-EP = "expert_parallel_size"
-SAME: list[tuple[Any, dict[str, Any], str]] = [
-    (axolotl, {"deepspeed": None, "fsdp": None, "fsdp_config": {"offload_params": None}}, "dp8 mbs2 zero0"),
-    (axolotl, {"fsdp": ["full_shard", "auto_wrap"]}, "dp8 mbs2 zero3"),
-    (axolotl, {"fsdp": "shard_grad_op auto_wrap offload"}, "dp8 mbs2 zero2 offload=streamed"),
-    (axolotl, {"fsdp_config": {"fsdp_sharding_strategy": "NO_SHARD"}}, "dp8 mbs2 zero0"),
-    (axolotl, {"fsdp_config": {"activation_checkpointing": True}}, "dp8 mbs2 zero3 recompute=full"),
-    (axolotl, {"fsdp_config": {"version": 2}, "sequence_parallel_degree": 2}, "cp2 dp4 mbs2 zero3"),
-    (axolotl, {"fsdp_version": 2, "fsdp_config": {"use_orig_params": True}, EP: 2}, "dp8 ep2 mbs2 zero3"),
-    (
-        axolotl,
-        {"deepspeed": {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}},
-        "dp8 mbs2 zero2",
-    ),
-    (accelerate, {"fsdp_config": {"fsdp_sharding_strategy": 2}}, "dp8 mbs1 zero2"),
-    (
-        accelerate,
-        {"fsdp_config": {"sharding_strategy": "HYBRID_SHARD"}, "num_machines": 2},
-        "dp8 mbs1 zero3 shard4",
-    ),
-    (accelerate, {"fsdp_config": {"fsdp_version": 1, "fsdp_offload_params": None}}, "dp8 mbs1 zero3"),
-    (accelerate, {"distributed_type": "DEEPSPEED"}, "dp8 mbs1 zero2"),
-    (
-        accelerate,
-        {
-            "distributed_type": "DEEPSPEED",
-            "deepspeed_config": {
-                "zero_stage": 3,
-                "offload_optimizer_device": "cpu",
-                "offload_param_device": "cpu",
-            },
-        },
-        "dp8 mbs1 zero3 offload=streamed",
-    ),
-    (
-        accelerate,
-        {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_optimization": {"stage": 1}}},
-        "dp8 mbs1 zero1",
-    ),
-]
+def test_what_is_not_priced_is_named() -> None:
+    for name, more, named in rows("""
+        accelerate | {distributed_type: "NO"} | 8 processes
+        accelerate | {mixed_precision: fp8} | fp8
+        accelerate | {parallelism_config: {parallelism_config_tp_size: 3}} | tp3
+        accelerate | {also: --gradient_accumulation_steps many} | many
+        accelerate | {also: "--gradient_accumulation_steps '4"} | no closing quotation
+        accelerate | {distributed_type: MEGATRON_LM} | MEGATRON_LM
+        axolotl | {gradient_checkpointing: offload} | offload
+        axolotl | {plugins: [my.own.Plugin]} | my.own.Plugin
+        axolotl | {context_parallel_size: 2, sequence_parallel_degree: 4} | said twice
+        axolotl | {adapter: lora} | needs `lora_r`
+        axolotl | {adapter: lora, lora_r: 8} | says no modules
+        axolotl | {adapter: lora, lora_r: 8, lora_target_modules: [qkv]} | qkv
+        axolotl | {adapter: llama-adapter} | llama-adapter
+        axolotl | {rl: dpo} | rl: dpo
+        axolotl | {tensor_parallel_size: 2} | needs FSDP
+        axolotl | {fsdp_config: {fsdp_sharding_strategy: NO_SHARD}, context_parallel_size: 2} | FSDP that shards
+        axolotl | {micro_batch_size: few} | no whole number above zero
+        axolotl | {fsdp_config: {fsdp_version: full}} | fsdp_version: full
+        axolotl | {adapter: lora, lora_r: 8, lora_target_linear: true, lora_dropout: 4} | dropout
+    """):
+        with pytest.raises(InputError, match=named):
+            READ[name](**yaml.safe_load(more))
 
 
-@pytest.mark.parametrize(("read", "more", "layout"), SAME)
-def test_every_dialect_is_read_as_its_trainer_reads_it(read: Any, more: dict[str, Any], layout: str) -> None:
+def test_every_dialect_is_read_as_its_trainer_reads_it() -> None:
     """Null is nothing, older names are names, FSDP 1 shards as FSDP 2, and both programs have DeepSpeed beside FSDP."""
-    found = read(**more).layout.model_copy(update={"layers": ()})
-    assert found == parse_layout(f"tp1 pp1 {layout}")
+    for name, more, layout in rows(
+        """
+        axolotl | {deepspeed: null, fsdp: null, fsdp_config: {offload_params: null}} | dp8 mbs2 zero0
+        axolotl | {fsdp: [full_shard, auto_wrap]} | dp8 mbs2 zero3
+        axolotl | {fsdp: shard_grad_op auto_wrap offload} | dp8 mbs2 zero2 offload=streamed
+        axolotl | {fsdp_config: {fsdp_sharding_strategy: NO_SHARD}} | dp8 mbs2 zero0
+        axolotl | {fsdp_config: {activation_checkpointing: true}} | dp8 mbs2 zero3 recompute=full
+        axolotl | {fsdp_config: {version: 2}, sequence_parallel_degree: 2} | cp2 dp4 mbs2 zero3
+        axolotl | {fsdp_version: 2, fsdp_config: {use_orig_params: true}, expert_parallel_size: 2} | dp8 ep2 mbs2 zero3
+        axolotl | {deepspeed: {zero_optimization: {stage: 2}, bf16: {enabled: auto}}} | dp8 mbs2 zero2
+        accelerate | {fsdp_config: {fsdp_sharding_strategy: 2}} | dp8 mbs1 zero2
+        accelerate | {fsdp_config: {sharding_strategy: HYBRID_SHARD}, num_machines: 2} | dp8 mbs1 zero3 shard4
+        accelerate | {fsdp_config: {fsdp_version: 1, fsdp_offload_params: null}} | dp8 mbs1 zero3
+        accelerate | {distributed_type: DEEPSPEED} | dp8 mbs1 zero2
+        accelerate | {distributed_type: DEEPSPEED, deepspeed_config: {zero_optimization: {stage: 1}}} | dp8 mbs1 zero1
+        accelerate | {distributed_type: DEEPSPEED, deepspeed_config: {HOST}} | dp8 mbs1 zero3 offload=streamed
+    """.replace("HOST", "zero_stage: 3, offload_optimizer_device: cpu, offload_param_device: cpu")
+    ):
+        found = READ[name](**yaml.safe_load(more)).layout.model_copy(update={"layers": ()})
+        assert found == parse_layout(f"tp1 pp1 {layout}"), more
 
 
 def test_every_optimizer_of_transformers_is_priced_or_named() -> None:

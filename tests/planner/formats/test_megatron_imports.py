@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from calling import Answer
-from effort import number
+from tables import rows, unnamed
 
 import meshwright as mw
-from benchmarks.exporters.draw import DENSE, MIXTURES, draw
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
-from meshwright.verbs.export import export
 from planner.formats.launches import launch_of
 from planner.formats.megatron import read_megatron
 from planner.formats.registry import reader_of
-from planner.formats.settings import Reading
-from planner.plan import load_any_plan, make_plan
+from planner.formats.settings import Reading, table_of
+from planner.plan import load_any_plan
 
 SHAPE = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "
@@ -38,23 +37,6 @@ def refused(text: str, *, gpus: int | None = None) -> str:
     with pytest.raises(InputError) as error:
         read(text, gpus=gpus)
     return str(error.value)
-
-
-def test_what_was_exported_comes_back() -> None:
-    """Random layouts that nobody picked: the same layout at the same price, which is exported as the same script."""
-    for asked, layout in draw("megatron-core", number(21, 200), 5, "megatron", DENSE + MIXTURES):
-        before = estimate(asked, layout)
-        text = export(make_plan(asked, before), "megatron").text
-        reading = read(text)
-        same = {"context": layout.context or asked.stack.context_parallel} if layout.cp > 1 else {}
-        assert str(reading.layout.model_copy(update=same)) == str(layout.model_copy(update=same))
-        back = complete_question(reading.model, asked.cluster, reading.training, stack=reading.stack)
-        assert back.training == asked.training
-        after = estimate(back, reading.layout)
-        assert after.peak_bytes == pytest.approx(before.peak_bytes), str(layout)
-        if layout.sp or layout.tp == 1:  # else Megatron-LM cannot hide what the stack would
-            assert after.step_seconds == pytest.approx(before.step_seconds), str(layout)
-        assert export(make_plan(back, after), "megatron").text.replace("imported", asked.model.name) == text
 
 
 SC21 = {  # examples/academic_paper_scripts/sc21 of Megatron-LM (run_table_1.sh, CONFIG.sh), and the paper's TFLOP/s
@@ -83,16 +65,12 @@ def test_a_published_script_is_read(size: str) -> None:
     """
     reading = read(text, stack="megatron-2021", also="--vocab-size 51200")
     vpp = layers // pp // int(each) if each else 1
-    words = (
-        f"tp{tp} pp{pp} {f'vpp{vpp} ' if each else ''}dp{nodes * 8 // tp // pp} mbs{mbs} zero0 recompute=full"
-    )
-    assert reading.layout.brief == words
+    chunks = f"vpp{vpp} " if each else ""
+    brief = f"tp{tp} pp{pp} {chunks}dp{nodes * 8 // tp // pp} mbs{mbs} zero0 recompute=full"
+    assert reading.layout.brief == brief
     assert (reading.training.precision, reading.training.dropout) == ("fp16", 0.1)
-    assert (reading.model.num_layers, reading.model.hidden_size, reading.model.norm) == (
-        layers,
-        hidden,
-        "layernorm",
-    )
+    model = reading.model
+    assert (model.num_layers, model.hidden_size, model.norm) == (layers, hidden, "layernorm")
     assert any("dropout 0.1" in one for one in reading.assumptions)
     cluster = resolve_cluster("dgx-a100-80gb", nodes * 8)
     question = complete_question(reading.model, cluster, reading.training, stack=reading.stack)
@@ -108,9 +86,8 @@ def test_what_is_not_said_is_as_megatron_has_it() -> None:
     model = reading.model
     assert (model.norm, model.positions, model.tied_embeddings) == ("layernorm", "learned", True)
     assert "microbatches of one sequence" in reading.assumptions
-    gated = read(
-        COMMAND + " --swiglu --disable-bias-linear --normalization RMSNorm --use-distributed-optimizer"
-    )
+    words = "--swiglu --disable-bias-linear --normalization RMSNorm --use-distributed-optimizer"
+    gated = read(f"{COMMAND} {words}")
     assert (gated.model.ffn_hidden_size, gated.model.mlp_bias, gated.layout.zero) == (10880, False, 1)
 
 
@@ -132,51 +109,36 @@ def test_unknown_arguments_are_kept_and_listed() -> None:
     assert reading.assumptions[0].startswith("no effect of `--frobnicate 3`, `--shiny`: not known here")
 
 
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        ("--fp16", ("--fp16", "--bf16")),
-        ("--global-batch-size 128", ("--global-batch-size 128", "--global-batch-size 64")),
-        (
-            "--overlap-grad-reduce --no-overlap-grad-reduce",
-            ("--no-overlap-grad-reduce", "--overlap-grad-reduce"),
-        ),
-        (
-            "--recompute-activations --recompute-granularity full",
-            ("granularity full", "--recompute-activations"),
-        ),
-        ("--tensor-model-parallel-size 3", ("16 GPUs", "tp3")),
-        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 5", ("stage 5", "pp2")),
-        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*9|t*9L'", ("t*9", "32")),
-        ("--num-experts eight", ("--num-experts eight", "no whole number")),
-        ("--swiglu yes", ("--swiglu yes", "no value")),
-        ("--optimizer muon", ("muon", "adam, sgd")),
-        ("--exp-avg-dtype bf16", ("--exp-avg-dtype bf16", "one type")),
-        ("--exp-avg-sq-dtype bf16", ("--exp-avg-sq-dtype bf16", "one type")),
-    ],
-)
-def test_contradictions_are_both_named(more: str, named: tuple[str, ...]) -> None:
-    said = refused(f"{COMMAND} {more}")
-    assert [one for one in named if one not in said] == []
+def test_contradictions_are_both_named() -> None:
+    for more, *named in rows("""
+        --fp16 | --fp16 | --bf16
+        --global-batch-size 128 | --global-batch-size 128 | --global-batch-size 64
+        --overlap-grad-reduce --no-overlap-grad-reduce | --no-overlap-grad-reduce | --overlap-grad-reduce
+        --recompute-activations --recompute-granularity full | granularity full | --recompute-activations
+        --tensor-model-parallel-size 3 | 16 GPUs | tp3
+        --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 5 | stage 5 | pp2
+        --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*9|t*9L' | t*9 | 32
+        --num-experts eight | --num-experts eight | no whole number
+        --swiglu yes | --swiglu yes | no value
+        --optimizer muon | muon | adam, sgd
+        --exp-avg-dtype bf16 | --exp-avg-dtype bf16 | one type
+        --exp-avg-sq-dtype bf16 | --exp-avg-sq-dtype bf16 | one type
+    """):
+        assert unnamed(refused(f"{COMMAND} {more}"), *named) == [], more
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        COMMAND.replace("--num-layers 32", "--num-layers $LAYERS"),
-        COMMAND.replace("--num-layers 32", "--num-layers `cat layers`"),
-        COMMAND.replace("--num-layers 32", "--num-layers $(cat layers)"),
-        f"if [ -f x ]; then LAYERS=32; fi\n{COMMAND.replace('32', '$LAYERS', 1)}",
-        COMMAND.replace("pretrain_gpt.py", "pretrain_gpt.py $EXTRA"),
-        COMMAND + " --bf16 $EXTRA",
-        COMMAND + " --lr 0.1 $EXTRA",
-        f"A=(--lr 0.1)\nif $X; then A+=(--fp16); fi\n{COMMAND} --log-throughput ${{A[@]}}",
-    ],
-)
-def test_what_only_a_shell_knows_is_refused_with_what_to_paste(text: str) -> None:
-    said = refused(text)
-    assert "only the shell knows" in said
-    assert "hint: paste the command with values in place" in said
+def test_what_only_a_shell_knows_is_refused_with_what_to_paste() -> None:
+    many = f"A=(--lr 0.1)\nif $X; then A+=(--fp16); fi\n{COMMAND} --log-throughput ${{A[@]}}"
+    texts = [
+        COMMAND.replace("--num-layers 32", f"--num-layers {one}") for one in ("$L", "`cat l`", "$(cat l)")
+    ]
+    texts += [COMMAND.replace("pretrain_gpt.py", "pretrain_gpt.py $EXTRA"), f"{COMMAND} --bf16 $EXTRA", many]
+    texts += [f"if [ -f x ]; then L=32; fi\n{COMMAND.replace('32', '$L', 1)}", f"{COMMAND} --lr 0.1 $EXTRA"]
+    for text in texts:
+        said = refused(text)
+        assert unnamed(said, "only the shell knows", "hint: paste the command with values in place") == [], (
+            text
+        )
 
 
 def test_literal_words_of_a_script_are_put_in() -> None:
@@ -206,53 +168,78 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("echo hello", "nothing here starts"),
-        ('torchrun pretrain_gpt.py "--num-layers', "is missing"),
-        (f"{COMMAND}\n{COMMAND} --swiglu", "2 different commands"),
-        ("torchrun pretrain_bert.py --num-layers 2", "`pretrain_bert.py` is not read here"),
-        (f"python pretrain_gpt.py {SHAPE}", "--gpus says it"),
-        (COMMAND.replace("--vocab-size 50304", "--tokenizer-type Llama2Tokenizer"), "--also"),
-        ("A=" + "x" * 1000 + "\n" + "A=$A$A\n" * 30 + COMMAND, "grows beyond"),
-    ],
-)
-def test_texts_that_are_no_launch(text: str, says: str) -> None:
-    assert says in refused(text)
+def test_texts_that_are_no_launch() -> None:
+    tokens = COMMAND.replace("--vocab-size 50304", "--tokenizer-type Llama2Tokenizer")
+    grows = "A=$A$A\n" * 30
+    assert "grows beyond" in refused(f"A={'x' * 1000}\n{grows}{COMMAND}")
+    for text, says in rows(f"""
+        echo hello | nothing here starts
+        torchrun pretrain_gpt.py "--num-layers | is missing
+        {COMMAND}\\n{COMMAND} --swiglu | 2 different commands
+        torchrun pretrain_bert.py --num-layers 2 | `pretrain_bert.py` is not read here
+        python pretrain_gpt.py {SHAPE} | --gpus says it
+        {tokens} | --also
+    """):
+        assert says in refused(text)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        "--optimizer-cpu-offload --optimizer-offload-fraction nan",
-        "--rotary-percent inf --position-embedding-type rope",
-        f"--ffn-hidden-size {'9' * 400}",
-        f"--num-experts 8 --moe-layer-freq {'[1]*9999+' * 1000}[1]",
-        f"--pipeline-model-parallel-layout {'(' * 500}t{')*9999' * 500}",
-        f"A={'A=(' * 5000}",
-        "--num-query-groups -1 --group-query-attention",
-        "--position-embedding-type 0",
-    ],
-)
-def test_hostile_values_are_refused(more: str) -> None:
-    with pytest.raises(InputError):
-        read(f"{COMMAND} {more}" if more.startswith("-") else f"{more}\n")
+def test_hostile_values_are_refused() -> None:
+    for (more,) in rows(f"""
+        --optimizer-cpu-offload --optimizer-offload-fraction nan
+        --rotary-percent inf --position-embedding-type rope
+        --ffn-hidden-size {"9" * 400}
+        --num-experts 8 --moe-layer-freq {"[1]*9999+" * 1000}[1]
+        --pipeline-model-parallel-layout {"(" * 500}t{")*9999" * 500}
+        --num-query-groups -1 --group-query-attention
+        --position-embedding-type 0
+    """):
+        assert refused(f"{COMMAND} {more}")
+    assert refused(f"A={'A=(' * 5000}")
+
+
+PRINTED = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 4096, "bf16": True}
+PRINTED |= {"max_position_embeddings": 4096, "vocab_size": 50304, "global_batch_size": 64, "world_size": 16}
+
+
+def head(**more: object) -> str:
+    """The head of a log: every argument of the table at its default, but for those that are said, and some others."""
+    usual = {name: row.default for name, row in table_of("megatron").arguments.items()}
+    usual |= {
+        "encoder_seq_length": 4096,
+        "data_parallel_size": 2,
+        "rank": 0,
+        "exp_avg_dtype": "torch.float32",
+    }
+    printed = usual | PRINTED | {"attention_backend": "AttnBackend.auto", "cp_comm_type": ["p2p"]} | more
+    lines = [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(printed.items())]
+    return "\n".join(["it's no command", *lines, "-------------------- end of arguments ----"])
+
+
+def test_the_head_of_a_log_and_a_list_of_processes_are_read_as_the_command() -> None:
+    more = {"tensor_model_parallel_size": 4, "use_distributed_optimizer": True, "bias_gelu_fusion": False}
+    words = "--tensor-model-parallel-size 4 --use-distributed-optimizer --no-bias-gelu-fusion"
+    command = read(f"{COMMAND} {words}")
+    printed = read(head(**more))
+    assert printed == replace(command, assumptions=printed.assumptions)
+    assert set(printed.assumptions) <= set(command.assumptions)
+    assert read(head(**more).replace("\n", "\n[default0]:")) == printed
+    assert "warp_offload_degree: not known here" in read(head(warp_offload_degree=4)).assumptions[0]
+    assert "no effect of `--ep-chunk" not in " ".join(read(head(), also="--lr 1").assumptions)
+    assert "16 GPUs, --gpus says 8" in refused(head(), gpus=8)
+    assert "could change" not in refused(head(use_torch_fsdp2=True, optimizer="muon"))
+    ranks = f"root 7 99.0 python -u pretrain_gpt.py {SHAPE} --bf16 --global-batch-size 64 {words}"
+    listed = f"root 4 0.1 /bin/python /bin/{COMMAND} {words}\n{ranks}\n{ranks.replace(' 7 ', ' 8 ')}"
+    assert read(listed) == command
+    assert read(ranks, gpus=16).layout == command.layout
 
 
 def test_whose_it_is(tmp_path: Path) -> None:
     sharding = tmp_path / "plan.json"
     sharding.write_text("{}")
-    assert [reader_of(one) for one in ("run.sh", str(sharding), COMMAND)] == [
-        "megatron",
-        "torchrec",
-        "megatron",
-    ]
-    assert reader_of("launcher", "megatron") == "megatron"
+    assert [reader_of(one) for one in ("run.sh", COMMAND, "slurm-1.out")] == ["megatron"] * 3
+    assert (reader_of(str(sharding)), reader_of("launcher", "megatron")) == ("torchrec", "megatron")
     for source, said in (("launcher", None), ("run.sh", "jax")):
-        with pytest.raises(
-            InputError, match="megatron, torchtitan, nemo, deepspeed, accelerate, axolotl, torchrec"
-        ):
+        with pytest.raises(InputError, match="megatron, torchtitan, nemo, deepspeed, accelerate, axolotl"):
             reader_of(source, said)
 
 

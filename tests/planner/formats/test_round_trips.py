@@ -14,25 +14,27 @@ from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.exporters.draw import draw
+from benchmarks.exporters.targets import TARGETS
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
-from cost_models.errors import InputError
+from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
-from planner.formats.deepspeed import TARGET as DEEPSPEED
+from cost_models.pipeline.pricing import estimate
+from meshwright.verbs.export import export
 from planner.formats.deepspeed import read_deepspeed
-from planner.formats.exporter import Job, Target, field_paths, nested, settings_of
-from planner.formats.fsdp2 import ACCELERATE, AXOLOTL, read_accelerate, read_axolotl
+from planner.formats.exporter import Job, field_paths, nested, settings_of
+from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.launches import launch_of
 from planner.formats.megatron import TARGET as MEGATRON
 from planner.formats.megatron import read_megatron
 from planner.formats.megatron_arguments import written
-from planner.formats.nemo import TARGET as NEMO
 from planner.formats.nemo import read_bridge
 from planner.formats.settings import Argument, Reading, ReadOptions, also_settings, table_of
-from planner.formats.torchtitan import TARGET as TORCHTITAN
 from planner.formats.torchtitan import read_torchtitan
 from planner.formats.trainers import refusals
+from planner.plan import make_plan
 from planner.rules.legality import check
 
 BASE = {"num_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab_size": 50304}
@@ -108,9 +110,9 @@ def arguments(folder: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.lists(one, max_size=6).map(dict)
 
 
-def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> bool:
+def again(name: str, first: Reading) -> bool:
     """Whether a run is legal and can be exported: then it is read back alike, and exported as the same file again."""
-    cluster = resolve_cluster("dgx-h100", first.layout.num_gpus)
+    target, cluster = TARGETS[name].target, resolve_cluster("dgx-h100", first.layout.num_gpus)
     job = Job(complete_question(first.model, cluster, first.training, stack=first.stack), first.layout)
     if check(job.question, job.layout):
         return False
@@ -118,7 +120,7 @@ def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> boo
     if any(one.verdict == "lacking" for one in fields):
         return False
     text = target.file(job, settings_of(fields), "plan.yaml")[0]
-    back = read(text)
+    back = read_file(name, text)
     for one in fields:
         part, _, name = one.field.partition(".")
         if part != "stack" and one.verdict == "expressed" and name != "gradient_dtype":
@@ -129,32 +131,24 @@ def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> boo
     return True
 
 
-def reader_of(name: str) -> tuple[Target, Callable[[str], Reading], Callable[[dict[str, Any]], str]]:
-    """A trainer's target, its reader, and how a file that sets arguments is written."""
+def read_file(
+    name: str, text: str, gpus: int = GPUS, model: str = "llama3.1-8b", sequence: int = 4096
+) -> Reading:
+    """What a trainer's reader makes of a file's text; of accelerate with the program's arguments in its first line."""
+    options, spec = ReadOptions(gpus=gpus, sequence=sequence), load_model(model)
     match name:
         case "megatron":
-            return MEGATRON, lambda text: read_megatron(launch_of(text), gpus=GPUS), command_of
+            return read_megatron(launch_of(text), gpus=gpus)
         case "nemo":
-            return NEMO, lambda text: read_bridge(text, ReadOptions(gpus=GPUS)), recipe_of
+            return read_bridge(text, options)
+        case "torchtitan":
+            return read_torchtitan(text, "job.toml" if "flavor =" in text else "recipe.py", None, options)
         case "deepspeed":
-            return DEEPSPEED, read_ds, lambda said: json.dumps(nested({"train_batch_size": 64} | said))
-        case "accelerate":
-            return ACCELERATE, read_acc, acc_of
+            return read_deepspeed(json.loads(text), spec, options)
         case "axolotl":
-            return AXOLOTL, read_axo, lambda said: yaml.safe_dump(nested({"base_model": "m"} | said))
-        case _:
-            return TORCHTITAN, read_titan, job_file_of
-
-
-def read_ds(text: str) -> Reading:
-    return read_deepspeed(json.loads(text), load_model("llama3.1-8b"), ReadOptions(gpus=GPUS, sequence=4096))
-
-
-def read_acc(text: str) -> Reading:
-    """With the arguments of the program, which stand in the file's first line."""
-    also = text.partition("train.py")[2].partition("\n")[0]
-    beside = ReadOptions(sequence=4096, also=also_settings(also))
-    return read_accelerate(yaml.safe_load(text), load_model("llama3.1-8b"), beside)
+            return read_axolotl(yaml.safe_load(text), spec, options)
+    also = also_settings(text.partition("train.py")[2].partition("\n")[0])
+    return read_accelerate(yaml.safe_load(text), spec, ReadOptions(sequence=sequence, also=also))
 
 
 def acc_of(said: dict[str, Any]) -> str:
@@ -163,15 +157,6 @@ def acc_of(said: dict[str, Any]) -> str:
     words = " ".join(f"--{name} {said[name]}" for name in program if name in said)
     file = {name: value for name, value in said.items() if name not in program}
     return f"# train.py {words}\n" + yaml.safe_dump(nested({"num_processes": GPUS} | file))
-
-
-def read_axo(text: str) -> Reading:
-    return read_axolotl(yaml.safe_load(text), load_model("llama3.1-8b"), ReadOptions(gpus=GPUS))
-
-
-def read_titan(text: str) -> Reading:
-    name = "job.toml" if "flavor =" in text else "recipe.py"
-    return read_torchtitan(text, name, None, ReadOptions(gpus=GPUS))
 
 
 def command_of(said: dict[str, Any]) -> str:
@@ -197,9 +182,53 @@ def job_file_of(said: dict[str, Any]) -> str:
     return "\n".join(['model.name = "llama3"', 'model.flavor = "8B"', *lines])
 
 
-@pytest.mark.parametrize("name", ["megatron", "nemo", "deepspeed", "torchtitan", "accelerate", "axolotl"])
+WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "megatron": command_of,
+    "nemo": recipe_of,
+    "torchtitan": job_file_of,
+    "deepspeed": lambda said: json.dumps(nested({"train_batch_size": 64} | said)),
+    "accelerate": acc_of,
+    "axolotl": lambda said: yaml.safe_dump(nested({"base_model": "m"} | said)),
+}
+"""How a file of each trainer is written that sets arguments."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_random_plan_that_is_exported_comes_back(name: str) -> None:
+    """The same layout at the same price, and the same file again; in a thorough run 100 plans of every trainer."""
+    one, found = TARGETS[name], 0
+    for asked, layout in draw(one.stack, number(20, 250), 5, name, one.models):
+        before = estimate(asked, layout)
+        try:
+            text = export(make_plan(asked, before), name).text
+        except InfeasibleError:
+            continue
+        found += 1
+        sequence = asked.training.sequence_length
+        reading = read_file(name, text, asked.cluster.num_gpus, asked.model.name, sequence)
+        # ZeRO-3 of a single replica shards nothing
+        idle = name in ("deepspeed", "accelerate", "axolotl") and layout.data_ranks == 1
+        context = asked.stack.context_parallel if layout.cp > 1 else None
+        wanted, got = (
+            each.model_copy(update={"context": each.context or context} | ({"zero": 0} if idle else {}))
+            for each in (layout, reading.layout)
+        )
+        assert str(got) == str(wanted)
+        back = complete_question(reading.model, asked.cluster, reading.training, stack=reading.stack)
+        assert back.training == asked.training or name == "nemo"  # which says the type of gradients
+        after = estimate(back, reading.layout)
+        assert after.peak_bytes == pytest.approx(before.peak_bytes), str(layout)
+        hides = layout.sp or layout.tp == 1  # else Megatron-LM cannot hide what the stack would
+        if (hides or name not in ("megatron", "nemo")) and (layout.zero or name != "deepspeed"):
+            assert after.step_seconds == pytest.approx(before.step_seconds), str(layout)
+        if not idle:
+            again = export(make_plan(back, after), name).text
+            assert again.replace("imported", asked.model.name) == text
+    assert found >= number(1, 100)
+
+
+@pytest.mark.parametrize("name", WRITERS)
 def test_export_of_an_import_is_what_was_imported(name: str) -> None:
-    target, read, write = reader_of(name)
     found = 0
 
     @given(said=arguments("megatron" if name == "nemo" else name))
@@ -207,10 +236,10 @@ def test_export_of_an_import_is_what_was_imported(name: str) -> None:
     def each(said: dict[str, Any]) -> None:
         nonlocal found
         try:
-            first = read(write(said))
+            first = read_file(name, WRITERS[name](said))
         except InputError:  # the arguments contradict one another
             return
-        found += again(target, first, read)
+        found += again(name, first)
 
     each()
     assert found
@@ -227,13 +256,12 @@ def test_export_of_an_import_is_what_was_imported(name: str) -> None:
 )
 def test_a_number_of_blocks_in_full_holds_for_every_stage(name: str, words: str) -> None:
     """A stage with fewer blocks recomputes all of them; each stage has the same number in the trainer's arguments."""
-    target, read, write = reader_of(name)
     layout = parse_layout(words)
-    first = replace(read(write({"pipeline_model_parallel_size": 2})), layout=layout)
-    assert not refusals(
-        name, complete_question(first.model, resolve_cluster("dgx-h100", GPUS), first.training), layout
-    )
-    assert again(target, first, read)
+    first = read_file(name, WRITERS[name]({"pipeline_model_parallel_size": 2}))
+    first = replace(first, layout=layout)
+    asked = complete_question(first.model, resolve_cluster("dgx-h100", GPUS), first.training)
+    assert not refusals(name, asked, layout)
+    assert again(name, first)
 
 
 @pytest.mark.parametrize("folder", ["megatron", "deepspeed", "torchtitan", "accelerate", "axolotl"])

@@ -26,6 +26,7 @@ from planner.formats.torchrec import MODULE, export_sharding, import_sharding
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 
 TABLES = 4
+KEYS = ("sharding_type", "compute_kernel", "ranks")
 MODEL = RecommenderSpec(
     tables=(
         TableSpec(name="a", rows=1001, width=64, count=2, pooling=2),
@@ -74,10 +75,8 @@ def test_the_script_of_the_guide_saves_what_is_imported(
     """Of torch's own classes, whose placements are no text."""
     monkeypatch.chdir(tmp_path)
     layout = "table:0=row/cached(0.25) table:1=whole@1 table:2=column2@0,3 table:3=copy"
-    held = {}
-    for name, said in json.loads(export_sharding(_Tables(parse_sharding(layout, TABLES))).text)["plan"][
-        MODULE
-    ].items():
+    held, text = {}, export_sharding(_Tables(parse_sharding(layout, TABLES))).text
+    for name, said in json.loads(text)["plan"][MODULE].items():
         if said["sharding_spec"]:
             shards = [ShardMetadata(**shard) for shard in said["sharding_spec"]["shards"]]
             said = said | {"sharding_spec": {"shards": shards}}
@@ -118,18 +117,10 @@ def test_shards_by_hand() -> None:
     assert row[9]["placement"] == "rank:9/cuda:1"
     assert [one["shard_sizes"][0] for one in tables["b"]["sharding_spec"]["shards"]] == [1] * 7 + [0] * 9
     column = tables["a_1"]
-    assert (column["sharding_type"], column["compute_kernel"], column["ranks"]) == (
-        "column_wise",
-        "fused",
-        [3, 9],
-    )
+    assert [column[key] for key in KEYS] == ["column_wise", "fused", [3, 9]]
     assert [one["shard_offsets"] for one in column["sharding_spec"]["shards"]] == [[0, 0], [0, 32]]
-    assert tables["c"] == {
-        "sharding_type": "data_parallel",
-        "compute_kernel": "dense",
-        "ranks": list(range(16)),
-        "sharding_spec": None,
-    }
+    copies = dict(zip(KEYS, ("data_parallel", "dense", list(range(16))), strict=True))
+    assert tables["c"] == copies | {"sharding_spec": None}
 
 
 def test_what_torchrec_lacks_is_refused_by_table() -> None:

@@ -8,20 +8,15 @@ from pathlib import Path
 
 import pytest
 from calling import Answer
-from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import rows, unnamed
 
 import meshwright as mw
-from benchmarks.exporters.draw import draw
-from benchmarks.exporters.targets import TARGETS
-from cost_models.defaults import complete_question
-from cost_models.errors import InfeasibleError, InputError
-from cost_models.pipeline.pricing import estimate
-from meshwright.verbs.export import export
+from cost_models.errors import InputError
 from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.torchtitan import read_torchtitan
-from planner.plan import load_any_plan, make_plan
+from planner.plan import load_any_plan
 
 
 def read(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> Reading:
@@ -33,27 +28,6 @@ def refused(text: str, gpus: int | None = 8, *, also: str = "", name: str = "rec
     with pytest.raises(InputError) as error:
         read(text, gpus, also=also, name=name)
     return str(error.value)
-
-
-def test_what_was_exported_comes_back() -> None:
-    """Random layouts that nobody picked: the same layout at the same price, which is exported as the same module."""
-    found = 0
-    for asked, layout in draw("torchtitan", number(24, 200), 5, "torchtitan", TARGETS["torchtitan"].models):
-        before = estimate(asked, layout)
-        try:
-            text = export(make_plan(asked, before), "torchtitan").text
-        except InfeasibleError:
-            continue
-        found += 1
-        reading = read(text, asked.cluster.num_gpus)
-        assert reading.layout == layout.model_copy(update={"context": None})
-        back = complete_question(reading.model, asked.cluster, reading.training, stack=reading.stack)
-        assert (back.model.num_layers, back.training) == (asked.model.num_layers, asked.training)
-        after = estimate(back, reading.layout)
-        assert after.peak_bytes == pytest.approx(before.peak_bytes), str(layout)
-        assert after.step_seconds == pytest.approx(before.step_seconds), str(layout)
-        assert export(make_plan(back, after), "torchtitan").text == text
-    assert found
 
 
 REGISTRY = """
@@ -126,6 +100,7 @@ def test_llama_3_as_torchtitan_trains_it(size: str) -> None:
     assert reading.training.tokens == steps * reading.training.tokens_per_step
 
 
+MESH = "config.parallelism"
 SMALL = """
     def plan():
         config = Trainer.Config(model_spec=model_registry("8B"))
@@ -136,51 +111,28 @@ SMALL = """
 """
 
 
-@pytest.mark.parametrize(
-    ("line", "also", "brief"),
-    [
-        ("config.activation_checkpoint = None", "", "tp1 pp1 dp8 mbs4 zero3"),
-        ("", "--activation_checkpoint.mode none", "tp1 pp1 dp8 mbs4 zero3"),
-        (
-            "config.parallelism.data_parallel_replicate_degree = 4",
-            "",
-            "tp1 pp1 dp8 mbs4 zero3 shard2 recompute=selective",
-        ),
-        (
-            "config.parallelism.data_parallel_replicate_degree = 8",
-            "",
-            "tp1 pp1 dp8 mbs4 zero0 recompute=selective",
-        ),
-        (
-            "config.parallelism = ParallelismConfig(pipeline_parallel_degree=2)",
-            "",
-            "tp1 pp2 dp4 mbs1 zero3 recompute=selective",
-        ),
-        ("pass", "--training.local_batch_size=2", "tp1 pp1 dp8 mbs2 zero3 recompute=selective"),
-        (
-            "if config.training.seq_len > 4000: config.training.local_batch_size = 1",
-            "",
-            "tp1 pp1 dp8 mbs1 zero3 recompute=selective",
-        ),
-    ],
-)
-def test_what_a_recipe_says_and_leaves_out(line: str, also: str, brief: str) -> None:
-    source = SMALL.replace(
-        "Trainer.Config(", "Trainer.Config(training=TrainingConfig(), parallelism=ParallelismConfig(), "
-    )
-    source = "from torchtitan.models.llama3 import model_registry\n" + textwrap.dedent(source)
-    assert read(source.format(line=line or "pass"), also=also).layout.brief == brief
+def test_what_a_recipe_says_and_leaves_out() -> None:
+    parts = "Trainer.Config(training=TrainingConfig(), parallelism=ParallelismConfig(), "
+    for line, also, brief in rows(
+        """
+        config.activation_checkpoint = None | - | tp1 pp1 dp8 mbs4 zero3
+        pass | --activation_checkpoint.mode none | tp1 pp1 dp8 mbs4 zero3
+        config.parallelism.data_parallel_replicate_degree = 4 | - | tp1 pp1 dp8 mbs4 zero3 shard2 recompute=selective
+        config.parallelism.data_parallel_replicate_degree = 8 | - | tp1 pp1 dp8 mbs4 zero0 recompute=selective
+        config.parallelism.pipeline_parallel_degree = 2 | - | tp1 pp2 dp4 mbs1 zero3 recompute=selective
+        pass | --training.local_batch_size=2 | tp1 pp1 dp8 mbs2 zero3 recompute=selective
+        if config.training.seq_len > 4000: {LOCAL} = 1 | - | tp1 pp1 dp8 mbs1 zero3 recompute=selective
+    """.replace("{LOCAL}", "config.training.local_batch_size")
+    ):
+        assert read(_source(line).replace("Trainer.Config(", parts), also=also).layout.brief == brief
 
 
 def test_tokens_of_a_rank_are_sequences() -> None:
     """The words after 0.3: tokens of a microbatch and of a step."""
     line = "config.training = TrainingConfig(num_tokens_per_microbatch_per_dp_rank=3 * 8192, max_context_length=8192)"
     reading = read(_source(line))
-    assert (reading.layout.mbs, reading.training.sequence_length, reading.training.global_batch) == (
-        3,
-        8192,
-        24,
-    )
+    assert (reading.layout.mbs, reading.training.sequence_length) == (3, 8192)
+    assert reading.training.global_batch == 24
     line = line.replace("Config(", "Config(num_tokens_per_train_step=48 * 8192, ")
     assert read(_source(line)).training.global_batch == 48
     assert "no whole sequences" in refused(_source(line.replace("3 * 8192", "3 * 8192 + 1")))
@@ -204,10 +156,8 @@ def test_stages_that_nobody_names_share_blocks_and_ends(
     """All blocks once, stages that differ by one where each end counts as so many blocks."""
     said = {"first": first, "last": last}
     words = ", ".join(f"pipeline_parallel_{end}_stage_less_layers={count}" for end, count in said.items())
-    schedule = "Interleaved1F1B" if interleaved else "1F1B"
-    mesh = (
-        f"ParallelismConfig(pipeline_parallel_degree={pp}, pipeline_parallel_schedule='{schedule}', {words})"
-    )
+    words += f", pipeline_parallel_schedule='{'Interleaved1F1B' if interleaved else '1F1B'}'"
+    mesh = f"ParallelismConfig(pipeline_parallel_degree={pp}, {words})"
     reading = read(_source(f"config.parallelism = {mesh}").replace("8B", blocks), 64)
     layers = list(reading.layout.layers)
     assert (sum(layers), len(layers)) == (reading.model.num_layers, pp * (1 + interleaved))
@@ -223,88 +173,47 @@ def test_settings_that_are_not_known_are_listed() -> None:
     assert reading.assumptions[0].startswith(f"no effect of {unknown}: not known")
 
 
-@pytest.mark.parametrize(
-    ("line", "gpus", "named"),
-    [
-        (
-            "config.training.seq_len = read_length()",
-            8,
-            ("seq_len", "read_length(..)", '--also "--training.seq_len'),
-        ),
-        ("config.training = usual_training()", 8, ("`training`", "usual_training(..)")),
-        ("config.training.seq_len = LENGTHS[0]", 8, ("seq_len", "LENGTHS[0]")),
-        (
-            "for n in (1, 2): config.training.local_batch_size = n",
-            8,
-            ("local_batch_size", "only Python knows"),
-        ),
-        ("config.parallelism.warp_degree = here()", 8, ("warp_degree: here(..)", "could change layout")),
-        ("if here(): config.training.local_batch_size = 2", 8, ("local_batch_size", "only Python knows")),
-        ("config.parallelism.tensor_parallel_degree = 3", 8, ("8 GPUs", "= 3")),
-        (
-            "config.parallelism.data_parallel_shard_degree = 4",
-            16,
-            ("16 GPUs", "data_parallel_shard_degree: 4"),
-        ),
-        ("config.training.global_batch_size = 12", 8, ("12 sequences", "4 on each of dp8")),
-        ("config.training.seq_len = 'long'", 8, ("training.seq_len: long", "no whole number")),
-        ("config.activation_checkpoint = MemoryBudgetAC.Config()", 8, ("MemoryBudgetAC", "not priced")),
-        ("config.optimizer = default_muon(lr=1.0)", 8, ("default_muon", "Adam and AdamW")),
-        ("config.optimizer.name = 'Muon'", 8, ("Muon", "Adam and AdamW")),
-        ("config.model_spec = model_registry('9B')", 8, ("`9B` of llama3", "llama3 8B")),
-        ("config.model_spec = mine()", 8, ("model_registry(..)", "mine")),
-        (
-            "config.model_spec = model_registry('8B', converters=[LoRAConverter.Config()])",
-            8,
-            ("LoRAConverter",),
-        ),
-        ("return config if here() else None", 8, ("no recipe",)),
-        ("", None, ("how many GPUs", "--gpus")),
-    ],
-)
-def test_what_is_wrong_is_named(line: str, gpus: int | None, named: tuple[str, ...]) -> None:
-    said = refused(_source(line or "pass"), gpus)
-    assert [one for one in named if one not in said] == []
+def test_what_is_wrong_is_named() -> None:
+    assert unnamed(refused(_source("pass"), None), "how many GPUs", "--gpus") == []
+    sharded = _source(f"{MESH}.data_parallel_shard_degree = 4")
+    assert unnamed(refused(sharded, 16), "16 GPUs", "data_parallel_shard_degree: 4") == []
+    for line, *named in rows(f"""
+        config.training.seq_len = read_length() | seq_len | read_length(..) | --also "--training.seq_len
+        config.training = usual_training() | `training` | usual_training(..)
+        config.training.seq_len = LENGTHS[0] | seq_len | LENGTHS[0]
+        for n in (1, 2): config.training.local_batch_size = n | local_batch_size | only Python knows
+        {MESH}.warp_degree = here() | warp_degree: here(..) | could change layout
+        if here(): config.training.local_batch_size = 2 | local_batch_size | only Python knows
+        {MESH}.tensor_parallel_degree = 3 | 8 GPUs | = 3
+        config.training.global_batch_size = 12 | 12 sequences | 4 on each of dp8
+        config.training.seq_len = 'long' | training.seq_len: long | no whole number
+        config.activation_checkpoint = MemoryBudgetAC.Config() | MemoryBudgetAC | not priced
+        config.optimizer = default_muon(lr=1.0) | default_muon | Adam and AdamW
+        config.optimizer.name = 'Muon' | Muon | Adam and AdamW
+        config.model_spec = model_registry('9B') | `9B` of llama3 | llama3 8B
+        config.model_spec = mine() | model_registry(..) | mine
+        config.model_spec = model_registry('8B', converters=[LoRAConverter.Config()]) | LoRAConverter
+        return config if here() else None | no recipe
+    """):
+        assert unnamed(refused(_source(line)), *named) == [], line
 
 
-PATHS = [
-    *(f"training.{one}" for one in ("local_batch_size", "seq_len", "global_batch_size", "steps", "dtype")),
-    *(
-        "training.mixed_precision_param",
-        "training.num_tokens_per_train_step",
-        "optimizer",
-        "compile.components",
-    ),
-    *("activation_checkpoint", "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"),
-    *(
-        f"parallelism.{one}_degree"
-        for one in ("data_parallel_shard", "pipeline_parallel", "context_parallel")
-    ),
-    *(
-        f"parallelism.pipeline_parallel_{one}"
-        for one in ("schedule", "layers_per_stage", "first_stage_less_layers")
-    ),
-    *(f"parallelism.{one}" for one in ("module_fqns_per_model_part", "fsdp_reshard_after_forward")),
-]
+PATHS = """
+    training.local_batch_size training.seq_len training.global_batch_size training.steps training.dtype
+    training.mixed_precision_param training.num_tokens_per_train_step optimizer compile.components
+    activation_checkpoint activation_checkpoint.mode activation_checkpoint.selective_ac_option
+    parallelism.data_parallel_shard_degree parallelism.pipeline_parallel_degree parallelism.context_parallel_degree
+    parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_layers_per_stage
+    parallelism.pipeline_parallel_first_stage_less_layers parallelism.module_fqns_per_model_part
+    parallelism.fsdp_reshard_after_forward
+"""
+NONSENSE = "-1 0 10**30 1e400 'x' [] {} None True [[1]] 1.5 float('nan')"
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", PATHS.split())
 def test_nonsense_is_read_or_refused(path: str) -> None:
     """Never another error, whatever a setting is."""
-    for value in (
-        "-1",
-        "0",
-        "10**30",
-        "1e400",
-        "'x'",
-        "[]",
-        "{}",
-        "None",
-        "True",
-        "[[1]]",
-        "1.5",
-        "float('nan')",
-    ):
+    for value in NONSENSE.split():
         line = f"config.parallelism.pipeline_parallel_degree = 2; config.{path} = {value}"
         for source, also in ((_source(line), ""), (_source(line.partition(";")[0]), f'--{path} "{value}"')):
             try:
@@ -313,34 +222,24 @@ def test_nonsense_is_read_or_refused(path: str) -> None:
                 assert str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "says"),
-    [
-        ("def plan(:", "recipe.py", "no Python"),
-        ("x = 1", "recipe.py", "no recipe"),
-        (REGISTRY, "recipe.py", '--also "--config NAME" takes one: `llama3_8b`'),
-        ("def a(): return b()\ndef b(): return a()", "recipe.py", "calls itself"),
-        ("x = " + "(" * 5000, "recipe.py", "no Python"),
-        ("x = " + "-" * 50_000 + "1", "recipe.py", "deep"),
-        (
-            "def a0(): return 1\n"
-            + "\n".join(f"def a{n}(): return [{f'a{n - 1}(), ' * 9}]" for n in range(1, 12)),
-            "recipe.py",
-            "too much",
-        ),
-        ("[model", "job.toml", "no TOML"),
-        ("[training]\nseq_len = 1", "job.toml", "lacks `[model]`"),
-        ("[model]\nname = 'llama3'\nflavor = '8B'\nconverters = 5", "job.toml", "must list names"),
-        (_source("config.training = config"), "recipe.py", "holds itself"),
-        (
-            "[model]\nname='llama3'\nflavor='8B'\n[training]\ncompile=true\n[compile]\nenable=false",
-            "job.toml",
-            "`compile.enable: False`: contradicts `training.compile: True`",
-        ),
-    ],
-)
-def test_texts_that_are_no_recipe(text: str, name: str, says: str) -> None:
-    assert says in refused(text, name=name)
+def test_texts_that_are_no_recipe() -> None:
+    calls = r"\n".join(f"def a{n}(): return [{f'a{n - 1}(), ' * 9}]" for n in range(1, 12))
+    job = r"[model]\nname='llama3'\nflavor='8B'\n"
+    for text, name, says in rows(rf"""
+        def plan(: | recipe.py | no Python
+        x = 1 | recipe.py | no recipe
+        def a(): return b()\ndef b(): return a() | recipe.py | calls itself
+        x = {"(" * 5000} | recipe.py | no Python
+        x = {"-" * 50_000}1 | recipe.py | deep
+        def a0(): return 1\n{calls} | recipe.py | too much
+        [model | job.toml | no TOML
+        [training]\nseq_len = 1 | job.toml | lacks `[model]`
+        {job}converters = 5 | job.toml | must list names
+        {job}[training]\ncompile=true\n[compile]\nenable=false | job.toml | False`: contradicts `training.compile: True`
+    """):
+        assert says in refused(text, name=name), text[:80]
+    assert '--also "--config NAME" takes one: `llama3_8b`' in refused(REGISTRY)
+    assert "holds itself" in refused(_source("config.training = config"))
 
 
 def test_nothing_is_run(tmp_path: Path) -> None:

@@ -53,9 +53,8 @@ USUAL = {
 
 
 def test_every_exporter_of_transformers_is_tested() -> None:
-    assert {*TARGETS, "torchrun", "slurm"} == {
-        name for name in EXPORTERS if exporter_named(name).plan_kind == "plan"
-    }
+    names = {name for name in EXPORTERS if exporter_named(name).plan_kind == "plan"}
+    assert {*TARGETS, "torchrun", "slurm"} == names
     assert set(TARGETS) == set(USUAL)
 
 
@@ -71,9 +70,7 @@ def test_every_field_of_a_plan_is_exported_in_order(name: str) -> None:
     assert not [one for one in exported.fields if one.verdict == "lacking"]
 
 
-SHAPES = [
-    load_model(one) for one in (*DENSE, *MIXTURES, "gpt-oss-120b", "gemma3-27b", "gpt-j-6b", "bloom-176b")
-]
+SHAPES = list(map(load_model, (*DENSE, *MIXTURES, "gpt-oss-120b", "gemma3-27b", "gpt-j-6b", "bloom-176b")))
 """Models whose fields are tried in one another."""
 MODEL_ELSEWHERE = ("deepspeed", "accelerate", "axolotl")
 """Trainers whose files hold no model: it is the program's, or a checkpoint's."""
@@ -126,9 +123,8 @@ def test_a_change_that_changes_the_price_changes_the_file_or_is_named(name: str)
 
 def job_with(job: Job, layout: Any = None, training: Any = None, model: Any = None) -> Job:
     """The job with another layout, training job or model."""
-    asked = complete_question(
-        model or job.model, job.question.cluster, training or job.training, stack=job.stack
-    )
+    model, training = model or job.model, training or job.training
+    asked = complete_question(model, job.question.cluster, training, stack=job.stack)
     return Job(asked, layout or job.layout)
 
 
@@ -158,9 +154,10 @@ def test_what_is_exported_is_what_for_allows(name: str) -> None:
     assert refused
 
 
-def read_all(
-    name: str, drawn: list[tuple[Question, Layout]]
-) -> list[tuple[Question, Layout, dict[str, Any], Any]]:
+Drawn = list[tuple[Question, Layout]]
+
+
+def read_all(name: str, drawn: Drawn) -> list[tuple[Question, Layout, dict[str, Any], Any]]:
     """Those of the drawn that the target has all words for, with its settings and what its parser made of them."""
     one: Read = TARGETS[name]
     translated = [one.target.field_exports(Job(*each)) for each in drawn]
@@ -181,9 +178,9 @@ def test_the_trainers_own_parser_reads_the_plan(name: str) -> None:
     drawn = list(draw(one.stack, number(16, 200), 1, name if name in TRAINERS else None, one.models))
     for asked, layout, settings, answer in read_all(name, drawn):
         assert "values" in answer, (str(layout), answer)
-        assert one.read(answer["values"], asked) == {
-            key: value for key, value in compare.planned(asked, layout).items() if key not in one.unread
-        }, str(layout)
+        planned = compare.planned(asked, layout)
+        planned = {key: value for key, value in planned.items() if key not in one.unread}
+        assert one.read(answer["values"], asked) == planned, str(layout)
         for key, value in settings.items() if one.same_names else ():
             said = answer["values"].get(key, "nothing")
             assert said == (list(value) if isinstance(value, tuple) else value), (key, str(layout))
@@ -191,13 +188,12 @@ def test_the_trainers_own_parser_reads_the_plan(name: str) -> None:
 
 def test_other_words_and_their_difference_are_told(tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
     save_plan(plan_of("megatron", USUAL["megatron"]), tmp_path / "plan.yaml")
-    code, _, told = meshwright(
-        "export", str(tmp_path / "plan.yaml"), "--to", "megatron", "-o", str(tmp_path / "run.sh")
-    )
+    script = tmp_path / "run.sh"
+    code, _, told = meshwright("export", str(tmp_path / "plan.yaml"), "--to", "megatron", "-o", str(script))
     assert code == 0
     assert "note: training.optimizer `adamw` is `optimizer adam` there" in told
-    assert subprocess.run(["bash", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
-    words = shlex.split((tmp_path / "run.sh").read_text("utf-8"), comments=True)
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+    words = shlex.split(script.read_text("utf-8"), comments=True)
     assert words[words.index("--tensor-model-parallel-size") + 1] == "2"
 
 
@@ -245,9 +241,8 @@ def test_what_a_trainer_has_no_words_for_is_left_out_only_if_asked() -> None:
     odd = plan.model_copy(update={"model": plan.model.model_copy(update={"logit_scale": 0.5})})
     with pytest.raises(InfeasibleError, match="cannot say one thing") as error:
         export(odd, "megatron")
-    assert [str(one) for one in error.value.problems] == [
-        "model.logit_scale: `0.5`: it does not scale logits"
-    ]
+    (problem,) = error.value.problems
+    assert str(problem) == "model.logit_scale: `0.5`: it does not scale logits"
     assert "not written: model.logit_scale" in " ".join(export(odd, "megatron", partly=True).remarks)
 
 
@@ -256,9 +251,7 @@ def test_facts_that_change_nothing_of_a_plan_do_not_keep_it_from_a_trainer() -> 
     plan = plan_of("megatron", USUAL["megatron"])
     assert plan.stack.weighs_inside_experts != load_stack("nemo").weighs_inside_experts
     assert "config.model.num_layers = 32" in export(plan, "nemo").text
-    assert not [
-        one for one in exporter_named("nemo").write(plan, "plan.yaml", True).remarks if "not written" in one
-    ]
+    assert "not written" not in " ".join(exporter_named("nemo").write(plan, "plan.yaml", True).remarks)
 
 
 def test_a_model_as_deepseek_v3_is_normed_and_routed_as_it() -> None:
