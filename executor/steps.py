@@ -206,7 +206,16 @@ def follow_steps(
             for sentence in watch.step(step, [lap.thread for lap in curve.clock.steps[-1][1:]]):
                 watcher.note(sentence)
         if dist.get_rank() == 0:
-            watcher.step(_progress(step, curve, measured=step > start + curve.warm_up))
+            watcher.step(
+                Progress(
+                    step=step,
+                    loss=curve.losses[-1],
+                    gradient_norm=curve.norms[-1],
+                    seconds=curve.clock.wall_seconds[-1],
+                    measured=step > start + curve.warm_up,
+                    at=date(),
+                )
+            )
         stop_wanted, failed = any_rank(
             trained.device, stop(), checkpointer is not None and checkpointer.failed()
         )
@@ -237,18 +246,6 @@ def _start(trained: Trained, checkpointer: Checkpointer | None, watcher: Watcher
     if resumed.step == 0:
         trained.begin()
     return resumed.step
-
-
-def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
-    """The progress after the last step."""
-    return Progress(
-        step=step,
-        loss=curve.losses[-1],
-        gradient_norm=curve.norms[-1],
-        seconds=curve.clock.wall_seconds[-1],
-        measured=measured,
-        at=date(),
-    )
 
 
 def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpointer | None) -> None:

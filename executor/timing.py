@@ -220,14 +220,16 @@ def seconds_by_axis(waits: Sequence[Wait]) -> dict[str, float]:
 
 def mark_on(device: torch.device) -> Mark:
     """A mark of this moment."""
-    event = _event() if device.type == "cuda" else None
+    event: torch.cuda.Event | None = None
+    if device.type == "cuda":
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
     return time.perf_counter(), time.thread_time(), time.process_time(), event
 
 
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
+def compute_seconds(lap: Lap, device: torch.device) -> float:
+    """Seconds that a rank computed in a lap: on a CPU of its training thread, on a GPU by its own clock."""
+    return lap.thread if device.type == "cpu" else lap.wall
 
 
 def finish(device: torch.device) -> None:

@@ -29,8 +29,8 @@ Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, 
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -38,7 +38,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cost_models.specs.choices import Context
 from executor.axes.axis import Axis, Rank
 from executor.models.mixing.attention import AttentionInputs, kernel_for
 from executor.models.mixing.positions import Places, Sequence, Turns, Visibility, WholeSequence
@@ -232,20 +231,21 @@ def to_tokens(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[
     return tuple(one.transpose(1, 2) for one in by_token)
 
 
-class Exchanged(torch.autograd.Function):
-    """Tensors through `there`, one of `to_heads` and `to_tokens`; gradients through `back`, which is the other."""
+def exchanged(group: dist.ProcessGroup, trade: Way, *tensors: Tensor) -> Tensors:
+    """Tensors through `to_heads` or `to_tokens`; their gradients come back through the other of the two."""
+    return _Exchange.apply(group, trade, *tensors)  # type: ignore[no-untyped-call, no-any-return]
 
+
+class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, group: dist.ProcessGroup, trade: Way, back: Way, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.group, ctx.back = group, back
+    def forward(ctx: Any, group: dist.ProcessGroup, trade: Way, *tensors: Tensor) -> Tensors:
+        ctx.group, ctx.back = group, to_tokens if trade is to_heads else to_heads
         return trade(tensors, group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, *ctx.back(gradients, ctx.group)
+        return None, None, *ctx.back(gradients, ctx.group)
 
 
 def _all_to_all(rows: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
@@ -270,7 +270,7 @@ class HeadsOfAll:
 
     def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
         """(B, S, U, W) each → (B, c·S, U / c, W)."""
-        traded = self._trade(to_heads, to_tokens, *(one.transpose(1, 2) for one in tensors_BSUW))
+        traded = exchanged(self.group, to_heads, *(one.transpose(1, 2) for one in tensors_BSUW))
         if self.in_pieces:
             order = self._positions(traded[0]).argsort()
             traded = tuple(one.index_select(2, order) for one in traded)
@@ -281,11 +281,8 @@ class HeadsOfAll:
         mixed = found_BSHP.transpose(1, 2)
         if self.in_pieces:
             mixed = mixed.index_select(2, self._positions(mixed))
-        (tokens_BHSP,) = self._trade(to_tokens, to_heads, mixed)
+        (tokens_BHSP,) = exchanged(self.group, to_tokens, mixed)
         return tokens_BHSP.transpose(1, 2)
-
-    def _trade(self, trade: Way, back: Way, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return Exchanged.apply(self.group, trade, back, *tensors)  # type: ignore[no-untyped-call, no-any-return]
 
     def _positions(self, like: Tensor) -> Tensor:
         """(c·S,) of the tokens of all ranks, one after the other."""
@@ -299,14 +296,18 @@ class ContextAxis(Axis):
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
-        way = rank.layout.context or rank.plan.question.stack.context_parallel
-        self.sequence = make_sequence(way, rank.context_group)
+        way, group = rank.layout.context or rank.plan.question.stack.context_parallel, rank.context_group
+        self.sequence: Sequence = WholeSequence()
+        if group is not None:
+            kind = {"all-to-all": _Ulysses, "ring": _Ring, "all-gather": _Gathered}[way]
+            self.sequence = kind(group, dist.get_rank(group), dist.get_world_size(group))
 
     def apply(self, part: Transformer, stage: int) -> None:
         share_sequence(part, self.sequence)
 
     def take(self, tokens_BS: Tensor) -> Tensor:
-        return take_tokens(tokens_BS, self.sequence, self.rank.layout.cp)
+        runs = self.sequence.places(tokens_BS.shape[1] // self.rank.layout.cp)
+        return torch.cat([tokens_BS[:, run.start : run.stop] for run in runs], dim=1)
 
 
 def share_sequence(model: Transformer, sequence: Sequence) -> None:
@@ -319,24 +320,10 @@ def share_sequence(model: Transformer, sequence: Sequence) -> None:
         if block.attention is not None:
             block.attention.sequence, block.attention.turns = sequence, turns
         if block.recurrence is not None and isinstance(sequence, (_Ulysses, _ZigZag)):
-            zigzags = isinstance(sequence, _ZigZag)
-            block.recurrence.scan.traded = HeadsOfAll(sequence.group, sequence.rank, sequence.ranks, zigzags)
-
-
-def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:
-    """Create the sequence object for this rank's tokens: all tokens if there is no group."""
-    if group is None:
-        return WholeSequence()
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    if way == "all-to-all":
-        return _Ulysses(group, rank, ranks, WholeSequence())
-    return _ZigZag(group, rank, ranks, rings=way == "ring")
-
-
-def take_tokens(tokens_BS: Tensor, sequence: Sequence, ranks: int) -> Tensor:
-    """Take this rank's tokens (B, S / ranks) out of full sequences (B, S)."""
-    runs = sequence.places(tokens_BS.shape[1] // ranks)
-    return torch.cat([tokens_BS[:, run.start : run.stop] for run in runs], dim=1)
+            in_pieces = isinstance(sequence, _ZigZag)
+            block.recurrence.scan.traded = HeadsOfAll(
+                sequence.group, sequence.rank, sequence.ranks, in_pieces
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +333,7 @@ class _Ulysses:
     group: dist.ProcessGroup
     rank: int
     ranks: int
-    sequence: WholeSequence
+    sequence: WholeSequence = field(default_factory=WholeSequence)
     """Attention over all tokens for a share of the heads."""
 
     def places(self, count: int) -> Places:
@@ -356,13 +343,11 @@ class _Ulysses:
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """Attention over the whole sequence for a share of the heads."""
         heads = query_BHSK.shape[1] // self.ranks
-        query, key, value = Exchanged.apply(  # type: ignore[no-untyped-call]
-            self.group, to_heads, to_tokens, query_BHSK, key_BGSK, value_BGSK
-        )
+        query, key, value = exchanged(self.group, to_heads, query_BHSK, key_BGSK, value_BGSK)
         head_visibility = replace(visible, first_head=visible.first_head + self.rank * heads)
         mixed = self.sequence.attend(query, key, value, head_visibility)
-        (out,) = Exchanged.apply(self.group, to_tokens, to_heads, mixed)  # type: ignore[no-untyped-call]
-        return out  # type: ignore[no-any-return]
+        (out,) = exchanged(self.group, to_tokens, mixed)
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,98 +357,112 @@ class _ZigZag:
     group: dist.ProcessGroup
     rank: int
     ranks: int
-    rings: bool
 
     def places(self, count: int) -> Places:
         """This rank's two pieces."""
         return zigzag_places(self.rank, self.ranks, count)
+
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
+        """(B, H, S, K) attention to the keys and values of all ranks."""
+        out: Tensor = _Attend.apply(self, visible, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
+        return out
+
+    def merged(self, visible: Visibility, query: Tensor, key: Tensor, value: Tensor) -> Merged:
+        """Outputs of this rank's queries over the keys of all ranks."""
+        raise NotImplementedError
+
+    def gradients(
+        self, visible: Visibility, gradient: Tensor, query: Tensor, pair: Tensors, out: Tensor, lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of this rank's queries, keys and values, from those of its outputs."""
+        raise NotImplementedError
+
+
+class _Attend(torch.autograd.Function):
+    """Attention to keys and values of all ranks; both passes see them come."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        merged = share.merged(visible, query, key, value)
+        out = merged.rows(query.dtype)
+        ctx.share, ctx.visibility = share, visible
+        ctx.save_for_backward(query, key, value, out, merged.lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
+        query, key, value, out, lse = ctx.saved_tensors
+        return None, None, *ctx.share.gradients(ctx.visibility, gradient, query, (key, value), out, lse)
+
+
+class _Ring(_ZigZag):
+    """Keys and values travel to the next rank while this one attends to those it has."""
 
     def tile(self, step: int, count: int, visible: Visibility) -> Tile:
         """The queries and keys that meet after `step` steps of the ring."""
         source = (self.rank - step) % self.ranks
         return tile_of_ring(self.rank, source, self.ranks, count, visible.both_ways)
 
-    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
-        """Attention around the ring, or over gathered keys and values."""
-        way = _Ring if self.rings else _Gathered
-        out: Tensor = way.apply(self, visible, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
-        return out
-
-
-class _Ring(torch.autograd.Function):
-    """Ring attention: keys and values travel to the next rank while this one attends to those it has."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, key: Tensor, value: Tensor
-    ) -> Tensor:
-        merged = Merged(query, value)
-        message = Message.of((key, value))
-        for step in range(share.ranks):
-            coming = pass_on(message, share.group) if step + 1 < share.ranks else None
-            tile = share.tile(step, query.shape[2], visible)
-            merged.add(tile, tile.attend(visible, query, message.tensors))
+    def rounds(self, pair: Tensors) -> Iterator[tuple[int, Message]]:
+        """Each step of the ring and the keys and values that are here in it; those of the next step come meanwhile."""
+        message = Message.of(pair)
+        for step in range(self.ranks):
+            coming = pass_on(message, self.group) if step + 1 < self.ranks else None
+            yield step, message
             if coming is not None:
                 message = coming.wait()
-        out = merged.rows(query.dtype)
-        ctx.share, ctx.visibility = share, visible
-        ctx.save_for_backward(query, key, value, out, merged.lse)
-        return out
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
-        share, visible = ctx.share, ctx.visibility
-        query, key, value, out, lse = ctx.saved_tensors
+    def merged(self, visible: Visibility, query: Tensor, key: Tensor, value: Tensor) -> Merged:
+        merged = Merged(query, value)
+        for step, message in self.rounds((key, value)):
+            tile = self.tile(step, query.shape[2], visible)
+            merged.add(tile, tile.attend(visible, query, message.tensors))
+        return merged
+
+    def gradients(
+        self, visible: Visibility, gradient: Tensor, query: Tensor, pair: Tensors, out: Tensor, lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         dquery = torch.zeros_like(query, dtype=torch.float32)
-        message = Message.of((key, value))
-        own_sums = Message(torch.zeros_like(message.buffer), message.shapes)
+        own_sums: Message | None = None
         # gradients, which follow the keys and values of others on their way home
         behind: Coming | None = None
-        for step in range(share.ranks):
-            coming = pass_on(message, share.group) if step + 1 < share.ranks else None
-            tile = share.tile(step, query.shape[2], visible)
+        for step, message in self.rounds(pair):
+            tile = self.tile(step, query.shape[2], visible)
             gradients = tile.gradients(visible, gradient, query, message.tensors, out, lse)
-            sums = own_sums
-            if step > 0:
-                sums = behind.wait() if behind else Message(torch.zeros_like(message.buffer), message.shapes)
+            sums = behind.wait() if behind else Message(torch.zeros_like(message.buffer), message.shapes)
             if gradients is not None:
                 dquery[:, :, tile.rows] += gradients[0]
                 for total, part in zip(sums.tensors, gradients[1:], strict=True):
                     total[:, :, tile.columns] += part
             if step > 0:
-                behind = pass_on(sums, share.group)
-            if coming is not None:
-                message = coming.wait()
+                behind = pass_on(sums, self.group)
+            else:
+                own_sums = sums
         assert behind is not None
+        assert own_sums is not None
         dkey, dvalue = Message(own_sums.buffer.add_(behind.wait().buffer), own_sums.shapes).tensors
-        return None, None, dquery.to(query.dtype), dkey, dvalue
+        return dquery.to(query.dtype), dkey, dvalue
 
 
-class _Gathered(torch.autograd.Function):
-    """All-gather attention: all keys and values, in sequence order, while this block attends to them."""
+class _Gathered(_ZigZag):
+    """All keys and values, in sequence order, are gathered while a block attends to them."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, key: Tensor, value: Tensor
-    ) -> Tensor:
+    def merged(self, visible: Visibility, query: Tensor, key: Tensor, value: Tensor) -> Merged:
         merged = Merged(query, value)
-        keys_values = _full_sequences(key, value, share.group)
-        for tile in tiles_of_whole(share.places(query.shape[2]), visible, keys_values[0].shape[2]):
+        keys_values = _full_sequences((key, value), self.group)
+        for tile in tiles_of_whole(self.places(query.shape[2]), visible, keys_values[0].shape[2]):
             merged.add(tile, tile.attend(visible, query, keys_values))
-        out = merged.rows(query.dtype)
-        ctx.share, ctx.visibility = share, visible
-        ctx.save_for_backward(query, key, value, out, merged.lse)
-        return out
+        return merged
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
-        share, visible = ctx.share, ctx.visibility
-        query, key, value, out, lse = ctx.saved_tensors
+    def gradients(
+        self, visible: Visibility, gradient: Tensor, query: Tensor, pair: Tensors, out: Tensor, lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         dquery = torch.empty_like(query)
-        keys_values = _full_sequences(key, value, share.group)
-        tiles = tiles_of_whole(share.places(query.shape[2]), visible, keys_values[0].shape[2])
+        keys_values = _full_sequences(pair, self.group)
+        tiles = tiles_of_whole(self.places(query.shape[2]), visible, keys_values[0].shape[2])
         parts = []
         for tile in tiles:
             gradients = tile.gradients(visible, gradient, query, keys_values, out, lse)
@@ -471,18 +470,18 @@ class _Gathered(torch.autograd.Function):
             dquery[:, :, tile.rows] = gradients[0]
             parts.append(gradients[1:])
         del keys_values, gradients
-        rows = Message.for_ranks(share.ranks, (key.shape, value.shape), key)
+        rows = Message.for_ranks(self.ranks, tuple(one.shape for one in pair), query)
         for index, room in enumerate(rows.tensors):
             _deal(room, [(tile, part[index]) for tile, part in zip(tiles, parts, strict=True)])
         del parts
-        dkey, dvalue = scatter(rows, share.group)
-        return None, None, dquery, dkey, dvalue
+        dkey, dvalue = scatter(rows, self.group)
+        return dquery, dkey, dvalue
 
 
-def _full_sequences(key: Tensor, value: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+def _full_sequences(pair: Tensors, group: dist.ProcessGroup) -> Tensors:
     """(B, G, c·S, K) of keys and of values, in the order of the sequence: first pieces go up, second ones come down."""
     sequences = []
-    for rows in gather((key, value), group):
+    for rows in gather(pair, group):
         ranks, batch, heads, tokens, width = rows.shape
         sequence = rows.new_empty(batch, heads, 2 * ranks, tokens // 2, width)
         first, second = rows.movedim(0, 2).chunk(2, dim=3)
@@ -493,7 +492,7 @@ def _full_sequences(key: Tensor, value: Tensor, group: dist.ProcessGroup) -> tup
 
 
 def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
-    """The inverse of `_whole`, in place: gradients of all tiles, added up by column → (c, B, G, S, K)."""
+    """The inverse of `_full_sequences`, in place: gradients of all tiles, added up by column → (c, B, G, S, K)."""
     ranks, batch, heads, tokens, width = room.shape
     sequence = room.new_zeros(batch, heads, ranks * tokens, width)
     for tile, part in parts:

@@ -37,18 +37,13 @@ from torch import Tensor
 
 from cost_models.errors import InputError, Problem
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-from cost_models.specs.recommender.sharding import Sharding, TablePlacement
+from cost_models.specs.recommender.sharding import Form, Sharding, TablePlacement
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
-from executor.embeddings.exchanges import Peers, Router, SentBytes, SingleRank
+from executor.embeddings.exchanges import Peers, Router, SentBytes, SingleRank, exchanged_rows
 from executor.embeddings.holding import Holding, HostLink, RowOptimizer, device_share
 from executor.embeddings.places import Places, Slice
 from executor.mesh import make_groups
-
-
-def copy_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """One slice that all ranks have."""
-    return [table]
 
 
 class CopyExchange:
@@ -137,28 +132,6 @@ def _added(rows: Tensor, values: Tensor) -> RowGradients:
     return row_gradients(Bags(rows, once), values)
 
 
-def whole_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """One slice: the whole table, on its rank."""
-    return [replace(table, rank=placement.at[0])]
-
-
-def row_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """Slices of every ways-th row: on every rank, or, if ranks are named, on these, exchanged as whole tables are."""
-    if placement.at:
-        ways = len(placement.at)
-        return [
-            replace(table, form="whole", rank=rank, ways=ways, residue=residue)
-            for residue, rank in enumerate(placement.at)
-        ]
-    return [replace(table, rank=rank, ways=places.ranks, residue=rank) for rank in range(places.ranks)]
-
-
-def node_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """One on each rank of the table's node, or nodes."""
-    ranks = [node * places.per_node + place for node in placement.at for place in range(places.per_node)]
-    return [replace(table, rank=rank, ways=len(ranks), residue=residue) for residue, rank in enumerate(ranks)]
-
-
 class Exchange:
     """Sends partial sums inside a node and then between nodes, and gradients back.
 
@@ -222,16 +195,6 @@ def _in_order(message: Tensor) -> Tensor:
     return message if 1 in message.shape[:2] else message.transpose(0, 1)
 
 
-def column_slices(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """Slices of columns side by side, as many as the option says and of nearly equal width."""
-    count = placement.option.shards
-    borders = [table.end * index // count for index in range(count + 1)]
-    return [
-        replace(table, rank=rank, begin=begin, end=end)
-        for rank, (begin, end) in zip(placement.at, pairwise(borders), strict=True)
-    ]
-
-
 def squares_of_rows(
     peers: Peers, slices: Sequence[Slice], squares: Mapping[Slice, Tensor], device: torch.device
 ) -> dict[Slice, Tensor]:
@@ -240,42 +203,27 @@ def squares_of_rows(
     for part in slices:
         groups.setdefault((part.table, part.first), []).append(part)
     own_groups = [group for group in groups.values() if any(part.rank == peers.rank for part in group)]
-    empty = torch.empty(0, dtype=torch.float64, device=device)
-    sends, incoming = [], []
-    for rank in range(peers.size):
-        shared = (
-            [group for group in own_groups if any(part.rank == rank for part in group)]
-            if rank != peers.rank
-            else []
-        )
-        sends.append(
-            torch.cat(
-                [empty, *(squares[part] for group in shared for part in group if part.rank == peers.rank)]
-            )
-        )
-        incoming.append([part for group in shared for part in group if part.rank == rank])
-    rows = {id(group): len(next(squares[part] for part in group if part in squares)) for group in own_groups}
-    group_of = {part: id(group) for group in own_groups for part in group}
-    sizes = [[rows[group_of[part]] for part in shared_slices] for shared_slices in incoming]
-    received = peers.all_to_all(sends, [sum(shared_slices) for shared_slices in sizes])
-    parts = dict(squares)
-    for shared_slices, message, lengths in zip(incoming, received, sizes, strict=True):
-        parts.update(zip(shared_slices, cut(message, lengths), strict=True))
+    rows = {
+        part: len(squares[own]) for group in own_groups for own in group if own in squares for part in group
+    }
+    receivers = [{part.rank: part for part in group}.values() for group in own_groups]  # one of each rank
+    pairs = [
+        (part, to)
+        for group, of_ranks in zip(own_groups, receivers, strict=True)
+        for part in group
+        for to in of_ranks
+        if part.rank != to.rank
+    ]
+    sends = {pair: squares[pair[0]] for pair in pairs if pair[0].rank == peers.rank}
+    incoming = {pair: rows[pair[0]] for pair in pairs if pair[1].rank == peers.rank}
+    none = torch.empty(0, dtype=torch.float64, device=device)
+    came = {part: values for (part, _), values in exchanged_rows(peers, sends, incoming, none).items()}
+    parts = {**squares, **came}
     totals: dict[Slice, Tensor] = {}
     for group in own_groups:
         total = sum((parts[part] for part in group[1:]), parts[group[0]])
         totals |= {part: total for part in group if part.rank == peers.rank}
     return totals
-
-
-_WAYS = {
-    "whole": whole_slices,
-    "column": column_slices,
-    "row": row_slices,
-    "node-row": node_slices,
-    "copy": copy_slices,
-}
-"""Function that slices a table for each form of sharding. A new form is one function and one line."""
 
 
 def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) -> list[Slice]:
@@ -310,8 +258,37 @@ def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Pla
         cached=share,
         hashed=table.hashed,
     )
-    copy, cold = hot_and_rest(complete, placement)
-    return [*copy, *_WAYS[placement.option.form](cold, placement, places)]
+    hot = min(round(table.rows * placement.option.hot), table.rows - 1)  # never all of them
+    if not hot:
+        return slices_of(complete, placement, places)
+    copy = replace(complete, form="copy", rows=hot, cached=1.0)
+    return [copy, *slices_of(replace(complete, first=hot, rows=table.rows - hot), placement, places)]
+
+
+def slices_of(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
+    """Slices of a table, or of what is left of it beside hot rows, as its option says."""
+    at, shards = placement.at, placement.option.shards
+    match placement.option.form:
+        case "copy":
+            return [table]
+        case "whole":
+            return [replace(table, rank=at[0])]
+        case "column":  # side by side, of nearly equal width
+            borders = pairwise(table.end * index // shards for index in range(shards + 1))
+            return [
+                replace(table, rank=rank, begin=begin, end=end)
+                for rank, (begin, end) in zip(at, borders, strict=True)
+            ]
+        case "row":
+            ranks: Sequence[int] = at or range(places.ranks)
+        case "node-row":
+            ranks = [node * places.per_node + place for node in at for place in range(places.per_node)]
+    named = placement.option.form == "row" and at  # rows on ranks that are named travel as whole tables do
+    form: Form = "whole" if named else table.form
+    return [
+        replace(table, form=form, rank=rank, ways=len(ranks), residue=residue)
+        for residue, rank in enumerate(ranks)
+    ]
 
 
 def _impossible(table: TableSpec, placement: TablePlacement, places: Places) -> str:
@@ -325,20 +302,6 @@ def _impossible(table: TableSpec, placement: TablePlacement, places: Places) -> 
     if table.hashed and placement.option.hot:
         return "nobody knows which keys are hot before they come; `hot` is for row numbers"
     return ""
-
-
-def hot_and_rest(table: Slice, placement: TablePlacement) -> tuple[list[Slice], Slice]:
-    """Slices of the table's copied hot rows (none or one), and the rest of the table."""
-    hot = hot_rows(table.rows, placement.option.hot)
-    if not hot:
-        return [], table
-    copy = replace(table, form="copy", rows=hot, cached=1.0)
-    return [copy], replace(table, first=hot, rows=table.rows - hot)
-
-
-def hot_rows(rows: int, share: float) -> int:
-    """Number of rows that are copied: never all of them."""
-    return min(round(rows * share), rows - 1)
 
 
 AT_ONCE = 8

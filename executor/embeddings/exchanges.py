@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from cost_models.recommender.options import STAGES
-from executor.embeddings.bags import Bags, cut
+from executor.embeddings.bags import Bags, cut, joined
 from executor.embeddings.places import Places, Slice
 
 
@@ -239,17 +240,41 @@ class Router:
     def put_together(self, lengths: Sequence[Tensor], values: Sequence[Tensor]) -> dict[Slice, Bags]:
         """Assemble the bags of each slice of this rank from the messages of all ranks."""
         bags = [self.samples * piece.bags for piece in self.own_slices]
-        of_slice: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.own_slices]
+        of_ranks: list[list[Bags]] = []
         for from_rank, ids in zip(lengths, values, strict=True):
             parts = cut(from_rank, bags)
-            for place, part in enumerate(
-                zip(parts, cut(ids, [int(piece.sum()) for piece in parts]), strict=True)
-            ):
-                of_slice[place].append(part)
+            ids_of_slices = cut(ids, [int(piece.sum()) for piece in parts])
+            of_ranks.append(list(map(Bags, ids_of_slices, parts)))
         return {
-            piece: Bags(torch.cat([ids for _, ids in pairs]), torch.cat([counts for counts, _ in pairs]))
-            for piece, pairs in zip(self.own_slices, of_slice, strict=True)
+            piece: joined(list(of_slice))
+            for piece, of_slice in zip(self.own_slices, zip(*of_ranks, strict=True), strict=True)
         }
+
+
+Pair = tuple[Slice, Slice]
+"""The slice that sends rows, and the slice that gets them."""
+
+
+def exchanged_rows(
+    peers: Peers, sends: Mapping[Pair, Tensor], incoming: Mapping[Pair, int], none: Tensor
+) -> dict[Pair, Tensor]:
+    """(n, ...) rows of each pair that this rank sends → those of each pair that it gets, `incoming` rows.
+
+    All ranks have their pairs in one order of senders, then receivers; `none` of such rows says their shape and type.
+    """
+    ranks, width = range(peers.size), prod(none.shape[1:])
+    messages = [
+        torch.cat([none, *(rows for (_, to), rows in sends.items() if to.rank == rank)]).view(-1)
+        for rank in ranks
+    ]
+    pairs_of_ranks = [[pair for pair in incoming if pair[0].rank == rank] for rank in ranks]
+    sizes = [[width * incoming[pair] for pair in pairs] for pairs in pairs_of_ranks]
+    received = peers.all_to_all(messages, list(map(sum, sizes)))
+    return {
+        pair: part.view(-1, *none.shape[1:])
+        for pairs, message, lengths in zip(pairs_of_ranks, received, sizes, strict=True)
+        for pair, part in zip(pairs, cut(message, lengths), strict=True)
+    }
 
 
 _ID_BYTES, _LENGTH_BYTES, _FP32 = 8, 4, 4

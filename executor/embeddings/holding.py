@@ -26,8 +26,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -234,13 +234,12 @@ class Holding:
                 on_host(host_rows, part.width, dtype, device), optimizer.states(host_rows, part.width, host)
             )
         self.keys = KeyTable(part.held_rows, device, name=name) if part.hashed else None
-        self._initial_rows = partial(rows_of_keys, part=part, name=name, rows=rows, width=width, seed=seed)
-        self._fill = partial(fill, part=part, name=name, rows=rows, width=width, seed=seed)
+        self._table: dict[str, Any] = {"part": part, "name": name, "rows": rows, "width": width, "seed": seed}
 
     def fill(self) -> None:
         """Initialise the rows; rows of hashed keys are initialised when a key first comes."""
         for tier, start in [] if self.part.hashed else self.tiers():
-            self._fill(tier.weights, from_row=start)
+            fill(tier.weights, from_row=start, **self._table)
 
     def tiers(self) -> list[tuple[Tier, int]]:
         """Each tier and the slice's row that it begins with."""
@@ -284,7 +283,7 @@ class Holding:
         rows = self.keys.find(keys)
         if len(new := (rows < 0).nonzero()[:, 0]):
             rows[new] = self.keys.add(keys[new])
-            values = self._initial_rows(keys[new]).to(self.device.weights.dtype)
+            values = rows_of_keys(keys[new], **self._table).to(self.device.weights.dtype)
             for tier, start in self.tiers():
                 in_tier = (rows[new] >= start) & (rows[new] < start + len(tier.weights))
                 at, tier_values = rows[new][in_tier] - start, values[in_tier]
@@ -297,23 +296,15 @@ class Holding:
         if self.keys is not None:
             rows, order = self._rows_of(rows).sort()
             values, squares = values[order], None if squares is None else squares[order]
-        device_count = int(torch.searchsorted(rows, self.cut)) if self.host is not None else len(rows)
-        if device_count:
-            mean = None if squares is None else squares[:device_count]
-            self.optimizer.apply(
-                self.device.weights,
-                self.device.states,
-                rows[:device_count],
-                values[:device_count],
-                mean,
-                rate,
-                step,
-            )
-        if self.host is not None and device_count < len(rows):
-            mean = None if squares is None else self.link.down(squares[device_count:])
-            host_rows = self.link.down(rows[device_count:]) - self.cut
-            gradient = self.link.down(values[device_count:])
-            self.optimizer.apply(self.host.weights, self.host.states, host_rows, gradient, mean, rate, step)
+        split = len(rows) if self.host is None else int(torch.searchsorted(rows, self.cut))
+        on_device, on_host = (None, None) if squares is None else (squares[:split], squares[split:])
+        apply, tier, down = self.optimizer.apply, self.device, self.link.down
+        if split:
+            apply(tier.weights, tier.states, rows[:split], values[:split], on_device, rate, step)
+        if self.host is not None and split < len(rows):
+            host_rows, gradient = down(rows[split:]) - self.cut, down(values[split:])
+            mean = None if on_host is None else down(on_host)
+            apply(self.host.weights, self.host.states, host_rows, gradient, mean, rate, step)
 
 
 def device_share(option: Option) -> float:

@@ -48,7 +48,7 @@ from executor.measure.report import AllocatorPeak, predicted_parts
 from executor.mesh import pipeline_rank
 from executor.requirements import require_fp8_gemms, require_torchao
 from executor.run_config import EngineOptions
-from executor.timing import StepClock
+from executor.timing import StepClock, compute_seconds
 from executor.transformer.training import TransformerTraining, require_trainable
 from planner.plan import LayoutText, Plan, Prediction
 
@@ -207,8 +207,7 @@ def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
             engine.forget()
         clock.time(lambda: engine.forward_backward(*tokens), engine.update)
         engine.end_step()
-    on_cpu = engine.device.type == "cpu"
-    laps = [[lap.thread if on_cpu else lap.wall for lap in phases] for phases in clock.steps]
+    laps = [[compute_seconds(lap, engine.device) for lap in phases] for phases in clock.steps]
     return dict(zip(_WORK, map(tuple, zip(*laps, strict=True)), strict=True))
 
 

@@ -34,7 +34,7 @@ from executor.recommender.engine import RecommenderEngine
 from executor.recommender.train import held_on_host, peak_memory
 from executor.recommender.training import RecommenderTraining
 from executor.run_config import RunConfig
-from executor.timing import StepClock
+from executor.timing import StepClock, compute_seconds
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 
 NOT_TENSORS = ("workspace", "communicators")
@@ -150,8 +150,8 @@ def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int)
         engine.update_rows,
         engine.update_dense,
     )
-    laps = [lap.thread if engine.device.type == "cpu" else lap.wall for lap in clock.steps[0]]
-    return [laps[1], laps[3], laps[6], laps[7]]
+    laps = clock.steps[0]
+    return [compute_seconds(laps[at], engine.device) for at in (1, 3, 6, 7)]
 
 
 def _as_run(plan: RecommenderPlan, device: torch.device) -> RecommenderEstimate:

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -45,7 +44,7 @@ from cost_models.errors import HostError, Problem, RunError
 from cost_models.units import format_bytes
 from executor.axes.offload.link import DriveError
 from executor.measure.report import NAMED_PARTS, AllocatorPeak
-from executor.mesh import has_other_tensors, local
+from executor.mesh import has_other_tensors, held, local
 
 if TYPE_CHECKING:
     from executor.engine.engine import Engine
@@ -99,7 +98,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stay."""
         self.now.setdefault(part, 0)
         for tensor in tensors:
-            storage = _plain(tensor).untyped_storage()
+            storage = held(tensor).untyped_storage()
             entry = self._see(storage)
             if entry.part not in (part, *_ELSEWHERE):
                 self._grow(entry.part, -entry.size)
@@ -133,7 +132,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":
-                self._see(_plain(leaf).untyped_storage())
+                self._see(held(leaf).untyped_storage())
         return result
 
     def _see(self, storage: _Storage) -> _TrackedStorage:
@@ -171,10 +170,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _exchanges_in_threads() -> bool:
     """Whether this rank's collectives run on the CPU, in threads that hold their tensors for a while after the end."""
     return dist.is_initialized() and dist.get_backend() == dist.Backend.GLOO
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 MEASURED_PARTS = (*NAMED_PARTS, OTHER_PART)

@@ -246,12 +246,8 @@ def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
     events: list[Event] = []
     numbers = count(1)
     for step in sorted(steps, key=lambda step: step.rank):
-        events += [_predicted(step.rank, span) for span in predicted if span.rank == step.place.pp]
-        events += _measured(step)
-        events += [_move_event(step.rank, move) for move in moves if move.rank == step.place.pp]
-        events += [_carried(step.rank, one) for one in step.carried]
-        lanes = {event["tid"] for event in events if event["pid"] == step.rank}
-        events += _names(step, sorted(lanes | {_WAITS}))
+        of_rank = list(_events_of_rank(step, predicted, moves))
+        events += [*of_rank, *_names(step, sorted({event["tid"] for event in of_rank} | {_WAITS}))]
     for lane in (_PREDICTED, _MEASURED):
         events += _arrows(
             [event for event in events if event["ph"] == "X" and event["tid"] == lane], steps, numbers
@@ -279,42 +275,34 @@ def _names(step: StepSpans, lanes: Sequence[int]) -> Iterable[Event]:
     yield {"ph": "M", "name": "process_name", "pid": step.rank, "args": {"name": process}}
     yield {"ph": "M", "name": "process_sort_index", "pid": step.rank, "args": {"sort_index": step.rank}}
     for lane in lanes:
-        yield {"ph": "M", "name": "thread_name", "pid": step.rank, "tid": lane, "args": {"name": LANES[lane]}}
-        yield {
-            "ph": "M",
-            "name": "thread_sort_index",
-            "pid": step.rank,
-            "tid": lane,
-            "args": {"sort_index": lane},
-        }
+        about = {"ph": "M", "pid": step.rank, "tid": lane}
+        yield {**about, "name": "thread_name", "args": {"name": LANES[lane]}}
+        yield {**about, "name": "thread_sort_index", "args": {"sort_index": lane}}
 
 
-def _predicted(rank: int, span: PredictedSpan) -> Event:
-    return _span(rank, _PREDICTED, span.kind, span.stage, span.microbatch, span.start, span.end)
+def _events_of_rank(
+    step: StepSpans, predicted: Sequence[PredictedSpan], moves: Sequence[MoveSpan]
+) -> Iterable[Event]:
+    """The predicted step of a rank's stage, the measured one, and its moves, each as predicted and as measured."""
 
+    def event(lane: int, kind: str, start: float, end: float, stage: int = -1, microbatch: int = -1) -> Event:
+        return _span(step.rank, lane, kind, stage, microbatch, start, end)
 
-def _move_event(rank: int, move: MoveSpan) -> Event:
-    """Trace event of a predicted move, in its lane."""
-    return _span(rank, _lane(move.lane), f"{move.what} {move.block}", -1, -1, move.start, move.end)
-
-
-def _carried(rank: int, span: CarriedSpan) -> Event:
-    """A measured one, in the lane below."""
-    name = f"block {span.block}" if span.block >= 0 else "other"
-    return _span(rank, _lane(span.lane) + 1, name, -1, -1, span.start, span.end)
-
-
-def _lane(lane: Lane) -> int:
-    """The thread id of a lane as predicted; as measured it is the next."""
-    return _WAITS + 1 + 2 * list(LANE_NAMES).index(lane)
-
-
-def _measured(step: StepSpans) -> Iterable[Event]:
-    for span in step.work:
-        yield _span(step.rank, _MEASURED, *span)
-    yield _span(step.rank, _MEASURED, "update", -1, -1, step.update_start, step.end)
+    for span in predicted:
+        if span.rank == step.place.pp:
+            yield event(_PREDICTED, span.kind, span.start, span.end, span.stage, span.microbatch)
+    for work in step.work:
+        yield event(_MEASURED, work.kind, work.start, work.end, work.stage, work.microbatch)
+    yield event(_MEASURED, "update", step.update_start, step.end)
     for wait in step.waits:
-        yield _span(step.rank, _WAITS, wait.axis, -1, -1, wait.start, wait.end)
+        yield event(_WAITS, wait.axis, wait.start, wait.end)
+    lanes = {lane: _WAITS + 1 + 2 * place for place, lane in enumerate(LANE_NAMES)}  # measured is the next
+    for move in moves:
+        if move.rank == step.place.pp:
+            yield event(lanes[move.lane], f"{move.what} {move.block}", move.start, move.end)
+    for carried in step.carried:
+        name = f"block {carried.block}" if carried.block >= 0 else "other"
+        yield event(lanes[carried.lane] + 1, name, carried.start, carried.end)
 
 
 def _span(rank: int, lane: int, kind: str, stage: int, microbatch: int, start: float, end: float) -> Event:
@@ -479,21 +467,17 @@ def profile_step(engine: Engine, batch: Sequence[Tensor], path: Path) -> tuple[S
 
 
 def _operators(events: list[FunctionEvent]) -> float:
+    """Seconds of operators, without those inside waits (`executor.timing.Waits`) and those that only dispatch to the
+    same operator on shards."""
     seconds = 0.0
     for event in events:
-        if not event.name.startswith(_OPERATOR) or _waits(event):
-            continue
-        if all(child.name != event.name for child in event.cpu_children):
+        parent = event.cpu_parent
+        while parent is not None and not parent.name.startswith("wait "):
+            parent = parent.cpu_parent
+        dispatches = any(child.name == event.name for child in event.cpu_children)
+        if event.name.startswith(_OPERATOR) and parent is None and not dispatches:
             seconds += event.self_cpu_time_total * _MICROSECOND
     return seconds
-
-
-def _waits(event: FunctionEvent) -> bool:
-    """Whether an operator runs inside a wait (`executor.timing.Waits`)."""
-    parent = event.cpu_parent
-    while parent is not None and not parent.name.startswith("wait "):
-        parent = parent.cpu_parent
-    return parent is not None
 
 
 _NOT_COMPUTE = ("nccl", "memcpy htod", "memcpy dtoh")

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import get_args
 
 import torch
@@ -41,7 +42,7 @@ from executor.microbenchmarks.stopwatch import Scale, Stopwatch, Timing, copies,
 from executor.models.mixing.positions import Turning, Turns
 from executor.transformer.diagnosis import AttentionKernels
 
-Tensors = tuple[torch.Tensor, ...]
+Tensors = tuple[Tensor, ...]
 _KERNELS: dict[str, AttentionKernel] = {
     "math, with all scores in memory": "unfused",
     "memory-efficient": "flash1",
@@ -57,13 +58,13 @@ def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Time the three GEMMs of each linear layer: output (with bias), dgrad, wgrad."""
     for m, n, k in scale.products:
         operands = _operands(watch, scale, m, n, k)
-        passes = {
+        passes: dict[str, tuple[tuple[int, int, int], Callable[..., Tensor]]] = {
             "forward": ((m, n, k), _output),
-            "backward-input": ((m, k, n), _input_gradient),
-            "backward-weight": ((n, k, m), _weight_gradient),
+            "backward-input": ((m, k, n), lambda x_mk, w_nk, g_mn, bias_n: g_mn @ w_nk),
+            "backward-weight": ((n, k, m), lambda x_mk, w_nk, g_mn, bias_n: g_mn.t() @ x_mk),
         }
-        for name, (shape, product) in passes.items():
-            timing = watch.compute(in_turn([partial(product, *tensors) for tensors in operands]))
+        for name, (shape, multiply) in passes.items():
+            timing = watch.compute(in_turn([partial(multiply, *tensors) for tensors in operands]))
             yield timing.row("matrix", f"{name}.{scale.precision}", 2.0 * m * n * k, shape)
 
 
@@ -91,27 +92,14 @@ def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         yield timing.row("matrix", f"{REPEATED}.{scale.precision}", 2.0 * m * n * k, (m, n, k))
 
 
-def _output(x_mk: torch.Tensor, w_nk: torch.Tensor, g_mn: torch.Tensor, bias_n: torch.Tensor) -> torch.Tensor:
+def _output(x_mk: Tensor, w_nk: Tensor, g_mn: Tensor, bias_n: Tensor) -> Tensor:
     return torch.addmm(bias_n, x_mk, w_nk.t())
-
-
-def _input_gradient(
-    x_mk: torch.Tensor, w_nk: torch.Tensor, g_mn: torch.Tensor, bias_n: torch.Tensor
-) -> torch.Tensor:
-    return g_mn @ w_nk
-
-
-def _weight_gradient(
-    x_mk: torch.Tensor, w_nk: torch.Tensor, g_mn: torch.Tensor, bias_n: torch.Tensor
-) -> torch.Tensor:
-    return g_mn.t() @ x_mk
 
 
 def attention_cores(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Causal scaled dot-product attention, seconds of one head: forward, and backward through autograd."""
-    for head_dim in scale.head_dims:
-        for sequence in scale.sequences:
-            yield from _attention_core(watch, scale, sequence, head_dim)
+    for head_dim, sequence in product(scale.head_dims, scale.sequences):
+        yield from _attention_core(watch, scale, sequence, head_dim)
 
 
 def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int) -> Iterator[Measurement]:
@@ -143,7 +131,7 @@ def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int
         yield replace(row, kernel=ran)
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     with torch.no_grad():
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -169,11 +157,11 @@ def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
             backward = [_backward(call, leaves) for call, leaves in variants]
             if all(backward):
                 timing = watch.compute(in_turn([call for call in backward if call]))
-                timing = _without(engine_seconds, timing)
+                timing = timing.without(engine_seconds, _LEAST_SHARE)
                 yield timing.row("operator", f"{name}.backward", float(elements))
 
 
-def _backward(call: Callable[..., torch.Tensor], leaves: Tensors) -> Callable[[], object] | None:
+def _backward(call: Callable[..., Tensor], leaves: Tensors) -> Callable[[], object] | None:
     """The backward pass of one call, to be repeated; None where no input needs a gradient."""
     needing = tuple(leaf for leaf in leaves if leaf.requires_grad)
     if not needing:
@@ -184,9 +172,9 @@ def _backward(call: Callable[..., torch.Tensor], leaves: Tensors) -> Callable[[]
 
 def _operators(
     device: torch.device, scale: Scale, rows: int
-) -> dict[ElementwiseOperator, tuple[Callable[..., torch.Tensor], Tensors]]:
+) -> dict[ElementwiseOperator, tuple[Callable[..., Tensor], Tensors]]:
     """Operator → (call, inputs) over `rows` × width elements; inputs that require gradients get them."""
-    width = (scale.width,)
+    width, turns = (scale.width,), Turns()
     x, y = (scale.tensor(device, rows, scale.width).requires_grad_() for _ in range(2))
     plain = scale.tensor(device, rows, scale.width)
     weight, bias = (scale.tensor(device, scale.width).requires_grad_() for _ in range(2))
@@ -206,17 +194,13 @@ def _operators(
         "multiply": (torch.mul, (x, y)),
         "add": (torch.add, (plain, plain.clone())),
         "dropout": (lambda x: F.dropout(x, _DROPOUT, training=True), (x,)),
-        "rotary": (partial(_turned, turns=Turns()), (heads,)),
+        # in the training precision, of heads in views of their projection
+        "rotary": (lambda x: turns(x.transpose(1, 2), (range(x.shape[1]),), Turning()), (heads,)),
         "copy": (lambda x: x.transpose(1, 2).contiguous(), (heads.detach(),)),
         "bias-gradient": (lambda x: x.sum(0), (plain,)),
         "embedding": (partial(F.embedding, token_ids), (table,)),
         "cross-entropy": (lambda logits: F.cross_entropy(logits, targets), (logits,)),
     }
-
-
-def _turned(x_BSHK: torch.Tensor, turns: Turns) -> torch.Tensor:
-    """Rotary positions as attention has them: in the training precision, of heads in views of their projection."""
-    return turns(x_BSHK.transpose(1, 2), (range(x_BSHK.shape[1]),), Turning())
 
 
 def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
@@ -242,7 +226,7 @@ def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         yield timing.row("optimizer", "adamw", float(tensors * parameters), (tensors,))
 
 
-def _norm_and_step(adamw: torch.optim.Optimizer, gradients: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _norm_and_step(adamw: torch.optim.Optimizer, gradients: tuple[Tensor, ...]) -> Tensor:
     """The norm reads each gradient once and writes a number for each tensor."""
     norms = torch._foreach_norm(gradients, dtype=torch.float32)
     adamw.step()
@@ -256,15 +240,7 @@ def _autograd_call(watch: Stopwatch) -> float:
     return watch.compute(partial(torch.autograd.grad, out, (leaf,), gradient, retain_graph=True)).seconds
 
 
-def _without(engine_seconds: float, timing: Timing) -> Timing:
-    """Timing without the time of the engine's call, but at least a tenth of it, as the call is noisy."""
-    return Timing(
-        seconds=max(timing.seconds - engine_seconds, _LEAST_SHARE * timing.seconds),
-        quiet=max(timing.quiet - engine_seconds, _LEAST_SHARE * timing.quiet),
-    )
-
-
-def _without_gradient(call: Callable[..., torch.Tensor], leaves: Tensors) -> torch.Tensor:
+def _without_gradient(call: Callable[..., Tensor], leaves: Tensors) -> Tensor:
     with torch.no_grad():
         return call(*leaves)
 

@@ -49,7 +49,7 @@ _SIDE, _PRODUCTS = 256, 4
 def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Time all operations over groups of 2, 4, … ranks up to all; only members of a group report."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    for size in _group_sizes(world):
+    for size in _doublings(2, world):
         members = list(range(size))
         group = dist.new_group(members)
         if rank in members:
@@ -59,10 +59,10 @@ def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         dist.barrier()
 
 
-def _group_sizes(world: int) -> list[int]:
-    """2, 4, 8, … and the world itself."""
-    sizes = {2**power for power in range(1, world.bit_length()) if 2**power <= world}
-    return sorted(sizes | ({world} if world > 1 else set()))
+def _doublings(first: int, last: int) -> list[int]:
+    """`first`, twice that, … and `last`, where it is no less than the first."""
+    sizes = {first << power for power in range(last.bit_length())} | {last}
+    return sorted(size for size in sizes if first <= size <= last)
 
 
 def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGroup) -> Iterator[Measurement]:
@@ -149,9 +149,11 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
 def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
     """Time forward and backward of a microbatch by number of blocks, then an update of few parameters."""
     repeats, fewest = _REPEATS[watch.device.type], _BLOCKS[0]
+    tokens_BS = torch.zeros(_MICROBATCHES, _SEQUENCE, dtype=torch.long)
     for name, by_blocks in engines.items():
         for blocks, engine in by_blocks.items():
-            step = watch.host(_forward_backward(engine), repeats).shared(_MICROBATCHES)
+            step = watch.host(partial(engine.forward_backward, tokens_BS, tokens_BS), repeats)
+            step = step.shared(_MICROBATCHES)
             yield step.row("host", name, float(blocks), _SHAPE)
     update = watch.host(engines["block"][fewest].update, repeats)
     yield update.row("host", "update", float(fewest), _SHAPE)
@@ -175,11 +177,6 @@ def _engine(layout: str, blocks: int, device: torch.device, precision: Precision
     )
     question = complete_question(model, resolve_cluster("local", parsed.num_gpus), training)
     return Engine(make_plan(question, estimate(question, parsed)), device, EngineOptions())
-
-
-def _forward_backward(engine: Engine) -> Call:
-    tokens_BS = torch.zeros(_MICROBATCHES, _SEQUENCE, dtype=torch.long)
-    return lambda: engine.forward_backward(tokens_BS, tokens_BS)
 
 
 _COPY_REPEATS = 4
@@ -208,9 +205,7 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     next to nothing, each after other work."""
     limit = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
-    for threads in sorted(
-        {1, limit, *(2**power for power in range(1, limit.bit_length()) if 2**power < limit)}
-    ):
+    for threads in _doublings(1, limit):
         threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
         # the thread's own clock does not see other threads
@@ -236,7 +231,7 @@ def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurem
         "up": lambda host, device: link.up(device, host),
         "both": partial(_copy_both_ways, link),
     }
-    for ranks in sorted({world, *(2**power for power in range(world.bit_length()) if 2**power < world)}):
+    for ranks in _doublings(1, world):
         for name, way in ways.items():
             dist.barrier()
             if rank < ranks:

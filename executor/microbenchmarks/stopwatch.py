@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import pairwise
+from itertools import accumulate, pairwise, repeat, takewhile
+from operator import mul
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ import yaml
 
 from cost_models.measured.calibration.microbenchmarks import Kind, Measurement
 from cost_models.specs.cluster import Precision
+from executor.timing import compute_seconds, finish, lap_between, mark_on
 
 _DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
@@ -100,7 +102,9 @@ def scale_of(device: str, precision: Precision | None = None, *, quick: bool) ->
     sizes = yaml.safe_load(text)[device]
     fields = sizes["full"] | sizes["quick"] if quick else sizes["full"]
     fields["products"] = [*_linears(**fields.pop("linears")), *fields["products"]]
-    fields["messages"] = _octaves(**fields["messages"])
+    smallest, largest, factor = (fields["messages"][name] for name in ("smallest", "largest", "factor"))
+    sizes = accumulate(repeat(factor), mul, initial=smallest)
+    fields["messages"] = list(takewhile(lambda size: size <= largest, sizes))
     fields["precision"] = precision or fields["precision"]
     return Scale(**{name: _frozen(value) for name, value in fields.items()})
 
@@ -116,14 +120,7 @@ def _linears(tokens: Sequence[int], widths: Sequence[int]) -> list[tuple[int, in
     ]
 
 
-def _octaves(smallest: int, largest: int, factor: int) -> list[int]:
-    """least, least · factor, … up to most."""
-    sizes = [smallest]
-    while sizes[-1] * factor <= largest:
-        sizes.append(sizes[-1] * factor)
-    return sizes
-
-
+Call = Callable[[], object]
 _LEAST_REPEATS = 3
 _MOST_REPEATS = 100
 _BATCHES = 8
@@ -145,9 +142,21 @@ class Timing:
     quiet: float
     """The fastest repetition."""
 
+    @staticmethod
+    def of(times: Sequence[float]) -> Timing:
+        """Timing of a call from those of its repetitions."""
+        return Timing(seconds=statistics.median(times), quiet=min(times))
+
     def shared(self, by: float) -> Timing:
         """Timing of each of `by` operations that one call did."""
         return Timing(seconds=self.seconds / by, quiet=self.quiet / by)
+
+    def without(self, seconds: float, least_share: float) -> Timing:
+        """Timing without some seconds of the call that are another's, but at least a share of it: both are noisy."""
+        return Timing(
+            seconds=max(self.seconds - seconds, least_share * self.seconds),
+            quiet=max(self.quiet - seconds, least_share * self.quiet),
+        )
 
     def row(self, kind: Kind, name: str, size: float, shape: tuple[int, ...] = ()) -> Measurement:
         """The measurement of one call."""
@@ -168,13 +177,13 @@ class Stopwatch:
     budget_seconds: float
     """Time to spend on repetitions of one measurement."""
 
-    def compute(self, call: Callable[[], object]) -> Timing:
+    def compute(self, call: Call) -> Timing:
         """Device time of `call`."""
         if self.device.type == "cuda":
             return self._events(call)
         return self._clock(call, time.thread_time)
 
-    def sustained(self, call: Callable[[], object], seconds: float) -> Timing:
+    def sustained(self, call: Call, seconds: float) -> Timing:
         """Device time of `call` once it has run back to back for half of `seconds`: by windows of the second half.
 
         Nothing waits between windows, so a GPU never idles, and its clocks are those that its power limit allows.
@@ -182,26 +191,16 @@ class Stopwatch:
         calls = seconds / self.compute(call).seconds
         windows = min(_WINDOWS, max(2, int(calls)))
         calls_per_window = max(1, int(calls / windows))
-        marks = [self._mark()]
+        marks = [mark_on(self.device)]
         for _ in range(windows):
             for _ in range(calls_per_window):
                 call()
-            marks.append(self._mark())
+            marks.append(mark_on(self.device))
         self.settle()
-        times = [_seconds_between(begin, end) / calls_per_window for begin, end in pairwise(marks)][
-            windows // 2 :
-        ]
-        return Timing(seconds=statistics.median(times), quiet=min(times))
+        laps = [compute_seconds(lap_between(*pair), self.device) for pair in pairwise(marks)]
+        return Timing.of([seconds / calls_per_window for seconds in laps[windows // 2 :]])
 
-    def _mark(self) -> float | torch.cuda.Event:
-        """Now: on CUDA when the stream comes here, on a CPU by the thread's clock."""
-        if self.device.type != "cuda":
-            return time.thread_time()
-        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        mark.record()
-        return mark
-
-    def host(self, call: Callable[[], object], repeats: int | None = None) -> Timing:
+    def host(self, call: Call, repeats: int | None = None) -> Timing:
         """Host time until `call` returns, without waiting for the device.
 
         A GPU has nothing to do when a repetition begins, and `call` must launch fewer kernels than its queue holds
@@ -214,9 +213,7 @@ class Stopwatch:
         self.settle()
         return timing
 
-    def on_host(
-        self, call: Callable[[], object], *, own_clock: bool, aside: Callable[[], object] | None = None
-    ) -> Timing:
+    def on_host(self, call: Call, *, own_clock: bool, aside: Call | None = None) -> Timing:
         """Time of what the host does or waits for: on a CPU by the thread's own clock where nobody else has a part.
 
         `aside` is done before every repetition, and takes its share of the budget: what else there is in a step, after
@@ -226,20 +223,8 @@ class Stopwatch:
         clock = time.thread_time if uses_thread_clock else time.perf_counter
         return self._clock(self._settled(call), clock, aside=aside)
 
-    def _settled(self, call: Callable[[], object]) -> Callable[[], object]:
-        def settled() -> None:
-            call()
-            self.settle()
-
-        return settled
-
     def elapsed(
-        self,
-        call: Callable[[], object],
-        repeats: int,
-        *,
-        aside: Callable[[], object] | None = None,
-        group: dist.ProcessGroup | None = None,
+        self, call: Call, repeats: int, *, aside: Call | None = None, group: dist.ProcessGroup | None = None
     ) -> Timing:
         """Wall time of `call` run the same number of times on every process (collectives must match up).
 
@@ -250,15 +235,7 @@ class Stopwatch:
         is not.
         """
         call()
-        times = []
-        for _ in range(repeats):
-            if aside is not None:
-                aside()
-            self.settle()
-            start = time.perf_counter()
-            call()
-            self.settle()
-            times.append(time.perf_counter() - start)
+        times = self._times(self._settled(call), time.perf_counter, repeats, aside)
         if group is not None:
             shortest = torch.tensor(times, dtype=torch.float64, device=self.device)
             dist.all_reduce(shortest, dist.ReduceOp.MIN, group=group)
@@ -267,15 +244,17 @@ class Stopwatch:
 
     def settle(self) -> None:
         """Wait for the device."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        finish(self.device)
+
+    def _settled(self, call: Call) -> Call:
+        def settled() -> None:
+            call()
+            self.settle()
+
+        return settled
 
     def _clock(
-        self,
-        call: Callable[[], object],
-        clock: Callable[[], float],
-        repeats: int | None = None,
-        aside: Callable[[], object] | None = None,
+        self, call: Call, clock: Callable[[], float], repeats: int | None = None, aside: Call | None = None
     ) -> Timing:
         call()
         start = time.perf_counter()
@@ -283,17 +262,21 @@ class Stopwatch:
             aside()
         call()
         once = time.perf_counter() - start
+        return Timing.of(self._times(call, clock, repeats or self._repeats(once), aside))
+
+    def _times(self, call: Call, clock: Callable[[], float], repeats: int, aside: Call | None) -> list[float]:
+        """Seconds of each of `repeats` calls, which the device waits for, with `aside` done before each."""
         times = []
-        for _ in range(repeats or self._repeats(once)):
-            self.settle()
+        for _ in range(repeats):
             if aside is not None:
                 aside()
+            self.settle()
             begin = clock()
             call()
             times.append(clock() - begin)
-        return Timing(seconds=statistics.median(times), quiet=min(times))
+        return times
 
-    def _events(self, call: Callable[[], object]) -> Timing:
+    def _events(self, call: Call) -> Timing:
         call()
         self.settle()
         start = time.perf_counter()
@@ -302,32 +285,21 @@ class Stopwatch:
         launches = max(1, self._repeats(time.perf_counter() - start) // _BATCHES)
         times = []
         for _ in range(_BATCHES):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             torch.cuda._sleep(_SLEEP_CYCLES)  # type: ignore[no-untyped-call]
-            begin.record()
+            begin = mark_on(self.device)
             for _ in range(launches):
                 call()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3 / launches)
-        return Timing(seconds=statistics.median(times), quiet=min(times))
+            end = mark_on(self.device)
+            self.settle()
+            times.append(lap_between(begin, end).wall / launches)
+        return Timing.of(times)
 
     def _repeats(self, once: float) -> int:
         repeats = int(self.budget_seconds / max(once, 1e-9))
         return max(_LEAST_REPEATS, min(_MOST_REPEATS, repeats))
 
 
-def _seconds_between(begin: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
-    if isinstance(begin, torch.cuda.Event):
-        assert isinstance(end, torch.cuda.Event)
-        return float(begin.elapsed_time(end)) / 1e3
-    assert isinstance(end, float)
-    return end - begin
-
-
 _MOST_COPIES = 64
-
-Call = Callable[[], object]
 
 
 def copies(scale: Scale, call_bytes: float) -> int:

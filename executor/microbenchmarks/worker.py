@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -24,36 +23,33 @@ from executor.microbenchmarks.stopwatch import Scale, Stopwatch, scale_of
 _QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.04
 _TOUCHED_BYTES = 2**28
 
-Family = Callable[[], Iterator[Measurement]]
+Family = Callable[[Stopwatch, Scale], Iterator[Measurement]]
 
 
 def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None]) -> list[Measurement]:
     """Measure all families in turn, in the scale's number of rounds; needs a process group."""
     world, rank = dist.get_world_size(), dist.get_rank()
     engines = tiny_engines(watch.device, scale.precision)
-    families: dict[str, Family] = {
-        "matrix products": lambda: chain(
-            kernels.gemms(watch, scale),
-            kernels.sustained_gemms(watch, scale),
-            kernels.cached_gemms(watch, scale),
-        ),
-        "attention": lambda: kernels.attention_cores(watch, scale),
-        "element-wise operators": lambda: kernels.element_wise(watch, scale),
-        "memory": lambda: kernels.memory(watch, scale),
-        "optimizer": lambda: kernels.optimizer(watch, scale),
-        "host": lambda: host_overhead(watch, engines),
-        "offload": lambda: offload(watch, scale),
-        "embedding tables": lambda: tables(watch, scale),
+    families: dict[str, tuple[Family, ...]] = {
+        "matrix products": (kernels.gemms, kernels.sustained_gemms, kernels.cached_gemms),
+        "attention": (kernels.attention_cores,),
+        "element-wise operators": (kernels.element_wise,),
+        "memory": (kernels.memory,),
+        "optimizer": (kernels.optimizer,),
+        "host": (lambda watch, _: host_overhead(watch, engines),),
+        "offload": (offload,),
+        "embedding tables": (tables,),
+        "collectives": (collectives,) * (world > 1),
     }
-    if world > 1:
-        families["collectives"] = lambda: collectives(watch, scale)
     rounds: list[list[Measurement]] = []
     for number in range(scale.rounds):
         rounds.append([])
-        for name, family in families.items():
+        for name, measured in families.items():
+            if not measured:
+                continue
             on_progress(name if scale.rounds == 1 else f"{name}, round {number + 1} of {scale.rounds}")
             dist.barrier()
-            rounds[-1].extend(replace(row, rank=rank) for row in family())
+            rounds[-1].extend(replace(row, rank=rank) for family in measured for row in family(watch, scale))
     return quietest(rounds)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,14 +92,10 @@ class RecommenderEngine:
 
     def step(self, clicks: Clicks) -> tuple[float, float]:
         """One optimizer step: (this rank's share of the mean loss, norm of the dense network's gradient)."""
-        self.index_exchange(clicks)
-        self.lookup()
-        self.forward_exchange()
-        loss = self.dense()
-        self.backward_exchange()
-        return loss, self.update()
+        _, _, _, loss, _, norm = [stage() for stage in self.stages(clicks)]
+        return loss, norm
 
-    def stages(self, clicks: Clicks) -> list[Callable[[], object]]:
+    def stages(self, clicks: Clicks) -> list[Callable[[], Any]]:
         """The six stages of one step, to be called one after another."""
         first = (partial(self.index_exchange, clicks), self.lookup, self.forward_exchange)
         return [*first, self.dense, self.backward_exchange, self.update]

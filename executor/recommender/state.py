@@ -18,7 +18,6 @@ weights.dense.NAME     and the states of the dense network's optimizer
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 
 import torch
 import torch.distributed as dist
@@ -27,15 +26,11 @@ from torch import Tensor
 from executor.boxes import Box
 from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import RecommenderProgress, descent_of
-from executor.embeddings.bags import cut
-from executor.embeddings.exchanges import Peers
+from executor.embeddings.exchanges import Peers, exchanged_rows
 from executor.embeddings.holding import EMPTY, Holding
 from executor.embeddings.places import Slice
 from executor.recommender.engine import RecommenderEngine
 from executor.run_config import EngineOptions
-
-Pair = tuple[Slice, Slice]
-"""The slice that rows come from or go to, and the slice in whose place the block is."""
 
 
 def block_rows(part: Slice) -> tuple[int, int]:
@@ -56,8 +51,8 @@ def to_blocks(
         for sibling, rows in own_rows.items()
         for at in siblings
     }
-    pairs = [(sibling, at) for sibling in siblings for at in own_rows]
-    came = _exchanged(peers, sends, pairs, none, to_block=True)
+    incoming = {(sibling, at): _shared_rows(sibling, at) for sibling in siblings for at in own_rows}
+    came = exchanged_rows(peers, sends, incoming, none)
     blocks = {}
     for at in own_rows:
         begin, end = block_rows(at)
@@ -73,13 +68,13 @@ def from_blocks(
 ) -> dict[Slice, Tensor]:
     """Convert blocks, as returned by `to_blocks`, into rows of this rank's slices."""
     sends = {
-        (sibling, at): block[(sibling.residue - block_rows(at)[0]) % sibling.ways :: sibling.ways]
+        (at, sibling): block[(sibling.residue - block_rows(at)[0]) % sibling.ways :: sibling.ways]
         for at, block in blocks.items()
         for sibling in siblings
     }
-    pairs = [(sibling, at) for at in siblings for sibling in blocks]
-    came = _exchanged(peers, sends, pairs, none, to_block=False)
-    return {sibling: torch.cat([came[sibling, at] for at in siblings]) for sibling in blocks}
+    incoming = {(at, sibling): _shared_rows(sibling, at) for at in siblings for sibling in blocks}
+    came = exchanged_rows(peers, sends, incoming, none)
+    return {sibling: torch.cat([came[at, sibling] for at in siblings]) for sibling in blocks}
 
 
 def _shared(part: Slice, at: Slice) -> tuple[int, int]:
@@ -88,24 +83,9 @@ def _shared(part: Slice, at: Slice) -> tuple[int, int]:
     return min(begin, part.held_rows), min(end, part.held_rows)
 
 
-def _exchanged(
-    peers: Peers, sends: Mapping[Pair, Tensor], incoming: Sequence[Pair], none: Tensor, *, to_block: bool
-) -> dict[Pair, Tensor]:
-    """Exchange rows between slices and blocks; `sends` and `incoming` are ordered by sender, then receiver."""
-    source, target = (0, 1) if to_block else (1, 0)
-    messages = [
-        torch.cat([none, *(rows for pair, rows in sends.items() if pair[target].rank == rank)]).view(-1)
-        for rank in range(peers.size)
-    ]
-    row = prod(none.shape[1:])
-    pairs = [[pair for pair in incoming if pair[source].rank == rank] for rank in range(peers.size)]
-    counts = [[row * (end - begin) for begin, end in (_shared(*pair) for pair in of)] for of in pairs]
-    received = peers.all_to_all(messages, [sum(of) for of in counts])
-    return {
-        pair: part.view(-1, *none.shape[1:])
-        for of, message, sizes in zip(pairs, received, counts, strict=True)
-        for pair, part in zip(of, cut(message, sizes), strict=True)
-    }
+def _shared_rows(part: Slice, at: Slice) -> int:
+    begin, end = _shared(part, at)
+    return end - begin
 
 
 KEYS = "keys"
@@ -151,43 +131,24 @@ def _keyed_exchanged(
 ) -> dict[Slice, Rows]:
     """Rows of each slice's block → rows whose keys lie in it, from all blocks in their order."""
     ways = len(siblings)
-    order = sorted(siblings, key=lambda source: source.residue)
+    order = sorted(siblings, key=lambda part: (part.rank, part.residue))
     owner = {source: rows[KEYS] % ways for source, rows in rows_by_slice.items()}
     sent_counts = torch.zeros(ways, ways, dtype=torch.int64, device=none[KEYS].device)
-    for source, to in owner.items():
-        sent_counts[source.residue] = to.bincount(minlength=ways)
+    for source, residues in owner.items():
+        sent_counts[source.residue] = residues.bincount(minlength=ways)
     counts = peers.all_gather(sent_counts.view(-1)).view(peers.size, ways, ways).sum(0).tolist()
-    own_slices = [source for source in order if source.rank == peers.rank]
-    from_rank = [[source for source in order if source.rank == rank] for rank in range(peers.size)]
-    received: dict[Slice, Rows] = {source: {} for source in own_slices}
+    own_slices = [part for part in order if part.rank == peers.rank]
+    incoming = {(source, to): counts[source.residue][to.residue] for source in order for to in own_slices}
+    received: dict[Slice, Rows] = {part: {} for part in own_slices}
     for kind, empty in none.items():
-        sends = [
-            torch.cat(
-                [
-                    empty,
-                    *(
-                        rows_by_slice[source][kind][owner[source] == to.residue]
-                        for source in own_slices
-                        for to in of
-                    ),
-                ]
-            ).view(-1)
-            for of in from_rank
-        ]
-        row = prod(empty.shape[1:])
-        sizes = [
-            [row * counts[source.residue][to.residue] for source in of for to in own_slices]
-            for of in from_rank
-        ]
-        came = peers.all_to_all(sends, [sum(of) for of in sizes])
-        parts: dict[Slice, list[Tensor]] = {source: [empty] for source in own_slices}
-        for of, message, lengths in zip(from_rank, came, sizes, strict=True):
-            for own_slice, part in zip(
-                [to for _ in of for to in own_slices], cut(message, lengths), strict=True
-            ):
-                parts[own_slice].append(part.view(-1, *empty.shape[1:]))
-        for source in own_slices:
-            received[source][kind] = torch.cat(parts[source])
+        sends = {
+            (source, to): rows_by_slice[source][kind][owner[source] == to.residue]
+            for source in own_slices
+            for to in order
+        }
+        came = exchanged_rows(peers, sends, incoming, empty)
+        for to in own_slices:
+            received[to][kind] = torch.cat([empty, *(came[source, to] for source in order)])
     return received
 
 
