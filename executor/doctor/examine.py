@@ -15,14 +15,13 @@ from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.errors import HostError
 from cost_models.files.whole import temporary_folder
 from executor.doctor.readings import BETWEEN_NODES, LATENCY, LINK, MATMUL, MEMORY, Assumptions, Examination
-from executor.microbenchmarks.calibrate import require_devices, result_of, run_workers
+from executor.launch.workers import among_workers, require_devices, result_of, run_workers
 from planner.plan import Plan
 
 _LONGEST_SECONDS = 300.0
-WORKER = "executor.doctor.measuring"
 
 
-def examine(processes: int, *, device: str, worker: str = WORKER) -> Examination:
+def examine(processes: int, *, device: str) -> Examination:
     """Measure `processes` processes of this machine, or those of the job if the environment has RANK.
 
     `device`: `cpu` or `cuda`. Started by torchrun or in a SLURM job that sets RANK, this process is that rank, and
@@ -37,23 +36,15 @@ def examine(processes: int, *, device: str, worker: str = WORKER) -> Examination
     if device == "cuda":
         require_devices(processes)
     with temporary_folder("meshwright-doctor-") as folder:
+        worker, options = "executor.doctor.measuring", ["--device", device]
         run_workers(
-            worker,
-            processes,
-            folder,
-            ["--device", device],
-            task="the examination",
-            longest_seconds=_LONGEST_SECONDS,
+            worker, processes, folder, options, task="the examination", longest_seconds=_LONGEST_SECONDS
         )
         return Examination.model_validate_json(result_of(folder, 0).read_text("utf-8"))
 
 
 def _as_rank(processes: int, kind: str) -> Examination:
-    import torch
-    import torch.distributed as dist
-
     from executor.doctor.measuring import examine_here
-    from executor.launch.rendezvous import join_job
 
     ranks = int(os.environ["WORLD_SIZE"])
     if ranks != processes:
@@ -61,12 +52,8 @@ def _as_rank(processes: int, kind: str) -> Examination:
             f"{processes} processes were asked for, and torchrun has started {ranks}",
             hint="leave out --processes, or start as many",
         )
-    torch.set_num_threads(1)
-    device = join_job("nccl" if kind == "cuda" else "gloo")
-    try:
+    with among_workers(kind) as device:
         return examine_here(device)
-    finally:
-        dist.destroy_process_group()
 
 
 _PAIR = 2

@@ -1,6 +1,6 @@
 """Measures one rank among all: products, memory, launches, and its links with partners that change.
 
-Started as `python -m executor.doctor.measuring --rank 0 --world 2 --folder DIR --device cpu`.
+Started by torchrun as `python -m executor.doctor.measuring DIR --device cpu`.
 
 On a CPU the clock of work that a process does alone is its thread's, the fastest of every pass counts, and where
 something looks slow there are more passes, so that other load on the machine is not taken for slowness.
@@ -24,12 +24,13 @@ import psutil
 import torch
 import torch.distributed as dist
 import yaml
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from executor.doctor import readings
 from executor.doctor.readings import is_calm, judge
 from executor.faults.results import wrong_results
+from executor.launch.workers import among_workers, result_of, worker_arguments
 from executor.messages import gather_json
-from executor.microbenchmarks.calibrate import among_workers, result_of, worker_arguments
 from executor.microbenchmarks.links import there_and_back
 from executor.microbenchmarks.stopwatch import Stopwatch
 
@@ -253,12 +254,13 @@ def _clock(device: torch.device) -> float | None:
         return None
 
 
-def main(wrap: Wrap = as_it_is) -> None:
+@record
+def main() -> None:
     """Measure as one worker process among others, and write the gathered readings."""
     arguments = worker_arguments(__doc__).parse_args()
-    with among_workers(arguments) as device:
-        seen = examine_here(device, wrap)
-        result_of(arguments.folder, arguments.rank).write_text(seen.model_dump_json(), "utf-8")
+    with among_workers(arguments.device) as device:
+        text = examine_here(device).model_dump_json()
+        result_of(arguments.folder, dist.get_rank()).write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -305,10 +305,6 @@ def memory_failure(failure: Failure) -> RunError:
 
 def last_lines(paths: Iterable[Path]) -> list[str]:
     """Last lines of these files that are not blank."""
-    lines = [
-        line
-        for path in paths
-        if path.exists()
-        for line in path.read_text("utf-8", errors="replace").splitlines()
-    ]
-    return [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
+    texts = [path.read_text("utf-8", errors="replace") for path in paths if path.exists()]
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    return [line for line in lines if line][-_LAST_LINES:]

@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -40,9 +39,10 @@ from cost_models.files.whole import lock, lock_alone, temporary_folder
 from executor.clock import STARTED, date
 from executor.families import training_of
 from executor.faults import failures
-from executor.faults.failures import read_failures, what_happened
+from executor.faults.failures import last_lines, read_failures, what_happened
 from executor.faults.heartbeat import LAUNCH, delete_signs, read_sign, read_signs
-from executor.launch.environment import LOOPBACK, on_this_machine, worker_environment
+from executor.launch.environment import LOOPBACK
+from executor.launch.workers import end_agent, on_one_node, rendezvous_file, start_agent
 from executor.measure.any_report import AnyReport, load_any_report, save_report
 from executor.requirements import cuda_devices, require_host, require_torch, require_world
 from executor.run_config import (
@@ -83,17 +83,13 @@ class Nodes:
     def arguments(self, ranks: int, longest_wait: float, folder: Path, logs: Path) -> list[str]:
         """The rendezvous arguments of torchrun on each node; nodes wait `longest_wait` seconds for one another.
 
-        A single node meets nobody: its torchrun keeps what it knows in a file beside `logs`.
-
         Several meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes
         of a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the
         same name in different places are not told apart.
         """
-        share = ["--nproc-per-node", str(ranks // self.count)]
         if self.count == 1:
-            single_node = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
-            single_node += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright"]
-            return ["--nnodes", "1", *single_node, "--local-addr", LOOPBACK, *share]
+            return on_one_node(ranks, logs)
+        share = ["--nproc-per-node", str(ranks // self.count)]
         assert self.rendezvous is not None
         name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
         place = f"{LOOPBACK}:{self.rendezvous.rpartition(':')[2]}" if self.here else self.rendezvous
@@ -102,11 +98,6 @@ class Nodes:
         rendezvous += ["--local-addr", LOOPBACK] if self.here else []
         wait = ["--rdzv-conf", f"join_timeout={max(1, round(longest_wait))}"]
         return ["--nnodes", str(self.count), *rendezvous, *wait, *share]
-
-
-def rendezvous_file(logs: Path) -> Path:
-    """The file in which torchrun of a single node keeps its rendezvous."""
-    return logs.with_name("rendezvous")
 
 
 def require_nodes(nodes: Nodes, ranks: int, *, has_folder: bool, inside: bool) -> None:
@@ -350,10 +341,6 @@ class Follower:
 
 _ROLL_CALL_SECONDS = 15.0
 """How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
-_SHUTDOWN_SECONDS = "10"
-"""Seconds after which torchrun kills a rank that does not end, such as one stopped by SIGSTOP."""
-_KILL_SECONDS = 10.0
-"""Beyond the shutdown: when torchrun is killed because it does not end."""
 
 
 def run_ranks(
@@ -386,20 +373,17 @@ def run_ranks(
     elif not nodes.here:
         require_not_left_out(folder)
     launch = Launch(folder, ranks)
-    process = _start(
-        [*nodes.arguments(ranks, config.timeout, folder, logs), "--max-restarts", str(restarts)],
-        logs,
-        arguments,
-        launch,
-        nodes,
-        locks,
+    how = [*nodes.arguments(ranks, config.timeout, folder, logs), "--max-restarts", str(restarts)]
+    variables = {LAUNCH: launch.token, STARTED: str(date())}
+    process = start_agent(
+        how, "executor.launch.rank", arguments, logs, here=nodes.here, variables=variables, locks=locks
     )
     follower = Follower(launch, folder, logs, ranks, nodes, restarts, config.timeout, on_step, on_note)
     try:
         with _terminated_like_interrupted():
             follower.until_the_end(process)
     finally:
-        _end(process, kill=follower.swept())
+        end_agent(process, kill=follower.swept())
     if nodes.count > 1 and not launch.begun():
         raise _never_begun(launch, folder, logs)
     if (folder / STOPPED).exists():
@@ -463,46 +447,9 @@ def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
             return failures.error_of_fields(failure)
     return RunError(
         "the nodes did not come together",
-        problems=[Problem("", line) for line in failures.last_lines([logs / "torchrun.log"])],
+        problems=[Problem("", line) for line in last_lines([logs / "torchrun.log"])],
         hint="start the same command on each node; --rendezvous names a free port of one of them",
     )
-
-
-def _start(
-    how: list[str], logs: Path, arguments: list[str], launch: Launch, nodes: Nodes, locks: Sequence[int]
-) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "executor.launch.agent", *how]
-    command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.rank", *arguments]
-    logs.mkdir(parents=True)
-    environment = worker_environment() | {LAUNCH: launch.token, STARTED: str(date())}
-    if nodes.count == 1:
-        rendezvous_file(logs).touch()
-    if nodes.here:
-        environment = on_this_machine(environment)
-    environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
-    # With the agent's own store, ranks that start again find the addresses of those that are gone (torch 2.13).
-    environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    with (logs / "torchrun.log").open("wb") as stream:
-        return subprocess.Popen(
-            command,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-            pass_fds=locks,
-        )
-
-
-def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """End torchrun, which ends its ranks; if it is killed they end themselves (`executor.launch.environment`)."""
-    if process.poll() is None and not kill:
-        os.killpg(process.pid, signal.SIGTERM)
-        shutdown = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS))
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(shutdown + _KILL_SECONDS)
-    if process.poll() is None:
-        process.kill()
-        process.wait()
 
 
 def stopped(step: int, saved: int | None) -> StoppedError:

@@ -12,10 +12,11 @@ from dataclasses import asdict, replace
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from cost_models.measured.calibration.microbenchmarks import Measurement, quietest
+from executor.launch.workers import FAMILY_MARK, among_workers, result_of, worker_arguments
 from executor.microbenchmarks import kernels
-from executor.microbenchmarks.calibrate import among_workers, announce, result_of, worker_arguments
 from executor.microbenchmarks.kernels import tables
 from executor.microbenchmarks.links import collectives, host_overhead, offload, tiny_engines
 from executor.microbenchmarks.stopwatch import Scale, Stopwatch, scale_of
@@ -53,23 +54,25 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
     return quietest(rounds)
 
 
+@record
 def main() -> None:
-    """`python -m executor.microbenchmarks.worker --rank 0 --world 2 --folder DIR [--quick]`."""
+    """`python -m executor.microbenchmarks.worker DIR [--quick]`, started by torchrun."""
     parser = worker_arguments(__doc__)
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    with among_workers(arguments) as device:
-        torch.manual_seed(arguments.rank)
+    with among_workers(arguments.device) as device:
+        rank = dist.get_rank()
+        torch.manual_seed(rank)
         quick = arguments.quick
         scale = scale_of(device.type, arguments.precision if device.type == "cuda" else None, quick=quick)
         budget = _QUICK_BUDGET_SECONDS if quick else _BUDGET_SECONDS
         watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
         # fault the pages in that the measurements will use: training does it in its first step
         torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=device)
-        rows = measure(watch, scale, on_progress=announce)
+        rows = measure(watch, scale, on_progress=lambda family: print(f"{FAMILY_MARK}{family}", flush=True))
         text = json.dumps([asdict(row) for row in rows])
-        result_of(arguments.folder, arguments.rank).write_text(text, encoding="utf-8")
+        result_of(arguments.folder, rank).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from training import plan_for
 
 from executor.launch.environment import imports_of_workers, worker_environment
 from executor.launch.launch import run_plan
-from executor.microbenchmarks.calibrate import run_workers
+from executor.launch.workers import run_workers
 from executor.run_config import RunConfig
 from meshwright.explorer.answers import _Worker
 

@@ -1,0 +1,188 @@
+"""Worker processes: torch's elastic agent with the module that they run, its logs, and its end.
+
+Ranks of `run` and processes that measure (`doctor`, `calibrate`) are started alike. What a process that measures found
+it writes to a file; where one fails, the others are ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.errors import HostError, Problem, RunError
+from executor.faults.failures import last_lines
+from executor.launch.environment import LOOPBACK, PARENT, end_with_parent, on_this_machine, worker_environment
+
+if TYPE_CHECKING:
+    import torch
+
+Progress = Callable[[str], None]
+FAMILY_MARK = "measuring: "
+"""Start of a line in which the first process names what it measures next."""
+_POLL_SECONDS = 0.05
+_SHUTDOWN = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_SHUTDOWN_SECONDS = "10"
+"""Seconds after which torchrun kills a rank that does not end, such as one stopped by SIGSTOP."""
+_KILL_SECONDS = 10.0
+"""Beyond the shutdown: when torchrun is killed because it does not end."""
+
+
+def on_one_node(processes: int, logs: Path) -> list[str]:
+    """Arguments of torchrun for processes that meet nobody else: what it knows is in a file beside `logs`."""
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
+    meeting += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright", "--local-addr", LOOPBACK]
+    return ["--nnodes", "1", *meeting, "--nproc-per-node", str(processes)]
+
+
+def rendezvous_file(logs: Path) -> Path:
+    """The file in which torchrun of a single node keeps its rendezvous."""
+    return logs.with_name("rendezvous")
+
+
+def start_agent(
+    how: Sequence[str],
+    module: str,
+    arguments: Sequence[str],
+    logs: Path,
+    *,
+    here: bool = True,
+    variables: Mapping[str, str] | None = None,
+    locks: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start torchrun with arguments `how`; its processes run `python -m MODULE ARGUMENTS`.
+
+    Output of every process goes to files under `logs`. Processes that are all `here` talk over loopback; torchrun holds
+    the `locks`.
+    """
+    command = [sys.executable, "-m", "executor.launch.agent", *how, "--redirects", "3"]
+    command += ["--log-dir", str(logs), "-m", module, *arguments]
+    environment = worker_environment() | dict(variables or {})
+    environment = on_this_machine(environment) if here else environment
+    environment.setdefault(_SHUTDOWN, _SHUTDOWN_SECONDS)
+    # With the agent's own store, ranks that start again find the addresses of those that are gone (torch 2.13).
+    environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    logs.mkdir(parents=True, exist_ok=True)
+    rendezvous_file(logs).touch()
+    with (logs / "torchrun.log").open("wb") as stream:
+        return subprocess.Popen(
+            command,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            pass_fds=locks,
+        )
+
+
+def end_agent(process: subprocess.Popen[bytes], *, kill: bool = False) -> None:
+    """End torchrun, which ends its ranks; if it is killed they end themselves (`executor.launch.environment`)."""
+    if process.poll() is None and not kill:
+        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(float(os.environ.get(_SHUTDOWN, _SHUTDOWN_SECONDS)) + _KILL_SECONDS)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def run_workers(
+    module: str,
+    processes: int,
+    folder: Path,
+    options: Sequence[str],
+    *,
+    task: str,
+    longest_seconds: float,
+    on_progress: Progress = lambda family: None,
+) -> None:
+    """Run `python -m MODULE FOLDER OPTIONS` as so many processes until all have ended.
+
+    `task` names what they do in errors; `on_progress` hears of each family of measurements that the first begins.
+
+    Raises:
+        RunError: a process failed, or did not end; the last lines it wrote are the problems.
+    """
+    logs, deadline, reported = folder / "logs", time.monotonic() + longest_seconds, 0
+    process = start_agent(on_one_node(processes, logs), module, [str(folder), *options], logs)
+    try:
+        ended = False
+        while not ended:
+            ended = process.poll() is not None
+            lines = [
+                line for log in logs.rglob("0/stdout.log") for line in log.read_text("utf-8").splitlines()
+            ]
+            families = [line.removeprefix(FAMILY_MARK) for line in lines if line.startswith(FAMILY_MARK)]
+            for family in families[reported:]:
+                on_progress(family)
+            reported = len(families)
+            if time.monotonic() > deadline:
+                raise RunError(f"{task} did not end within {longest_seconds:.0f} s")
+            time.sleep(_POLL_SECONDS)
+    finally:
+        end_agent(process)
+    if process.returncode:
+        raise _failure(task, logs)
+
+
+def _failure(task: str, logs: Path) -> RunError:
+    """The error of the process that failed first (torch's record of errors), with the last lines it wrote."""
+    failed = {path: json.loads(path.read_text("utf-8"))["message"] for path in logs.rglob("*/error.json")}
+    if not failed:
+        lines = last_lines([logs / "torchrun.log"])
+        return RunError(f"{task} failed: a process was ended", problems=[Problem("", line) for line in lines])
+    first = min(failed, key=lambda path: int(failed[path]["extraInfo"]["timestamp"]))
+    lines = last_lines([first.with_name("stderr.log")])
+    return RunError(
+        f"{task} failed on process {first.parent.name}", problems=[Problem("", line) for line in lines]
+    )
+
+
+def worker_arguments(description: str | None) -> argparse.ArgumentParser:
+    """The arguments that `run_workers` gives a process, and `--device`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser
+
+
+def result_of(folder: Path, rank: int) -> Path:
+    """The file of a process's result."""
+    return folder / f"rank-{rank}.json"
+
+
+@contextmanager
+def among_workers(kind: str) -> Iterator[torch.device]:
+    """Inside the block this process is one of the workers, in their process group, on one thread; its device."""
+    import torch
+    import torch.distributed as dist
+
+    from executor.launch.rendezvous import join_job
+
+    if PARENT in os.environ:
+        end_with_parent()
+    torch.set_num_threads(1)
+    device = join_job("nccl" if kind == "cuda" else "gloo")
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+def require_devices(processes: int) -> None:
+    """Raise HostError where there are fewer CUDA devices than processes."""
+    import torch
+
+    if torch.cuda.device_count() < processes:
+        raise HostError(
+            f"measuring {processes} processes needs as many CUDA devices; this host has"
+            f" {torch.cuda.device_count()}"
+        )
