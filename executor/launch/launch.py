@@ -38,8 +38,14 @@ from cost_models.errors import (
 from cost_models.files.whole import lock, lock_alone, temporary_folder
 from executor.clock import STARTED, date
 from executor.families import training_of
-from executor.faults import failures
-from executor.faults.failures import last_lines, read_failures, what_happened
+from executor.faults.failures import (
+    delete_failures,
+    error_of_fields,
+    failure_error,
+    last_lines,
+    read_failures,
+    what_happened,
+)
 from executor.faults.heartbeat import LAUNCH, delete_signs, read_sign, read_signs
 from executor.launch.environment import LOOPBACK
 from executor.launch.workers import end_agent, on_one_node, rendezvous_file, start_agent
@@ -194,7 +200,8 @@ class Launch:
 
     def __init__(self, folder: Path, ranks: int) -> None:
         self.token = uuid.uuid4().hex
-        self._folder, self._ranks = folder, ranks
+        self.folder, self.size = folder, ranks
+        """Folder of the run, and how many ranks it has on all nodes."""
         self._begun = False
 
     def begun(self) -> bool:
@@ -208,22 +215,22 @@ class Launch:
 
     def has_first_rank(self) -> bool:
         """Whether rank 0 is among them: that launcher tells of the steps."""
-        return read_sign(self._folder, 0).get("launch") == self.token
+        return read_sign(self.folder, 0).get("launch") == self.token
 
     def roll_call(self, longest_seconds: float) -> frozenset[int]:
         """Answer, and wait for the others to; returns all ranks of launchers that are still there."""
-        (self._folder / _ANSWER.format(token=self.token)).touch()
+        (self.folder / _ANSWER.format(token=self.token)).touch()
         deadline = time.monotonic() + longest_seconds
         while True:
-            names = [path.name for path in self._folder.glob(_ANSWER.format(token="*"))]
+            names = [path.name for path in self.folder.glob(_ANSWER.format(token="*"))]
             live_ranks = self._started_by({name.partition("-")[2] for name in names})
-            if len(live_ranks) == self._ranks or time.monotonic() > deadline:
+            if len(live_ranks) == self.size or time.monotonic() > deadline:
                 return live_ranks
             time.sleep(_ANSWER_POLL_SECONDS)
 
     def _started_by(self, tokens: set[str]) -> frozenset[int]:
         return frozenset(
-            rank for rank, sign in read_signs(self._folder).items() if sign.get("launch") in tokens
+            rank for rank, sign in read_signs(self.folder).items() if sign.get("launch") in tokens
         )
 
 
@@ -254,12 +261,9 @@ class Follower:
     """Follows a run: reports steps and notes, and decides when it must end."""
 
     launch: Launch
-    folder: Path
-    logs: Path
-    ranks: int
+    config: RunConfig
     nodes: Nodes
-    restarts: int
-    timeout: float
+    logs: Path
     on_step: OnStep
     on_note: OnNote
     bytes_read: int = 0
@@ -283,13 +287,14 @@ class Follower:
                         return
                 elif ended:
                     return
-                if self.swept() or not self.folder.is_dir():
+                if self.swept() or not self.launch.folder.is_dir():
                     return
                 time.sleep(poll)
             except KeyboardInterrupt:
-                if (self.folder / STOP).exists() or (self.nodes.count > 1 and not self.launch.begun()):
+                stop = self.launch.folder / STOP
+                if stop.exists() or (self.nodes.count > 1 and not self.launch.begun()):
                     raise
-                (self.folder / STOP).write_text(self.launch.token, "utf-8")
+                stop.write_text(self.launch.token, "utf-8")
                 self.on_note("stopping after this step; Ctrl-C again stops at once")
 
     def swept(self) -> bool:
@@ -301,7 +306,7 @@ class Follower:
 
     def _given_up(self) -> bool:
         """Whether a rank failed for good, and the others had time to write why."""
-        failures = read_failures(self.folder)
+        failures = read_failures(self.launch.folder)
         if not failures:
             self.failed_at, self.wait_noted = None, False
             return False
@@ -312,19 +317,20 @@ class Follower:
             for failure in failures
         ):
             return since > _LAST_WORDS_SECONDS
-        if self.nodes.count > 1 and self.restarts and not self.wait_noted and since > _WAITING_SECONDS:
+        waits = self.nodes.count > 1 and _restarts(self.config) and since > _WAITING_SECONDS
+        if waits and not self.wait_noted:
             self.wait_noted = True
-            cause = what_happened(self.folder, self.ranks, self.launch.ranks())
+            cause = what_happened(self.launch.folder, self.launch.size, self.launch.ranks())
             self.on_note(
-                f"{cause}; waiting up to {self.timeout:.0f} s for all nodes: the same command on another one takes the"
-                " place of one that is lost"
+                f"{cause}; waiting up to {self.config.timeout:.0f} s for all nodes: the same command on another one"
+                " takes the place of one that is lost"
             )
         return False
 
     def _hand_on(self) -> None:
         """Report new lines of progress, where rank 0 was started here."""
-        progress = self.folder / PROGRESS
-        if not progress.exists():
+        progress = self.launch.folder / PROGRESS
+        if not progress.exists() or progress.stat().st_size == self.bytes_read:
             return
         with progress.open("rb") as file:
             file.seek(self.bytes_read)
@@ -337,6 +343,36 @@ class Follower:
                 self.on_note(line["note"])
             elif "step" in line:
                 self.on_step(line)
+
+    def error(self) -> MeshwrightError:
+        """The error of a run that ended without a report, or before the report was complete."""
+        if self.swept():
+            return RunError(
+                f"the run's temporary folder {self.logs.parent} was deleted while it went on",
+                hint="keep what clears temporary files away from it, or set TMPDIR to a folder that is left alone",
+            )
+        launch, failures, live_ranks = self.launch, read_failures(self.launch.folder), frozenset[int]()
+        if self.nodes.count > 1 and not launch.begun():
+            for failure in failures:
+                if failure.get("launch") == launch.token and "headline" in failure:
+                    return error_of_fields(failure)
+            return RunError(
+                "the nodes did not come together",
+                problems=[Problem("", line) for line in last_lines([self.logs / "torchrun.log"])],
+                hint="start the same command on each node; --rendezvous names a free port of one of them",
+            )
+        is_known = any(failure["final"] or "left_out" in failure for failure in failures)
+        if self.nodes.count > 1 and launch.folder.is_dir() and not is_known:
+            live_ranks = launch.roll_call(_ROLL_CALL_SECONDS)
+        saved = self.config.checkpoint
+        return failure_error(
+            launch.folder, self.logs, launch.size, launch=launch.token, live_ranks=live_ranks, saved=saved
+        )
+
+
+def _restarts(config: RunConfig) -> int:
+    """How often lost ranks are started again: never without checkpoints."""
+    return config.restarts if config.saving is not None else 0
 
 
 _ROLL_CALL_SECONDS = 15.0
@@ -366,46 +402,38 @@ def run_ranks(
     """
     folder, nodes = config.out, Nodes(count=config.nodes, rendezvous=config.rendezvous)
     assert folder is not None
-    restarts = config.restarts if config.saving is not None else 0
     if nodes.count == 1:
         clear_run_folder(folder)  # of several, others may have begun; their first rank does it
         (folder / FAILED_CHECKS).unlink(missing_ok=True)
     elif not nodes.here:
         require_not_left_out(folder)
     launch = Launch(folder, ranks)
-    how = [*nodes.arguments(ranks, config.timeout, folder, logs), "--max-restarts", str(restarts)]
+    how = [*nodes.arguments(ranks, config.timeout, folder, logs), "--max-restarts", str(_restarts(config))]
     variables = {LAUNCH: launch.token, STARTED: str(date())}
     process = start_agent(
         how, "executor.launch.rank", arguments, logs, here=nodes.here, variables=variables, locks=locks
     )
-    follower = Follower(launch, folder, logs, ranks, nodes, restarts, config.timeout, on_step, on_note)
+    follower = Follower(launch, config, nodes, logs, on_step, on_note)
     try:
         with _terminated_like_interrupted():
             follower.until_the_end(process)
     finally:
         end_agent(process, kill=follower.swept())
     if nodes.count > 1 and not launch.begun():
-        raise _never_begun(launch, folder, logs)
+        raise follower.error()
     if (folder / STOPPED).exists():
         place = json.loads((folder / STOPPED).read_text("utf-8"))
         raise stopped(place["step"], place["saved"])
-    if process.returncode != 0 or not (folder / REPORT).exists():
-        error = (
-            _swept(logs)
-            if follower.swept()
-            else _failure(launch, folder, logs, ranks, nodes, config.checkpoint)
-        )
-        if not (folder / REPORT).exists():
-            raise error
-        _add_note(folder / REPORT, WARNING + error.headline, on_note)
-
-
-def _add_note(path: Path, note: str, on_note: OnNote) -> None:
-    """Report what happened after the report was kept (`executor.transformer.diagnosis`), and put it into the report."""
+    if process.returncode == 0 and (folder / REPORT).exists():
+        return
+    error = follower.error()
+    if not (folder / REPORT).exists():
+        raise error
+    # what happened after the report was kept (`executor.transformer.diagnosis`) is a note
+    note, report = WARNING + error.headline, load_any_report(folder / REPORT)
     on_note(note)
-    report = load_any_report(path)
     if note not in report.notes:
-        save_report(report.model_copy(update={"notes": (*report.notes, note)}), path)
+        save_report(report.model_copy(update={"notes": (*report.notes, note)}), folder / REPORT)
 
 
 def clear_run_folder(folder: Path) -> None:
@@ -413,43 +441,8 @@ def clear_run_folder(folder: Path) -> None:
     for old in (PROGRESS, REPORT, STOP, STOPPED, OWNERS):
         (folder / old).unlink(missing_ok=True)
     delete_signs(folder)
-    failures.delete_failures(folder)
+    delete_failures(folder)
     delete_answers(folder)
-
-
-def _failure(
-    launch: Launch, folder: Path, logs: Path, ranks: int, nodes: Nodes, saved: Path | None
-) -> MeshwrightError:
-    live_ranks: frozenset[int] = frozenset()
-    if (
-        nodes.count > 1
-        and folder.is_dir()
-        and not any(one["final"] or "left_out" in one for one in failures.read_failures(folder))
-    ):
-        live_ranks = launch.roll_call(_ROLL_CALL_SECONDS)
-    return failures.failure_error(
-        folder, logs, ranks, launch=launch.token, live_ranks=live_ranks, saved=saved
-    )
-
-
-def _swept(logs: Path) -> RunError:
-    """The error of a run whose temporary folder is gone: torchrun can then neither end nor start ranks again."""
-    return RunError(
-        f"the run's temporary folder {logs.parent} was deleted while it went on",
-        hint="keep what clears temporary files away from it, or set TMPDIR to a folder that is left alone",
-    )
-
-
-def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
-    """The error of a run whose nodes did not meet, or whose ranks here failed before they met the others."""
-    for failure in failures.read_failures(folder):
-        if failure.get("launch") == launch.token and "headline" in failure:
-            return failures.error_of_fields(failure)
-    return RunError(
-        "the nodes did not come together",
-        problems=[Problem("", line) for line in last_lines([logs / "torchrun.log"])],
-        hint="start the same command on each node; --rendezvous names a free port of one of them",
-    )
 
 
 def stopped(step: int, saved: int | None) -> StoppedError:
