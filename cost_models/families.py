@@ -48,7 +48,7 @@ FAMILIES = {
         plan="planner.recommender.plan:RecommenderPlan",
         verbs="meshwright.families.recommender:RecommenderVerbs",
         training="executor.recommender.training:RecommenderTraining",
-        report="executor.recommender.report:RecommenderReport",
+        report="executor.recommender.training:RecommenderReport",
     ),
 }
 """Name of a model family → the classes that implement it."""

@@ -1,4 +1,4 @@
-"""Checks of this host before a run: packages, devices, products in fp8, the number of processes.
+"""Checks of this host before a run: packages, devices and their memory, products in fp8, the number of processes.
 
 Nothing here imports torch unless it must ask for devices.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from cost_models.errors import HostError, require_installed
-from cost_models.units import counted
+from cost_models.specs.cluster import GpuSpec
+from cost_models.units import counted, format_bytes
 from executor.run_config import Backend
 from planner.plan import AnyPlan, Plan
 from planner.rules.stack import IN_16_BITS
+
+if TYPE_CHECKING:
+    import torch
 
 _PROCESSES_PER_CORE = 4
 
@@ -95,3 +100,45 @@ def _multiplies() -> bool:
         architecture: str = torch.cuda.get_device_properties().gcnArchName
         return architecture.startswith(_AMD_ARCHITECTURES)
     return torch.cuda.get_device_capability() >= _LEAST_CAPABILITY
+
+
+def device_for(gpu: GpuSpec) -> torch.device:
+    """A GPU where the plan is for GPUs and there is one, else a CPU."""
+    import torch
+
+    if gpu.kind != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def name_of(device: torch.device) -> str:
+    """`cpu`, or the name of the GPU."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def as_planned(device: torch.device, gpu: GpuSpec) -> bool:
+    """Whether a device is of the plan's kind: no CPU in place of its GPU."""
+    return (device.type == "cpu") == (gpu.kind == "cpu")
+
+
+def require_memory(who: str, needs: float, device: torch.device, hint: str) -> None:
+    """Raise HostError if a rank probably does not fit, with the bytes that are missing."""
+    free = free_bytes(device)
+    if needs > free:
+        raise HostError(
+            f"{who} should need {format_bytes(needs)}; this {name_of(device)} has"
+            f" {format_bytes(free)} free: {format_bytes(needs - free)} are missing",
+            hint=hint,
+        )
+
+
+def free_bytes(device: torch.device) -> float:
+    """Free bytes of a device's memory."""
+    import psutil
+    import torch
+
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return float(psutil.virtual_memory().available)

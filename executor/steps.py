@@ -18,10 +18,10 @@ from cost_models.files.local import processor_name
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.checkpoints.contents import Saved
 from executor.clock import StartClock, date
-from executor.faults.heartbeat import Heartbeat
+from executor.faults.failures import Heartbeat
 from executor.faults.stopping import any_rank
 from executor.measure.any_report import AnyReport, Course, Environment, parse_report
-from executor.measure.rank_watch import RankWatch
+from executor.measure.slow_ranks import RankWatch
 from executor.messages import json_from_first
 from executor.run_config import ALLOCATOR, RunConfig
 from executor.timing import StepClock

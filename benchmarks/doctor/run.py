@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doctor.slowing import delayed_pair, slow_process
 
 from cost_models.files.whole import write_whole
+from executor.doctor.examine import Examination, Judgement, judge
 from executor.doctor.measuring import rounds_of_pairs
-from executor.doctor.readings import Examination, Judgement, judge
 from executor.launch.environment import on_this_machine, worker_environment
 from meshwright.terminal.output import as_csv
 from meshwright.verbs.doctor.examined import sentence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from executor.doctor.examine import LATENCY, LAUNCH, LINK, MATMUL, MEMORY
 from executor.doctor.measuring import Call, Wrap
-from executor.doctor.readings import LATENCY, LAUNCH, LINK, MATMUL, MEMORY
 
 _ALONE = (MATMUL, MEMORY, LAUNCH)
 

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from small_plans import plan_for
 
 from cost_models.files.whole import write_whole
-from executor.faults.heartbeat import read_sign, read_signs
-from executor.launch.record import read_progress
+from executor.faults.failures import read_sign, read_signs
+from executor.launch.rank import read_progress
 from meshwright.terminal.output import as_csv
 from planner.plan import save_plan
 

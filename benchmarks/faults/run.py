@@ -32,7 +32,7 @@ from small_plans import plan_for, sharded_plan
 
 from cost_models.files.whole import write_whole
 from executor.checkpoints.manifest import Folder
-from executor.faults.heartbeat import read_signs
+from executor.faults.failures import read_signs
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
 from meshwright.terminal.output import as_csv

@@ -77,7 +77,7 @@ _PLAIN_SCAN_ELEMENTS = {
 """Kind of recurrence → peak number of fp32 elements per token in the backward pass of a plain scan, for six
 widths. They are counted per mixed element, per value, per key by head, per element of a chunk's row by head,
 per state, and per element of such a row and key. Least squares over torch's allocations for nine shapes of
-executor/models/mixing/recurrence.py each, within 5 %."""
+executor/models/recurrence.py each, within 5 %."""
 
 
 def plain_scan_bytes(question: Question) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,13 +25,15 @@ from cost_models.pipeline.pricing import price_ranks
 from cost_models.schedules.registry import schedule_named
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
-from executor.models.copies import held_by_several
+from executor.models.ends import held_by_several
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 from executor.timing import Carried, Passes
 from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from executor.axes.data import Copies, FlatParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

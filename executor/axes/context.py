@@ -39,8 +39,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from executor.axes.axis import Axis, Rank
-from executor.models.mixing.attention import AttentionInputs, kernel_for
-from executor.models.mixing.positions import Places, Sequence, Turns, Visibility, WholeSequence
+from executor.models.attention import AttentionInputs, kernel_for
+from executor.models.positions import Places, Sequence, Turns, Visibility, WholeSequence
 from executor.models.transformer import Block, Transformer
 
 Tensors = tuple[Tensor, ...]
@@ -260,7 +260,7 @@ def _all_to_all(rows: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[T
 
 @dataclass(frozen=True, slots=True)
 class HeadsOfAll:
-    """Some heads of all tokens on each rank of a group, in the order of the sequence (`models.mixing.recurrence`)."""
+    """Some heads of all tokens on each rank of a group, in the order of the sequence (`executor.models.recurrence`)."""
 
     group: dist.ProcessGroup
     part: int

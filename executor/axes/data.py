@@ -6,16 +6,24 @@
     2  weights stay gathered between forward and backward
     3  weights are gathered again for the backward pass
 
-Flat buffers are in `executor.axes.flat_parameters`.
+**Flat buffers** hold parameters and gradients under ZeRO-0 and 1; each optimizer updates one slice of them. Parameters
+are views into one buffer, so an update or a gather writes them in place. Gradients are added into an fp32
+buffer as autograd delivers them, microbatch after microbatch, whatever the type of the weights. 16-bit weights have an
+fp32 master copy of the rank's share; fp32 weights are their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
+from weakref import WeakMethod
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -23,11 +31,204 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor
 
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis, Rank
+from executor.mesh import as_part, held, local
 from executor.models.experts import routers
 from executor.models.transformer import Transformer
+
+_ALIGNMENT = 16
+"""Parameters start at multiples of this many elements, as vector instructions like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Ranks that hold the same parameters: those that ZeRO shards over, and those that have the same shard."""
+
+    shard: dist.ProcessGroup
+    groups: dist.ProcessGroup | None
+    """Groups of ranks with the same parameters; None if there is one copy."""
+
+    @staticmethod
+    def of(shard: DeviceMesh, copy: DeviceMesh) -> Copies:
+        """The ranks along two dims of a mesh."""
+        return Copies(shard.get_group(), copy.get_group() if copy.size() > 1 else None)
+
+
+class FlatParameters:
+    """Takes over `parameters`: they get their storage in the flat buffer, zeros at first; their `.grad` stays None.
+
+    Ranks of `copies.shard` share them out where they are `sharded`. Gradients are added up over all ranks that hold the
+    same parameters and divided by `mean_over`, their number by default.
+    """
+
+    resident = True
+    """Whether the device updates these parameters, with optimizer states in its memory."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        copies: Copies,
+        *,
+        sharded: bool,
+        mean_over: int | None = None,
+        make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    ) -> None:
+        self.parameters = list(parameters)
+        self.group, self.copies = copies.shard, copies.groups
+        members = dist.get_world_size(self.group)
+        self.replicas = members * (1 if self.copies is None else dist.get_world_size(self.copies))
+        self.shards = members if sharded else 1
+        self.mean_over = self.replicas if mean_over is None else mean_over
+        sizes = [_round_up(local(parameter).numel(), _ALIGNMENT) for parameter in self.parameters]
+        size = _round_up(sum(sizes), self.shards * _ALIGNMENT)  # shares are whole vectors, too
+        first = local(self.parameters[0])
+        self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self.gradients = torch.zeros(size, dtype=torch.float32, device=first.device)
+        starts = list(accumulate(sizes, initial=0))[:-1]
+        self._starts = {id(p): start for p, start in zip(self.parameters, starts, strict=True)}
+        self._gradients = {
+            id(p): part_of(self.gradients, start, local(p))
+            for p, start in zip(self.parameters, starts, strict=True)
+        }
+        self._pending: dict[int, DeviceMesh] = {}
+        # a hook that held all this would keep it, and the model, for ever
+        weak_accumulate = WeakMethod(self._accumulate)
+
+        def accumulate_here(parameter: nn.Parameter) -> None:
+            if (take := weak_accumulate()) is not None:
+                take(parameter)
+
+        for parameter in self.parameters:
+            self._adopt(parameter)
+            parameter.register_post_accumulate_grad_hook(accumulate_here)  # type: ignore[no-untyped-call]
+        share = size // self.shards
+        self._first = dist.get_rank(self.group) * share if sharded else 0
+        self._own_range = slice(self._first, self._first + share)
+        self.share_gradient = self.gradients[self._own_range]
+        """The averaged gradient of this rank's share, where it is reduced."""
+        self.shard, gradient = self._share()
+        self.reduced = [(p, gradient[at : at + end - begin]) for p, begin, end, at in self.owned()]
+        """Parameters that reach into this rank's share, each with a flat view of its averaged gradient."""
+        self.optimizer = make([self.shard])
+
+    @property
+    def same(self) -> dist.ProcessGroup | None:
+        """The ranks that update the same share; None: this one alone."""
+        if self.shards == 1 and dist.get_world_size(self.group) > 1:
+            return self.group if self.copies is None else None  # no group is of both
+        return self.copies
+
+    def contains(self, parameter: Tensor) -> bool:
+        """Whether a parameter lies in this buffer."""
+        return id(parameter) in self._starts
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        """The accumulated gradient of one parameter, a view in its local shape."""
+        return self._gradients[id(parameter)]
+
+    def take_gradients(self) -> None:
+        """Move gradients that autograd left in `.grad` into the flat buffer."""
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                self._accumulate(parameter)
+
+    def settle(self) -> None:
+        """Add up over tensor-parallel ranks what each computed from its part of the sequence; once a step, together."""
+        if not self._pending:
+            return
+        views = [self.gradient(parameter) for parameter in self.parameters if id(parameter) in self._pending]
+        message = torch.cat([view.flatten() for view in views]).to(self.weights.device)
+        dist.all_reduce(message, group=next(iter(self._pending.values())).get_group())
+        for view, total in zip(views, torch.split(message, [view.numel() for view in views]), strict=True):
+            view.copy_(total.view_as(view))
+        self._pending.clear()
+
+    def reduce(self) -> None:
+        """Average the gradients of this rank's share over the replicas."""
+        if self.shards > 1:
+            dist.reduce_scatter_tensor(self.share_gradient, self.gradients, group=self.group)
+        elif dist.get_world_size(self.group) > 1:
+            dist.all_reduce(self.gradients, group=self.group)
+        if self.copies is not None:
+            dist.all_reduce(self.share_gradient, group=self.copies)
+        if self.mean_over > 1:
+            self.share_gradient.div_(self.mean_over)
+
+    def norms(self) -> list[Tensor]:
+        """The norm of each of the gradients in `reduced`."""
+        return list(torch._foreach_norm([gradient for _, gradient in self.reduced], dtype=torch.float32))
+
+    def begin_update(self) -> None:
+        """Begin the concurrent part of the update: nothing, where the device updates."""
+
+    def finish_update(self) -> None:
+        """Update the share, gather everyone's, forget the gradients."""
+        self.optimizer.step()
+        self.spread()
+        self.gradients.zero_()
+
+    def scale(self, factor: float) -> None:
+        """Multiply the averaged gradient of this rank's share."""
+        self.share_gradient.mul_(factor)
+
+    def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
+        """(parameter, begin, end, start): elements of its local tensor that are in the share, and where there."""
+        for parameter in self.parameters:
+            start = self._starts[id(parameter)]
+            begin, end = (
+                max(start, self._own_range.start),
+                min(start + local(parameter).numel(), self._own_range.stop),
+            )
+            if begin < end:
+                yield parameter, begin - start, end - start, begin - self._own_range.start
+
+    def spread(self) -> None:
+        """Write the share into the weights and gather everyone's."""
+        own_weights = self.weights[self._own_range]
+        if self.weights.dtype != self.shard.dtype:
+            own_weights.copy_(self.shard.detach())
+        if self.shards > 1:
+            dist.all_gather_into_tensor(self.weights, own_weights, group=self.group)
+
+    def _share(self) -> tuple[nn.Parameter, Tensor]:
+        """The parameter that the optimizer updates, and its averaged gradient."""
+        share_fp32 = self.weights[self._own_range].float()  # a view where the weights are fp32 already
+        shard = nn.Parameter(share_fp32)
+        shard.grad = self.share_gradient
+        return shard, self.share_gradient
+
+    def _adopt(self, parameter: nn.Parameter) -> None:
+        """Have a parameter lie in the flat buffer; its values are set there."""
+        with torch.no_grad():
+            view = part_of(self.weights, self._starts[id(parameter)], held(parameter))
+            held(parameter).set_(view)  # type: ignore[call-overload]
+            if isinstance(parameter, DTensor):  # says where its values begin, too, and is traced as it says
+                parameter.data = as_part(view, parameter)
+
+    def _accumulate(self, parameter: nn.Parameter) -> None:
+        """Move what autograd just left in `.grad` into the buffer."""
+        gradient = parameter.grad
+        assert gradient is not None
+        parameter.grad = None
+        if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+            if all(placement.is_replicate() for placement in parameter.placements):
+                if any(placement.is_partial() for placement in gradient.placements):
+                    self._pending[id(parameter)] = gradient.device_mesh
+            else:  # a matrix's gradient may come whole, or as a sum that is still to be made
+                gradient = gradient.redistribute(placements=parameter.placements)
+        self._gradients[id(parameter)].add_(local(gradient))
+
+
+def part_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:
+    """A view of a part of a flat buffer, in the shape of `like`."""
+    return buffer[start : start + like.numel()].view_as(like)
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 class DataAxis(Axis):

@@ -21,8 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.axes.axis import Axis
-from executor.axes.data import how_sharded
-from executor.axes.flat_parameters import Copies
+from executor.axes.data import Copies, how_sharded
 from executor.models.experts import ExpertPlace, Run, reorder, routers
 from executor.models.transformer import Transformer
 
@@ -85,7 +84,7 @@ class ExpertParameters:
         self._parameter_ids = {id(parameter) for parameter in self.parameters}
         self._unsplit_biases = {id(module.down_bias) for module in modules if module.down_bias is not None}
 
-    def holds(self, parameter: Tensor) -> bool:
+    def contains(self, parameter: Tensor) -> bool:
         """Whether a parameter belongs to a routed expert."""
         return id(parameter) in self._parameter_ids
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from cost_models.axes.layout import Layout
 from cost_models.errors import HostError
 from executor.axes.axis import Axis, Bucket, Rank
-from executor.axes.flat_parameters import Copies, FlatParameters
+from executor.axes.data import Copies, FlatParameters
 from executor.mesh import group_beside
 from executor.models.transformer import Transformer
 

@@ -31,7 +31,7 @@ from cost_models.specs.kinds import frozen_parts
 from executor.axes.axis import Axis, Gradient, Rank
 from executor.axes.overlap import posts_ahead
 from executor.mesh import local, make_groups, rank_places, with_values
-from executor.models.copies import held_by_several
+from executor.models.ends import held_by_several
 from planner.plan import Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -32,12 +32,11 @@ from torch.distributed.tensor.parallel import (
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis
 from executor.axes.overlap import inside_products
-from executor.models.experts import MoE
-from executor.models.feed_forward import FeedForward
-from executor.models.mixing.attention import LatentAttention
-from executor.models.mixing.recurrence import Latent
+from executor.models.adapters import adapter_plan
+from executor.models.attention import LatentAttention
+from executor.models.experts import FeedForward, MoE
+from executor.models.recurrence import Latent
 from executor.models.transformer import Block, Projector, Transformer
-from executor.models.tuning.adapters import adapter_plan
 
 
 class OnItsTokens(ParallelStyle):

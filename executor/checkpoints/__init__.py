@@ -1,11 +1,10 @@
 """Checkpoints that any layout can load: sharded, atomic, verified, and read without running code.
 
-contents   a rank's part of the state in boxes, and who writes and reads which (`torch.distributed.checkpoint` planners)
-storage    safetensors files and a JSON manifest (`torch.distributed.checkpoint` storage)
-manifest   the record of one checkpoint
-verifying  whether files, pieces and tensors are what it says, and all that a run needs
-folder     the checkpoints of a run: which are complete, which go
-checkpointer     saving while training goes on, and resuming
+manifest       the checkpoints of a run in their folder, and the record of one
+contents       a rank's part of the state in boxes, who writes and reads which (`torch.distributed.checkpoint` planners),
+               and whether what lies there is what the record says
+storage        safetensors files and the record (`torch.distributed.checkpoint` storage)
+checkpointer   saving while training goes on, and resuming
 
-Each family of models says what is saved in its `state` module.
+Each family of models says what is saved: `executor.transformer.train`, `executor.recommender.state`.
 """

@@ -1,22 +1,339 @@
 """Examination of a machine, and the times that a plan assumes of it.
 
 It starts a process for each device here, or, inside torchrun, is one of those of all nodes.
+
+Readings of an examined machine, judged against one another and against a plan.
+
+Readings are seconds of each check in several passes, and facts of hosts. A device or pair is slow where its time is
+more than a tenth and more than three noise widths above the median of its kind: devices of one name, pairs within a
+node or between nodes. The noise is the largest of three: how far the least pass is from its next ones in its kind
+(`Reading.noise`), how far it is in its own, and how far ordinary ones of its kind are from one another. A rank all of
+whose pairs are slow is named in their place.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.base import Spec
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.topology import group_of
 from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.errors import HostError
 from cost_models.files.whole import temporary_folder
-from executor.doctor.readings import BETWEEN_NODES, LATENCY, LINK, MATMUL, MEMORY, Assumptions, Examination
+from executor.faults import results
 from executor.launch.workers import among_workers, require_devices, result_of, run_workers
 from planner.plan import Plan
+
+MATMUL, MEMORY, LAUNCH, LINK, LATENCY = results.MATMUL, results.MEMORY, "launch", "link", "latency"
+OF_RANKS = (MATMUL, MEMORY, LAUNCH)
+"""Checks of each device on its own."""
+OF_PAIRS = (LINK, LATENCY)
+"""Checks of two devices: a large message there and back, and a small one."""
+
+
+class Reading(Spec):
+    """Times of one check on one process or a pair of processes."""
+
+    check: str
+    ranks: tuple[int, ...]
+    """Rank of the process, or both ranks of the pair."""
+    seconds: tuple[float, ...]
+    """The least of each pass: what else runs on a machine only adds."""
+    work: float
+    """FLOPs, bytes or calls in these seconds."""
+
+    @property
+    def shortest(self) -> float:
+        """The fastest pass: other load on the machine only adds time."""
+        return min(self.seconds)
+
+    @property
+    def noise(self) -> float:
+        """Relative distance of the shortest time from its value on an empty machine.
+
+        The lower quartile tells: others on a machine make passes longer by any amount, and would make a deviation of
+        all passes as large, but a least that the next ones are near to is what the device does.
+        """
+        if len(self.seconds) < 2:
+            return 0.0
+        return statistics.quantiles(self.seconds, n=4, method="inclusive")[0] / self.shortest - 1
+
+
+class HostFacts(Spec):
+    """Facts that a process reads about its host and device."""
+
+    rank: int
+    host: str
+    device: str
+    cores: int
+    """Cores that the process may use."""
+    free_bytes: int
+    """Free bytes on the device, or on the host the process's share of free memory."""
+    clock: float | None = None
+    """Hz of the device now; None where nobody says."""
+    load: float = 0.0
+    """Processes that want a core of the host, on average over a minute."""
+
+
+class Examination(Spec):
+    """Everything that was measured."""
+
+    backend: str
+    hosts: tuple[HostFacts, ...]
+    """In the order of ranks."""
+    readings: tuple[Reading, ...]
+    wrong: tuple[results.WrongResult, ...] = ()
+    seconds: float = 0.0
+    """Seconds that the examination took."""
+
+    def of(self, check: str) -> list[Reading]:
+        """The readings of one check."""
+        return [reading for reading in self.readings if reading.check == check]
+
+
+def noise_of(readings: Sequence[Reading]) -> float:
+    """The noise width of a check: that of the median reading."""
+    return statistics.median(reading.noise for reading in readings)
+
+
+SLOW_SHARE = 0.1
+"""Slower by less than this share is not reported: it is no reason to replace a node."""
+NOISE_WIDTHS = 3.0
+_CALM = 0.15
+"""Slower by more than this share can be seen on a calm machine."""
+ALL = "all ranks"
+BETWEEN_NODES = " between nodes"
+"""Added to a check of a pair on two hosts."""
+_NEAR_HALF = 1.4826
+"""Standard deviations of a normal distribution per half-width of its middle half."""
+_FEWEST_PAIRS = 2
+"""Slow pairs of a rank from which on it is the rank that is slow, where it has no other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One problem that the examination found."""
+
+    who: str
+    """ "rank 2 (gpu17)", "ranks 0-3", "all ranks"."""
+    ranks: tuple[int, ...]
+    """Empty: all of them."""
+    check: str
+    share: float
+    """How much slower or less: 0.3 is 30 %."""
+    than: str
+    """ "the median", "the plan assumes"; empty: its result is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One check over all processes."""
+
+    check: str
+    typical: float
+    """Work in a second, of the median; seconds of a check of calls; bytes, Hz, cores of facts."""
+    worst: float
+    worst_of: str
+    noise: float | None
+    """Relative noise; None for facts of hosts."""
+    assumed: float | None = None
+    """Value that the plan assumes; None if it assumes none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The checks and findings of an examination."""
+
+    checks: tuple[Judged, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """Rates and memory that a plan's prediction assumes."""
+
+    seconds: Mapping[str, float]
+    """Predicted seconds by check."""
+    bytes_needed: float
+    """Memory of the fullest rank."""
+    known: bool
+    """Whether the constants were calibrated on this device; then slower than these is a finding."""
+
+
+def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
+    """Judge everything that was measured."""
+    checks: list[Judged] = []
+    findings = [_finding(one.ranks, one.check, 1.0, seen, than="") for one in seen.wrong]
+    for check, readings in _by_check(seen).items():
+        slow = _slow(readings, seen.hosts)
+        is_single = len(readings[0].ranks) == 1
+        if is_single:
+            findings += [_finding(reading.ranks, reading.check, share, seen) for reading, share in slow]
+        else:
+            findings += _of_pairs(check, readings, slow, seen)
+        assumed = None if plan is None else plan.seconds.get(check)
+        noise = noise_of(readings)
+        checks.append(_judged(check, readings, noise, assumed, seen))
+        if plan is not None and assumed is not None and plan.known:
+            typical = _median([reading.shortest for reading in readings])
+            share = typical / assumed - 1
+            if share > max(SLOW_SHARE, NOISE_WIDTHS * noise):
+                findings.append(_finding((), check, share, seen, than="the plan assumes"))
+    for name, values in _facts(seen.hosts).items():
+        typical = statistics.median_high(values)
+        checks.append(_fact(name, values, typical, plan, seen))
+        findings += [
+            _finding((rank,), name, 1 - value / typical, seen)
+            for rank, value in enumerate(values)
+            if value < (1 - SLOW_SHARE) * typical
+        ]
+    if plan is not None:
+        needed = plan.bytes_needed
+        findings += [
+            _finding((host.rank,), "free memory", 1 - host.free_bytes / needed, seen, than="the plan needs")
+            for host in seen.hosts
+            if host.free_bytes < needed
+        ]
+    return Judgement(checks=tuple(checks), findings=tuple(findings))
+
+
+def is_calm(seen: Examination) -> bool:
+    """Whether every process has a check with so little noise that it would show a slow device."""
+    lowest_noise: dict[int, float] = {}
+    for check in OF_RANKS:
+        for reading in seen.of(check):
+            (rank,) = reading.ranks
+            lowest_noise[rank] = min(lowest_noise.get(rank, reading.noise), reading.noise)
+    return all(NOISE_WIDTHS * noise <= _CALM for noise in lowest_noise.values())
+
+
+def _median(values: Sequence[float]) -> float:
+    """The lower of the middle two: of two processes the faster one is the measure."""
+    return statistics.median_low(values)
+
+
+def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple[Reading, float]]:
+    """Slow readings of one check, and by what share of the median of their kind."""
+    kinds: dict[tuple[str, ...], list[Reading]] = {}
+    for reading in readings:
+        kinds.setdefault(_kind(reading, hosts), []).append(reading)
+    slow_readings = []
+    for kind in kinds.values():
+        median = _median([reading.shortest for reading in kind])
+        noise = max(noise_of(kind), _spread([reading.shortest / median for reading in kind]))
+        for reading in kind:
+            share = reading.shortest / median - 1
+            if share > max(SLOW_SHARE, NOISE_WIDTHS * noise, NOISE_WIDTHS * reading.noise):
+                slow_readings.append((reading, share))
+    return slow_readings
+
+
+def _spread(shares: Sequence[float]) -> float:
+    """The standard deviation of ordinary readings, from their median absolute deviation."""
+    return _median([abs(share - 1) for share in shares]) * _NEAR_HALF
+
+
+def _by_check(seen: Examination) -> dict[str, list[Reading]]:
+    """Readings by check, with pairs on two hosts apart."""
+    by_check: dict[str, list[Reading]] = {}
+    for check in (*OF_RANKS, *OF_PAIRS):
+        for reading in seen.of(check):
+            crosses_nodes = len({seen.hosts[rank].host for rank in reading.ranks}) > 1
+            by_check.setdefault(check + BETWEEN_NODES if crosses_nodes else check, []).append(reading)
+    return by_check
+
+
+def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
+    """The kind of a reading, whose members are compared: the same devices."""
+    return tuple(sorted(hosts[rank].device for rank in reading.ranks))
+
+
+def _finding(
+    ranks: tuple[int, ...], check: str, share: float, seen: Examination, *, than: str = "the median"
+) -> Finding:
+    return Finding(who=_who(ranks, seen), ranks=ranks, check=check, share=share, than=than)
+
+
+def _of_pairs(
+    check: str, readings: Sequence[Reading], slow: Sequence[tuple[Reading, float]], seen: Examination
+) -> Iterator[Finding]:
+    """Ranks all of whose pairs are slow, then slow pairs that these do not explain."""
+    shares = {reading.ranks: share for reading, share in slow}
+    members = sorted({rank for pair in shares for rank in pair})
+    slow_ranks = []
+    for rank in members:
+        pairs = [reading.ranks for reading in readings if rank in reading.ranks]
+        if len(pairs) >= _FEWEST_PAIRS and all(pair in shares for pair in pairs):
+            slow_ranks.append(rank)
+            slowest_share = min(shares[pair] for pair in pairs)
+            yield _finding((rank,), check, slowest_share, seen)
+    for pair, share in shares.items():
+        if not set(pair) & set(slow_ranks):
+            yield _finding(pair, check, share, seen)
+
+
+def _who(ranks: Sequence[int], seen: Examination) -> str:
+    if not ranks:
+        return ALL
+    hosts = list(dict.fromkeys(seen.hosts[rank].host for rank in ranks))
+    names = "-".join(map(str, ranks))
+    return f"rank{'s' * (len(ranks) > 1)} {names} ({', '.join(hosts)})"
+
+
+def _judged(
+    check: str, readings: Sequence[Reading], noise: float, assumed: float | None, seen: Examination
+) -> Judged:
+    worst = max(readings, key=lambda reading: reading.shortest)
+    typical = _median([reading.shortest for reading in readings])
+    return Judged(
+        check=check,
+        typical=_rate(check, worst.work, typical),
+        worst=_rate(check, worst.work, worst.shortest),
+        worst_of=_who(worst.ranks, seen),
+        noise=noise,
+        assumed=None if assumed is None else _rate(check, worst.work, assumed),
+    )
+
+
+def _rate(check: str, work: float, seconds: float) -> float:
+    """The reported value: seconds of a call or a small message, else work in a second."""
+    return seconds / work if check.startswith((LAUNCH, LATENCY)) else work / seconds
+
+
+def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
+    """Facts of hosts by name, with one value for each rank; more is better."""
+    facts: dict[str, list[float]] = {"free memory": [float(one.free_bytes) for one in hosts]}
+    clocks = [one.clock for one in hosts if one.clock is not None]
+    if len(clocks) == len(hosts):
+        facts["clock"] = clocks
+    return facts | {"cores": [float(one.cores) for one in hosts]}
+
+
+def _fact(
+    name: str, values: Sequence[float], typical: float, plan: Assumptions | None, seen: Examination
+) -> Judged:
+    rank = min(range(len(values)), key=lambda at: values[at])
+    needed = plan.bytes_needed if plan is not None and name == "free memory" else None
+    return Judged(
+        check=name,
+        typical=typical,
+        worst=values[rank],
+        worst_of=_who((rank,), seen),
+        noise=None,
+        assumed=needed,
+    )
+
 
 _LONGEST_SECONDS = 300.0
 

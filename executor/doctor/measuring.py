@@ -26,8 +26,8 @@ import torch.distributed as dist
 import yaml
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from executor.doctor import readings
-from executor.doctor.readings import is_calm, judge
+from executor.doctor import examine as readings
+from executor.doctor.examine import is_calm, judge
 from executor.faults.results import wrong_results
 from executor.launch.workers import among_workers, result_of, worker_arguments
 from executor.messages import gather_json

@@ -10,18 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from warnings import catch_warnings, simplefilter
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.base import Spec
 from cost_models.defaults import OWN_STACK
-from cost_models.errors import HostError, InputError
+from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.stack import StackSpec
-from cost_models.units import format_bytes
 
 NO_DEVICE = "none"
 
@@ -82,23 +80,6 @@ def alone(rank: int, ranks: int) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def device_for(gpu: GpuSpec) -> torch.device:
-    """A GPU where the plan is for GPUs and there is one, else a CPU."""
-    if gpu.kind != "cpu" and torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def name_of(device: torch.device) -> str:
-    """`cpu`, or the name of the GPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def as_planned(device: torch.device, gpu: GpuSpec) -> bool:
-    """Whether a device is of the plan's kind: no CPU in place of its GPU."""
-    return (device.type == "cpu") == (gpu.kind == "cpu")
-
-
 def as_run_here(
     cluster: ClusterSpec, stack: StackSpec, device: torch.device
 ) -> tuple[ClusterSpec, StackSpec]:
@@ -106,21 +87,3 @@ def as_run_here(
     if device.type == "cpu":
         cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
     return cluster, stack if stack.name == OWN_STACK else load_stack(OWN_STACK)
-
-
-def require_memory(who: str, needs: float, device: torch.device, hint: str) -> None:
-    """Raise HostError if a rank probably does not fit, with the bytes that are missing."""
-    free = free_bytes(device)
-    if needs > free:
-        raise HostError(
-            f"{who} should need {format_bytes(needs)}; this {name_of(device)} has"
-            f" {format_bytes(free)} free: {format_bytes(needs - free)} are missing",
-            hint=hint,
-        )
-
-
-def free_bytes(device: torch.device) -> float:
-    """Free bytes of a device's memory."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return float(psutil.virtual_memory().available)

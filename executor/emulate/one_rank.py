@@ -23,17 +23,7 @@ from cost_models.axes.offload.channels import channel_seconds
 from cost_models.errors import RunError
 from cost_models.pipeline.pricing import estimate, price_ranks
 from executor.axes.offload.reporting import DriveReport, HostReport
-from executor.emulate.alone import (
-    NO_DEVICE,
-    AnyEmulation,
-    alone,
-    as_planned,
-    as_run_here,
-    device_for,
-    name_of,
-    require_memory,
-    require_rank,
-)
+from executor.emulate.alone import NO_DEVICE, AnyEmulation, alone, as_run_here, require_rank
 from executor.emulate.stand_ins import spread_evenly, without_values
 from executor.engine.engine import Engine
 from executor.faults.failures import memory_failure
@@ -46,7 +36,14 @@ from executor.measure.memory import (
 )
 from executor.measure.report import AllocatorPeak, predicted_parts
 from executor.mesh import pipeline_rank
-from executor.requirements import require_fp8_gemms, require_torchao
+from executor.requirements import (
+    as_planned,
+    device_for,
+    name_of,
+    require_fp8_gemms,
+    require_memory,
+    require_torchao,
+)
 from executor.run_config import EngineOptions
 from executor.timing import StepClock, compute_seconds
 from executor.transformer.training import TransformerTraining, require_trainable

@@ -19,20 +19,12 @@ from cost_models.recommender.options import STAGES
 from cost_models.recommender.prices import RecommenderEstimate, estimate, links_of, reduction_seconds
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.places import Places
-from executor.emulate.alone import (
-    AnyEmulation,
-    alone,
-    as_planned,
-    as_run_here,
-    device_for,
-    name_of,
-    require_memory,
-    require_rank,
-)
+from executor.emulate.alone import AnyEmulation, alone, as_run_here, require_rank
 from executor.emulate.stand_ins import AbsentPeers, OtherRanks
 from executor.recommender.engine import RecommenderEngine
 from executor.recommender.train import held_on_host, peak_memory
 from executor.recommender.training import RecommenderTraining
+from executor.requirements import as_planned, device_for, name_of, require_memory
 from executor.run_config import RunConfig
 from executor.timing import StepClock, compute_seconds
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction

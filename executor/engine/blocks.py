@@ -22,10 +22,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 
 from cost_models.axes.stages import policy_of_blocks
 from executor.axes.axis import Axis
-from executor.models.experts import MoE
-from executor.models.feed_forward import FeedForward
-from executor.models.mixing.attention import Attention, LatentAttention
-from executor.models.mixing.positions import WholeSequence
+from executor.models.attention import Attention, LatentAttention
+from executor.models.experts import FeedForward, MoE
+from executor.models.positions import WholeSequence
 from executor.models.transformer import Block, Transformer
 
 

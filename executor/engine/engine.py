@@ -26,10 +26,10 @@ from executor.engine.blocks import RecomputeAxis, compile_blocks
 from executor.engine.optimizer import Optimizer
 from executor.engine.weights import fill_quantised, frozen, made_of, make_room, owned, parameter_names
 from executor.mesh import local, make_group_over, with_values
+from executor.models.adapters import add_adapters, freeze
 from executor.models.initial import InitialValues, Values
+from executor.models.quantised import quantise
 from executor.models.transformer import Transformer
-from executor.models.tuning.adapters import add_adapters, freeze
-from executor.models.tuning.quantised import quantise
 from executor.run_config import NO_TARGET, EngineOptions
 from executor.timing import Carried
 from planner.plan import Plan

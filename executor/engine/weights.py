@@ -22,8 +22,8 @@ from executor.engine.optimizer import Optimizer
 from executor.mesh import as_part, held, local
 from executor.models.experts import RoutedExperts
 from executor.models.initial import Values, has_values
+from executor.models.quantised import QuantisedLinear
 from executor.models.transformer import Transformer
-from executor.models.tuning.quantised import QuantisedLinear
 from executor.pinned import pinned_zeros
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")

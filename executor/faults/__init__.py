@@ -1,1 +1,1 @@
-"""Failures, hangs and stops of ranks, and their errors."""
+"""Signs, failures, hangs and stops of ranks, and their errors."""

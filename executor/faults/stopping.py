@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.files.whole import write_whole
-from executor.faults.failures import write_end
-from executor.faults.heartbeat import LAUNCH, read_signs
+from executor.faults.failures import LAUNCH, read_signs, write_end
 from executor.run_config import STOP, STOPPED
 
 

@@ -19,8 +19,7 @@ from cost_models.errors import InputError, did_you_mean
 from cost_models.hugging_face.config import data_of
 from cost_models.specs.transformer import TransformerSpec
 from executor.boxes import Box
-from executor.models.copies import original
-from executor.models.ends import is_gain
+from executor.models.ends import is_gain, original
 from executor.models.transformer import Transformer
 
 Rows = npt.NDArray[np.int64]

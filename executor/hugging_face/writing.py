@@ -34,8 +34,8 @@ from executor.hugging_face.names import Names, Part, Source, family_of, has_name
 from executor.hugging_face.reading import ADAPTER_CONFIG, CONFIG, INDEX, ONE_FILE, TYPES, Folder, FromTensors
 from executor.mesh import local
 from executor.messages import gather_json
-from executor.models.copies import original
-from executor.models.tuning.adapters import ENDING, MATRICES
+from executor.models.adapters import ENDING, MATRICES
+from executor.models.ends import original
 from planner.plan import Plan
 
 ADAPTERS = "adapter_model.safetensors"

@@ -39,14 +39,17 @@ from cost_models.files.whole import lock, lock_alone, temporary_folder
 from executor.clock import STARTED, date
 from executor.families import training_of
 from executor.faults.failures import (
+    LAUNCH,
     delete_failures,
+    delete_signs,
     error_of_fields,
     failure_error,
     last_lines,
     read_failures,
+    read_sign,
+    read_signs,
     what_happened,
 )
-from executor.faults.heartbeat import LAUNCH, delete_signs, read_sign, read_signs
 from executor.launch.environment import LOOPBACK
 from executor.launch.workers import end_agent, on_one_node, rendezvous_file, start_agent
 from executor.measure.any_report import AnyReport, load_any_report, save_report

@@ -26,8 +26,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.files.whole import write_whole
-from executor.faults.failures import error_fields
-from executor.faults.heartbeat import LAUNCH
+from executor.faults.failures import LAUNCH, error_fields
 from executor.faults.results import WrongResult, wrong_results
 from executor.launch.environment import LOOPBACK
 from executor.launch.launch import failed_checks

@@ -144,7 +144,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> OperationsReport | None:
-    """The account of a running record (`executor.launch.record`); None where no step was trained."""
+    """The account of a running record (`executor.launch.rank`); None where no step was trained."""
     steps = [line for line in lines if "step" in line]
     if not steps:
         return None

@@ -5,6 +5,8 @@ thread, by part of the step. Every step is compared with the median of the rank'
 all alike drops out. The step since when is where the sum of all that exceeds half of `LEAST` from there on is largest
 (a CUSUM chart read backwards: Page 1954). A rank is slow if the median excess since then is `LEAST` or more, and
 `SURE` times its own error (1.4826 MAD / √steps, the robust z-score).
+
+A watch looks for them step by step while a run trains, and the report once more in the end.
 """
 
 from __future__ import annotations
@@ -92,3 +94,37 @@ def sentence(slow: SlowRank, first_step: int = 1) -> str:
         f"rank {slow.rank} is slow: {100 * slow.excess:.0f} % more time at work than {peers} since step"
         f" {first_step + slow.since}, most of it in {slow.part}"
     )
+
+
+RECENT = 200
+"""Steps that are looked back on."""
+
+
+class RankWatch:
+    """Seconds of work of every rank in each watched step, in which rank 0 looks for slow ranks."""
+
+    def __init__(self, parts: Sequence[str], peers: Sequence[int]) -> None:
+        """`parts` of a step that are work; `peers`: a number for each rank, alike for those with the same work."""
+        self._parts, self._peers = parts, peers
+        self._seen: list[tuple[int, list[list[float]]]] = []
+        self._reported_ranks: set[int] = set()
+
+    def step(self, step: int, seconds: Sequence[float]) -> list[str]:
+        """Add the seconds that this rank worked in each part of a step; every rank calls it.
+
+        On rank 0, a sentence for each rank that is found to be slow and was not told of before.
+        """
+        import torch
+        import torch.distributed as dist
+
+        own_seconds = torch.tensor(seconds, dtype=torch.float64)
+        everyone = [torch.empty_like(own_seconds) for _ in self._peers]
+        dist.all_gather(everyone, own_seconds)
+        if dist.get_rank() != 0:
+            return []
+        self._seen = [*self._seen[1 - RECENT :], (step, [slow_rank.tolist() for slow_rank in everyone])]
+        table_TRP = np.array([each for _, each in self._seen])
+        slow = slow_ranks({part: table_TRP[:, :, at] for at, part in enumerate(self._parts)}, self._peers)
+        new = [slow_rank for slow_rank in slow if slow_rank.rank not in self._reported_ranks]
+        self._reported_ranks.update(slow_rank.rank for slow_rank in new)
+        return [sentence(slow_rank, self._seen[0][0]) for slow_rank in new]

@@ -39,7 +39,7 @@ from cost_models.specs.recommender.training import TableOptimizer
 from executor.embeddings.bags import Bags, CachedSets, HottestRows, pooled, row_gradients
 from executor.embeddings.holding import RowOptimizer
 from executor.microbenchmarks.stopwatch import Scale, Stopwatch, Timing, copies, in_turn
-from executor.models.mixing.positions import Turning, Turns
+from executor.models.positions import Turning, Turns
 from executor.transformer.diagnosis import AttentionKernels
 
 Tensors = tuple[Tensor, ...]

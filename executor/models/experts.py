@@ -1,4 +1,4 @@
-"""A mixture of experts in the place of a block's MLP: each token goes through k of E experts and all shared ones.
+"""MLPs of a block: dense, or a mixture in which each token goes through k of E experts and all shared ones.
 
 Shape legend: B batch, S this rank's tokens of a sequence, D model, E experts, L those of them on this rank, F inner
 width of an expert on this rank, N = B·S tokens, K experts a token, R copies of tokens that this rank's experts work on.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +25,38 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from cost_models.specs.transformer import ExpertGroups, TransformerSpec
-from executor.models.feed_forward import ACTIVATIONS, FeedForward
+from cost_models.specs.transformer import Activation, ExpertGroups, TransformerSpec
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "relu": F.relu,
+    "squared-relu": lambda x: F.relu(x).square(),
+    "quick-gelu": lambda x: x * F.sigmoid(1.702 * x),
+}
+
+
+class FeedForward(nn.Module):
+    """Two matrices with a non-linearity between, or three with a gate; as wide as the spec's MLP unless said."""
+
+    def __init__(self, spec: TransformerSpec, inner: int | None = None) -> None:
+        super().__init__()
+        width, inner = spec.hidden_size, spec.ffn_hidden_size if inner is None else inner
+        self.gate = nn.Linear(width, inner, bias=spec.mlp_bias) if spec.gated_mlp else None
+        self.up = nn.Linear(width, inner, bias=spec.mlp_bias)
+        self.down = nn.Linear(inner, width, bias=spec.mlp_bias)
+        self.activation = ACTIVATIONS[spec.activation]
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
+        up_BSF = self.up(x_BSD)
+        if self.gate is None:
+            inner_BSF: Tensor = self.activation(up_BSF)
+        else:
+            inner_BSF = self.activation(self.gate(x_BSD)) * up_BSF
+        out: Tensor = self.down(inner_BSF)
+        return out
 
 
 def choose_experts(

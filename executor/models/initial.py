@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from executor.boxes import Box
 from executor.draws import bits_of, key_of, shifted
 from executor.mesh import local
-from executor.models.copies import original
+from executor.models.ends import original
 from executor.run_config import EngineOptions
 from planner.plan import Plan
 

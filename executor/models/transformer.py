@@ -25,12 +25,19 @@ from torch import Tensor, nn
 
 from cost_models.specs.kinds import decoder_of, tower_of
 from cost_models.specs.transformer import Tower, TransformerSpec
-from executor.models.copies import COPY, EMBEDDING
-from executor.models.ends import ChunkOfLogits, Embedding, HeadTransform, chunked_loss, make_norm, through
-from executor.models.experts import ExpertPlace, MoE
-from executor.models.feed_forward import ACTIVATIONS, FeedForward
-from executor.models.mixing.attention import Attention, Distances, LatentAttention
-from executor.models.mixing.recurrence import StateMixer
+from executor.models.attention import Attention, Distances, LatentAttention
+from executor.models.ends import (
+    COPY,
+    EMBEDDING,
+    ChunkOfLogits,
+    Embedding,
+    HeadTransform,
+    chunked_loss,
+    make_norm,
+    through,
+)
+from executor.models.experts import ACTIVATIONS, ExpertPlace, FeedForward, MoE
+from executor.models.recurrence import StateMixer
 
 
 def tower_norm(tower: Tower) -> nn.Module | None:

@@ -21,12 +21,12 @@ from executor.data.batches import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
 from executor.embeddings.exchanges import sent_bytes
 from executor.embeddings.places import Places
-from executor.faults.heartbeat import Heartbeat
+from executor.faults.failures import Heartbeat
 from executor.measure.memory import HOST, OTHER_PART, StorageTracker
 from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
-from executor.recommender.report import RecommenderReport, SharedRank, make_report
 from executor.recommender.state import RecommenderState
+from executor.recommender.training import RecommenderReport, SharedRank, make_report
 from executor.run_config import RANDOM, TEXT, RunConfig
 from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
 from executor.timing import StepClock

@@ -1,12 +1,18 @@
-"""Training recommenders: checks before a run starts, and the call on each rank."""
+"""Training recommenders: checks before a run starts, and the call on each rank.
+
+Report of a recommender's run: stages, bytes sent and memory of both tiers, beside the plan's predictions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from cost_models.base import Spec
 from cost_models.errors import InputError
 from executor.families import Training
+from executor.measure.any_report import AnyReport, Course, seconds_of_steps
 from executor.run_config import RunConfig
 from planner.recommender.plan import RecommenderPlan
 
@@ -44,3 +50,63 @@ class RecommenderTraining(Training[RecommenderPlan]):
     def of_rank(self, plan: RecommenderPlan, rank: int) -> dict[str, Any]:
         parts = {name: each[rank] for name, each in plan.prediction.device_parts.items()}
         return {"place": f"GPU {rank}", "predicted": parts}
+
+
+class SharedRank(Spec):
+    """One rank's clock, bytes and memory."""
+
+    rank: int
+    wall_seconds: tuple[float, ...]
+    """Seconds of each measured step."""
+    data_seconds: tuple[float, ...] = ()
+    """At the start of each, until its batch was there; empty in older reports."""
+    stage_seconds: dict[str, float]
+    """Median seconds by stage, from separate steps in which ranks begin each stage together. Empty: not measured."""
+    sent_bytes: dict[str, int]
+    """SentBytes to other ranks in one of these steps, by stage; what tells of the loss left out."""
+    formula_bytes: dict[str, int]
+    """Bytes sent by stage as the formula gives them for these tables, sharding and ids."""
+    up_bytes: int
+    """Rows that came from host memory in that step."""
+    down_bytes: int
+    """Rows and gradients that went there."""
+    lookups: int
+    """Ids of tables that have rows in host memory."""
+    hits: int
+    """Lookups whose rows are on the device."""
+    memory: dict[str, int]
+    """Bytes on the device by part at this rank's peak: tables, optimizer, dense, rest. Empty: not measured."""
+    predicted_memory: dict[str, float]
+    """Bytes by part as the plan has them."""
+    host_bytes: int
+    """Rows and states in host memory."""
+
+
+class RecommenderReport(AnyReport):
+    """A run of a recommender's plan."""
+
+    sharding: str
+    auc: float | None = None
+    """Area under the curve of clicks on samples that nothing was learned from, of rank 0; None: no such samples."""
+    samples_per_second: float
+    stage_seconds: dict[str, float]
+    """Seconds by stage of the rank that the stage waits for. Empty: not measured."""
+    ranks: tuple[SharedRank, ...]
+    plan: RecommenderPlan
+
+
+def make_report(
+    plan: RecommenderPlan, ranks: Sequence[SharedRank], course: Course, *, auc: float | None
+) -> RecommenderReport:
+    """Put the ranks' measurements together."""
+    steps = seconds_of_steps(ranks)
+    names = ranks[0].stage_seconds
+    return RecommenderReport(
+        **course.fields(plan.model.name, steps),
+        sharding=plan.layout,
+        auc=auc,
+        samples_per_second=plan.training.global_batch / statistics.median(steps),
+        stage_seconds={name: max(one.stage_seconds[name] for one in ranks) for name in names},
+        ranks=tuple(ranks),
+        plan=plan,
+    )

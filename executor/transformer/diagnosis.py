@@ -38,7 +38,7 @@ from executor.measure.parts import (
 )
 from executor.mesh import has_other_tensors
 from executor.messages import gather_json
-from executor.models.mixing.positions import fits_flex
+from executor.models.positions import fits_flex
 from executor.run_config import RunConfig
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"

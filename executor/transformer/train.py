@@ -28,14 +28,13 @@ from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import Progress, descent_of
 from executor.data.batches import Batches, SharedBatches
 from executor.engine.engine import Engine, mean_over_data
-from executor.engine.lamb import Lamb
+from executor.engine.optimizer import Lamb
 from executor.engine.weights import frozen, owned
-from executor.faults.heartbeat import Heartbeat
+from executor.faults.failures import Heartbeat
 from executor.hugging_face.reading import Folder, FromTensors
 from executor.hugging_face.writing import keeps_gains_less_one, save_weights
 from executor.measure.memory import allocator_peak, out_of_memory_by_part
 from executor.measure.parts import StepSpans, typical_thread, typical_waits
-from executor.measure.rank_watch import RankWatch
 from executor.measure.report import (
     AllocatorPeak,
     PhaseReport,
@@ -45,10 +44,10 @@ from executor.measure.report import (
     make_report,
     predicted_parts,
 )
-from executor.measure.slow_ranks import WORK
+from executor.measure.slow_ranks import WORK, RankWatch
 from executor.mesh import as_part, held, local, pipeline_rank
 from executor.messages import gather_json
-from executor.models.copies import original
+from executor.models.ends import original
 from executor.models.experts import routers
 from executor.models.initial import InitialValues, Values
 from executor.models.transformer import Transformer

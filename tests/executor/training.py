@@ -181,7 +181,7 @@ class _Louder:
 
 def reported(plan: Plan, folder: Path, **how: Any) -> RunReport:
     """The report that a run of these ranks writes to the folder."""
-    from executor.launch.record import FileWatcher
+    from executor.launch.rank import FileWatcher
     from executor.measure.any_report import save_report
     from executor.measure.report import RunReport
     from executor.run_config import REPORT, RunConfig
@@ -234,6 +234,6 @@ def stray(way: dict[str, Array], expected: dict[str, Array]) -> tuple[float, str
 
 def _named(expected: dict[str, Array], name: str) -> Array:
     """A tied head has the embedding's weight, a copy of a table that of the table."""
-    from executor.models.copies import original
+    from executor.models.ends import original
 
     return expected[name] if name in expected else expected[original(name, tied=True)]

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from cost_models.axes.layout import Residency
 from cost_models.axes.offload.residency import Move, Turn
 from executor.axes.axis import Make
-from executor.axes.flat_parameters import FlatParameters, part_of
+from executor.axes.data import FlatParameters, part_of
 from executor.axes.offload.link import ARRIVED, Arrival, Drive, HostLink, HostOptimizer, Slot, Staging
 from executor.mesh import held, local
 from executor.timing import Passes

@@ -28,7 +28,7 @@ from cost_models.axes.layout import NOWHERE, Layout
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.offload.residency import drive_step_bytes, residency_of_blocks, turns_of_rank
 from executor.axes.axis import Axis, Bucket, Make, Rank
-from executor.axes.flat_parameters import Copies, FlatParameters
+from executor.axes.data import Copies, FlatParameters
 from executor.axes.offload.blocks import (
     HostPart,
     ParkedStates,

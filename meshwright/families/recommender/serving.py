@@ -55,7 +55,7 @@ from planner.serving import (
 from planner.serving import plan_cache as planned_cache
 
 if TYPE_CHECKING:
-    from executor.serving.serving import Served
+    from executor.recommender.serving import Served
     from meshwright.plots.drawing import Drawing
 
 MOST_TABLES = 30
@@ -345,7 +345,7 @@ def serve(options: ServeOptions) -> CacheServed:
     problems.require()
     assert plan is not None
     require_torch("serve")
-    from executor.serving import serving
+    from executor.recommender import serving
 
     plan = plan if options.scale == 1 else scaled(plan, options.scale)
     sizes = batches or (plan.question.batches if options.requests is None else plan.question.batches[:1])

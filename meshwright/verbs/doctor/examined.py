@@ -10,8 +10,7 @@ from typing import Any
 from cost_models.errors import InputError
 from cost_models.files.catalog import local_cluster
 from cost_models.units import counted, format_bytes, format_seconds
-from executor.doctor.examine import examine
-from executor.doctor.readings import Assumptions, Examination, Finding, Judgement, judge
+from executor.doctor.examine import Assumptions, Examination, Finding, Judgement, examine, judge
 from executor.requirements import require_torch
 from meshwright.inputs.plans import any_plan_of
 from meshwright.records import fields_of

@@ -10,9 +10,7 @@ import torch
 from processes import Processes
 from training import plan_for
 
-from executor.doctor.examine import assumptions_of
-from executor.doctor.measuring import _clock, rounds_of_pairs
-from executor.doctor.readings import (
+from executor.doctor.examine import (
     ALL,
     LATENCY,
     LAUNCH,
@@ -23,9 +21,11 @@ from executor.doctor.readings import (
     Examination,
     HostFacts,
     Reading,
+    assumptions_of,
     is_calm,
     judge,
 )
+from executor.doctor.measuring import _clock, rounds_of_pairs
 from meshwright.verbs.doctor.examined import Examined, sentence
 
 EVEN = (1.02, 1.0, 1.01, 1.03, 1.0, 1.02)

@@ -137,7 +137,7 @@ def test_a_rank_that_the_plan_does_not_have(rank: int) -> None:
 
 def test_a_device_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing is told before anything is allocated."""
-    monkeypatch.setattr("executor.emulate.alone.free_bytes", lambda device: 2.0**20)
+    monkeypatch.setattr("executor.requirements.free_bytes", lambda device: 2.0**20)
     with pytest.raises(
         HostError, match=r"rank 1 \(stage 1\) should need .+; this cpu has .+ free: .+ are missing"
     ):

@@ -17,7 +17,7 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.data.batches import Batches
 from executor.engine import blocks
 from executor.engine.engine import Engine
-from executor.models.mixing import positions as sequences
+from executor.models import positions as sequences
 from executor.models.transformer import Block
 from executor.run_config import EngineOptions, RunConfig
 from executor.transformer.diagnosis import Diagnosis, run_diagnostic_steps

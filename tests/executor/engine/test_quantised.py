@@ -13,7 +13,7 @@ from torch import Tensor
 from training import GPT, LLAMA, plan_for, stray, train_weights
 
 from cost_models.errors import InputError
-from executor.models.tuning.quantised import Part, dynamic_numbers, nf4_numbers
+from executor.models.quantised import Part, dynamic_numbers, nf4_numbers
 from planner.rules.stack import require_runnable
 
 WIDE: dict[str, Any] = {"hidden_size": 128, "ffn_hidden_size": 256, "num_layers": 2}

@@ -26,7 +26,7 @@ from executor.engine.weights import box_here, owned
 from executor.measure.memory import StorageTracker
 from executor.mesh import local, pipeline_rank
 from executor.models import initial
-from executor.models.copies import TIED
+from executor.models.ends import TIED
 from executor.models.initial import InitialValues
 from executor.run_config import EngineOptions
 from executor.transformer.train import TransformerState

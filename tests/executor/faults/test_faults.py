@@ -17,8 +17,14 @@ from training import plan_for, reported
 
 from cost_models.errors import RunError, StoppedError
 from executor.checkpoints.manifest import Folder
-from executor.faults.failures import error_fields, failure_error, what_happened, write_failure
-from executor.faults.heartbeat import Heartbeat, read_signs
+from executor.faults.failures import (
+    Heartbeat,
+    error_fields,
+    failure_error,
+    read_signs,
+    what_happened,
+    write_failure,
+)
 from executor.launch.launch import run_plan
 from executor.measure.any_report import OperationsReport
 from executor.measure.report import RunReport

@@ -12,14 +12,14 @@ import pytest
 from cost_models.errors import RunError
 from executor.checkpoints.manifest import Folder
 from executor.faults.failures import (
+    Heartbeat,
     error_fields,
     error_of_full_disk,
     failure_error,
     read_failures,
     write_failure,
 )
-from executor.faults.heartbeat import Heartbeat
-from executor.launch.record import FileWatcher, read_progress
+from executor.launch.rank import FileWatcher, read_progress
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -19,8 +19,14 @@ from training import plan_for
 import executor.launch.launch
 from cost_models.errors import InputError, RunError
 from executor.checkpoints.manifest import Folder
-from executor.faults.failures import failure_error, what_happened, write_failure
-from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
+from executor.faults.failures import (
+    LAUNCH,
+    Heartbeat,
+    failure_error,
+    read_signs,
+    what_happened,
+    write_failure,
+)
 from executor.launch.launch import Launch, Nodes, run_plan
 from executor.run_config import RunConfig
 from planner.plan import save_plan

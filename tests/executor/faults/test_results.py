@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from processes import Processes
 
-from executor.doctor.readings import Examination, HostFacts, judge
+from executor.doctor.examine import Examination, HostFacts, judge
 from executor.faults.results import ALL_REDUCE, ALL_TO_ALL, MATMUL, MEMORY, WrongResult
 from executor.launch.rendezvous import failed_nodes
 from meshwright.verbs.doctor.examined import sentence

@@ -12,7 +12,7 @@ from effort import few
 from training import plan_for
 
 from cost_models.errors import HostError, RunError
-from executor.faults.heartbeat import read_signs
+from executor.faults.failures import read_signs
 from executor.launch.launch import require_not_left_out, run_plan
 from executor.run_config import FAILED_CHECKS, RunConfig
 

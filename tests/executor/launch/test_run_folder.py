@@ -17,11 +17,11 @@ from processes import Processes
 from training import plan_for, reported
 
 from cost_models.errors import HostError, InputError
-from executor.faults.heartbeat import LAUNCH
+from executor.faults.failures import LAUNCH
 from executor.faults.stopping import StopRequest
 from executor.launch import launch
 from executor.launch.launch import exclusive_folders, run_plan
-from executor.launch.record import process_began, read_progress
+from executor.launch.rank import process_began, read_progress
 from executor.launch.rendezvous import is_owned_by, owner, write_owners
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
@@ -203,7 +203,7 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_process_began_when_it_was_started() -> None:
     """Within a few of the ticks of 10 ms by which Linux counts; its time of booting is known to a second only."""
-    code = "from executor.launch.record import process_began; print(process_began())"
+    code = "from executor.launch.rank import process_began; print(process_began())"
     before = time.time()
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert before - 0.1 < float(told.stdout) < time.time()

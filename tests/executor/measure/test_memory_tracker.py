@@ -16,7 +16,7 @@ from executor.axes.context import share_sequence
 from executor.engine.blocks import recompute_activations
 from executor.engine.engine import loss
 from executor.measure.report import predicted_parts
-from executor.models.mixing.positions import WholeSequence
+from executor.models.positions import WholeSequence
 from executor.models.transformer import Transformer
 from planner.plan import Plan
 

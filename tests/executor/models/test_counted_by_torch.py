@@ -15,8 +15,8 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine.engine import loss
-from executor.models.mixing import attention
-from executor.models.mixing.attention import WrittenOut
+from executor.models import attention
+from executor.models.attention import WrittenOut
 from executor.models.transformer import Transformer
 
 

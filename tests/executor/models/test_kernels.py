@@ -13,8 +13,8 @@ from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
 from executor.axes.context import Merged, tile_of_ring, tiles_of_whole, zigzag_places
-from executor.models.mixing.attention import AttentionInputs, WrittenOut, kernel_for
-from executor.models.mixing.positions import FlexAttention, Places, Visibility, WholeSequence, positions
+from executor.models.attention import AttentionInputs, WrittenOut, kernel_for
+from executor.models.positions import FlexAttention, Places, Visibility, WholeSequence, positions
 
 SIGHTS = [
     Visibility(),

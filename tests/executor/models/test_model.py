@@ -18,7 +18,7 @@ from cost_models.operators.parameters import padded_vocabulary, total_parameters
 from cost_models.specs.transformer import RotaryScaling, TransformerSpec
 from executor.engine.engine import loss
 from executor.models.experts import MoE, choose_experts
-from executor.models.mixing.positions import slowed
+from executor.models.positions import slowed
 from executor.models.transformer import Transformer
 
 SPECS: dict[str, dict[str, Any]] = {
@@ -163,7 +163,7 @@ def test_a_slice_has_the_weights_of_the_whole() -> None:
 
 def test_rotary_scores_depend_on_distance_only() -> None:
     """Shifting queries and keys together leaves their products unchanged."""
-    from executor.models.mixing.positions import Turning, Turns
+    from executor.models.positions import Turning, Turns
 
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 8, 16)

@@ -24,8 +24,8 @@ from executor.engine.engine import loss
 from executor.hugging_face.names import Names
 from executor.hugging_face.reading import FromTensors
 from executor.measure.report import RunReport
+from executor.models.adapters import freeze as freeze_parts
 from executor.models.transformer import Transformer
-from executor.models.tuning.adapters import freeze as freeze_parts
 from planner.plan import Plan
 
 

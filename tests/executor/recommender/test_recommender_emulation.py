@@ -36,7 +36,7 @@ def test_what_cannot_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of("table:0-7=row", 2)
     with pytest.raises(InputError, match="the plan has no rank 2"):
         emulate(plan, 2)
-    monkeypatch.setattr("executor.emulate.alone.free_bytes", lambda device: 2.0**10)
+    monkeypatch.setattr("executor.requirements.free_bytes", lambda device: 2.0**10)
     with pytest.raises(HostError, match=r"rank 1 should need .+; this cpu has .+ free: .+ are missing"):
         emulate(plan, 1)
     monkeypatch.undo()

@@ -19,10 +19,10 @@ from cost_models.recommender.options import STAGES
 from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
-from executor.faults.heartbeat import read_signs
+from executor.faults.failures import read_signs
 from executor.launch.launch import run_plan
 from executor.measure.any_report import save_report
-from executor.recommender.report import RecommenderReport
+from executor.recommender.training import RecommenderReport
 from executor.run_config import RunConfig
 from meshwright.families.recommender.running import RecommenderRun
 from meshwright.records.runs import read_any_report, read_report

@@ -23,7 +23,7 @@ from cost_models.specs.recommender.model import Interaction, RecommenderSpec, Ta
 from executor.embeddings.bags import pooled
 from executor.embeddings.holding import fill
 from executor.embeddings.places import Slice
-from executor.serving.serving import ServedTables, drawn, serve
+from executor.recommender.serving import ServedTables, drawn, serve
 from planner.serving import ServingPlan, latencies, plan_cache, scaled
 
 CPU = torch.device("cpu")
@@ -161,8 +161,8 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     other: dict[str, Any] = {"model": MODEL.model_copy(update={"tables": hashed})}
     with pytest.raises(InputError, match="`items` is hashed"):
         ServedTables(plan.model_copy(update={"question": plan.question.model_copy(update=other)}), CPU)
-    monkeypatch.setattr("executor.emulate.alone.free_bytes", lambda device: 1e5)
-    monkeypatch.setattr("executor.serving.serving.free_bytes", lambda device: 1e5)
+    monkeypatch.setattr("executor.requirements.free_bytes", lambda device: 1e5)
+    monkeypatch.setattr("executor.recommender.serving.free_bytes", lambda device: 1e5)
     with pytest.raises(HostError, match="are missing") as small:
         ServedTables(plan, CPU)
     assert "--scale 0.07" in small.value.hint

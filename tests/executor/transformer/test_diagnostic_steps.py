@@ -20,10 +20,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from training import LLAMA, plan_for, reported
 
 from cost_models.errors import RunError
-from executor.faults.heartbeat import read_signs
+from executor.faults.failures import read_signs
 from executor.launch.launch import run_plan
 from executor.measure.report import RunReport, load_report
-from executor.models.mixing import positions as sequences
+from executor.models import positions as sequences
 from executor.run_config import RunConfig
 from executor.transformer import diagnosis as further
 from executor.transformer.diagnosis import KERNELS, LEFT_OUT, MEMORY_LEFT_OUT, AttentionKernels, in_words
@@ -40,7 +40,7 @@ def trained(
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     from executor.engine.engine import Engine
-    from executor.launch.record import FileWatcher
+    from executor.launch.rank import FileWatcher
     from executor.measure.memory import StorageTracker
     from executor.run_config import RunConfig
     from executor.transformer.train import train

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from executor.doctor.readings import MATMUL, Examination, HostFacts, Reading
+from executor.doctor.examine import MATMUL, Examination, HostFacts, Reading
 from meshwright.verbs.doctor import examined as front
 
 

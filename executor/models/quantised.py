@@ -25,10 +25,10 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 
 from cost_models.specs.training import NF4_BLOCK, NF4_GROUP, Base
 from executor.mesh import local, with_values
+from executor.models.adapters import is_adapter
 from executor.models.initial import has_values
 from executor.models.shards import product_of_shards
 from executor.models.transformer import Transformer
-from executor.models.tuning.adapters import is_adapter
 
 _AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}
 """Elements made wide at a time: on a CPU what its cache holds."""

@@ -43,7 +43,7 @@ from executor.embeddings.bags import Bags, CachedSets, HottestRows
 from executor.embeddings.collection import DTYPES
 from executor.embeddings.holding import fill, on_host
 from executor.embeddings.places import Slice
-from executor.emulate.alone import device_for, free_bytes, name_of, require_memory
+from executor.requirements import device_for, free_bytes, name_of, require_memory
 from executor.timing import finish
 from planner.serving import ServingPlan, rows_on_host
 

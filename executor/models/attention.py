@@ -39,7 +39,7 @@ from torch.autograd.function import once_differentiable
 
 from cost_models.specs.transformer import Stacks, TransformerSpec
 from executor.mesh import local
-from executor.models.mixing.positions import Sequence, Turns, WholeSequence, turning_of, visibility_of
+from executor.models.positions import Sequence, Turns, WholeSequence, turning_of, visibility_of
 
 _aten: Any = torch.ops.aten
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)

@@ -1,1 +1,0 @@
-"""Mixers of a sequence's tokens: attention with its kernels and positions, recurrences, parts of a sequence."""

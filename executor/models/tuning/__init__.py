@@ -1,1 +1,0 @@
-"""Replacements of matrices for fine-tuning: adapters, fewer bits, frozen parts."""
