@@ -1,8 +1,8 @@
 """Checkpoints that any layout can load: sharded, atomic, verified, and read without running code.
 
 manifest       the checkpoints of a run in their folder, and the record of one
-contents       a rank's part of the state in boxes, who writes and reads which (`torch.distributed.checkpoint` planners),
-               and whether what lies there is what the record says
+contents       a rank's part of the state in boxes, who writes and reads which (`torch.distributed.checkpoint`
+               planners), and whether what lies there is what the record says
 storage        safetensors files and the record (`torch.distributed.checkpoint` storage)
 checkpointer   saving while training goes on, and resuming
 

@@ -50,17 +50,20 @@ def all_pairs(cases: Sequence[Case]) -> list[Case]:
     return [case for case in cases if case in chosen]
 
 
+_ALONE = ("recompute=", "overlap=", "order=", "layers=", "shard", "vpp", "etp")
+"""Switches that are tried once, not with every other one."""
+
+
 def _pairs(case: Case) -> set[tuple[str, ...]]:
     """The model, each switch, and every two of these; all degrees above one are the same, sizes are none."""
     model, layout = case
-    switches: set[str] = set()
-    for word in layout.split():
-        if "=" in word or word.startswith("zero"):
-            switches.add(word)
-        else:
-            switches.add(re.sub(r"\d+$", "", word))
-    switches = {word for word in switches if word != "mbs" and not word.startswith("layers=")}
-    return {(model,), *combinations(sorted(switches), 1), *combinations(sorted(switches), 2)}
+    words = {
+        word if "=" in word or word.startswith("zero") else re.sub(r"\d+$", "", word)
+        for word in layout.split()
+    }
+    switches = {word for word in words if word != "mbs" and not word.startswith("layers=")}
+    together = {word for word in switches if not word.startswith(_ALONE)}
+    return {(model,), *combinations(sorted(switches), 1), *combinations(sorted(together), 2)}
 
 
 def _ranks(case: Case) -> int:

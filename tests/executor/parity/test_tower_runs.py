@@ -9,7 +9,7 @@ import torch
 from initialising import initialise
 from processes import Processes
 from saving_jobs import train_and_save
-from test_tower_parity import LLAVA, TOLERANCE, TWO_IMAGES
+from test_parity import LLAVA, TOLERANCE, TWO_IMAGES
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training import plan_for, reported
