@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from effort import few
 from processes import Processes
 from training import GPT, MOE, plan_for
 
@@ -47,6 +48,7 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
         return waits.seconds()
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("layout", "axis"),
     [

@@ -33,6 +33,7 @@ def permitted() -> tuple[bool, str]:
     return is_symm_mem_enabled_for_group(dist.group.WORLD.group_name), str(refused.value)
 
 
+@few(0)
 def test_ranks_are_permitted_and_cpus_refused(processes: Processes) -> None:
     for allowed, why in processes.run(2, permitted):
         assert allowed

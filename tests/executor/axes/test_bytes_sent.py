@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from effort import few
 from processes import Processes
 from training import LLAMA, MOE, SHARED, plan_for
 
@@ -156,6 +157,7 @@ def test_context_parallel_ranks_send_what_is_priced(way: str, processes: Process
     assert sum(seen) == passes * (priced.forward + priced.backward)[0] > 0
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("model", "layout"),
     [

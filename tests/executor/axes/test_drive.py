@@ -46,6 +46,7 @@ def train_each(plans: list[Plan]) -> list[Trained]:
         return [train_weights(plan, 3, False) for plan in plans]
 
 
+@few(1)
 @pytest.mark.parametrize("case", some_of(CASES, CASES[0], CASES[3]), ids=lambda case: case[0])
 def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], processes: Processes) -> None:
     layout, model, precision = case
@@ -59,6 +60,7 @@ def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], proc
             assert all((weights[name] == plain[1][name]).all() for name in plain[1]), way
 
 
+@few(1)
 @pytest.mark.parametrize("layout", ["mbs2", "dp2 mbs2 zero3"])
 def test_an_optimizer_without_states_goes_with_every_offload(layout: str, processes: Processes) -> None:
     """There may be nothing of it to lie anywhere."""

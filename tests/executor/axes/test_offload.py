@@ -116,7 +116,7 @@ ONCE = [(*case, (None, 0.5)[place % 2]) for place, case in enumerate(IN_EVERY_RU
     some_of(EVERY, *ONCE),
     ids=[f"{layout}-{clip}" for _, layout, clip in some_of(EVERY, *ONCE)],
 )
-@few(4)
+@few(3)
 def test_the_same_bits_wherever_blocks_live(
     model: dict[str, Any], layout: str, clip: float | None, processes: Processes
 ) -> None:
@@ -139,6 +139,7 @@ def test_the_same_bits_in_16(processes: Processes) -> None:
                 require_same(one, plain)
 
 
+@few(1)
 @pytest.mark.parametrize("ring", [1, 3, 4])
 def test_rings_of_any_length(ring: int, processes: Processes) -> None:
     for layout in ("mbs2", "pp2 vpp2 mbs2"):
@@ -170,6 +171,7 @@ def tiers(plan: Plan) -> tuple[dict[str, int], int, int]:
     return parts, host, copied.down_bytes + copied.up_bytes
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("way", "host_bytes", "copied_bytes"),
     [
@@ -311,6 +313,7 @@ def test_pinned_memory_is_as_large_as_what_lies_in_it(locked: dict[int, int]) ->
     assert not locked
 
 
+@few(1)
 @pytest.mark.parametrize(
     "way", ["states", "streamed", "states:1/parked:1/streamed:1", "activations", "streamed/activations"]
 )
@@ -321,6 +324,7 @@ def test_a_rank_is_emulated_without_values(way: str) -> None:
     assert fake.memory == real.memory
 
 
+@few(3)
 @pytest.mark.parametrize(
     ("cores", "gpus", "started", "threads"),
     [(96, 8, "8", 11), (96, 8, None, 11), (12, 1, None, 11), (24, 8, "2", 11), (4, 8, None, 1)],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from effort import number, some_of
+from effort import few, number, some_of
 from processes import Processes
 from training import GPT, LLAMA, MOE, NO_GRADIENT, plan_for, train_weights
 
@@ -42,6 +42,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
 SOME = [CASES[place] for place in (0, 3, 5, 6, 11, 14)]
 
 
+@few(3)
 @pytest.mark.parametrize(("model", "layout"), some_of(CASES, *SOME), ids=lambda value: str(value)[:60])
 @pytest.mark.parametrize("clip", [None, CLIP])
 def test_gradients_reduced_behind_compute_train_alike(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from effort import first_of, number
+from effort import few, first_of, number
 from processes import Processes
 from training import GPT, LLAMA, MOE, plan_for, question_for, stray, train_weights
 
@@ -57,6 +57,7 @@ CASES = first_of(
 )
 
 
+@few(2)
 @pytest.mark.parametrize(("model", "text", "sizes"), CASES, ids=[f"{m} {t}" for m, t, _ in CASES])
 def test_unequal_shares_train_as_one_process_does(
     processes: Processes, model: str, text: str, sizes: tuple[int, int]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import first_of
+from effort import few, first_of
 from processes import Processes
 from saving_jobs import (
     SAVED_AT,
@@ -57,6 +57,7 @@ def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
     return refused(plan, folder, resume=resume, **how)
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("layout", "model", "training"),
     first_of(
@@ -90,6 +91,7 @@ def test_the_same_plan_resumes_bit_for_bit(
     assert newest == STEPS
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("saved", "resumed", "model"),
     first_of(
@@ -177,6 +179,7 @@ def swapped(tensor: dict[str, Any]) -> None:
         piece["file"] = 1 - piece["file"]
 
 
+@few(5)
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -286,6 +289,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(processes: Processes, tmp_path
     assert processes.run(2, _more, plan, tmp_path, 6)[0][2] == 6
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("model", "training", "how", "said"),
     [

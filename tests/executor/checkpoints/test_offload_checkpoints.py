@@ -40,7 +40,7 @@ def interrupted(processes: Processes, plan: Plan, folder: Path) -> list[tuple[fl
         ("tp2 mbs2 recompute=full", "fp32", ("offload=states", "offload=streamed ring=3")),
     ],
 )
-@few(2)
+@few(1)
 def test_a_run_goes_on_bit_for_bit_wherever_its_blocks_live(
     layout: str, precision: str, ways: tuple[str, ...], processes: Processes, tmp_path: Path
 ) -> None:
@@ -59,7 +59,7 @@ def test_a_run_goes_on_bit_for_bit_wherever_its_blocks_live(
         ("pp2 dp2 mbs1 zero1 offload=parked", "dp4 mbs2 zero3 offload=streamed"),
     ],
 )
-@few(1)
+@few(0)
 def test_a_run_goes_on_with_another_layout_too(
     saved: str, resumed: str, processes: Processes, tmp_path: Path
 ) -> None:

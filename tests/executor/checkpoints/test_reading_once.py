@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import few
 from processes import Processes
 from saving_jobs import train_and_save
 from training import GPT, MOE, plan_for
@@ -59,6 +60,7 @@ def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
     return sum(read), [hashlib.sha256(one.numpy().tobytes()).hexdigest() for one in held]
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("layout", "model"),
     [("dp2 mbs2 zero0", GPT), ("dp4 mbs2 zero1 shard2", GPT), ("dp4 ep2 mbs2 zero2 shard2", MOE)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from effort import few
 from processes import Processes
 from recommending import model, save_and_resume
 
@@ -19,6 +20,7 @@ NODES = (
 TOLERANCE = 1e-6
 
 
+@few(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "adagrad", "adam"])
 def test_any_sharding_goes_on_where_another_stopped(
     optimizer: str, processes: Processes, tmp_path: Path

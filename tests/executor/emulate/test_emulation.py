@@ -47,6 +47,7 @@ def real_peak(plan: Plan) -> int:
     return sum(measure_memory(engine, *tokens).values())
 
 
+@few(1)
 @pytest.mark.parametrize("layout", ["tp2 mbs2 sp", "dp2 mbs2 zero3"])
 def test_a_wide_loss_holds_what_is_priced(layout: str) -> None:
     """Of a vocabulary so large that the loss is the peak: without values no more than with them, and as priced."""
@@ -58,6 +59,7 @@ def test_a_wide_loss_holds_what_is_priced(layout: str) -> None:
     assert report.peak_bytes == pytest.approx(emulate(plan, 0, steps=1).peak_bytes, rel=SAME)
 
 
+@few(1)
 @pytest.mark.parametrize(
     "layout",
     first_of(
@@ -80,7 +82,7 @@ def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: P
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # at which torch itself looks while it traces
 @pytest.mark.parametrize("fake", [False, True])
-@few(1)
+@few(0)
 def test_compiled_blocks_are_followed_as_they_are(fake: bool) -> None:
     """Memory is followed in a step that is not compiled, with graphs that may not break, too."""
     plan = plan_for("tp2 mbs4", LLAMA)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import first_of
+from effort import few, first_of
 from processes import Processes
 from saving_jobs import train_and_save
 from training import GPT, LLAMA, plan_for, reported, stray, train_weights
@@ -17,6 +17,7 @@ TUNING = {"rank": 4, "targets": ("all-linear",), "alpha": 8.0}
 TOLERANCE = 1e-5
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("layout", "model"),
     first_of(

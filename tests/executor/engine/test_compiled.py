@@ -78,6 +78,7 @@ def test_compiled_blocks_train_the_same(case: str, processes: Processes) -> None
     assert got == [pytest.approx(step, rel=1e-5) for step in expected]
 
 
+@few(1)
 @pytest.mark.parametrize(
     "change", [{"attention_window": 24}, {"positions": "alibi"}], ids=["window", "alibi"]
 )

@@ -20,6 +20,7 @@ from unittest import mock
 
 import pytest
 import torch
+from effort import few
 from initialising import initialise
 from processes import Processes
 from torch import nn
@@ -97,6 +98,7 @@ def references(processes: Processes) -> dict[tuple[str, Precision], list[tuple[f
     }
 
 
+@few(3)
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
@@ -249,6 +251,7 @@ def products(plan: Plan) -> int:
     return counter.products
 
 
+@few(0)
 def test_both_halves_of_a_split_backward_would_run_everything(processes: Processes) -> None:
     """Five products for three on three stages of four; the first has no half towards its input."""
     whole, wide, split = (

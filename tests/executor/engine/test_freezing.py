@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from effort import first_of
+from effort import few, first_of
 from processes import Processes
 from training import GPT, LLAMA, MOE, plan_for, stray, train_weights
 
@@ -19,6 +19,7 @@ def is_frozen(name: str, freeze: tuple[str, ...], *, tied: bool) -> bool:
     )
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("layout", "model", "freeze"),
     first_of(

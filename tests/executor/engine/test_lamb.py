@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from covering import cases_of, in_every_run
-from effort import number
+from effort import few, number
 from processes import Processes
 from training import GPT, MOE, Trained, plan_for, question_for, stray, train_weights
 
@@ -90,6 +90,7 @@ def references(processes: Processes) -> dict[str, Trained]:
     }
 
 
+@few(5)
 @pytest.mark.parametrize(("name", "layout"), CASES, ids=[f"{name} {layout}" for name, layout in CASES])
 def test_every_layout_trains_as_the_reference(
     name: str, layout: str, processes: Processes, references: dict[str, Trained]
@@ -102,6 +103,7 @@ def test_every_layout_trains_as_the_reference(
         assert stray(judged(own), way) < (WAY_TOLERANCE, "")
 
 
+@few(1)
 @pytest.mark.parametrize("layout", ["tp2 mbs4", "dp2 mbs2 zero1", "dp2 mbs2 zero3"])
 def test_norms_of_what_a_rank_holds_train_another_model(
     layout: str, processes: Processes, references: dict[str, Trained]

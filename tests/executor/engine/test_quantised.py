@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from effort import first_of
+from effort import few, first_of
 from processes import Processes
 from torch import Tensor
 from training import GPT, LLAMA, plan_for, stray, train_weights
@@ -89,6 +89,7 @@ def test_steps_are_those_beside_matrices_widened_by_hand(processes: Processes, b
     assert abs(expected[0] - exact) > TOLERANCE  # what is kept in fewer bits is another model
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("layout", "model", "base"),
     first_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import few
 from processes import Processes
 from training import plan_for, train
 
@@ -30,6 +31,7 @@ def test_without_a_decay_the_peak_stays() -> None:
     assert {Rate(peak=2.0).at(step) for step in (0, 1, 1000)} == {2.0}
 
 
+@few(1)
 @pytest.mark.parametrize(
     "layout",
     ["pp2 dp2 mbs1 zero2", "cp2 dp2 mbs2 zero1 shard2", "tp2 cp2 mbs8 sp", "pp2 dp2 mbs2 zero3 shard1"],

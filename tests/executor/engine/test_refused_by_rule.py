@@ -54,6 +54,7 @@ def products(plan: Plan) -> int:
     return counter.products
 
 
+@few(0)
 def test_a_split_backward_recomputes_many_times(processes: Processes) -> None:
     """Full recompute adds a forward pass to a step of three, and with split backward passes more than five."""
     ranks = {

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+from effort import few
 from processes import Processes
 from saving_jobs import train_and_save
 from torch import Tensor
@@ -189,6 +190,7 @@ def test_one_rank_of_a_thousand_builds_its_thousandth() -> None:
     assert sum(tracker.peak.values()) == pytest.approx(elements * 4 / 1024, rel=0.02)
 
 
+@few(1)
 @pytest.mark.parametrize("rank", [0, 4, 8, 12])
 def test_every_stage_of_dense_blocks_and_mixtures_keeps_what_its_plan_says(rank: int) -> None:
     """Of a mixture whose first blocks are dense a stage has what lies on it, not as many mean blocks."""

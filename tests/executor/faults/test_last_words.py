@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import few
 
 from executor.faults.failures import failure_error, what_happened, write_end, write_failure
 from executor.faults.stopping import last_words
@@ -30,6 +31,7 @@ with last_words(folder, 1):
 """
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("said", "reason"), [([], "was told to end (SIGTERM)"), (["ValueError: here"], "ValueError: here")]
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import few
 from training import plan_for
 
 from executor.launch.environment import imports_of_workers, worker_environment
@@ -34,6 +35,7 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return marker
 
 
+@few(0)
 def test_ranks_and_torchrun_do_not_import_from_it(marker: Path, tmp_path: Path) -> None:
     config = RunConfig(steps=1, warm_up=0, backend="gloo", out=tmp_path / "out")
     report = run_plan(plan_for("mbs4"), config)

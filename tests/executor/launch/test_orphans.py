@@ -29,6 +29,7 @@ run_plan(sys.argv[1], config, on_step=lambda step: print("step", flush=True))
 """
 
 
+@few(0)
 def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     """And torchrun with them."""
     save_plan(plan_for("dp2 mbs2"), tmp_path / "plan.yaml")

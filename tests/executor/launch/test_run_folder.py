@@ -70,6 +70,7 @@ def _another_run(plan: Plan, folder: Path) -> RunReport:
     return reported(plan, folder, steps=2, warm_up=0, seed=0)
 
 
+@few(0)
 def test_a_start_before_the_ranks_met_leaves_another_runs_report_behind(
     processes: Processes, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
     assert is_owned_by(tmp_path, who())
 
 
+@few(0)
 def test_a_process_began_when_it_was_started() -> None:
     """Within a few of the ticks of 10 ms by which Linux counts; its time of booting is known to a second only."""
     code = "from executor.launch.rank import process_began; print(process_began())"

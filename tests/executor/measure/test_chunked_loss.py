@@ -159,6 +159,7 @@ def references(processes: Processes) -> dict[str, Trained]:
     }
 
 
+@few(1)
 @pytest.mark.parametrize(("name", "layout"), CHUNKED, ids=[" ".join(case) for case in CHUNKED])
 def test_same_curve_as_all_logits_at_once(
     name: str, layout: str, processes: Processes, references: dict[str, Trained]

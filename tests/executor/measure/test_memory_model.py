@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from covering import cases_of, in_every_run
-from effort import some_of
+from effort import few, some_of
 from processes import Processes
 from test_memory import STEP_COUNTER, peak
 from training import GPT, LLAMA, MOE, T5, plan_for
@@ -58,6 +58,7 @@ TURN_ERROR = 0.12
 """Where a V turns, what its two stages hand one another counts twice, and so do the gradients of the block at work."""
 
 
+@few(8)
 @pytest.mark.parametrize(("shape", "layout"), CASES)
 def test_peak_is_what_the_plan_says(layout: str, shape: str, processes: Processes) -> None:
     """The total within 2 % on every rank; weights, gradients and optimizer states within 1 %.
@@ -78,6 +79,7 @@ SCANS_ERROR = 0.03
 """What a scan of plain products holds is fitted, within 5 % of it; `recompute=full` is priced 4 % high."""
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("shape", "layout"),
     [("states", "mbs2"), ("states", "tp2 mbs2"), ("delta nets", "mbs2 recompute=selective")],
@@ -107,6 +109,7 @@ IN_16_BITS = some_of(
 """Few in every run: most CPUs multiply 16 bits ten times slower than 32."""
 
 
+@few(1)
 @pytest.mark.parametrize(("shape", "layout"), IN_16_BITS)
 def test_peak_in_16_bits(shape: str, layout: str, processes: Processes) -> None:
     """Weights in bf16 and the fp32 copies of them, wherever they are: the total within 2 %, the states within 1 %."""
@@ -132,6 +135,7 @@ TUNED = some_of(
 )
 
 
+@few(1)
 @pytest.mark.parametrize(("shape", "layout", "base"), TUNED)
 def test_peak_of_adapters(shape: str, layout: str, base: str | None, processes: Processes) -> None:
     """Beside frozen weights, quantised or not: norms keep no normalised input for a frozen gain, gradients inside the
@@ -145,6 +149,7 @@ def test_peak_of_adapters(shape: str, layout: str, base: str | None, processes: 
             assert predicted[part] == pytest.approx(measured[part], rel=STATES_ERROR, abs=64)
 
 
+@few(1)
 @pytest.mark.parametrize("schedule", ["zbv", "dualpipev"])
 def test_the_peak_of_a_v_is_never_understated(schedule: str, processes: Processes) -> None:
     """Within 2 % where both ends are, above the measured peak at the turn."""

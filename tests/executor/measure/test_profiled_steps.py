@@ -59,7 +59,7 @@ def differences(plan: Plan, folder: Path, processes: Processes, steps: int = 2) 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@few(2)
+@few(1)
 def test_parts_of_a_trace_are_those_of_the_recording(
     layout: str, tmp_path: Path, processes: Processes
 ) -> None:

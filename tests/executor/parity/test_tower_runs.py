@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from effort import few
 from initialising import initialise
 from processes import Processes
 from saving_jobs import train_and_save
@@ -58,6 +59,7 @@ def test_weights_are_those_of_a_llava() -> None:
     assert plain.shape == wanted.shape
 
 
+@few(1)
 @pytest.mark.parametrize("freeze", [(), ("tower",)])
 def test_a_run_resumes_under_another_layout(
     processes: Processes, tmp_path: Path, freeze: tuple[str, ...]
@@ -76,6 +78,7 @@ def _saved(plan: Plan, folder: Path, resume: bool) -> tuple[list[tuple[float, fl
     return train_and_save(plan, folder, resume=resume)
 
 
+@few(2)
 @pytest.mark.parametrize(
     "freeze",
     [(), ("tower",), ("tower", "projector", "embedding"), ("tower", "language"), ("embedding", "first=1")],
@@ -94,6 +97,7 @@ def test_flops_are_torchs(freeze: tuple[str, ...]) -> None:
     assert torchs.get_total_flops() == model_flops(spec, job)
 
 
+@few(1)
 @pytest.mark.parametrize(("layout", "freeze"), [("tp2 mbs2", ()), ("pp2 mbs2 zero0", ("tower",))])
 def test_bytes_are_those_of_the_plan(
     processes: Processes, tmp_path: Path, layout: str, freeze: tuple[str, ...]

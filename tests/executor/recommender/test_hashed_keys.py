@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from effort import few
 from processes import Processes
 from recommending import model, save_and_resume, trained
 from test_recommender_parity import ALONE, TOLERANCE, stray
@@ -56,6 +57,7 @@ def test_keys_find_the_rows_that_they_got() -> None:
     assert (table.by_row() == EMPTY).all()
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("combiner", "optimizer"), [("sum", "sgd"), ("mean", "rowwise-adagrad"), ("concat", "adam")]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch.distributed as dist
+from effort import few
 from processes import Processes
 from recommending import peak_among_others
 from test_recommender_runs import MIXED, plan_of
@@ -15,6 +16,7 @@ from executor.emulate.recommender import emulate
 LAYOUTS = ("table:0-7=row", "table:0-7=copy", MIXED)
 
 
+@few(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: Processes) -> None:
     """Rows, optimizer states and host memory to the byte, the peak but for ids that differ from step to step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from effort import few
 from processes import Processes
 
 from cost_models.files.catalog import load_recommender
@@ -47,6 +48,7 @@ def test_the_dense_network_holds_its_optimizers_states(optimizer: str, states: f
     assert dense_state_bytes(question) == (8 + states) * parameters
 
 
+@few(1)
 @pytest.mark.parametrize(("ranks", "precision", "layout"), CASES)
 def test_the_peak_is_the_plans(ranks: int, precision: str, layout: str, processes: Processes) -> None:
     training = RecommenderTraining(global_batch=1024, precision=precision)

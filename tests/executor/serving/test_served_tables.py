@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from effort import few
 from processes import Processes
 from recommending import model as trained_model
 from recommending import save_and_resume
@@ -78,6 +79,7 @@ def test_vectors_are_those_of_the_tables_whatever_lies_where(policy: str) -> Non
     assert (tables.counts()[:2] > 0).all()
 
 
+@few(1)
 @pytest.mark.parametrize(("policy", "batch"), [("hottest", 256), ("lru", 256), ("lru", 4096)])
 def test_hits_and_rows_of_every_tier_are_the_plans(policy: str, batch: int) -> None:
     """The largest batch names three times the rows that the cache has room for."""

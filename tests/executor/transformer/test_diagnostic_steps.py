@@ -94,6 +94,7 @@ def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(
     assert all(rank.parts and rank.memory for rank in complete.ranks)
 
 
+@few(0)
 def test_of_several_ranks_parts_are_kept_before_memory_is_measured(
     processes: Processes, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_of_several_ranks_parts_are_kept_before_memory_is_measured(
     assert all(rank.parts and not rank.memory for rank in kept.ranks)
 
 
+@few(0)
 def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> None:
     """Rank 1 of two is gone as soon as the report is kept."""
     kept = tmp_path / "run-report.json"
