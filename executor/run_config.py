@@ -35,6 +35,8 @@ FAILED_CHECKS = "failed-checks.jsonl"
 OWNERS = "started-by.json"
 """Says who started the ranks that write here (`executor.launch.rendezvous`)."""
 
+MOST_STEPS = 512
+"""Steps that each rank lists in a report, so that a report does not grow with ranks times steps."""
 Backend = Literal["gloo", "nccl"]
 TEXT, RANDOM = "text", "random"
 """Data that no folder holds: a made-up text, and tokens drawn at random."""

@@ -81,6 +81,12 @@ class StepClock:
         self.steps.append(tuple(lap_between(start, end) for start, end in pairwise(marks)))
         return results
 
+    def seconds_of_all(self) -> list[float]:
+        """Seconds of each step, which ends when its slowest rank does; every rank calls it."""
+        seconds = torch.tensor(self.wall_seconds, dtype=torch.float64, device=self.device)
+        dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+        return [float(one) for one in seconds.tolist()]
+
     def forget(self) -> None:
         """Start over after the warm-up."""
         self.steps.clear()

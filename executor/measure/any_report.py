@@ -22,6 +22,7 @@ from cost_models.base import Spec
 from cost_models.families import family_of_plan_kind, load
 from cost_models.files.whole import write_whole
 from executor.clock import StartReport
+from executor.run_config import MOST_STEPS
 
 PARTS = ("training", "saving", "lost_work", "restarting")
 """Parts of a run's time, named as in a forecast."""
@@ -290,6 +291,20 @@ class Clocked(Protocol):
     @property
     def wall_seconds(self) -> tuple[float, ...]:
         """Seconds of each measured step."""
+
+
+_SLOWEST_SHARE = 8
+"""One in so many listed steps is one of the slowest."""
+
+
+def listed_steps(seconds: Sequence[float], most: int = MOST_STEPS) -> list[int]:
+    """Indices of the steps that ranks list, from the seconds of all measured ones: of more than `most` those that took
+    longest, and others evenly spread, of which the first is one."""
+    count, slowest = len(seconds), max(1, most // _SLOWEST_SHARE)
+    if count <= most:
+        return list(range(count))
+    spread = (place * count // (most - slowest) for place in range(most - slowest))
+    return sorted({*spread, *sorted(range(count), key=seconds.__getitem__)[-slowest:]})
 
 
 def seconds_of_steps(ranks: Iterable[Clocked]) -> tuple[float, ...]:

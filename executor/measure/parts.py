@@ -172,10 +172,10 @@ def typical_thread(steps: Sequence[StepSpans], *, update: bool) -> float | None:
 
 def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
     """The recorded step of median length, of every rank of the job; every rank calls it."""
-    everyone = [[_step_of(one) for one in rank] for rank in gather_json([asdict(step) for step in steps])]
-    ends = [max(rank[index].end for rank in everyone) for index in range(len(steps))]
-    typical = ends.index(statistics.median_low(ends))
-    return [rank[typical] for rank in everyone]
+    ends = gather_json([step.end for step in steps])
+    longest = [max(rank[index] for rank in ends) for index in range(len(steps))]
+    typical = steps[longest.index(statistics.median_low(longest))]
+    return [_step_of(one) for one in gather_json(asdict(typical))]
 
 
 def _step_of(fields: dict[str, Any]) -> StepSpans:

@@ -138,6 +138,8 @@ class RunReport(AnyReport):
     """Plan that ran, with everything its prediction needs; None in older reports."""
     stack: str = ""
     """Software stack that ran; the plan may name another."""
+    listed_steps: tuple[int, ...] = Field(default=(), exclude_if=lambda steps: not steps)
+    """Numbers of the measured steps that ranks list; empty: every measured step."""
 
     @model_validator(mode="after")
     def _of_one_plan(self) -> RunReport:
@@ -159,8 +161,15 @@ class RunReport(AnyReport):
 
     @property
     def all_step_seconds(self) -> tuple[float, ...]:
-        """Seconds of each measured step, which ends when its slowest rank does."""
+        """Seconds of each listed step, which ends when its slowest rank does."""
         return seconds_of_steps(self.ranks)
+
+    @property
+    def step_numbers(self) -> tuple[int, ...]:
+        """Number of each listed step, from 1."""
+        steps = len(self.all_step_seconds)
+        last = self.first_step + len(self.losses)
+        return self.listed_steps or tuple(range(last - steps, last))
 
     @property
     def is_foreign(self) -> bool:
@@ -177,7 +186,7 @@ class RunReport(AnyReport):
     @property
     def first_measured_step(self) -> int:
         """Number of the first measured step, from 1."""
-        return self.first_step + len(self.losses) - len(self.all_step_seconds)
+        return self.step_numbers[0]
 
     @property
     def work_seconds(self) -> dict[str, Array]:
@@ -193,7 +202,9 @@ class RunReport(AnyReport):
         """Ranks that were slower than their peers; none of a GPU's, whose host only launches."""
         if self.environment.device != "cpu" or self._uneven or self.is_foreign:
             return ()
-        return slow_ranks(self.work_seconds, [rank.pipeline_rank for rank in self.ranks])
+        first, *_ = numbers = self.step_numbers
+        found = slow_ranks(self.work_seconds, [rank.pipeline_rank for rank in self.ranks])
+        return tuple(slow._replace(since=numbers[slow.since] - first) for slow in found)
 
     def peers_of(self, index: int) -> list[int]:
         """Indices of the other ranks that do the same work as one in `ranks`."""
@@ -226,9 +237,12 @@ def make_report(
     *,
     stack: str = "",
     routers: tuple[RouterReport, ...] = (),
+    step_seconds: Sequence[float] = (),
+    listed: Sequence[int] = (),
 ) -> RunReport:
-    """Put the ranks' measurements together."""
-    steps = seconds_of_steps(ranks)
+    """Put the ranks' measurements together; `step_seconds` of every measured step, of which ranks list these."""
+    steps = step_seconds or seconds_of_steps(ranks)
+    first = course.first_step + len(course.losses) - len(steps)
     median = statistics.median(steps)
     useful = model_flops(plan.model, plan.training, plan.layout.tp)
     spent = useful + recomputed_flops(plan.model, plan.training, plan.layout, plan.stack.drops)
@@ -249,6 +263,7 @@ def make_report(
         predicted=plan.prediction,
         plan=plan,
         stack=stack,
+        listed_steps=tuple(first + step for step in listed) if len(listed) < len(steps) else (),
     )
 
 

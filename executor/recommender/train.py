@@ -22,6 +22,7 @@ from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
 from executor.embeddings.exchanges import sent_bytes
 from executor.embeddings.places import Places
 from executor.faults.failures import Heartbeat
+from executor.measure.any_report import listed_steps
 from executor.measure.memory import HOST, OTHER_PART, StorageTracker
 from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
@@ -136,12 +137,12 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
         run.clicks.slice(_UNSEEN + step, dist.get_rank(), dist.get_world_size()) for step in range(_SCORED)
     ]
     auc = area_under_curve(engine, unseen) if isinstance(run.clicks, MadeUpClicks) else None
-    rank = dist.get_rank()
-    steps = max(1, config.waiting_steps)
+    rank, step_seconds = dist.get_rank(), curve.clock.seconds_of_all()
+    listed, steps = listed_steps(step_seconds), max(1, config.waiting_steps)
     own_report = SharedRank(
         rank=rank,
-        wall_seconds=tuple(curve.clock.wall_seconds),
-        data_seconds=tuple(step[0].wall for step in curve.clock.steps),
+        wall_seconds=tuple(curve.clock.wall_seconds[step] for step in listed),
+        data_seconds=tuple(curve.clock.steps[step][0].wall for step in listed),
         stage_seconds=stages,
         sent_bytes={name: sent_bytes.get(name, 0) // steps for name in STAGES} if stages else {},
         formula_bytes={name: size // steps for name, size in formula.items()},
@@ -163,6 +164,7 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
         [SharedRank.model_validate_json(text) for text, _ in reports],
         curve.course(engine.device, config.seed, tuple(dict.fromkeys((*watcher.notes, *strays)))),
         auc=auc,
+        step_seconds=step_seconds,
     )
 
 

@@ -96,10 +96,15 @@ class RecommenderReport(AnyReport):
 
 
 def make_report(
-    plan: RecommenderPlan, ranks: Sequence[SharedRank], course: Course, *, auc: float | None
+    plan: RecommenderPlan,
+    ranks: Sequence[SharedRank],
+    course: Course,
+    *,
+    auc: float | None,
+    step_seconds: Sequence[float] = (),
 ) -> RecommenderReport:
-    """Put the ranks' measurements together."""
-    steps = seconds_of_steps(ranks)
+    """Put the ranks' measurements together; `step_seconds` of every measured step, where ranks list only some."""
+    steps = step_seconds or seconds_of_steps(ranks)
     names = ranks[0].stage_seconds
     return RecommenderReport(
         **course.fields(plan.model.name, steps),

@@ -33,6 +33,7 @@ from executor.engine.weights import frozen, owned
 from executor.faults.failures import Heartbeat
 from executor.hugging_face.reading import Folder, FromTensors
 from executor.hugging_face.writing import keeps_gains_less_one, save_weights
+from executor.measure.any_report import listed_steps
 from executor.measure.memory import allocator_peak, out_of_memory_by_part
 from executor.measure.parts import StepSpans, typical_thread, typical_waits
 from executor.measure.report import (
@@ -53,7 +54,7 @@ from executor.models.initial import InitialValues, Values
 from executor.models.transformer import Transformer
 from executor.run_config import RunConfig
 from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
-from executor.timing import StepClock
+from executor.timing import Lap
 from executor.transformer.diagnosis import LEFT_OUT, Diagnosis, run_diagnostic_steps
 from planner.plan import Plan
 
@@ -281,15 +282,18 @@ def _report(
     """The report of all ranks; `peaks` are those before the measured steps and in them."""
     plan, clock, steps = engine.plan, curve.clock, diagnosis.steps
     pipeline_rank = engine.mesh["pp"].get_local_rank()
+    step_seconds = clock.seconds_of_all()
+    listed = listed_steps(step_seconds)
+    laps = [clock.steps[step] for step in listed]
     own_report = RankReport(
         rank=dist.get_rank(),
         pipeline_rank=pipeline_rank,
-        wall_seconds=tuple(clock.wall_seconds),
-        thread_seconds=tuple(sum(lap.thread for lap in step[1:]) for step in clock.steps),
-        process_seconds=tuple(sum(lap.process for lap in step) for step in clock.steps),
-        data_seconds=tuple(step[0].wall for step in clock.steps),
-        forward_backward=_phase(clock, steps, update=False),
-        update=_phase(clock, steps, update=True),
+        wall_seconds=tuple(clock.wall_seconds[step] for step in listed),
+        thread_seconds=tuple(sum(lap.thread for lap in step[1:]) for step in laps),
+        process_seconds=tuple(sum(lap.process for lap in step) for step in laps),
+        data_seconds=tuple(step[0].wall for step in laps),
+        forward_backward=_phase(laps, steps, update=False),
+        update=_phase(laps, steps, update=True),
         parts=dict(diagnosis.parts),
         passes=tuple(diagnosis.passes),
         memory=dict(diagnosis.memory),
@@ -306,11 +310,13 @@ def _report(
         curve.course(engine.device, engine.options.seed, all_notes),
         stack=OWN_COMPILED if engine.options.compile else OWN_STACK,
         routers=routers,
+        step_seconds=step_seconds,
+        listed=listed,
     )
 
 
-def _phase(clock: StepClock, watched: Sequence[StepSpans], *, update: bool) -> PhaseReport:
-    laps = [step[1 + int(update)] for step in clock.steps]
+def _phase(steps: Sequence[tuple[Lap, ...]], watched: Sequence[StepSpans], *, update: bool) -> PhaseReport:
+    laps = [step[1 + int(update)] for step in steps]
     return PhaseReport(
         wall_seconds=tuple(lap.wall for lap in laps),
         thread_seconds=tuple(lap.thread for lap in laps),

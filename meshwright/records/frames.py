@@ -144,7 +144,7 @@ def ranks_frame(report: RunReport) -> pd.DataFrame:
         peers = report.peers_of(at)
         excess = excess_of(total_TR, at, peers) if peers else np.full(len(total_TR), np.nan)
         rows += [
-            (rank.rank, report.first_measured_step + step, float(seconds), float(excess[step]))
+            (rank.rank, report.step_numbers[step], float(seconds), float(excess[step]))
             for step, seconds in enumerate(total_TR[:, at])
         ]
     return frame_of(rows, columns=["rank", "step", "seconds", "excess"])

@@ -50,6 +50,7 @@ from executor.axes.offload.link import (
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.mesh import local
 from executor.models.transformer import Transformer
+from executor.run_config import MOST_STEPS
 from executor.timing import Carried
 
 _LEAST_BYTES = 4096
@@ -302,13 +303,13 @@ class OffloadAxis(Axis):
 
     def report(self, host_peak: int) -> dict[str, Any]:
         plan, columns = self.rank.plan, LayoutColumns.of([self.layout])
-        ranks = self._ranks_here
+        ranks, listed = self._ranks_here, self._steps[:: -(-len(self._steps) // MOST_STEPS) or 1]
         channels = channel_seconds(plan.question, columns)
 
         def steps(*counts: str, **names: str) -> dict[str, Any]:
             """Fields of a report, the counts of the same name or another of each step."""
             pairs = [*zip(counts, counts, strict=True), *names.items()]
-            return {name: tuple(getattr(step, count) for step in self._steps) for name, count in pairs}
+            return {name: tuple(getattr(step, count) for step in listed) for name, count in pairs}
 
         host = HostReport(
             peak_bytes=host_peak and host_peak + self._rounded_up(),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from processes import Processes
-from training import GPT, plan_for
+from training import GPT, plan_for, reported
 
 from cost_models.arrays import Array
+from executor.measure.any_report import listed_steps
+from executor.measure.report import RunReport, load_report
 from executor.measure.slow_ranks import FEWEST_STEPS, sentence, slow_ranks
+from executor.run_config import MOST_STEPS
 from planner.plan import Plan
 
 STEPS = 30
@@ -92,3 +96,28 @@ def test_a_run_names_a_rank_while_it_trains(processes: Processes) -> None:
     assert len(told) == 1
     assert told[0].startswith("rank 1 is slow: ")
     assert "most of it in forward and backward" in told[0]
+
+
+def listed(plan: Plan, folder: Path, most: int) -> RunReport:
+    """The report of a run of eight steps, of which ranks list some."""
+    with mock.patch("executor.transformer.train.listed_steps", lambda seconds: listed_steps(seconds, most)):
+        return reported(plan, folder, steps=8, warm_up=1, waiting_steps=0, measure_memory=False)
+
+
+def test_of_many_steps_ranks_list_the_slowest_and_some_others(processes: Processes, tmp_path: Path) -> None:
+    """The report knows the seconds of all; it does not grow with ranks times steps."""
+    seconds = [1.0] * 10_000
+    seconds[1234] = 9.0
+    places = listed_steps(seconds)
+    assert len(places) <= MOST_STEPS
+    assert {0, 1234} <= {*places}
+    report, other = processes.run(2, listed, plan_for("dp2 mbs2"), tmp_path, 4)
+    assert report == other == load_report(tmp_path / "run-report.json")
+    assert report.first_measured_step == 2
+    assert report.step_numbers == report.listed_steps
+    assert 3 <= len(report.listed_steps) <= 4
+    assert {len(rank.wall_seconds) for rank in report.ranks} == {len(report.step_numbers)}
+    assert report.quickest_step_seconds <= min(report.all_step_seconds)
+    whole, _ = processes.run(2, listed, plan_for("dp2 mbs2"), tmp_path, 8)
+    assert whole.step_numbers == tuple(range(2, 10))
+    assert "listed_steps" not in whole.model_dump()
