@@ -135,14 +135,16 @@ class ExchangeSizes:
     @staticmethod
     def of(sent_rows: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> ExchangeSizes:
         """The sizes that follow from the rows that each of e ranks sends to each of the t, for each expert."""
-        order, back = _by_expert(arriving_teL, device)
+        # from (t, e, L) order to the order of experts, and back
+        experts = torch.arange(arriving_teL.shape[-1]).repeat(arriving_teL.shape[0] * arriving_teL.shape[1])
+        order = experts.repeat_interleave(arriving_teL.flatten()).argsort(stable=True)
         return ExchangeSizes(
             sent_rows=sent_rows,
             received=arriving_teL[place].sum(-1).tolist(),
             share_rows=arriving_teL.sum((1, 2)).tolist(),
             expert_rows=arriving_teL.sum((0, 1)).tolist(),
-            order=order,
-            back=back,
+            order=order.to(device),
+            back=order.argsort().to(device),
         )
 
 
@@ -192,14 +194,6 @@ class Exchange:
             arriving_teL = gathered.view(self.parts, self.ranks, -1)
         counts = torch.cat([counts_eL.sum(-1), arriving_teL.flatten()]).cpu()  # the device is waited for once
         return counts[: self.ranks].tolist(), counts[self.ranks :].view(arriving_teL.shape)
-
-
-def _by_expert(arriving_teL: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Permutation of rows from (t, e, L) order into expert order, and its inverse; (R,) each."""
-    parts, ranks, experts = arriving_teL.shape
-    expert = torch.arange(experts).repeat(parts * ranks).repeat_interleave(arriving_teL.flatten())
-    order = expert.argsort(stable=True)
-    return order.to(device), order.argsort().to(device)
 
 
 def _all_to_all(

@@ -38,9 +38,7 @@ from executor.checkpoints.manifest import (
     BrokenError,
     Folder,
     Manifest,
-    Progress,
     ReadingClock,
-    RecommenderProgress,
     changes,
     differences,
     read_manifest,
@@ -128,7 +126,7 @@ class Checkpointer:
         training went on, bytes.
         """
         self.wait(alive)
-        writer = PieceWriter(self.folder, self._progress(step), self.saving.keep)
+        writer = PieceWriter(self.folder, self.state.progress(step, self.data), self.saving.keep)
         contents = self.state.contents() | self._random()
         future = async_save(
             contents,
@@ -200,9 +198,6 @@ class Checkpointer:
             states[f"random.cuda.{rank}"] = unsplit(torch.cuda.get_rng_state(self.state.device))
         return states
 
-    def _progress(self, step: int) -> Progress | RecommenderProgress:
-        return self.state.progress(step, self.data)
-
     def _examine(self, step: int) -> tuple[list[str], Manifest | None]:
         """Problems of a checkpoint, and its manifest; ranks divide the tensors and files among them."""
         manifest, problems = None, []
@@ -225,7 +220,7 @@ class Checkpointer:
 
     def _lacking(self, step: int, manifest: Manifest) -> Iterator[str]:
         """Problems: tensors that this rank needs and a checkpoint of this run lacks."""
-        if any(differences(manifest.progress, self._progress(step))):
+        if any(differences(manifest.progress, self.state.progress(step, self.data))):
             return iter(())
         contents = self.state.contents()
         rows = getattr(manifest.progress.model, "vocab_size", None)
@@ -233,7 +228,7 @@ class Checkpointer:
 
     def _load(self, step: int, manifest: Manifest) -> None:
         """Fill weights, optimizer and, on the same layout, generators."""
-        progress = self._progress(step)
+        progress = self.state.progress(step, self.data)
         if different := list(differences(manifest.progress, progress)):
             raise InputError(
                 f"{self.folder.at(step)} belongs to another run",
@@ -244,7 +239,11 @@ class Checkpointer:
         if manifest.progress.split == progress.split:
             generators = {name: held for name, held in self._random().items() if name in manifest.tensors}
         reader = PieceReader(self.folder.at(step), manifest)
-        planner = LoadPieces(self.state.substitutes(contents), once=self._reads_once())
+        # ranks that hold the same may share the reading: at the rate at which they read for the digests
+        reads = gather_json((self._read.size, self._read.seconds), self.group)
+        size, seconds = map(sum, zip(*reads, strict=True))
+        once = self.state.reads_once(size / max(seconds, 1e-9))
+        planner = LoadPieces(self.state.substitutes(contents), once=once)
         try:
             with torch.no_grad():
                 everything = {**contents, **generators}
@@ -257,12 +256,6 @@ class Checkpointer:
             ) from error
         self.state.spread()
         self._restore_random(generators, step)
-
-    def _reads_once(self) -> bool:
-        """Whether ranks that hold the same share the reading, at the rate at which they read for the digests."""
-        reads = gather_json((self._read.size, self._read.seconds), self.group)
-        size, seconds = map(sum, zip(*reads, strict=True))
-        return self.state.reads_once(size / max(seconds, 1e-9))
 
     def _restore_random(self, generators: Contents, step: int) -> None:
         """Restore the generators; where none was saved for this rank, seed them from its own seed and the step."""
@@ -282,10 +275,10 @@ class Checkpointer:
             aside = self._from_first_rank(partial(self.folder.set_aside, bad))
             renaming = f"{self.folder.at(bad).name} is broken and now named {aside}: {'; '.join(problems)}"
             notes.append(WARNING + renaming)
-        then, now = manifest.progress.split, self._progress(step).split
+        then, now = manifest.progress.split, self.state.progress(step, self.data).split
         change = "" if then == now else f", saved as {then}"
         notes.append(f"resumed from {self.folder.at(step)} after step {step}{change}")
-        return tuple(notes) + tuple(changes(manifest.progress, self._progress(step)))
+        return tuple(notes) + tuple(changes(manifest.progress, self.state.progress(step, self.data)))
 
     def _from_first_rank(self, compute: Callable[[], Any]) -> Any:
         """Call a function on rank 0 only; every rank gets its answer."""

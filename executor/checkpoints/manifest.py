@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -176,21 +176,16 @@ class AnyProgress(Spec):
     """Data trained on: `text`, `random`, the digest of a token folder, or the clicks. The position in them follows from
     seed and step."""
     model: Spec
+    training: Spec
+    settled: ClassVar[tuple[str, ...]]
+    """Fields of the training job that must stay."""
+    may_change: ClassVar[tuple[str, ...]]
+    """Fields of the training job that may change, and bend the loss curve."""
 
     @property
     def split(self) -> str:
         """How the model was split over ranks; generators and buffers go on only under the same."""
         raise NotImplementedError
-
-    @property
-    def settled(self) -> dict[str, Any]:
-        """Fields of the training job that must stay."""
-        raise NotImplementedError
-
-    @property
-    def may_change(self) -> dict[str, Any]:
-        """Fields of the training job that may change, and bend the loss curve."""
-        return {}
 
 
 class Progress(AnyProgress):
@@ -199,18 +194,12 @@ class Progress(AnyProgress):
     layout: LayoutText
     model: TransformerSpec
     training: TrainingSpec
+    settled = ("global_batch", "sequence_length", "optimizer")
+    may_change = ("precision", "dropout")
 
     @property
     def split(self) -> str:
         return self.layout.brief
-
-    @property
-    def settled(self) -> dict[str, Any]:
-        return {name: getattr(self.training, name) for name in _SETTLED}
-
-    @property
-    def may_change(self) -> dict[str, Any]:
-        return {name: getattr(self.training, name) for name in _MAY_CHANGE}
 
 
 class RecommenderProgress(AnyProgress):
@@ -220,23 +209,12 @@ class RecommenderProgress(AnyProgress):
     ranks: Count
     model: RecommenderSpec
     training: RecommenderTraining
+    settled = ("global_batch", "optimizer", "dense_optimizer", "table_dtype")
+    may_change = ("precision", "exchange_dtype")
 
     @property
     def split(self) -> str:
         return f"{self.sharding} on {self.ranks} GPUs"
-
-    @property
-    def settled(self) -> dict[str, Any]:
-        names = ("global_batch", "optimizer", "dense_optimizer", "table_dtype")
-        return {name: getattr(self.training, name) for name in names}
-
-    @property
-    def may_change(self) -> dict[str, Any]:
-        return {name: getattr(self.training, name) for name in ("precision", "exchange_dtype")}
-
-
-_SETTLED = ("global_batch", "sequence_length", "optimizer")
-_MAY_CHANGE = ("precision", "dropout")
 
 
 class Manifest(Spec):
@@ -336,9 +314,7 @@ def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
             if getattr(then.model, name) != getattr(now.model, name)
         ]
         yield f"the model differs in {', '.join(f'`{name}`' for name in fields)}"
-    for name, new_value in now.settled.items():
-        if (old_value := then.settled[name]) != new_value:
-            yield f"`{name}` was {old_value}, the plan has {new_value}"
+    yield from _changed(then, now, now.settled)
     if then.seed != now.seed:
         yield f"the seed was {then.seed}, now it is {now.seed}"
     if then.data != now.data:
@@ -347,22 +323,23 @@ def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
 
 def changes(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
     """Differences from the saved run, other than the layout, that change its loss curve from here on."""
-    old_descent, new_descent = then.descent, now.descent
+    old, new = then.descent, now.descent
     if then.learning_rate != now.learning_rate:
         yield f"the learning rate was {then.learning_rate:g}, now it is {now.learning_rate:g}"
-    elif (
-        old_descent is not None
-        and new_descent is not None
-        and _schedule(old_descent) != _schedule(new_descent)
-    ):
-        yield f"the learning rate was {_schedule(old_descent)}, now it is {_schedule(new_descent)}"
-    if old_descent is not None and new_descent is not None:
-        if old_descent.clip != new_descent.clip:
-            yield f"gradients were {_clipped(old_descent.clip)}, now they are {_clipped(new_descent.clip)}"
-        if old_descent.compiled != new_descent.compiled:
-            yield f"blocks were {_compiled(old_descent.compiled)}, now they are {_compiled(new_descent.compiled)}"
-    for name, later in now.may_change.items():
-        if (earlier := then.may_change[name]) != later:
+    elif old and new and _schedule(old) != _schedule(new):
+        yield f"the learning rate was {_schedule(old)}, now it is {_schedule(new)}"
+    if old and new and old.clip != new.clip:
+        yield f"gradients were {_clipped(old.clip)}, now they are {_clipped(new.clip)}"
+    if old and new and old.compiled != new.compiled:
+        yield f"blocks were {_compiled(old.compiled)}, now they are {_compiled(new.compiled)}"
+    yield from _changed(then, now, now.may_change)
+
+
+def _changed(then: AnyProgress, now: AnyProgress, names: Iterable[str]) -> Iterable[str]:
+    """Sentences on fields of the training job that are not what they were."""
+    for name in names:
+        earlier, later = getattr(then.training, name), getattr(now.training, name)
+        if earlier != later:
             yield f"`{name}` was {earlier}, the plan has {later}"
 
 

@@ -196,15 +196,21 @@ class RecordedClicks:
             present = np.ones((share, CATEGORIES), dtype=np.bool_)
         else:
             fields, present = self._parsed(samples)
-        _require_clicked_or_not(self.path, fields[:, 0], samples)
-        self._require_rows(fields[:, 1 + NUMBERS :], present, samples)
+        wrong_labels = np.flatnonzero((fields[:, 0] != 0) & (fields[:, 0] != 1))
+        if len(wrong_labels):
+            row, label = int(samples[wrong_labels[0]]) + 1, int(fields[wrong_labels[0], 0])
+            raise InputError(f"{self.path.name}: row {row} has label {label}; a label is 0 or 1")
+        ids = fields[:, 1 + NUMBERS :]
+        rows = np.array([spec.rows for spec in self.tables])
+        strays = present & ((ids < 0) | (ids >= rows)) & ~np.array([spec.hashed for spec in self.tables])
+        self._require_rows(ids, strays, samples)
         numbers = np.log1p(np.maximum(fields[:, 1 : 1 + NUMBERS], 0)).astype(np.float32)
-        ids = [
-            self._bags(table, fields[:, 1 + NUMBERS + table], present[:, table], samples)
+        bags = [
+            self._bags(table, ids[:, table], present[:, table], strays[:, table], samples)
             for table in range(CATEGORIES)
         ]
         labels = torch.from_numpy(fields[:, :1].astype(np.float32))
-        return Clicks(torch.from_numpy(numbers), ids, labels)
+        return Clicks(torch.from_numpy(numbers), bags, labels)
 
     def counted(self) -> list[list[int]]:
         """Stray ids of each table so far on this rank: their count, and the row and id of the first."""
@@ -227,32 +233,27 @@ class RecordedClicks:
                 )
         return sentences
 
-    def _bags(self, table: int, ids: Ints, present: Bools, samples: Ints) -> Bags:
-        spec = self.tables[table]
-        out_of_range = present & ((ids < 0) | (ids >= spec.rows)) & (not spec.hashed)
-        if out_of_range.any():
-            at, stray = int(out_of_range.argmax()), self.strays[table]
+    def _bags(self, table: int, ids: Ints, present: Bools, strays: Bools, samples: Ints) -> Bags:
+        """The ids of one table, those without a row on another one, which are counted."""
+        spec, stray = self.tables[table], self.strays[table]
+        if strays.any():
+            at = int(strays.argmax())
             if not stray.count:
                 stray.first_id, stray.sample = int(ids[at]), int(samples[at]) + 1
-            stray.count += int(out_of_range.sum())
-            ids = np.where(out_of_range, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
+            stray.count += int(strays.sum())
+            ids = np.where(strays, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
         return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
 
-    def _require_rows(self, ids: Ints, present: Bools, samples: Ints) -> None:
+    def _require_rows(self, ids: Ints, strays: Bools, samples: Ints) -> None:
         """(b, tables) ids. Raises InputError where tables whose spec calls them mistakes have no row for some."""
         problems = []
         for table, spec in enumerate(self.tables):
-            table_ids = ids[:, table]
-            out_of_range = np.flatnonzero(present[:, table] & ((table_ids < 0) | (table_ids >= spec.rows)))
-            if spec.out_of_range == "error" and not spec.hashed and len(out_of_range):
-                at = int(out_of_range[0])
-                extra = (
-                    f", nor are {len(out_of_range) - 1} more of this step" if len(out_of_range) > 1 else ""
-                )
-                place = f"row {int(samples[at]) + 1}, table `{self.table_names[table]}`"
-                problems.append(
-                    Problem(place, f"id {int(table_ids[at])} is not between 0 and {spec.rows - 1}{extra}")
-                )
+            places = np.flatnonzero(strays[:, table])
+            if spec.out_of_range == "error" and len(places):
+                more = f", nor are {len(places) - 1} more of this step" if len(places) > 1 else ""
+                what = f"id {int(ids[places[0], table])} is not between 0 and {spec.rows - 1}{more}"
+                row = int(samples[places[0]]) + 1
+                problems.append(Problem(f"row {row}, table `{self.table_names[table]}`", what))
         if problems:
             raise InputError(
                 f"{self.path.name}: ids that no table has a row for",
@@ -298,16 +299,6 @@ def _require_one_id(path: Path, model: RecommenderSpec) -> None:
             f"{path}: a sample has one id for each table, and the plan counts on more",
             problems=first_few(problems),
             hint="plan with `pooling: 1` of these tables",
-        )
-
-
-def _require_clicked_or_not(path: Path, labels: Ints, samples: Ints) -> None:
-    """Raises InputError where a label is neither 0 nor 1."""
-    wrong_labels = np.flatnonzero((labels != 0) & (labels != 1))
-    if len(wrong_labels):
-        at = int(wrong_labels[0])
-        raise InputError(
-            f"{path.name}: row {int(samples[at]) + 1} has label {int(labels[at])}; a label is 0 or 1"
         )
 
 

@@ -65,7 +65,10 @@ class Engine(Rank):
     ) -> None:
         super().__init__(plan, device, options)
         self.loss_chunk = loss_chunk(plan.question, self.layout)
-        torch.manual_seed(self._dropout_seed())
+        # of dropout: equal on ranks with the same activations, tensor ranks without sequence parallelism
+        replica = self.place.dp * self.layout.cp + self.place.cp
+        activations = self.place.pp, replica, self.place.tp if self.layout.sp else 0
+        torch.manual_seed(hash((options.seed, *activations)) % 2**31)
         self.axes = [axis(self) for axis in axes if axis.is_used(self.layout)]
         self.parts = [self._part(stage) for stage in self.stages]
         self.names = parameter_names(self.parts)
@@ -128,7 +131,9 @@ class Engine(Rank):
         Takes whole sequences, of which this rank works on its tokens.
         """
         *inputs, targets_BS = (self.take(one).to(self.device) for one in batch)
-        with self.inside_step():
+        with ExitStack() as stack:
+            for axis in self.axes:
+                stack.enter_context(axis.step())
             return self._forward_backward(inputs, targets_BS)
 
     def take(self, tokens_BS: Tensor) -> Tensor:
@@ -136,13 +141,6 @@ class Engine(Rank):
         for axis in self.axes:
             tokens_BS = axis.take(tokens_BS)
         return tokens_BS
-
-    def inside_step(self) -> ExitStack:
-        """A context for the forward and backward passes of a step."""
-        stack = ExitStack()
-        for axis in self.axes:
-            stack.enter_context(axis.step())
-        return stack
 
     def update(self) -> float:
         """The second phase: gradients synchronised, parameters updated; the global gradient norm."""
@@ -188,11 +186,6 @@ class Engine(Rank):
     def report(self, host_peak: int) -> dict[str, Any]:
         """Field of a rank's report → what an axis measured; `host_peak` bytes were in host memory at most."""
         return {name: found for axis in self.axes for name, found in axis.report(host_peak).items()}
-
-    @property
-    def holds_loss(self) -> bool:
-        """Whether this rank computes the loss."""
-        return any(part.head is not None for part in self.parts)
 
     def _forward_backward(self, inputs: list[Tensor], targets_BS: Tensor) -> float:
         text_inputs = {"tokens_BS": inputs.pop()} if self.plan.model.tower is not None else {}
@@ -269,12 +262,6 @@ class Engine(Rank):
             axis.shard(part, on_host)
         return part, on_host
 
-    def _dropout_seed(self) -> int:
-        """Seed of dropout, equal on ranks with the same activations: tensor ranks without sequence parallelism."""
-        place = self.place
-        replica = place.dp * self.layout.cp + place.cp
-        return hash((self.options.seed, place.pp, replica, place.tp if self.layout.sp else 0)) % 2**31
-
 
 def without_padding(logits_BSV: Tensor, vocabulary: int) -> Tensor:
     """Logits of the vocabulary alone; where tensor ranks share it out, others so low that they have no part."""
@@ -301,7 +288,8 @@ def loss(logits_BSV: Tensor, targets_BS: Tensor, target_share: float = 1.0) -> T
 
 def mean_over_data(value: float, engine: Engine) -> float:
     """The loss of the global batch, known on every rank."""
-    share = value / (engine.layout.data_ranks * engine.layout.tp) if engine.holds_loss else 0.0
+    has_head = any(part.head is not None for part in engine.parts)
+    share = value / (engine.layout.data_ranks * engine.layout.tp) if has_head else 0.0
     total = torch.tensor(share, device=engine.device)
     dist.all_reduce(total)
     return float(total)

@@ -85,9 +85,8 @@ def family_of(model_type: str) -> Family:
             f"weights of model_type `{model_type}` have no names here{did_you_mean(model_type, families)}",
             hint=f"known: {', '.join(families)}",
         )
-    fields: dict[str, Any] = {
-        key: tuple(one) if isinstance(one, list) else one for key, one in _fields(model_type).items()
-    }
+    given = _fields(model_type).items()
+    fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in given}
     return Family(**fields)
 
 
@@ -183,14 +182,11 @@ class Names:
         if len(shape) == 3:
             reach = self.spec.head_dim
             rows, total = self._rows(name, their_name, {other: self._ours[other][1] for other in neighbours})
+            experts = range(shape[0])
             if _EXPERT not in their_name:
                 self.shapes[their_name] = (shape[0], total, shape[2])
-                return [
-                    Source(name=their_name, rows=rows, reach=reach, slab=expert) for expert in range(shape[0])
-                ]
-            tensor_names = [
-                f"{their_name.replace(_EXPERT, str(expert))}.weight" for expert in range(shape[0])
-            ]
+                return [Source(name=their_name, rows=rows, reach=reach, slab=expert) for expert in experts]
+            tensor_names = [f"{their_name.replace(_EXPERT, str(expert))}.weight" for expert in experts]
             self.shapes |= dict.fromkeys(tensor_names, shape[1:])
             return [Source(name=other, rows=rows, reach=reach) for other in tensor_names]
         rows, total = self._rows(name, their_name, {other: self._ours[other][0] for other in neighbours})
@@ -227,20 +223,12 @@ class Names:
             elif stacks and place >= 0:
                 front, their_names = f"{front}{self.family.decoder}.{place}.", self._decoder
             else:
-                front, their_names = (
-                    f"{front}{self.family.blocks}.{number if stacks else place}.",
-                    self._block,
-                )
-        their_part = their_names[ours]
-        neighbours = [
-            f"{stem}{one}.{kind}".rstrip(".") for one, other in their_names.items() if other == their_part
-        ]
-        their_name = (
-            their_part.removeprefix("/")
-            if ours == "head" or their_part.startswith("/")
-            else front + their_part
-        )
-        return their_name, kind, [one for one in neighbours if one in self._ours]
+                place = int(number) if stacks else place
+                front, their_names = f"{front}{self.family.blocks}.{place}.", self._block
+        part = their_names[ours]
+        same = [f"{stem}{one}.{kind}".rstrip(".") for one, other in their_names.items() if other == part]
+        their_name = part.removeprefix("/") if ours == "head" or part.startswith("/") else front + part
+        return their_name, kind, [one for one in same if one in self._ours]
 
     def _rows(self, name: str, their_name: str, counts: Mapping[str, int]) -> tuple[Rows, int]:
         """Their row for each of ours, and how many they have."""
@@ -250,10 +238,8 @@ class Names:
         if not counts:
             return rows, len(rows)
         total = sum(counts.values())
-        units = next(
-            (_UNITS[unit](self.spec) for end, unit in self.family.dealt.items() if their_name.endswith(end)),
-            1,
-        )
+        dealt = [unit for end, unit in self.family.dealt.items() if their_name.endswith(end)]
+        units = _UNITS[dealt[0]](self.spec) if dealt else 1
         starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
         unit, place = divmod(rows, counts[name] // units)
         source_rows: Rows = (unit * total + starts[name]) // units + place

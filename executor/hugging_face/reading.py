@@ -65,11 +65,10 @@ class FromTensors:
             dims = len(self.names.shapes[source.name])
             if source.slab is not None:
                 values = tensor[source.slab : source.slab + 1, part.rows, part.columns].squeeze(0)
+            elif source.transposed and dims == 4:
+                values = tensor[part.columns, :, part.rows].flatten(1).T
             elif source.transposed:
-                their_values = (
-                    tensor[part.columns, :, part.rows] if dims == 4 else tensor[part.columns, part.rows]
-                )
-                values = their_values.flatten(1).T
+                values = tensor[part.columns, part.rows].flatten(1).T
             elif dims == 1:
                 values = tensor[part.rows].unsqueeze(1)
             elif dims == 4:
@@ -191,14 +190,10 @@ class Folder(Mapping[str, Any]):
         shapes, prefix = self.names.shapes, self.names.prefix
         stored_name = stored_name.replace(_OLD_TOWER, "vision_tower.")
         for old_spelling, spelling in self.names.family.spelled.items():
-            stored_name = (
-                stored_name if stored_name in shapes else stored_name.replace(old_spelling, spelling)
-            )
-        return (
-            prefix + stored_name
-            if stored_name not in shapes and prefix + stored_name in shapes
-            else stored_name
-        )
+            if stored_name not in shapes:
+                stored_name = stored_name.replace(old_spelling, spelling)
+        omits = stored_name not in shapes and prefix + stored_name in shapes
+        return prefix + stored_name if omits else stored_name
 
     def _of_tensor(self, name: str, place: str, tensor: Any) -> Iterator[Problem]:
         shape, expected = tuple(tensor.get_shape()), self.names.shapes[name]

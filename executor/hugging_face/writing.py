@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -89,12 +89,13 @@ class AdapterNames:
 
     def config(self, base: str) -> dict[str, Any]:
         """Config file of these adapters for the model in a folder."""
-        language_task = "SEQ_2_SEQ_LM" if self.names.spec.stacks else "CAUSAL_LM"
+        spec = self.names.spec
+        task = (
+            "SEQ_2_SEQ_LM" if spec.stacks else None if spec.encoder else "CAUSAL_LM"
+        )  # none for masked tokens
         return {
             "peft_type": "LORA",
-            "task_type": None
-            if self.names.spec.encoder
-            else language_task,  # peft has none for masked tokens
+            "task_type": task,
             "base_model_name_or_path": base,
             "r": self.tuning.rank,
             "lora_alpha": self.tuning.scale * self.tuning.rank,
@@ -226,19 +227,13 @@ class _Writing:
             sizes = [_bytes_of(self.names.shapes[name], self.types[name]) for name in tensors]
             offsets = list(accumulate(sizes, initial=0))
             header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-            for name, begin, size in zip(tensors, offsets, sizes, strict=False):
-                shape = list(self.names.shapes[name])
-                header[name] = {
-                    "dtype": self.types[name],
-                    "shape": shape,
-                    "data_offsets": [begin, begin + size],
-                }
+            for name, (begin, end) in zip(tensors, pairwise(offsets), strict=True):
+                about = {"dtype": self.types[name], "shape": list(self.names.shapes[name])}
+                header[name] = about | {"data_offsets": [begin, end]}
             text = json.dumps(header, separators=(",", ":")).encode()
             text += b" " * (-len(text) % _ALIGNMENT)
             first = 8 + len(text)
-            self.starts |= {
-                name: (file, first + begin) for name, begin in zip(tensors, offsets, strict=False)
-            }
+            self.starts |= {name: (file, first + at) for name, at in zip(tensors, offsets, strict=False)}
             if self.first:
                 with (self.partial / file).open("wb") as stream:
                     os.posix_fallocate(stream.fileno(), 0, first + offsets[-1])
@@ -339,12 +334,8 @@ def _files(shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> d
         size += tensor_bytes
     if len(groups) == 1:
         return {ONE_FILE: groups[0]}
-    return dict(_numbered(groups))
-
-
-def _numbered(groups: list[list[str]]) -> Iterator[tuple[str, list[str]]]:
-    for number, tensors in enumerate(groups, start=1):
-        yield f"model-{number:05}-of-{len(groups):05}.safetensors", tensors
+    names = [f"model-{number:05}-of-{len(groups):05}.safetensors" for number in range(1, len(groups) + 1)]
+    return dict(zip(names, groups, strict=True))
 
 
 def _bytes_of(shape: tuple[int, ...], kind: str) -> int:

@@ -160,16 +160,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if part in _ELSEWHERE:
             return
         self._total += size
-        if self._total > self._largest and _exchanges_in_threads():
+        if self._total > self._largest and dist.is_initialized() and dist.get_backend() == dist.Backend.GLOO:
             time.sleep(_RELEASE_SECONDS)
         if self._total > self._largest:
             self._largest = self._total
             self.peak = dict(self.now)
-
-
-def _exchanges_in_threads() -> bool:
-    """Whether this rank's collectives run on the CPU, in threads that hold their tensors for a while after the end."""
-    return dist.is_initialized() and dist.get_backend() == dist.Backend.GLOO
 
 
 MEASURED_PARTS = (*NAMED_PARTS, OTHER_PART)
@@ -242,18 +237,14 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
         if parameter.grad is not None:
             tracker.name(HOST if id(parameter) in on_host else "gradients", [parameter.grad])
 
-    def before_update(optimizer: Optimizer, *_: Any) -> None:
-        tracker.name("gradients", _gradients(optimizer))
-
-    def after_update(optimizer: Optimizer, *_: Any) -> None:
-        _name_states(tracker, optimizer)
-
     handles += [
         module.register_forward_pre_hook(name_weights) for model in models for module in model.modules()
     ]
     handles += [
-        register_optimizer_step_pre_hook(before_update),
-        register_optimizer_step_post_hook(after_update),
+        register_optimizer_step_pre_hook(
+            lambda optimizer, *_: tracker.name("gradients", _gradients(optimizer))
+        ),
+        register_optimizer_step_post_hook(lambda optimizer, *_: _name_states(tracker, optimizer)),
     ]
     try:
         yield
@@ -269,18 +260,14 @@ def _name_what_lasts(tracker: StorageTracker, engine: Engine) -> None:
     tracker.name(DRIVE, engine.drive_tensors())
     tracker.name(HOST, engine.host_tensors())
     tracker.name("gradients", engine.gradient_buffers())
-    for model in engine.parts:
-        tracker.name("weights", model.parameters())
+    weights = [parameter for model in engine.parts for parameter in model.parameters()]
+    tracker.name("weights", weights)
+    storages = {_storage(parameter) for parameter in weights}
     for optimizer in engine.optimizers:
         tracker.name("gradients", _gradients(optimizer))
-        tracker.name("optimizer", _masters(optimizer, engine.parts))
+        masters = [one for one in _updated(optimizer) if _storage(one) not in storages]  # in fp32
+        tracker.name("optimizer", masters)
         _name_states(tracker, optimizer)
-
-
-def _masters(optimizer: Optimizer, models: Iterable[nn.Module]) -> list[Tensor]:
-    """The fp32 master weights that an optimizer updates."""
-    weights = {_storage(parameter) for model in models for parameter in model.parameters()}
-    return [one for one in _updated(optimizer) if _storage(one) not in weights]
 
 
 def _storage(tensor: Tensor) -> int:
@@ -330,33 +317,29 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
         if cause is None:
             raise
         if _CPU_ALLOCATOR_FAILED in str(cause) and engines and (host_bytes := held_on_host(engines[0])):
-            raise _host_ran_out(host_bytes, engines[0]) from error
+            raise RunError(
+                f"host memory ran out: offloaded blocks have {format_bytes(host_bytes)} there",
+                problems=[_on_device(engines[0])],
+                hint="offload fewer blocks; checkpoints that were saved are whole, and --resume goes on from them",
+            ) from error
         allocated = _allocated_peak(device) - allocated_before
         named_parts = held_parts(engines[0]) if engines else {}
         parts = named_parts | {OTHER_PART: max(0, allocated - sum(named_parts.values()))}
         raise OutOfMemoryError((f"{cause}" or "out of memory").splitlines()[0], parts) from error
 
 
-def _host_ran_out(host_bytes: int, engine: Engine) -> RunError:
-    """Error of a rank that keeps blocks in host memory, and ran out of it."""
-    device = sum(held_parts(engine).values())
-    return RunError(
-        f"host memory ran out: offloaded blocks have {format_bytes(host_bytes)} there",
-        problems=[Problem("device", f"weights, gradients and states {format_bytes(device)}")],
-        hint="offload fewer blocks; checkpoints that were saved are whole, and --resume goes on from them",
-    )
+def _on_device(engine: Engine) -> Problem:
+    held = format_bytes(sum(held_parts(engine).values()))
+    return Problem("device", f"weights, gradients and states {held}")
 
 
 def _drive_failed(error: DriveError, engine: Engine) -> HostError:
     """The error of a rank whose drive could not be read or written."""
-    device = sum(held_parts(engine).values())
+    on_host = Problem("host memory", f"offloaded blocks {format_bytes(held_on_host(engine))}")
     return HostError(
         f"drive: {(error.strerror or str(error)).lower()} in `{error.filename}`, where this rank has"
         f" {format_bytes(held_on_drive(engine))} of optimizer states",
-        problems=[
-            Problem("host memory", f"offloaded blocks {format_bytes(held_on_host(engine))}"),
-            Problem("device", f"weights, gradients and states {format_bytes(device)}"),
-        ],
+        problems=[on_host, _on_device(engine)],
         hint="checkpoints that were saved are whole, and --resume goes on from them; --drive names another folder",
     )
 

@@ -90,11 +90,16 @@ def run_diagnostic_steps(
             if config.waiting_steps:
                 keep(Diagnosis(steps=steps, parts=parts, passes=passes, notes=(*notes, MEMORY_LEFT_OUT)))
             kernels = AttentionKernels()
+            last = config.waiting_steps + 1
             with kernels:
-                measured_memory = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
+                measured_memory = _unless_it_fails(
+                    "memory", notes, lambda: measure_tiers(engine, *_batch(engine, batches, config, last))
+                )
             memory = measured_memory or memory
             if measured_memory and engine.device.type == "cuda":
-                notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
+                notes.append(
+                    in_words(set().union(*gather_json(sorted(kernels.seen))), flexible=takes_flexible(engine))
+                )
     return Diagnosis(
         steps=steps, parts=parts, passes=passes, memory=memory[0], host_bytes=memory[1], notes=tuple(notes)
     )
@@ -152,17 +157,9 @@ def _parts(
     return steps, parts[dist.get_rank()], everyone[dist.get_rank()].work
 
 
-def _memory(engine: Engine, batches: Batches, config: RunConfig) -> tuple[dict[str, int], int]:
-    return measure_tiers(engine, *_batch(engine, batches, config, config.waiting_steps + 1))
-
-
 def _batch(engine: Engine, batches: Batches, config: RunConfig, number: int) -> tuple[torch.Tensor, ...]:
     """This rank's part of the batch of diagnostic step `number`, counted from 0 after the last measured step."""
     return batches.between(config.warm_up + config.steps + number, engine.share.first, engine.share.last)
-
-
-def _everyones(seen: set[str]) -> set[str]:
-    return set().union(*gather_json(sorted(seen)))
 
 
 def takes_flexible(engine: Engine) -> bool:
