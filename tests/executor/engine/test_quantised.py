@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from effort import few, first_of
 from processes import Processes
 from torch import Tensor
-from training import GPT, LLAMA, plan_for, stray, train_weights
+from training import LLAMA, plan_for, train_weights
 
 from cost_models.errors import InputError
 from executor.models.quantised import Part, dynamic_numbers, nf4_numbers
@@ -87,37 +86,6 @@ def test_steps_are_those_beside_matrices_widened_by_hand(processes: Processes, b
     expected, exact = processes.run(1, _beside, plan_for("mbs2", model, tuning=TUNING), base)[0]
     assert [one for one, _ in found[0][0]] == pytest.approx(expected, rel=TOLERANCE)
     assert abs(expected[0] - exact) > TOLERANCE  # what is kept in fewer bits is another model
-
-
-@few(1)
-@pytest.mark.parametrize(
-    ("layout", "model", "base"),
-    first_of(
-        3,
-        [
-            ("tp2 dp2 sp mbs2 zero3", LLAMA | WIDE, "nf4"),
-            ("tp2 pp2 mbs2 recompute=full", GPT | WIDE, "int8"),
-            ("dp3 mbs2 zero2", LLAMA | WIDE, "nf4"),
-            ("tp2 dp2 mbs2 zero1", GPT | WIDE, "nf4"),
-            ("dp3 mbs2 zero3 recompute=full", LLAMA | WIDE, "int8"),
-            ("cp2 dp2 mbs2 zero0", GPT | WIDE, "nf4"),
-        ],
-    ),
-)
-def test_a_layout_trains_as_one_process(
-    processes: Processes, layout: str, model: dict[str, Any], base: str
-) -> None:
-    tuning, batch = TUNING | {"base": base}, 12 if "dp3" in layout else 8
-    alone = processes.run(
-        1, train_weights, plan_for("mbs2", model, tuning=tuning, global_batch=batch), 4, True
-    )[0]
-    plan = plan_for(layout, model, tuning=tuning, global_batch=batch)
-    for curve, way in processes.run(plan.num_ranks, train_weights, plan, 4, True):
-        for found, expected in zip(curve, alone[0], strict=True):
-            assert found == pytest.approx(expected, rel=TOLERANCE)
-        off, name = stray(way, alone[1])
-        assert off < 1e-3, name
-        assert all(abs(gone).max() == 0 for name, gone in way.items() if "_adapter" not in name)
 
 
 def test_blocks_that_reach_into_the_next_row_are_refused() -> None:

@@ -139,6 +139,7 @@ MERGED = GPT | {
     "tower": CLIP
     | {"class_token": False, "merge": 2, "image": 16, "norm_after": True, "projector_hidden_size": 0},
 }
+WIDE: dict[str, Any] = {"hidden_size": 128, "ffn_hidden_size": 256, "num_layers": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": GPT,
     "llama": LLAMA,
@@ -169,6 +170,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "halves": HALVES,
     "states beside": STATES_BESIDE,
     "kimi": KIMI,
+    "wide gpt": GPT | WIDE,
+    "wide llama": LLAMA | WIDE,
     "llava": LLAVA,
     "merged": MERGED,
 }
@@ -214,29 +217,68 @@ def test_same_curve_as_one_process(
     require_same(name, plan_for(layout, MODELS[name]), references[name], processes)
 
 
-FROZEN: list[tuple[str, str, dict[str, Any]]] = [
+ADAPTERS: dict[str, Any] = {"tuning": {"rank": 4, "targets": ("all-linear",), "alpha": 8.0}}
+QUANTISED: dict[str, dict[str, Any]] = {
+    base: {"tuning": ADAPTERS["tuning"] | {"base": base}} for base in ("nf4", "int8")
+}
+FEW_BLOCKS: dict[str, Any] = {"freeze": ("embedding", "first=2")}
+JOBS: list[tuple[str, str, dict[str, Any]]] = [
     ("llava", "tp2 pp2 sp mbs2", TWO_IMAGES),
     ("llava", "pp4 mbs1 recompute=full", TWO_IMAGES | {"freeze": ("tower",)}),
     ("merged", "tp2 dp2 mbs2 zero3 recompute=selective", {}),
     ("merged", "pp2 dp2 mbs2 zero1", {"freeze": ("tower", "language")}),
+    ("llama", "tp2 dp2 mbs2 zero1", ADAPTERS),
     ("llava", "pp2 dp2 mbs2 zero2", {"freeze": ("tower", "projector", "embedding")}),
+    ("gpt", "tp2 pp2 sp mbs2", ADAPTERS),
     ("llava", "pp2 vpp2 mbs2", TWO_IMAGES),
+    ("wide llama", "tp2 dp2 sp mbs2 zero3", QUANTISED["nf4"]),
     ("merged", "pp4 mbs1", {}),
     ("merged", "tp2 sp dp2 mbs2 zero1", {"freeze": ("embedding",)}),
     ("llava", "pp2 mbs2 schedule=zbv vpp2", {}),
+    ("llama", "pp2 dp2 mbs2 zero0 recompute=full", ADAPTERS),
+    ("llama", "tp2 dp2 sp mbs2 zero3", ADAPTERS),
+    ("gpt", "cp2 dp2 mbs2 zero1", ADAPTERS),
+    ("wide gpt", "tp2 pp2 mbs2 recompute=full", QUANTISED["int8"]),
+    ("wide llama", "dp3 mbs2 zero2", QUANTISED["nf4"] | {"global_batch": 12}),
+    ("wide gpt", "tp2 dp2 mbs2 zero1", QUANTISED["nf4"]),
+    ("wide llama", "dp3 mbs2 zero3 recompute=full", QUANTISED["int8"] | {"global_batch": 12}),
+    ("wide gpt", "cp2 dp2 mbs2 zero0", QUANTISED["nf4"]),
+    ("llama", "pp2 mbs2", FEW_BLOCKS),
+    ("llama", "tp2 dp2 sp mbs2 zero3", FEW_BLOCKS),
+    ("llama", "pp4 dp2 mbs1 zero1", FEW_BLOCKS),
+    ("gpt", "dp2 mbs2 zero2 recompute=full", {"freeze": ("first=3",)}),
+    ("gpt", "tp2 pp2 sp mbs2", FEW_BLOCKS),
+    ("llama", "pp2 dp2 mbs2 zero3 recompute=selective", FEW_BLOCKS),
+    ("llama", "cp2 dp2 mbs2 zero1", {"freeze": ("first=1",)}),
+    ("llama", "pp2 vpp2 mbs2", {"freeze": ("embedding", "first=3")}),
+    ("mixture", "ep2 dp2 mbs2 zero1", FEW_BLOCKS),
+    ("llama", "dp2 mbs2 zero1 overlap=dp", FEW_BLOCKS),
 ]
+"""Towers before a decoder, adapters beside matrices in full or in fewer bits, frozen parts."""
 
 
-@few(3)
-@pytest.mark.parametrize(
-    ("name", "layout", "job"), FROZEN, ids=[f"{name} {text}" for name, text, _ in FROZEN]
-)
-def test_a_tower_trains_as_in_one_process(
+def is_trained(name: str, plan: Any) -> bool:
+    """Whether a parameter moves; nothing is said of parts of towers."""
+    if plan.training.tuning is not None:
+        return "_adapter" in name
+    freeze, tied = plan.training.freeze, plan.model.tied_embeddings
+    count = max([int(one.removeprefix("first=")) for one in freeze if "=" in one], default=0)
+    still = ("embedding.", *["head.weight"] * tied) if "embedding" in freeze else ()
+    return not name.startswith((*still, *(f"blocks.{layer}." for layer in range(count))))
+
+
+@few(7)
+@pytest.mark.parametrize(("name", "layout", "job"), JOBS, ids=[f"{name} {text}" for name, text, _ in JOBS])
+def test_a_job_trains_as_in_one_process(
     name: str, layout: str, job: dict[str, Any], processes: Processes
 ) -> None:
-    """Whatever splits it; what is frozen stays bit for bit."""
-    expected = processes.run(1, training_of(name), plan_for("mbs8", MODELS[name], **job), STEPS, True)[0]
+    """What is frozen stays bit for bit, and the rest moves."""
+    alone = plan_for(f"mbs{job.get('global_batch', 8)}", MODELS[name], **job)
+    expected = processes.run(1, training_of(name), alone, STEPS, True)[0]
     require_same(name, plan_for(layout, MODELS[name], **job), expected, processes)
+    moved = {one for one, gone in expected[1].items() if abs(gone).max() > 0}
+    if alone.model.tower is None:
+        assert moved == {one for one in expected[1] if is_trained(one, alone)}
 
 
 def test_the_references_learn(references: dict[str, Trained]) -> None:
