@@ -93,6 +93,21 @@ LATENT: dict[str, Any] = LLAMA | {
     "latent_attention": {"kv_rank": 8, "query_rank": 16, "position_dim": 4, "value_dim": 8},
 }
 
+CLIP: dict[str, Any] = {
+    "layers": 2,
+    "hidden_size": 24,
+    "num_heads": 2,
+    "activation": "quick-gelu",
+    "image": 8,
+    "patch": 4,
+    "class_token": True,
+    "patch_bias": False,
+    "norm_before": True,
+    "projector_hidden_size": 32,
+}
+LLAVA = LLAMA | {"num_layers": 4, "tower": CLIP}
+TWO_IMAGES: dict[str, Any] = {"images": 2}
+
 
 def question_for(model: dict[str, Any], ranks: int, **training: Any) -> Question:
     """Eight sequences of sixteen tokens a step, unless said otherwise, on so many processes of this machine; a decoder

@@ -20,7 +20,7 @@ from saving_jobs import (
     refused,
     train_and_save,
 )
-from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for
+from training import GPT, LATENT, LLAMA, LLAVA, MOE, SHARED, TWO_IMAGES, plan_for
 
 from executor.checkpoints.manifest import Folder, read_manifest
 from executor.run_config import Rate
@@ -91,33 +91,39 @@ def test_the_same_plan_resumes_bit_for_bit(
     assert newest == STEPS
 
 
-@few(1)
+ADAPTED: dict[str, Any] = {"tuning": {"rank": 4, "targets": ("all-linear",), "alpha": 8.0}}
+
+
+@few(3)
 @pytest.mark.parametrize(
-    ("saved", "resumed", "model"),
-    first_of(
-        2,
-        [
-            ("pp2 dp2 mbs1 zero1", "tp2 sp dp2 mbs2 zero3", GPT),
-            ("dp4 ep4 mbs2 zero1", "tp2 ep2 etp1 mbs2 zero0", BIASED),
-            ("dp4 mbs2 zero3", "pp2 mbs2 zero1", GPT),
-            ("dp4 mbs2 zero1 shard2", "cp2 dp2 mbs2 zero3", GPT),
-            ("tp2 pp2 mbs2", "dp4 mbs2 zero1", GPT),
-            ("cp2 dp2 mbs2 zero1", "dp4 mbs2 zero0", GPT),
-            ("dp4 mbs2 zero2 shard2", "dp4 mbs2 zero1", GPT),
-            ("dp4 ep2 mbs2 zero3", "tp2 dp2 ep2 sp mbs2 zero1", MOE),
-        ],
-    ),
+    ("saved", "resumed", "model", "job"),
+    [
+        ("pp2 dp2 mbs1 zero1", "tp2 sp dp2 mbs2 zero3", GPT, {}),
+        ("dp4 ep4 mbs2 zero1", "tp2 ep2 etp1 mbs2 zero0", BIASED, {}),
+        ("dp4 mbs2 zero3", "pp2 mbs2 zero1", GPT, {}),
+        ("dp4 mbs2 zero1 shard2", "cp2 dp2 mbs2 zero3", GPT, {}),
+        ("tp2 mbs2", "dp2 mbs2 zero1", LLAMA, ADAPTED),
+        ("tp2 pp2 mbs2", "dp4 mbs2 zero1", GPT, {}),
+        ("cp2 dp2 mbs2 zero1", "dp4 mbs2 zero0", GPT, {}),
+        ("dp4 mbs2 zero2 shard2", "dp4 mbs2 zero1", GPT, {}),
+        ("dp4 ep2 mbs2 zero3", "tp2 dp2 ep2 sp mbs2 zero1", MOE, {}),
+        ("tp2 pp2 mbs2", "dp2 mbs2 zero3", LLAVA, TWO_IMAGES),
+        ("tp2 pp2 mbs2", "dp2 mbs2 zero3", LLAVA, TWO_IMAGES | {"freeze": ("tower",)}),
+    ],
 )
 def test_another_plan_goes_on_with_the_same_curve(
-    saved: str, resumed: str, model: dict[str, Any], processes: Processes, tmp_path: Path
+    saved: str, resumed: str, model: dict[str, Any], job: dict[str, Any], processes: Processes, tmp_path: Path
 ) -> None:
-    """Within what layouts differ in anyway; two steps, as a wrong moment shows in the second."""
-    expected = saved_run(processes, saved, tmp_path, model)
-    plan = plan_for(resumed, model)
+    """Within what layouts differ in anyway; two steps, as a wrong moment shows in the second. Of adapters the
+    checkpoint has nothing else: what is frozen is drawn again."""
+    expected = saved_run(processes, saved, tmp_path, model, **job)
+    plan = plan_for(resumed, model, **job)
     got, notes, _ = processes.run(plan.layout.num_gpus, _again, plan, tmp_path)[0]
     assert len(got) == STEPS - SAVED_AT
     assert got == [pytest.approx(pair, rel=TOLERANCE) for pair in expected[SAVED_AT:]]
     assert "saved as" in notes[0]
+    names = read_manifest(Folder(tmp_path).at(SAVED_AT)).tensors
+    assert "tuning" not in job or all("_adapter" in name or "random" in name for name in names)
 
 
 def _scheduled(plan, folder, resume, rate):  # type: ignore[no-untyped-def]

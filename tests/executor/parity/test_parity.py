@@ -19,13 +19,16 @@ from effort import few, number
 from processes import Processes
 from training import (
     BERT,
+    CLIP,
     GPT,
     LATENT,
     LLAMA,
+    LLAVA,
     MOE,
     NOTICEABLE,
     SHARED,
     T5,
+    TWO_IMAGES,
     Trained,
     plan_for,
     stray,
@@ -121,19 +124,6 @@ KIMI = LLAMA | {
     "recurrence": DELTA | {"kind": "kimi-delta", "groups": 4, "gate_rank": 8},
     "mixers": ["recurrence", "recurrence", "recurrence", "attention"],
 }
-CLIP: dict[str, Any] = {
-    "layers": 2,
-    "hidden_size": 24,
-    "num_heads": 2,
-    "activation": "quick-gelu",
-    "image": 8,
-    "patch": 4,
-    "class_token": True,
-    "patch_bias": False,
-    "norm_before": True,
-    "projector_hidden_size": 32,
-}
-LLAVA = LLAMA | {"num_layers": 4, "tower": CLIP}
 MERGED = GPT | {
     "num_layers": 4,
     "tower": CLIP
@@ -182,7 +172,6 @@ RATES = {"kimi": Rate(peak=0.04)}
 """Its gradient is so steep that a step at the usual rate of 0.1 climbs, and makes much of rounding."""
 MIXTURES = ("mixture", "shared", "latent", "deepseek", "routed")
 """Models in which some parameter hardly moves: an expert that gets no token, the norm of a latent."""
-TWO_IMAGES: dict[str, Any] = {"images": 2}
 CASES = in_every_run(cases_of("parity"))
 IDS = [f"{name} {layout}" for name, layout in CASES]
 

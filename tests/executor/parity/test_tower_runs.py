@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from effort import few
 from initialising import initialise
 from processes import Processes
-from saving_jobs import train_and_save
-from test_parity import LLAVA, TOLERANCE, TWO_IMAGES
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from training import plan_for, reported
+from training import LLAMA, LLAVA, TWO_IMAGES, plan_for, reported
 
 from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.boxes import Box
-from executor.checkpoints.manifest import Folder
 from executor.engine.engine import loss
 from executor.hugging_face.names import Names
 from executor.hugging_face.reading import FromTensors
@@ -59,25 +57,6 @@ def test_weights_are_those_of_a_llava() -> None:
     assert plain.shape == wanted.shape
 
 
-@few(1)
-@pytest.mark.parametrize("freeze", [(), ("tower",)])
-def test_a_run_resumes_under_another_layout(
-    processes: Processes, tmp_path: Path, freeze: tuple[str, ...]
-) -> None:
-    job = TWO_IMAGES | {"freeze": freeze}
-    first, other = (plan_for(layout, LLAVA, **job) for layout in ("tp2 pp2 mbs2", "dp2 mbs2 zero3"))
-    curve, _, _ = processes.run(4, _saved, first, tmp_path, False)[0]
-    Folder(tmp_path).delete(5)
-    resumed, notes, _ = processes.run(2, _saved, other, tmp_path, True)[0]
-    assert "saved as tp2" in notes[0]
-    for found, expected in zip(resumed, curve[3:], strict=True):
-        assert found == pytest.approx(expected, rel=TOLERANCE)
-
-
-def _saved(plan: Plan, folder: Path, resume: bool) -> tuple[list[tuple[float, float]], list[str], int | None]:
-    return train_and_save(plan, folder, resume=resume)
-
-
 @few(2)
 @pytest.mark.parametrize(
     "freeze",
@@ -97,13 +76,20 @@ def test_flops_are_torchs(freeze: tuple[str, ...]) -> None:
     assert torchs.get_total_flops() == model_flops(spec, job)
 
 
-@few(1)
-@pytest.mark.parametrize(("layout", "freeze"), [("tp2 mbs2", ()), ("pp2 mbs2 zero0", ("tower",))])
+@few(2)
+@pytest.mark.parametrize(
+    ("layout", "model", "job"),
+    [
+        ("tp2 mbs2", LLAVA, TWO_IMAGES),
+        ("pp2 mbs2 zero0", LLAVA, TWO_IMAGES | {"freeze": ("tower",)}),
+        ("tp2 mbs2", LLAMA, {"tuning": {"rank": 4, "targets": ("all-linear",), "alpha": 8.0}}),
+    ],
+)
 def test_bytes_are_those_of_the_plan(
-    processes: Processes, tmp_path: Path, layout: str, freeze: tuple[str, ...]
+    processes: Processes, tmp_path: Path, layout: str, model: dict[str, Any], job: dict[str, Any]
 ) -> None:
-    plan = plan_for(layout, LLAVA, **TWO_IMAGES, freeze=freeze)
-    report = processes.run(2, _reported, plan, tmp_path)[0]
+    """Of towers, frozen parts and adapters."""
+    report = processes.run(2, _reported, plan_for(layout, model, **job), tmp_path)[0]
     for rank in report.ranks:
         for part in ("weights", "gradients", "optimizer"):
             assert rank.memory[part] == pytest.approx(rank.predicted_memory[part], rel=0.03, abs=512), part
