@@ -32,6 +32,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,6 +265,7 @@ MOST_MFU = 0.8
 _CONDITIONED_ROWS = 256
 """Number of timed rows on which the prediction for a question is conditioned: those with the largest
 covariance."""
+_LIKELY_STEPS = 40
 _SIZE_TOLERANCE = 0.05
 """Maximum difference of sizes, in binary logarithms, within one question: vocabularies of one architecture
 differ by this."""
@@ -310,6 +312,12 @@ class ExpectedStep:
     def interval(self) -> tuple[float, float]:
         """Lower and upper end of the 90 % interval, seconds."""
         return self.low, self.high
+
+    @property
+    def likely_steps(self) -> Array:
+        """Step seconds of equal probability, (40,), shortest first."""
+        shares = (np.arange(_LIKELY_STEPS) + 0.5) / _LIKELY_STEPS
+        return self.sample_steps(np.array([NormalDist().inv_cdf(share) for share in shares]))
 
     def sample_steps(self, normal: Array) -> Array:
         """Convert standard normal draws to step seconds of the same shape. A draw of 0 gives the median, and

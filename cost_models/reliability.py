@@ -652,6 +652,14 @@ def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Array:
     return np.sort(np.concatenate(draws))
 
 
+def ends_of(prediction: Forecast, steps: Array | None = None) -> tuple[float, float, float]:
+    """Seconds until the job ends: 5th percentile, expected, 95th percentile; over failures and, where given, over
+    `steps` (K,), step seconds of equal probability."""
+    samples = draw_ends(prediction) if steps is None else draw_ends_of(prediction, steps)
+    early, late = np.quantile(samples, (0.05, 0.95)).tolist()
+    return early, prediction.seconds, late
+
+
 def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: float) -> Array:
     """Draw (N,) sums of `counts` exponential times each, all conditioned to be shorter than `threshold`."""
     if counts.sum() > _MOST_DRAWS:

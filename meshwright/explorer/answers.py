@@ -36,7 +36,7 @@ from meshwright.inputs.goals import Pick, confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import section
 from meshwright.plots.drawing import Drawing
-from meshwright.plots.pictures import Tradeoff, draw_frontier, draw_memory, draw_timeline
+from meshwright.plots.pictures import draw_cloud, draw_plan
 from meshwright.render.estimates import mfu_words
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.ranked import question_header
@@ -87,9 +87,7 @@ def frontier(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     except MeshwrightError:
         return
     limits = asked.planned.restrictions
-    drawing = draw_frontier(
-        asked.found.question, asked.estimate, Tradeoff(exact=False, restrictions=limits), asked.budget
-    )
+    drawing = draw_cloud(asked.found.question, asked.estimate, limits, asked.budget, exact=False)
     yield _part("layouts", "All layouts", _picture(drawing, "frontier"))
 
 
@@ -159,8 +157,8 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     facts = planned.facts if plan is not start.plan else tuple(facts_of_file(plan, best))
     yield _part("answer", "The answer", facts, header, *request.notes, *planned.notes)
     yield _part("ranking", "Ranked on paper", *planned.ranking)
-    yield _part("step", "One step", _picture(draw_timeline(plan.question, best), "timeline"))
-    yield _part("memory", "Memory", _picture(draw_memory(plan.question, best), "memory"))
+    yield _part("step", "One step", _picture(draw_plan("timeline", plan, [best]), "timeline"))
+    yield _part("memory", "Memory", _picture(draw_plan("memory", plan, [best]), "memory"))
     if request.tokens is not None:
         yield from _told(lambda: _end(answered))
     for slot, chapter in zip(("why", "changes"), reasons(plan, explain(plan)), strict=False):

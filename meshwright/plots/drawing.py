@@ -1,15 +1,25 @@
-"""A figure with the data it shows, the result of every picture of any family."""
+"""A figure with the data it shows, the result of every picture, and the registry of pictures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cost_models.errors import InputError
+from cost_models.flags import flag
+from meshwright.inputs.options import Failures, tokens_flag
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from cost_models.estimate import Estimate
+    from planner.plan import AnyPlan
+    from planner.search.search import Budget
 
 
 _SCREEN_DOTS_PER_INCH = 90
@@ -53,3 +63,82 @@ class Drawing:
         picture = BytesIO()
         write(self.figure, picture, "png", _SCREEN_DOTS_PER_INCH)
         return picture.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions(Failures):
+    """Options of the curves that are searched for; `forecast` counts failures."""
+
+    gpus: str | None = flag("N,N,...", "Numbers of GPUs; also 64..1024, 64..16384x50.")
+    """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
+    between: str | None = flag("A,B", "frontier: two objectives, e.g. time,memory.")
+    points: str | None = flag("N", "frontier: number of points, or all.")
+    kind: str | None = flag("KIND", "scaling: strong, weak or stacked.")
+    tokens: str | float | None = tokens_flag()
+    price: str | None = flag("MONEY", "Price of one GPU-hour.", panel="objective")
+    allow: tuple[str, ...] = flag(
+        "WORD", "ladder: parallel-block, window=N, batch=N.", kind=list[str], default=()
+    )
+    """For `ladder`: what may change of the training."""
+    time_limit: float | None = flag(
+        "SECONDS", "Time limit of all searches; default 120.", kind=float, minimum=0.001
+    )
+
+
+P = TypeVar("P", bound="AnyPlan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureRequest:
+    """Files to draw, or the plans in them, options, and the notes met on the way."""
+
+    files: Sequence[Path] = ()
+    plans: Sequence[AnyPlan] = ()
+    estimates: Sequence[Estimate] = ()
+    """Ranked layouts of an answer, best first; none: the plan is priced, and its rivals are searched for."""
+    options: PlotOptions
+    budget: Budget
+    """For the searches of a curve."""
+    notes: list[str] = field(default_factory=list)
+    """Notes on effects that the pictures leave out."""
+    named: bool = True
+    """Whether their data are read besides, so that every layout in them needs its name."""
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Add those that are new."""
+        self.notes.extend(note for note in notes if note not in self.notes)
+
+    def file(self, kind: str, subject: str) -> Path:
+        """Return the file of the request, which has one only. Raises InputError where there are several."""
+        if len(self.files) != 1:
+            raise InputError(f"`{kind}` draws one {subject}, not {len(self.files)}")
+        return self.files[0]
+
+    def only(self, kind: str, plan_type: type[P]) -> P:
+        """Return the plan of the request, which has one only. Raises InputError where there are several."""
+        if len(self.plans) != 1:
+            raise InputError(f"`{kind}` draws one plan, not {len(self.plans)}")
+        return self.all(plan_type)[0]
+
+    def all(self, plan_type: type[P]) -> list[P]:
+        """The plans. Raises InputError where one is of another family."""
+        plans = [plan for plan in self.plans if isinstance(plan, plan_type)]
+        if strangers := [plan for plan in self.plans if not isinstance(plan, plan_type)]:
+            kinds = [f"`{plan.kind}` of {plan.model_name}" for plan in (plans[0], strangers[0])]
+            raise InputError(f"plans of two kinds cannot be drawn together: {', '.join(kinds)}")
+        return plans
+
+
+Draw = Callable[[PictureRequest], Drawing]
+PICTURES: dict[type, dict[str, Draw]] = defaultdict(dict)
+"""What is drawn, a class of plans or `Path` for files of any kind → kind of picture → function that draws it."""
+
+
+def picture(kind: str, subject: type) -> Callable[[Draw], Draw]:
+    """Decorator: register a function as a kind of picture of plans of a class, or of files (`Path`)."""
+
+    def register(draw: Draw) -> Draw:
+        PICTURES[subject][kind] = draw
+        return draw
+
+    return register

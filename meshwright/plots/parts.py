@@ -1,4 +1,4 @@
-"""Parts of several pictures: bars of stacked parts with their legend, and labels beside points that overlap nothing."""
+"""Parts of several pictures: stacked bars with legend and limits, and labels beside points that overlap nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,12 +16,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.path import Path
 from matplotlib.text import Annotation, Text
-from matplotlib.transforms import Bbox, BboxBase
+from matplotlib.transforms import Bbox
 
-from cost_models.arrays import Array
+from cost_models.units import format_bytes
 from meshwright.plots import style
 from meshwright.plots.style import Frame
-from meshwright.render.words import part_label
+from meshwright.render.words import part_label, size_unit
 
 _MIN_LABEL_SHARE = 0.045
 """A bar's piece narrower than this share of the longest bar carries no number."""
@@ -30,6 +29,12 @@ _VISIBLE_SHARE = 0.004
 """Smallest piece that is in the legend, as a share of the longest bar."""
 _IN_A_ROW = 9
 """Entries of a legend's row."""
+_FAR_LIMIT = 4.0
+"""A limit this many times as high as the highest bar is told and not drawn."""
+_MEMORY_BAR = 0.74
+_MAX_NUMBERED_BARS, _MAX_TICKS = 16, 24
+_LABEL_HEIGHT = 0.05
+"""Height of the number above a bar, as a share of the axis."""
 
 
 def stack_bars(
@@ -42,34 +47,20 @@ def stack_bars(
     numbers: bool = True,
 ) -> None:
     """A bar per row of `values`, a piece per column, with the number in each piece that has room for it."""
-    positions = list(range(len(values)))
-    start = pd.Series(0.0, index=values.index)
-    reach = values.sum(axis=1).max()
+    least = _MIN_LABEL_SHARE * values.sum(axis=1).max()
+    start = np.zeros(len(values))
     for part in values:
-        colour = colours[str(part)]
-        look: dict[str, Any] = {"color": colour, "edgecolor": "white", "linewidth": 0.8}
+        colour, lengths = colours[str(part)], values[part].to_numpy()
+        look: style.Look = {"color": colour, "edgecolor": "white", "linewidth": 0.8}
         if horizontal:
-            axes.barh(positions, values[part], left=start, height=width, **look)
+            axes.barh(range(len(values)), lengths, left=start, height=width, **look)
         else:
-            axes.bar(positions, values[part], bottom=start, width=width, **look)
-        for place, (value, offset) in enumerate(zip(values[part], start, strict=True)):
-            if numbers and value >= _MIN_LABEL_SHARE * reach:
-                middle = offset + value / 2
-                x, y = (middle, place) if horizontal else (place, middle)
-                ink = style.text_colour(colour)
-                axes.text(x, y, f"{value:.1f}", ha="center", va="center", color=ink, size=8)
-        start = start + values[part]
-
-
-def name_pieces(axes: Axes, values: Frame, at: float) -> list[str]:
-    """Right of a single upright bar the names of the pieces that have room for one; says which."""
-    start, named_parts = 0.0, []
-    for part, value in values.iloc[0].items():
-        if value >= _MIN_LABEL_SHARE * values.iloc[0].sum():
-            axes.text(at, start + value / 2, part_label(str(part)), va="center")
-            named_parts.append(str(part))
-        start += value
-    return named_parts
+            axes.bar(range(len(values)), lengths, bottom=start, width=width, **look)
+        for row in np.flatnonzero(lengths >= least).tolist() if numbers else ():
+            x, y = (start[row] + lengths[row] / 2, row)[:: 1 if horizontal else -1]
+            ink = style.text_colour(colour)
+            axes.text(x, y, f"{lengths[row]:.1f}", ha="center", va="center", color=ink, size=8)
+        start = start + lengths
 
 
 def visible_parts(frame: Frame, colours: dict[str, str]) -> list[str]:
@@ -82,30 +73,88 @@ def visible_parts(frame: Frame, colours: dict[str, str]) -> list[str]:
 def part_legend(figure: Figure, parts: list[str], colours: dict[str, str], *other_handles: Artist) -> None:
     """The colour of each part below the chart, on as few lines as have room."""
     handles = [*(Patch(facecolor=colours[part], label=part_label(part)) for part in parts), *other_handles]
-    rows = math.ceil(len(handles) / _IN_A_ROW)
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / _IN_A_ROW))
     figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=math.ceil(len(handles) / rows),
-        handlelength=1.0,
-        columnspacing=1.4,
+        handles=handles, loc="outside lower center", ncols=columns, handlelength=1.0, columnspacing=1.4
     )
 
 
+def draw_memory_bars(
+    axes: Axes,
+    parts: Frame,
+    limits: Sequence[float],
+    colours: dict[str, str],
+    name: str,
+    *,
+    air: float = 0.14,
+) -> list[str]:
+    """A bar per row of `parts` (bytes), its total above it, under the dashed limit of each; parts named beside.
+
+    Args:
+        axes: an empty chart.
+        parts: a column per part.
+        limits: bytes that each bar may reach; NaN: unknown.
+        colours: of the parts.
+        name: of the quantity.
+        air: above the highest bar or limit, as a share of it.
+    """
+    parts = parts[[part for part in colours if part in parts and parts[part].max() > 0]]
+    totals, count = parts.sum(axis=1).to_numpy(), len(parts)
+    near = max(limits) <= _FAR_LIMIT * totals.max()
+    highest = max(totals.max(), *limits) if near else totals.max()
+    unit, scale = size_unit(highest)
+    stack_bars(axes, parts / scale, colours, _MEMORY_BAR, numbers=count <= _MAX_NUMBERED_BARS)
+    top = (1 + air) * highest / scale
+    axes.set_ylim(0, top)
+    axes.set_xlim(-0.6, max(count - 0.4, 1.0))
+    known = [format_bytes(limit) for limit in dict.fromkeys(limits) if limit == limit]
+    words = f"limit {' and '.join(known) or 'unknown'}"
+    if near:
+        _draw_limits(axes, np.array(limits) / scale, words)
+    else:
+        words += ", far above ↑" if known else ""
+        style.write_in_chart(axes, 0.995, 0.97, words, ha="right", weight="bold")
+    step = -(-count // _MAX_TICKS)
+    axes.set_xticks(range(0, count, step))
+    for bar in range(0, count, step):
+        height, room, limit = totals[bar] / scale, _LABEL_HEIGHT * top, limits[bar] / scale
+        if (
+            near and height - 0.2 * room < limit < height + 1.2 * room
+        ):  # the line would run through the number
+            height = limit + 0.05 * room
+        number = axes.text(bar, height + 0.2 * room, f"{totals[bar] / scale:.1f}", ha="center")
+        number.set_bbox(style.white_box(1.0, 0.6))
+    style.measure_axis(axes, "y", f"{name} ({unit})")
+    if count > 1:
+        return []
+    ends = parts.iloc[0].cumsum() / scale
+    named = [part for part in parts if parts[part].iloc[0] >= _MIN_LABEL_SHARE * totals[0]]
+    for part in named:
+        axes.text(0.42, ends[part] - parts[part].iloc[0] / scale / 2, part_label(part), va="center")
+    return named
+
+
+def _draw_limits(axes: Axes, limits: Any, words: str) -> None:
+    """A dashed line at the limit of each upright bar."""
+    left, right = axes.get_xlim()
+    ends = np.repeat([left, *(np.arange(1, len(limits)) - 0.5), right], 2)[1:-1]
+    axes.plot(ends, np.repeat(limits, 2), color=style.INK, linewidth=1.4, linestyle=style.DASHES)
+    line = axes.text(right, limits[-1] + 0.014 * axes.get_ylim()[1], words, ha="right", weight="bold")
+    line.set_bbox(style.white_box(0.85))
+
+
 _T = TypeVar("_T")
-Place = Array
-"""Pixels across and up."""
 _DISTANCES = (5.0, 13.0, 24.0)
 """Points between a mark and its label, nearest first; from the second on a line leads to it."""
-_SIDES = (
-    ("left", "top"),
-    ("left", "bottom"),
-    ("right", "bottom"),
-    ("right", "top"),
-    ("left", "center"),
-    ("right", "center"),
-)
-"""Corner or edge of the label beside its point, preferred first."""
+_SIDES = {
+    ("left", "top"): (1, -1),
+    ("left", "bottom"): (1, 1),
+    ("right", "bottom"): (-1, 1),
+    ("right", "top"): (-1, -1),
+    ("left", "center"): (1, 0),
+    ("right", "center"): (-1, 0),
+}
+"""Corner or edge of the label beside its point, preferred first → direction from the point."""
 _MARK_POINTS = 5.0
 """Across a mark, that no label covers."""
 _AIR = 2.5
@@ -154,74 +203,61 @@ def put_labels(
     assert figure is not None
     figure.draw_without_rendering()  # lays the figure out: before, no place in it is known
     scale = figure.dpi / 72.0
-    half = _MARK_POINTS / 2 * scale
+    paths = [line.get_transform().transform_path(line.get_path()) for line in lines]
+    boxes = [text.get_window_extent() for text in texts]
     places = [axes.transData.transform(point) for point in [*[label.at for label in labels], *marks]]
-    occupied = _Taken(
-        air=_AIR * scale,
-        frame=axes.bbox,
-        paths=[line.get_transform().transform_path(line.get_path()) for line in lines],
-        boxes=[text.get_window_extent() for text in texts],
-        dots=[Bbox.from_extents(x - half, y - half, x + half, y + half) for x, y in places],
-    )
+    dots = [Bbox([place, place]).padded(_MARK_POINTS / 2 * scale) for place in places]
     written = []
     for place, label in zip(places, labels, strict=False):
-        note = _note(axes, label)
-        if _settle(note, occupied, place) or label.needed:
-            occupied.add(note, place)
-            written.append(note)
+        note, inside = _note(axes, label), []
+        others = [*boxes, *(dot for dot in dots if not dot.contains(*place))]
+        for distance, side in product(_DISTANCES, _SIDES):
+            box, leader = _move(note, place, distance, side, _AIR * scale)
+            if not (axes.bbox.contains(*box.min) and axes.bbox.contains(*box.max)):
+                continue
+            inside.append((distance, side))
+            touches = any(box.overlaps(other) or _crosses(leader, other) for other in others)
+            if not touches and not any(_crosses(path, box) for path in paths):
+                break
         else:
-            note.remove()
+            if not label.needed:
+                note.remove()
+                continue
+            first = inside[0] if inside else next(product(_DISTANCES, _SIDES))
+            box, leader = _move(note, place, *first, _AIR * scale)
+        boxes.append(box)
+        paths.append(leader)
+        written.append(note)
     return written
 
 
-@dataclass(slots=True, kw_only=True)
-class _Taken:
-    """Occupied places of a chart, in pixels."""
+def _crosses(path: Path, box: Bbox) -> bool:
+    return len(path) > 0 and path.intersects_bbox(box, filled=False)
 
-    air: float
-    frame: BboxBase
-    paths: list[Path]
-    """Lines, and those that lead to labels."""
-    boxes: list[Bbox]
-    """Text."""
-    dots: list[Bbox]
 
-    def box(self, note: Annotation) -> Bbox:
-        """Box of a note's words, without the leader line."""
-        note.get_window_extent()  # puts the words where they now belong
-        return Text.get_window_extent(note).padded(self.air)
-
-    def leader(self, note: Annotation, place: Place) -> Path | None:
-        """Leader line from a point to its words, or None."""
-        assert note.arrow_patch is not None
-        box = self.box(note)
-        nearest = np.clip(place, box.min, box.max)
-        return Path(np.stack([place, nearest])) if note.arrow_patch.get_visible() else None
-
-    def has_inside(self, note: Annotation) -> bool:
-        """Whether the words lie within the axes."""
-        box, frame = self.box(note), self.frame
-        return bool(np.all(frame.min <= box.min) and np.all(box.max <= frame.max))
-
-    def is_free(self, note: Annotation, place: Place) -> bool:
-        """Whether neither the words nor the line that leads to them touch anything but their own point."""
-        box, leader = self.box(note), self.leader(note, place)
-        others = self.boxes + [dot for dot in self.dots if not dot.contains(*place)]
-        touched = any(box.overlaps(other) for other in others)
-        crossed = any(path.intersects_bbox(box, filled=False) for path in self.paths)
-        led_across = leader is not None and any(
-            leader.intersects_bbox(other, filled=False) for other in others
-        )
-        return not (touched or crossed or led_across)
-
-    def add(self, note: Annotation, place: Place) -> None:
-        """Mark the place of a note as occupied."""
-        self.boxes.append(self.box(note))
-        leader = self.leader(note, place)
-        self.paths += [leader] if leader is not None else []
+def _move(
+    note: Annotation, point: Any, distance: float, side: tuple[str, str], air: float
+) -> tuple[Bbox, Path]:
+    """Move a note beside its point; returns the box of its words and the line that leads there, pixels."""
+    right, up = _SIDES[side]
+    note.set(ha=side[0], va=side[1], position=(distance * right, distance * up))
+    assert note.arrow_patch is not None
+    is_led = distance > _DISTANCES[0]
+    note.arrow_patch.set_visible(is_led)
+    note.get_window_extent()  # puts the words where they now belong
+    box = Text.get_window_extent(note).padded(air)
+    ends = [point, np.clip(point, box.min, box.max)]
+    return box, Path(np.array(ends if is_led else ends[:0]).reshape(-1, 2))
 
 
 def _note(axes: Axes, label: Label) -> Annotation:
+    look: style.Look = {
+        "arrowstyle": "-",
+        "linewidth": 0.6,
+        "color": label.colour,
+        "shrinkA": 0.5,
+        "shrinkB": 2.5,
+    }
     note = axes.annotate(
         label.text,
         label.at,
@@ -232,36 +268,8 @@ def _note(axes: Axes, label: Label) -> Annotation:
         color=label.colour,
         linespacing=1.15,
         annotation_clip=False,
-        bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.8},
-        arrowprops={
-            "arrowstyle": "-",
-            "linewidth": 0.6,
-            "color": label.colour,
-            "shrinkA": 0.5,
-            "shrinkB": 2.5,
-        },
+        bbox=style.white_box(pad=0.8),
+        arrowprops=look,
     )
     note.set_in_layout(False)
     return note
-
-
-def _settle(note: Annotation, occupied: _Taken, place: Place) -> bool:
-    """Move a note to the first free place. False: there is none, and it is at the first place inside the axes."""
-    inside = None
-    for distance, side in product(_DISTANCES, _SIDES):
-        _move(note, distance, side)
-        if occupied.has_inside(note):
-            inside = inside or (distance, side)
-            if occupied.is_free(note, place):
-                return True
-    _move(note, *(inside or (_DISTANCES[0], _SIDES[0])))
-    return False
-
-
-def _move(note: Annotation, distance: float, side: tuple[str, str]) -> None:
-    horizontal, vertical = side
-    x = distance if horizontal == "left" else -distance
-    y = {"top": -distance, "bottom": distance, "center": 0.0}[vertical]
-    note.set(ha=horizontal, va=vertical, position=(x, y))
-    assert note.arrow_patch is not None
-    note.arrow_patch.set_visible(distance > _DISTANCES[0])

@@ -1,40 +1,84 @@
-"""Pictures of transformers' plans and jobs: a function for each kind returns the figure with the data it shows."""
+"""Pictures by kind: each function draws the figure of its kind, with the data it shows, for a request.
+
+Those of plans are registered for the class of the plan, those of files (clusters, run reports, tables) for `Path`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
 
 from cost_models.communication.topology import used_levels
-from cost_models.errors import InfeasibleError, InputError, UnknownNameError
+from cost_models.documents import printable
+from cost_models.errors import InfeasibleError, InputError, Problem, UnknownNameError
 from cost_models.estimate import Estimate, fullest_pool
+from cost_models.expected import ExpectedStep
+from cost_models.files.loading import resolve_cluster
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.pricing import link_use
 from cost_models.question import Question, parts_of
+from cost_models.recommender.prices import estimate as price_sharding
+from cost_models.recommender.question import RecommenderQuestion
 from cost_models.reliability import Forecast
 from cost_models.specs.cluster import ClusterSpec, MixedCluster
-from cost_models.units import counted, format_seconds
-from meshwright.plots.drawing import Drawing
+from cost_models.units import counted, format_bytes, format_seconds, grouped
+from meshwright.inputs.goals import objective_of
+from meshwright.inputs.options import Goal
+from meshwright.plots.drawing import PICTURES, Draw, Drawing, PictureRequest, PlotOptions, picture
 from meshwright.records import frames
+from meshwright.records.runs import read_report
+from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
 from meshwright.render.goals import gpus_in_words, sizes_text
-from planner.answers.frontier import exact_frontier, frontier_frame, pareto_frame, scaling_frame
-from planner.answers.optimum import POINTS
-from planner.objectives import Objective
+from meshwright.render.words import in_unit, sentence_list, time_unit
+from planner.answers.frontier import (
+    exact_frontier,
+    far_links_frame,
+    frontier_frame,
+    heatmap_frame,
+    ladder_frame,
+    pareto_frame,
+    scaling_frame,
+)
+from planner.answers.optimum import POINTS, answered_question
+from planner.explain.compare import differences
+from planner.explain.reasons import RIVALS, search_rivals, tornado_frame
+from planner.plan import AnyPlan, Plan, PlanCache, load_plan, priced_again
+from planner.recommender.plan import RecommenderPlan
 from planner.search.search import KINDS, Budget, doublings
+from planner.serving import ServingPlan, load_serving_plan
+from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
+from planner.space.sizes import on_whole_nodes, parse_sizes, possible
 
-if TYPE_CHECKING:
-    from meshwright.plots.style import Frame  # which imports matplotlib
-
-
-def require_one_kind(question: Question, kind: str) -> None:
-    """Raises InputError for a question on several pools."""
-    if question.has_pools:
-        raise several_kinds(kind, question.cluster.name)
+MOST_POINTS = 1000
+"""Points of a frontier that can be asked for by number."""
+_STACKED = "stacked"
+"""Strong scaling with the parts of each step on one another."""
 
 
-def several_kinds(kind: str, cluster: str) -> InputError:
+def pictures_of(plan_type: type[AnyPlan]) -> dict[str, Draw]:
+    """Kind of picture → function that draws it of plans of a class."""
+    return PICTURES[plan_type]
+
+
+def draw_plan(
+    kind: str, plan: AnyPlan, estimates: Sequence[Estimate] = (), gpus: Sequence[int] | None = None
+) -> Drawing:
+    """One kind of picture of an answer's plan and its ranked layouts, best first, at these numbers of GPUs.
+
+    Raises:
+        UnknownNameError: there is no such kind.
+    """
+    kinds = PICTURES[type(plan)]
+    if kind not in kinds:
+        raise UnknownNameError("plot", kind, tuple(kinds), hint=f"there are {', '.join(kinds)}")
+    options = PlotOptions(gpus=None if gpus is None else ",".join(map(str, gpus)))
+    return kinds[kind](PictureRequest(plans=[plan], estimates=estimates, options=options, budget=Budget()))
+
+
+def _several_kinds(kind: str, cluster: str) -> InputError:
     """Error for a kind of picture that is not drawn for several pools."""
     return InputError(
         f"`{kind}` is drawn for one kind of GPU, and `{cluster}` has several pools",
@@ -42,71 +86,102 @@ def several_kinds(kind: str, cluster: str) -> InputError:
     )
 
 
+_DrawPlan = Callable[[Plan, Estimate, PictureRequest], Drawing]
+
+
+def _plan_picture(kind: str, *, of_pools: bool = False) -> Callable[[_DrawPlan], _DrawPlan]:
+    """Decorator: register a picture of one transformer's plan and its price; `of_pools`: also of several pools."""
+
+    def register(draw: _DrawPlan) -> _DrawPlan:
+        @picture(kind, Plan)
+        def draw_request(request: PictureRequest) -> Drawing:
+            plan = request.only(kind, Plan)
+            if plan.question.has_pools and not of_pools:
+                raise _several_kinds(kind, plan.question.cluster.name)
+            estimate = request.estimates[0] if request.estimates else priced_again(plan)
+            return draw(plan, estimate, request)
+
+        return draw
+
+    return register
+
+
 def subject_of(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:
     """Subtitle of a picture: model, GPUs, batch, sequence length, layout."""
     training = question.training
     gpus = gpus_in_words(question) if sized else question.cluster.gpu.name
-    words = (
-        f"{question.model.name} on {gpus}, "
-        f"global batch {training.global_batch}, sequence {training.sequence_length}"
-    )
+    batch = f"global batch {training.global_batch}, sequence {training.sequence_length}"
+    words = f"{question.model.name} on {gpus}, {batch}"
     return words if estimate is None else f"{words}: {estimate.layout.brief}"
 
 
-def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> Drawing:
+@picture("time", Plan)
+def _time(request: PictureRequest) -> Drawing:
     """Step time of each layout by part; layouts of different questions are named with theirs."""
+    plans = request.all(Plan)
+    pairs = [(plan.question, priced_again(plan)) for plan in plans]
+    if changes := differences([question for question, _ in pairs]):
+        words = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in changes)
+        request.notes.append(f"the plans answer different questions: {words}")
+    if request.estimates:
+        pairs = [(plans[0].question, estimate) for estimate in request.estimates]
+    elif len(pairs) == 1:
+        request.budget.tell("searching for rivals")
+        [(question, own)] = pairs
+        rivals = search_rivals(plans[0], PlanCache(plans[0]))
+        pairs += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
+    return draw_time(pairs)
+
+
+def draw_time(pairs: Sequence[tuple[Question, Estimate]]) -> Drawing:
+    """Step time by part of each layout with its question."""
     from meshwright.plots.layouts import time_breakdown
 
-    frame = frames.time_frame(estimates)
-    subjects = [subject_of(question) for question in questions]
-    same = len(set(subjects)) == 1
-    if not same:
+    frame = frames.time_frame([estimate for _, estimate in pairs])
+    subjects = [subject_of(question) for question, _ in pairs]
+    subject, count = subjects[0], len(set(subjects))
+    if count > 1:
         frame.insert(0, "name", subjects)
-    subject = subjects[0] if same else f"{len(set(subjects))} different questions, each named with its layout"
+        subject = f"{count} different questions, each named with its layout"
     return Drawing(frame=frame, figure=time_breakdown(frame, subject))
 
 
-def draw_memory(question: Question, estimate: Estimate) -> Drawing:
+@_plan_picture("memory", of_pools=True)
+def _memory(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
     """Memory of each pipeline rank by part."""
     from meshwright.plots.layouts import memory_by_rank, pool_spans
 
     frame = frames.memory_frame(estimate)
-    subject = subject_of(question, estimate)
+    subject = subject_of(plan.question, estimate)
     if estimate.replicas:
         subject += f"; in {fullest_pool(estimate.replicas).pool}, where devices are fullest"
-    figure = memory_by_rank(
-        frame,
-        estimate.memory_limit,
-        subject,
-        rank_limits=estimate.rank_limits,
-        pools=pool_spans(estimate.layout.pools),
-    )
+    limits = estimate.rank_limits or [estimate.memory_limit] * len(frame)
+    figure = memory_by_rank(frame, limits, subject, pools=pool_spans(estimate.layout.pools))
     return Drawing(frame=frame, figure=figure)
 
 
-def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
+@_plan_picture("timeline", of_pools=True)
+def _timeline(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
     """Every action of the schedule on every pipeline rank."""
-    from meshwright.plots.layouts import pool_spans, timeline
+    from meshwright.plots.layouts import pool_spans
+    from meshwright.plots.timelines import timeline
 
     layout = estimate.layout
-    frame = frames.timeline_frame(question, layout)
-    subject = subject_of(question, estimate)
+    frame = frames.timeline_frame(plan.question, layout)
+    subject = subject_of(plan.question, estimate)
     if estimate.replicas:
-        slowest = max(estimate.replicas, key=lambda own: own.step_seconds)
+        slowest = max(estimate.replicas, key=lambda replica: replica.step_seconds)
         subject += f"; a replica in {slowest.pool}, which ends last"
     figure = timeline(frame, layout.pp, subject, pools=pool_spans(layout.pools))
     return Drawing(frame=frame, figure=figure)
 
 
-def draw_window(question: Question, estimate: Estimate) -> Drawing:
-    """A layout with more and more of a rank's blocks in host memory.
-
-    Raises:
-        InputError: a cluster of several pools, or a stack that keeps nothing there.
-    """
+@_plan_picture("window")
+def _window(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
+    """A layout with more and more of a rank's blocks in host memory. Raises InputError: a stack that has none there."""
     from meshwright.plots.layouts import window
 
-    require_one_kind(question, "window")
+    question = plan.question
     frame = frames.window_frame(question, estimate)
     if frame.empty:
         raise InputError(
@@ -118,13 +193,196 @@ def draw_window(question: Question, estimate: Estimate) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
-def draw_forecast(question: Question, outlook: Forecast) -> Drawing:
+@_plan_picture("frontier")
+def draw_frontier(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
+    """Exact frontier of two objectives; time and memory are drawn over the cloud of all legal layouts.
+
+    Raises:
+        InputError: an objective lacks what it needs.
+        InfeasibleError: nothing fits.
+    """
+    options, question = request.options, plan.question
+    target = question if options.gpus is None else answered_question(plan)
+    names = [word.strip() for word in (options.between or "time,memory").split(",")]
+    if len(names) != 2:
+        reason = f"a frontier lies between two objectives, not {len(names)}"
+        raise InputError(reason, hint="write it like --between time,cost")
+    tokens = options.tokens or question.training.tokens
+    goals = [
+        Goal(objective=name, tokens=tokens, price=options.price if name == "cost" else None) for name in names
+    ]
+    (first, count), (second, _) = map(objective_of, goals)
+    if count is not None:
+        target = replace(target, training=target.training.model_copy(update={"tokens": count}))
+    points, sizes = _points(options.points), () if options.gpus is None else parse_sizes(options.gpus, target)
+    limits, budget = plan.user_restrictions, request.budget
+    if {first.name, second.name} == {"time", "memory"} and not sizes:
+        return draw_cloud(target, estimate, limits, budget, points=points, named=request.named)
+    from meshwright.plots.frontiers import pareto
+
+    answer = exact_frontier(
+        target, (first, second), sizes=sizes, points=points, restrictions=limits, budget=budget
+    )
+    frame = pareto_frame(answer)
+    one_size = len({point.question.cluster.num_gpus for point in answer.points}) == 1
+    subject = subject_of(answer.points[0].question, sized=one_size)
+    measures = first.measure, second.measure
+    figure = pareto(frame, (first.name, second.name), measures, subject, complete=answer.complete)
+    return Drawing(frame=frame, figure=figure)
+
+
+_MOST_NAMED = 2000
+"""Layouts of a cloud that are named where it is to be drawn at once."""
+
+
+def draw_cloud(
+    question: Question,
+    chosen: Estimate,
+    restrictions: Restrictions,
+    budget: Budget,
+    *,
+    points: int | None = POINTS,
+    exact: bool = True,
+    named: bool = True,
+) -> Drawing:
+    """Time against memory on the plan's own GPUs, over the cloud of all layouts.
+
+    `exact`: proved for as many points; else the best of all layouts with even stages, at once.
+    """
+    from meshwright.plots.frontiers import frontier
+
+    most = None if exact and named else _MOST_NAMED
+    frame = frontier_frame(question, chosen, restrictions, budget, exact=exact, points=points, max_named=most)
+    return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, subject_of(question)))
+
+
+def _points(text: str | None) -> int | None:
+    """A number of points; None: all of them."""
+    if text is None or text == "all":
+        return POINTS if text is None else None
+    if not text.isdecimal() or not 2 <= int(text) <= MOST_POINTS:
+        raise InputError(f"--points: `{text}` is neither `all` nor a number from 2 to {MOST_POINTS}")
+    return int(text)
+
+
+@_plan_picture("scaling")
+def _scaling(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
+    """Best layout for each number of GPUs, with a constant batch and with a batch that grows.
+
+    Raises:
+        InfeasibleError: nothing fits on any of them.
+    """
+    from meshwright.plots.scaling import scaling, stacked_scaling
+
+    question = plan.question
+    kinds = _scaling_kinds(request.options, _STACKED)
+    is_stacked = kinds == (_STACKED,)
+    gpus = request.options.gpus
+    counts = doublings(question) if gpus is None else parse_sizes(gpus, question)
+    frame = scaling_frame(question, counts, ("strong",) if is_stacked else kinds, request.budget)
+    if frame.empty:
+        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
+    if is_stacked:
+        return Drawing(frame=frame, figure=stacked_scaling(frame, subject_of(question, sized=False)))
+    gpu, sequence = question.cluster.gpu.name, question.training.sequence_length
+    subject = f"{question.model.name} on {gpu}, sequence {sequence}; the best layout at each point"
+    return Drawing(frame=frame, figure=scaling(frame, subject))
+
+
+def _scaling_kinds(options: PlotOptions, *extra: str) -> Sequence[str]:
+    """Kinds of scaling asked for, one kind or one of `extra`. Raises InputError for another word."""
+    kinds = (*KINDS, *extra)
+    if options.kind is not None and options.kind not in kinds:
+        names = sentence_list([f"`{one}`" for one in kinds])
+        raise InputError(f"--kind: `{options.kind}` is not one of {names}")
+    return KINDS if options.kind is None else (options.kind,)
+
+
+@_plan_picture("far-links")
+def _far_links(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
+    """The best layout over the bandwidth of the farthest links, with the axes that cross them.
+
+    Raises:
+        InputError: all nodes are on one network.
+        InfeasibleError: nothing fits.
+    """
+    from meshwright.plots.scaling import far_links
+
+    question, levels = plan.question, used_levels(plan.question.cluster)
+    if sum(level.network for level in levels) < 2:
+        raise InputError(
+            f"`far-links` has nothing to draw: all nodes of `{question.cluster.name}` are on one network",
+            hint="describe `buildings`, or links level by level, in the cluster's file",
+        )
+    frame = far_links_frame(question, plan.user_restrictions, request.budget)
+    if frame[frame["domains"] != 1].empty:
+        raise InfeasibleError(f"nothing fits on {counted(question.cluster.num_gpus, 'GPU')}")
+    figure = far_links(frame, levels[-1].bandwidth, levels[-2].name, subject_of(question))
+    return Drawing(frame=frame, figure=figure)
+
+
+@_plan_picture("ladder")
+def _ladder(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
+    """MFU that each technique adds, from a bare trainer to the plan. Raises InputError: unknown words of `allow`."""
+    from meshwright.plots.sensitivity import ladder
+
+    allowed = [word for text in request.options.allow for word in text.split(",")]
+    frame = ladder_frame(plan.question, estimate.layout, allowed)
+    return Drawing(frame=frame, figure=ladder(frame, subject_of(plan.question, estimate)))
+
+
+@_plan_picture("heatmap")
+def _heatmap(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
+    """The best layout for each tensor and pipeline degree, and why there is none."""
+    from meshwright.plots.sensitivity import heatmap
+
+    frame = heatmap_frame(plan.question, estimate.layout, plan.user_restrictions, request.budget)
+    return Drawing(frame=frame, figure=heatmap(frame, subject_of(plan.question)))
+
+
+@_plan_picture("tornado")
+def _tornado(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
+    """Change of the step time with a quarter more or less of each quantity, for the plan and re-planned."""
+    from meshwright.plots.sensitivity import tornado
+
+    frame = tornado_frame(plan.question, estimate, plan.restrictions.read, request.budget)
+    return Drawing(frame=frame, figure=tornado(frame, subject_of(plan.question, estimate)))
+
+
+def draw_forecast(question: Question, outlook: Forecast, expected: ExpectedStep | None) -> Drawing:
     """The end of a job against the interval between checkpoints, and its goodput against the GPUs."""
     from meshwright.plots.sensitivity import forecast, forecast_frame
 
-    frame = forecast_frame(outlook)
+    frame = forecast_frame(outlook, None if expected is None else expected.likely_steps)
     subject = f"{question.model.name} on {gpus_in_words(question)}, operations {outlook.operations.name}"
     return Drawing(frame=frame, figure=forecast(frame, outlook, subject))
+
+
+@_plan_picture("topology", of_pools=True)
+def _topology_of_plan(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
+    return draw_topology(parts_of(plan.question)[0], plan.question, estimate)
+
+
+@picture("topology", Path)
+def _topology(request: PictureRequest) -> Drawing:
+    """A cluster, alone or with a plan for it."""
+    name, *plans = map(str, request.files)
+    gpus = request.options.gpus
+    if len(plans) > 1:
+        raise InputError(f"`topology` draws one cluster with one plan, not {len(plans)}")
+    if gpus is not None and not re.fullmatch(r"[1-9][0-9]{0,8}", gpus, re.ASCII):
+        reason = f"`{printable(gpus)}` is not one number of GPUs"
+        raise InputError(f"--gpus: {reason}; `topology` draws one cluster")
+    if not plans:
+        return draw_topology(resolve_cluster(name, None if gpus is None else int(gpus)))
+    if gpus is not None:
+        raise InputError("the plan says how many GPUs there are", hint="leave out --gpus")
+    plan = plan_in(request, Path(plans[0]))
+    cluster, planned = resolve_cluster(name).name, parts_of(plan.question)[0]
+    if cluster != planned.name:
+        hint = f"meshwright plot topology {planned.name} {plans[0]}"
+        raise InputError(f"`{plans[0]}` is a plan for `{planned.name}`, not for `{cluster}`", hint=hint)
+    return draw_topology(planned, plan.question, priced_again(plan))
 
 
 def draw_topology(
@@ -139,221 +397,143 @@ def draw_topology(
     from meshwright.render.links import links_finding, links_frame, links_table
 
     if isinstance(cluster, MixedCluster):
-        raise several_kinds("topology", cluster.name)
+        raise _several_kinds("topology", cluster.name)
     use = None
     subject = f"{cluster.name}: {counted(cluster.num_gpus, 'GPU')}, {counted(cluster.nodes, 'node')}"
     if question is not None and estimate is not None:
         use = link_use(question, estimate)
-        step = format_seconds(estimate.step_seconds)
-        subject = f"{subject_of(question, estimate)}; bars: share of {step}"
-    return Drawing(
-        frame=links_frame(cluster, use),
-        figure=topology(cluster, links_finding(cluster, use), subject, use),
-        table=links_table(cluster, use),
-    )
+        subject = f"{subject_of(question, estimate)}; bars: share of {format_seconds(estimate.step_seconds)}"
+    figure = topology(cluster, links_finding(cluster, use), subject, use)
+    return Drawing(frame=links_frame(cluster, use), figure=figure, table=links_table(cluster, use))
 
 
-_MOST_NAMED = 2000
-"""Layouts of a cloud that are named where it is to be drawn at once."""
+def plan_in(request: PictureRequest, path: Path) -> Plan:
+    """Read a transformer's plan, and note what its question says."""
+    plan = load_plan(path)
+    request.note(notes_of(plan.question, plan.restrictions.read))
+    return plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tradeoff:
-    """Two objectives of a frontier, and the layouts it covers."""
+@picture("accuracy", Path)
+def _accuracy(request: PictureRequest) -> Drawing:
+    """Predicted beside measured quantities of run reports and tables."""
+    from meshwright.plots.measured import accuracy
 
-    objectives: tuple[Objective, Objective] = (Objective(name="time"), Objective(name="memory"))
-    sizes: tuple[int, ...] = ()
-    """Numbers of GPUs; empty: the plan's own."""
-    points: int | None = POINTS
-    exact: bool = True
-    """Over layouts: proved for as many points; else the best of all layouts with even stages, at once."""
-    restrictions: Restrictions | None = None
-    named: bool = True
-    """Whether the data are also read, so that every layout of the cloud needs its name."""
-
-    @property
-    def over_layouts(self) -> bool:
-        """Time against memory on the plan's own GPUs, drawn over the cloud of all layouts."""
-        return {one.name for one in self.objectives} == {"time", "memory"} and not self.sizes
-
-
-def draw_frontier(
-    question: Question, chosen: Estimate, tradeoff: Tradeoff | None = None, budget: Budget | None = None
-) -> Drawing:
-    """Exact frontier of two objectives; time and memory are drawn over the cloud of all legal layouts.
-
-    Raises:
-        InputError: an objective lacks what it needs.
-        InfeasibleError: nothing fits.
-    """
-    require_one_kind(question, "frontier")
-    tradeoff, budget = tradeoff or Tradeoff(), budget or Budget()
-    if tradeoff.over_layouts:
-        from meshwright.plots.frontiers import frontier
-
-        frame = frontier_frame(
-            question,
-            chosen,
-            tradeoff.restrictions or Restrictions(),
-            budget,
-            exact=tradeoff.exact,
-            points=tradeoff.points,
-            max_named=None if tradeoff.exact and tradeoff.named else _MOST_NAMED,
-        )
-        return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, subject_of(question)))
-    from meshwright.plots.frontiers import pareto
-
-    answer = exact_frontier(
-        question,
-        tradeoff.objectives,
-        sizes=tradeoff.sizes,
-        points=tradeoff.points,
-        restrictions=tradeoff.restrictions,
-        budget=budget,
-    )
-    frame = pareto_frame(answer)
-    first, second = (one.measure for one in tradeoff.objectives)
-    names = (tradeoff.objectives[0].name, tradeoff.objectives[1].name)
-    sizes = {point.question.cluster.num_gpus for point in answer.points}
-    subject = subject_of(answer.points[0].question, sized=len(sizes) == 1)
-    figure = pareto(frame, names, (first, second), subject, complete=answer.complete)
+    frame = frames.accuracy_frame(request.files)
+    figure = accuracy(frame, sentence_list([str(path) for path in request.files]))
     return Drawing(frame=frame, figure=figure)
 
 
-def draw_scaling(
-    question: Question,
-    gpu_counts: Sequence[int] | None,
-    kinds: Sequence[str] = KINDS,
-    budget: Budget | None = None,
-) -> Drawing:
-    """Best layout for each number of GPUs, with a constant batch and with a batch that grows.
+@picture("timeline", Path)
+def _timelines(request: PictureRequest) -> Drawing:
+    """A plan's passes below those of a run."""
+    from meshwright.plots.timelines import timelines
 
-    Raises:
-        InfeasibleError: nothing fits on any of them.
-    """
-    from meshwright.plots.scaling import scaling
-
-    frame = _scaled(question, gpu_counts, kinds, budget)
-    gpu, sequence = question.cluster.gpu.name, question.training.sequence_length
-    subject = f"{question.model.name} on {gpu}, sequence {sequence}; the best layout at each point"
-    return Drawing(frame=frame, figure=scaling(frame, subject))
-
-
-def draw_stacked_scaling(
-    question: Question, gpu_counts: Sequence[int] | None, budget: Budget | None = None
-) -> Drawing:
-    """GPU time of a step by part against the number of GPUs, with a constant batch.
-
-    Raises:
-        InfeasibleError: nothing fits on any of them.
-    """
-    from meshwright.plots.scaling import stacked_scaling
-
-    frame = _scaled(question, gpu_counts, ("strong",), budget)
-    return Drawing(frame=frame, figure=stacked_scaling(frame, subject_of(question, sized=False)))
+    place, report_place = request.files
+    plan, report = plan_in(request, place), read_report(report_place)
+    if report.layout != plan.layout:
+        differ = [Problem("the plan", plan.layout.brief), Problem("the run", report.layout.brief)]
+        raise InputError(f"`{report_place}` is of another layout than `{place}`", problems=differ)
+    measured = frames.passes_frame(report)
+    if measured.empty:
+        hint = "`measure` needs the traces of all ranks of one pipeline; `run` tells them of its own"
+        raise InputError(f"`{report_place}` tells no passes", hint=hint)
+    planned = frames.timeline_frame(plan.question, plan.layout)
+    planned = planned[planned["lane"] == ""] if "lane" in planned else planned
+    subject = f"{plan.model.name}, {plan.layout.brief} on {report.environment.device}"
+    return Drawing(frame=measured, figure=timelines(measured, planned, plan.layout.pp, subject))
 
 
-def _scaled(
-    question: Question, gpu_counts: Sequence[int] | None, kinds: Sequence[str], budget: Budget | None
-) -> Frame:
-    """The best layouts at these numbers of GPUs. Raises InfeasibleError."""
-    require_one_kind(question, "scaling")
-    counts = doublings(question) if gpu_counts is None else gpu_counts
-    frame = scaling_frame(question, counts, kinds, budget or Budget())
+@picture("ranks", Path)
+def _ranks(request: PictureRequest) -> Drawing:
+    """Time at work of each rank of a run at each step, or how long others waited for it."""
+    from meshwright.plots.measured import late_ranks, ranks
+
+    path = request.file("ranks", "run report")
+    report = read_report(path)
+    subject = f"{report.model}, {report.layout} on {report.environment.device}"
+    if len(late := frames.late_frame(report)):
+        return Drawing(frame=late, figure=late_ranks(late, subject))
+    if report.is_foreign:
+        reason = "tells nothing of what each rank did: it was read from another trainer's log"
+        hint = f"meshwright plot accuracy {path} draws what it tells"
+        raise InputError(f"`{path}` {reason}", hint=hint)
+    frame = frames.ranks_frame(report)
+    return Drawing(frame=frame, figure=ranks(frame, report.slow_ranks, report.first_measured_step, subject))
+
+
+@picture("time", RecommenderPlan)
+def _stages(request: PictureRequest) -> Drawing:
+    """Stages of a step on each GPU."""
+    from meshwright.plots.shardings import stages
+
+    plan = request.only("time", RecommenderPlan)
+    priced = price_sharding(plan.question, plan.sharding)
+    frame = stages_frame(priced)
+    return Drawing(frame=frame, figure=stages(frame, _sharding_subject(plan.question, priced.step_seconds)))
+
+
+@picture("memory", RecommenderPlan)
+def _tiers(request: PictureRequest) -> Drawing:
+    """Memory of each GPU, and of each host that tables fill."""
+    from meshwright.plots.shardings import tiers
+
+    plan = request.only("memory", RecommenderPlan)
+    priced = price_sharding(plan.question, plan.sharding)
+    frame = tiers_frame(priced)
+    return Drawing(frame=frame, figure=tiers(frame, _sharding_subject(plan.question, priced.step_seconds)))
+
+
+@picture("sharding", RecommenderPlan)
+def _places(request: PictureRequest) -> Drawing:
+    """Which GPU has which part of each table."""
+    from meshwright.plots.shardings import places
+
+    plan = request.only("sharding", RecommenderPlan)
+    frame = shards_frame(plan.question, plan.sharding)
+    step = price_sharding(plan.question, plan.sharding).step_seconds
+    return Drawing(frame=frame, figure=places(frame, _sharding_subject(plan.question, step)))
+
+
+def _sharding_subject(question: RecommenderQuestion, step_seconds: float) -> str:
+    cluster, training = question.cluster, question.training
+    samples = f"{grouped(training.global_batch)} samples/step ({training.precision})"
+    gpus = f"{grouped(cluster.num_gpus)} x {cluster.gpu.name}"
+    unit = time_unit(step_seconds)
+    return f"{question.model.name} on {gpus}, {samples}; step {in_unit(step_seconds, unit)} {unit[0]}"
+
+
+@picture("scaling", RecommenderPlan)
+def _sharding_scaling(request: PictureRequest) -> Drawing:
+    """The best sharding at each number of GPUs. Raises InfeasibleError: nothing fits on any of them."""
+    from meshwright.plots.shardings import sharding_scaling
+    from planner.recommender.search import sharding_scaling_frame
+
+    question = request.only("scaling", RecommenderPlan).question
+    options, kinds = request.options, _scaling_kinds(request.options)
+    rounded = on_whole_nodes(question)
+    counts: Sequence[int] = [one for one in doublings(question) if possible(one, rounded.cluster)]
+    if options.gpus is not None:
+        counts = parse_sizes(options.gpus, rounded)
+    frame = sharding_scaling_frame(question, counts, kinds, request.budget)
     if frame.empty:
-        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
-    return frame
+        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}, or the batch does not divide")
+    subject = f"{question.model.name} on {question.cluster.gpu.name}; the best sharding at each point"
+    return Drawing(frame=frame, figure=sharding_scaling(frame, subject))
 
 
-def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str]) -> Drawing:
-    """MFU that each technique adds, from a bare trainer to the plan.
-
-    Raises:
-        InputError: a cluster of several pools, or words of `allow` that mean nothing here.
-    """
-    from meshwright.plots.sensitivity import ladder
-    from planner.answers.frontier import ladder_frame
-
-    require_one_kind(question, "ladder")
-    frame = ladder_frame(question, estimate.layout, allow)
-    return Drawing(frame=frame, figure=ladder(frame, subject_of(question, estimate)))
+@picture("cache", Path)
+def _cache(request: PictureRequest) -> Drawing:
+    return draw_cache(load_serving_plan(request.file("cache", "plan")))
 
 
-def draw_heatmap(
-    question: Question, estimate: Estimate, restrictions: Restrictions, budget: Budget
-) -> Drawing:
-    """The best layout for each tensor and pipeline degree, and why there is none.
+def draw_cache(plan: ServingPlan) -> Drawing:
+    """Hits and latency against the size of the cache, up to one that holds all tables."""
+    from meshwright.plots.shardings import cache, cache_frame
 
-    Raises:
-        InputError: a cluster of several pools.
-    """
-    from meshwright.plots.sensitivity import heatmap
-    from planner.answers.frontier import heatmap_frame
-
-    require_one_kind(question, "heatmap")
-    frame = heatmap_frame(question, estimate.layout, restrictions, budget)
-    return Drawing(frame=frame, figure=heatmap(frame, subject_of(question)))
-
-
-def draw_tornado(
-    question: Question, estimate: Estimate, restrictions: Restrictions, budget: Budget
-) -> Drawing:
-    """Change of the step time with a quarter more or less of each quantity, for the plan and re-planned."""
-    from meshwright.plots.sensitivity import tornado
-    from planner.explain.reasons import tornado_frame
-
-    frame = tornado_frame(question, estimate, restrictions, budget)
-    return Drawing(frame=frame, figure=tornado(frame, subject_of(question, estimate)))
-
-
-def draw_far_links(question: Question, restrictions: Restrictions, budget: Budget) -> Drawing:
-    """The best layout over the bandwidth of the farthest links, with the axes that cross them.
-
-    Raises:
-        InputError: a cluster of several pools, or one whose nodes are all on one network.
-        InfeasibleError: nothing fits.
-    """
-    from meshwright.plots.scaling import far_links
-    from planner.answers.frontier import far_links_frame
-
-    require_one_kind(question, "far-links")
-    levels = used_levels(question.cluster)
-    if sum(level.network for level in levels) < 2:
-        raise InputError(
-            f"`far-links` has nothing to draw: all nodes of `{question.cluster.name}` are on one network",
-            hint="describe `buildings`, or links level by level, in the cluster's file",
-        )
-    frame = far_links_frame(question, restrictions, budget)
-    if frame[frame["domains"] != 1].empty:
-        raise InfeasibleError(f"nothing fits on {counted(question.cluster.num_gpus, 'GPU')}")
-    figure = far_links(frame, levels[-1].bandwidth, levels[-2].name, subject_of(question))
-    return Drawing(frame=frame, figure=figure)
-
-
-def draw(
-    kind: str,
-    question: Question,
-    estimates: Sequence[Estimate],
-    gpu_counts: Sequence[int] | None = None,
-    restrictions: Restrictions | None = None,
-) -> Drawing:
-    """One kind of picture of a question and its ranked layouts, best first; a frontier keeps to the restrictions.
-
-    Raises:
-        UnknownNameError: there is no such kind.
-    """
-    best = estimates[0]
-    kinds: dict[str, Callable[[], Drawing]] = {
-        "frontier": lambda: draw_frontier(
-            question, best, Tradeoff(sizes=tuple(gpu_counts or ()), restrictions=restrictions)
-        ),
-        "scaling": lambda: draw_scaling(question, gpu_counts),
-        "time": lambda: draw_time([question] * len(estimates), estimates),
-        "memory": lambda: draw_memory(question, best),
-        "timeline": lambda: draw_timeline(question, best),
-        "window": lambda: draw_window(question, best),
-        "topology": lambda: draw_topology(parts_of(question)[0], question, best),
-    }
-    if kind not in kinds:
-        raise UnknownNameError("plot", kind, tuple(kinds))
-    return kinds[kind]()
+    frame, question = cache_frame(plan), plan.question
+    tables = f"tables of {format_bytes(question.tables.bytes)}"
+    order = "most" if question.policy == "hottest" else "last"
+    gpus = f"{question.cluster.num_gpus} x {question.cluster.gpu.name}"
+    subject = f"{question.model.name} on {gpus}, {tables}, rows used {order}; star: the plan"
+    return Drawing(frame=frame, figure=cache(frame, plan, subject))

@@ -27,6 +27,9 @@ from meshwright.render.words import lines_of, sentence_list
 Frame = Any
 """A pandas DataFrame or Series. Their stubs cannot follow indexing by name, so the columns are named in docstrings."""
 
+Look = dict[str, Any]
+"""Properties of drawn things, by the names that matplotlib has for them."""
+
 # Okabe & Ito (2008), distinguishable under the common colour-vision deficiencies.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, YELLOW, INK = "#D55E00", "#CC79A7", "#F0E442", "#222222"
@@ -63,14 +66,18 @@ MEMORY_COLOURS = {
 }
 DARK = frozenset({BLUE, GREEN, VERMILION, BROWN, NAVY, GREY, INK})
 """Colours on which text is white."""
+DASHES: Any = (0, (5, 3))
+"""Line style of limits."""
+DOTS: Any = (0, (2, 2))
+"""Line style of references."""
 
 FORMATS = ("png", "svg", "pdf")
 _DOTS_PER_INCH = 160
-_TITLE_POINTS, _SUBTITLE_POINTS, _TEXT_POINTS = 12.0, 9.0, 9.0
+_TITLE_POINTS, _TEXT_POINTS = 12.0, 9.0
 POINTS_PER_INCH = 72.0
 _MARGIN_POINTS = 9.0
 """Left and right of the title."""
-_STYLE: dict[str, Any] = {
+_STYLE: Look = {
     "font.family": "sans-serif",
     "font.size": _TEXT_POINTS,
     "text.parse_math": False,  # names and paths of users are no formulas, whatever dollars are in them
@@ -95,45 +102,35 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The style, for as long as a figure is being made or written; signs the font lacks become boxes, silently."""
+    """The style, for as long as a figure is being made or written; signs the font lacks become boxes, silently.
+
+    Also a decorator of functions that make a figure.
+    """
     with mpl.rc_context(_STYLE), warnings.catch_warnings():  # type: ignore[arg-type]  # names of settings are strings
         warnings.filterwarnings("ignore", r"(?s)Glyph .* missing from font")
         yield
 
 
-def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """An empty figure that lays itself out; no pyplot, so nothing is global and nothing leaks."""
-    return Figure(figsize=(width_inches, height_inches), layout="constrained")
-
-
-@contextmanager
-def sheet(width_inches: float, height_inches: float) -> Iterator[Figure]:
-    """An empty figure, in the style while it is being made."""
-    with drawing():
-        yield new_figure(width_inches, height_inches)
+def new_figure(width_inches: float, height_inches: float, finding: str = "", subject: str = "") -> Figure:
+    """A figure that lays itself out, with its title; no pyplot, so nothing is global and nothing leaks."""
+    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+    if finding:
+        put_title(figure, finding, subject)
+    return figure
 
 
 def put_title(figure: Figure, finding: str, subject: str) -> None:
     """The finding in bold, the subject below it in grey, both from the left edge."""
-    width_points = figure.get_figwidth() * POINTS_PER_INCH
-    room = width_points - 2 * _MARGIN_POINTS
-    lines = fit_lines(finding, room, size=_TITLE_POINTS, weight="bold")
-    subtitle_lines = fit_lines(subject, room, size=_SUBTITLE_POINTS)
-    height_points = figure.get_figheight() * POINTS_PER_INCH
-    title_points = 1.3 * _TITLE_POINTS * len(lines)
-    subtitle_points = 1.5 * _SUBTITLE_POINTS * len(subtitle_lines)
-    left, top = _MARGIN_POINTS / width_points, 1 - 0.7 * _TEXT_POINTS / height_points
-    figure.suptitle("\n".join(lines), x=left, y=top, ha="left", va="top", size=_TITLE_POINTS, weight="bold")
-    figure.text(
-        left,
-        top - title_points / height_points,
-        "\n".join(subtitle_lines),
-        ha="left",
-        va="top",
-        size=_SUBTITLE_POINTS,
-        color=SOFT,
-    )
-    header = (title_points + subtitle_points + 1.4 * _TEXT_POINTS) / height_points
+    width, height = (POINTS_PER_INCH * inches for inches in figure.get_size_inches())
+    room = width - 2 * _MARGIN_POINTS
+    title = fit_lines(finding, room, size=_TITLE_POINTS, weight="bold")
+    subtitle = fit_lines(subject, room, size=_TEXT_POINTS)
+    left, top = _MARGIN_POINTS / width, 1 - 0.7 * _TEXT_POINTS / height
+    below = 1.3 * _TITLE_POINTS * len(title)
+    place: Look = {"x": left, "ha": "left", "va": "top"}
+    figure.suptitle("\n".join(title), y=top, size=_TITLE_POINTS, weight="bold", **place)
+    figure.text(y=top - below / height, s="\n".join(subtitle), size=_TEXT_POINTS, color=SOFT, **place)
+    header = (below + 1.5 * _TEXT_POINTS * len(subtitle) + 1.4 * _TEXT_POINTS) / height
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(rect=(0, 0, 1, 1 - header))  # type: ignore[call-arg]  # constrained layout's own option
@@ -144,9 +141,14 @@ def text_colour(background: str) -> str:
     return "white" if background in DARK else INK
 
 
-def mark_plan(axes: Axes, x: Frame, y: Frame) -> None:
+def white_box(alpha: float = 0.75, pad: float = 1.0) -> Look:
+    """Box behind text that keeps it legible over lines."""
+    return {"facecolor": "white", "alpha": alpha, "linewidth": 0, "pad": pad}
+
+
+def mark_plan(axes: Axes, x: Frame, y: Frame, colour: str = INK) -> None:
     """Put the star of the plan at points of a chart."""
-    axes.scatter(x, y, s=150, marker="*", color=INK, zorder=4)
+    axes.scatter(x, y, s=150, marker="*", color=colour, zorder=5)
 
 
 def quiet_axis(axes: Axes, *, grid: str) -> None:
@@ -162,19 +164,26 @@ def write_beside(
     axes.annotate(words, place, xytext=points, textcoords="offset points", **look)
 
 
+def write_in_chart(axes: Axes, x: float, y: float, words: str, **look: Any) -> None:
+    """Write words at a place in shares of the chart; its upper half holds them from their top."""
+    axes.text(x, y, words, transform=axes.transAxes, **{"va": "top" if y > 0.5 else "bottom"} | look)
+
+
 def name_in_corner(
-    axes: Axes,
-    names: Sequence[tuple[str, str]],
-    x: float,
-    top: float,
-    *,
-    step: float = 0.06,
-    side: str = "left",
+    axes: Axes, names: Sequence[tuple[str, str]], x: float, top: float, *, step: float = 0.06
 ) -> None:
     """Write a legend of coloured names, one below the other, at a place in shares of the chart."""
     for row, (name, colour) in enumerate(names):
-        words = axes.text(x, top - step * row, name, transform=axes.transAxes, color=colour)
-        words.set(ha=side, va="top", weight="bold")
+        side = "left" if x < 0.5 else "right"
+        write_in_chart(axes, x, top - step * row, name, color=colour, ha=side, va="top", weight="bold")
+
+
+def draw_curve(
+    axes: Axes, x: Frame, y: Frame, colour: str, mark: str, is_open: Frame, size: float = 5
+) -> None:
+    """A line with a mark at each point; hollow where no proof was found."""
+    axes.plot(x, y, color=colour, marker=mark, linewidth=1.8, markersize=size)
+    axes.plot(x[is_open], y[is_open], mark, color=colour, markersize=size, markerfacecolor="white")
 
 
 def check_suffix(path: Path) -> str:
@@ -198,14 +207,13 @@ def save(figure: Figure, path: Path) -> None:
         write(figure, stream, suffix, _DOTS_PER_INCH)
 
 
+@drawing()
 def write(figure: Figure, stream: IO[bytes], suffix: str, dots_per_inch: float) -> None:
     """Write PNG, SVG or PDF, in the style the figure was made in."""
-    with drawing():
-        figure.savefig(stream, format=suffix, dpi=dots_per_inch, facecolor="white")
+    figure.savefig(stream, format=suffix, dpi=dots_per_inch, facecolor="white")
 
 
-_DEGREE = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp)\d+$")
-_MICROBATCH = re.compile(r"mbs\d+$")
+_DEGREE_OR_MICROBATCH = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp|mbs)\d+$")
 _MAX_RECOMPUTE_CHARACTERS = 20
 _MAX_CHARACTERS = 400
 """Characters: more of a name or of a path tells nothing more."""
@@ -214,23 +222,22 @@ _MAX_CHARACTERS = 400
 def fit_lines(text: str, width_points: float, *, size: float, weight: str = "normal") -> list[str]:
     """Lines no wider than that, by the mean width of the text's own letters; no number parts from its unit."""
     printed = printable(text, _MAX_CHARACTERS)
-    if not printed:
-        return [""]
-    font = FontProperties(family="sans-serif", size=size, weight=weight)
-    width, _, _ = TextToPath().get_text_width_height_descent(printed, font, ismath=False)
+    width = text_points(printed, size, weight)
     if width <= width_points:
         return [printed]
     return lines_of(printed, max(8, int(0.96 * width_points * len(printed) / width)), cut=True)
 
 
-def degrees(layout: str) -> str:
-    """The words of a layout that say how many ranks share what: those of tp, pp, cp and dp multiply to its GPUs."""
-    return " ".join(word for word in layout.split() if _DEGREE.match(word))
+def text_points(text: str, size: float, weight: str = "normal") -> float:
+    """Width of a text on one line, points."""
+    font = FontProperties(family="sans-serif", size=size, weight=weight)
+    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False) if text else (0.0,) * 3
+    return float(width)
 
 
 def brief_layout(layout: str, columns: int = 26) -> str:
     """The degrees of a layout and its microbatch, on lines that end at spaces."""
-    words = [word for word in printable(layout).split() if _DEGREE.match(word) or _MICROBATCH.match(word)]
+    words = [word for word in printable(layout).split() if _DEGREE_OR_MICROBATCH.match(word)]
     return "\n".join(lines_of(" ".join(words), columns))
 
 
@@ -240,16 +247,16 @@ def recompute_of(layout: str) -> str:
     return "".join(word if len(word) <= _MAX_RECOMPUTE_CHARACTERS else "recompute in part" for word in words)
 
 
-def unproven(frame: Frame) -> str:
-    """ "; hollow: 3 points not proven the best"; empty where all are."""
-    open_ones = int((frame["gap"] > 0).sum())
-    return f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
-
-
 def short_layout(layout: str, columns: int = 26) -> str:
     """A layout as a label: without the placement of layers, on lines that end at spaces or after commas."""
     words = [word for word in printable(layout).split() if not word.startswith("layers=")]
     return "\n".join(lines_of(" ".join(words), columns))
+
+
+def unproven(frame: Frame) -> str:
+    """ "; hollow: 3 points not proven the best"; empty where all are."""
+    open_ones = int((frame["gap"] > 0).sum())
+    return f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
 
 
 _DENSITIES = (
@@ -258,7 +265,9 @@ _DENSITIES = (
     (300.0, (1.0, 2.0, 5.0)),
 )
 """Largest ratio of an axis' ends → ticks of a decade; one of a decade beyond."""
-_SCALES = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1e3, "thousand "))
+_LOG_RATIO = 8.0
+"""Ratio of the ends of an axis from which it is drawn in even ratios."""
+_SCALES = (("trillion ", 1e12), ("billion ", 1e9), ("million ", 1e6), ("thousand ", 1e3))
 _TICK_DISTANCE = 0.055
 """Minimum distance of two ticks at numbers of GPUs, as a share of the axis."""
 
@@ -290,29 +299,34 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
+def scaled_ticks(axes: Axes, along: str, low: float, high: float) -> None:
+    """Ticks of an axis in even steps, or in even ratios where the values' ends are far apart."""
+    axis: Axis = getattr(axes, f"{along}axis")
+    if 0 < _LOG_RATIO * low < high:
+        getattr(axes, f"set_{along}scale")("log", base=10)
+        log_ticks(axis, low, high)
+    else:
+        linear_ticks(axis)
+
+
 def gpu_ticks(
     axes: Axes, counts: Sequence[int], *, along: str = "x", distance: float = _TICK_DISTANCE
 ) -> list[int]:
     """Make an axis logarithmic with ticks at the ends and at as many of these numbers as have room; returns them."""
     axis: Axis = getattr(axes, f"{along}axis")
     getattr(axes, f"set_{along}scale")("log", base=2)
-    ticks = _spaced_counts(sorted(set(counts)), distance)
+    first, *others = sorted(set(counts))
+    ticks = [first, *others[-1:]]
+    least = distance * math.log(ticks[-1] / first)
+    for count in others[:-1]:
+        if min(math.log(count / ticks[-2]), math.log(ticks[-1] / count)) >= least:
+            ticks.insert(-1, count)
     axis.set_major_locator(FixedLocator(ticks))
     axis.set_major_formatter(FuncFormatter(tick_text))
     axis.set_minor_locator(NullLocator())
     return ticks
 
 
-def _spaced_counts(counts: Sequence[int], share: float) -> list[int]:
-    """The first, the last, and the counts between that are far enough from their neighbours."""
-    min_log_ratio = share * math.log(counts[-1] / counts[0]) if len(counts) > 1 else 0.0
-    spaced = [counts[0]]
-    for count in counts[1:-1]:
-        if min(math.log(count / spaced[-1]), math.log(counts[-1] / count)) >= min_log_ratio:
-            spaced.append(count)
-    return [*spaced, counts[-1]] if len(counts) > 1 else spaced
-
-
 def count_unit(largest: float) -> tuple[str, float]:
     """Prefix word of a unit and its factor, so that ticks up to `largest` are short: ("million ", 1e6)."""
-    return next(((word, scale) for scale, word in _SCALES if largest >= 2 * scale), ("", 1.0))
+    return next((unit for unit in _SCALES if largest >= 2 * unit[1]), ("", 1.0))

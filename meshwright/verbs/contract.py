@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from executor.measure.any_report import AnyReport
     from meshwright.inputs.plans import HasPlan
     from meshwright.pages.chapters import Chapter
-    from meshwright.plots.drawing import Drawing
+    from meshwright.plots.drawing import Draw
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
-    from meshwright.verbs.plot.drawing import PictureRequest
     from meshwright.verbs.ran import AnyRan
     from meshwright.verbs.report.writing import PageRequest
     from planner.plan import AnyPlan
@@ -114,7 +113,7 @@ class Verbs(Protocol[P]):
         """Verb → options that the family accepts. A verb that is missing is not for this family."""
 
     @property
-    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
+    def pictures(self) -> Mapping[str, Draw]:
         """Kind of `plot` → what draws it of plans of this family."""
 
     def ask(self, options: PlanOptions) -> PlanAsked:

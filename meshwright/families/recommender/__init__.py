@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from meshwright.families.recommender.planned import GivenSharding, ShardingQuestion, ShardingsCompared
     from meshwright.families.recommender.running import RecommenderRun
     from meshwright.pages.chapters import Chapter
-    from meshwright.plots.drawing import Drawing
+    from meshwright.plots.drawing import Draw
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
-    from meshwright.verbs.plot.drawing import PictureRequest
     from meshwright.verbs.report.writing import PageRequest
     from planner.plan import AnyPlan
     from planner.recommender.plan import RecommenderPlan
@@ -46,10 +45,11 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
     options = OPTIONS
 
     @property
-    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
-        from meshwright.families.recommender.pictures import PICTURES
+    def pictures(self) -> Mapping[str, Draw]:
+        from meshwright.plots.pictures import pictures_of
+        from planner.recommender.plan import RecommenderPlan
 
-        return PICTURES
+        return pictures_of(RecommenderPlan)
 
     def ask(self, options: PlanOptions) -> ShardingQuestion:
         from meshwright.families.recommender.planned import ask

@@ -101,9 +101,9 @@ class ShardingEstimated(PlanAnswer):
 
     def plot(self, kind: str = "sharding") -> Drawing:
         """Draw `time`, `memory` or `sharding`, as a picture with its data. Raises UnknownNameError for another kind."""
-        from meshwright.families.recommender.pictures import draw
+        from meshwright.plots.pictures import draw_plan
 
-        return draw(kind, self.question, self.sharding)
+        return draw_plan(kind, self.plan)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -212,7 +212,7 @@ class ServedRecommender(SavedAnswer):
 
     def plot(self) -> Drawing:
         """Hits and latency by the size of the cache."""
-        from meshwright.plots.shardings import draw_cache
+        from meshwright.plots.pictures import draw_cache
 
         return draw_cache(self.plan)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.ranked import ClustersQuestion
     from meshwright.families.transformer.run import TransformerRun
     from meshwright.pages.chapters import Chapter
-    from meshwright.plots.drawing import Drawing
+    from meshwright.plots.drawing import Draw
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
-    from meshwright.verbs.plot.drawing import PictureRequest
     from meshwright.verbs.report.writing import PageRequest
     from planner.search.search import Budget
     from planner.verify import Check
@@ -63,10 +62,10 @@ class TransformerVerbs(Verbs[Plan]):
     options = OPTIONS
 
     @property
-    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
-        from meshwright.families.transformer.pictures import PICTURES
+    def pictures(self) -> Mapping[str, Draw]:
+        from meshwright.families.transformer.pictures import pictures_of_plans
 
-        return PICTURES
+        return pictures_of_plans()
 
     def ask(self, options: PlanOptions) -> PlanQuestion | ClustersQuestion:
         from meshwright.families.transformer.question import ask

@@ -27,7 +27,7 @@ from meshwright.inputs.goals import trained_at
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import question_of
 from meshwright.plots.drawing import Drawing
-from meshwright.plots.pictures import draw
+from meshwright.plots.pictures import draw_plan
 from meshwright.records.estimates import completed_record, estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text, expected_lines, expected_record
 from meshwright.render.explanation import explanation_text, filled_sentence, why_not_text
@@ -132,7 +132,7 @@ class Estimated(PlanAnswer):
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw one kind of picture, as of a plan; `scaling` shows the best layouts, not this one."""
-        return draw(kind, self.question, [self.estimate], gpus)
+        return draw_plan(kind, self.plan, [self.estimate], gpus)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

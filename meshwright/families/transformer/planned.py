@@ -405,9 +405,9 @@ class Planned(PlanAnswer):
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
-        from meshwright.plots.pictures import draw
+        from meshwright.plots.pictures import draw_plan
 
-        return draw(kind, self.question, self.estimates, gpus, self.restrictions)
+        return draw_plan(kind, self.plan, self.estimates, gpus)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

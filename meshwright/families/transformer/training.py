@@ -11,11 +11,11 @@ from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep
 from cost_models.question import Question
-from cost_models.reliability import forecast, job_of
+from cost_models.reliability import ends_of, forecast, job_of
 from cost_models.units import counted, format_count, format_days, grouped
 from meshwright.render.goals import value_text
 from meshwright.render.words import money, percent
-from meshwright.verbs.forecast.forecasted import ENDS, ends_of
+from meshwright.verbs.forecast.forecasted import ENDS
 from planner.objectives import Objective, training_steps
 
 _HOUR = 3600.0
@@ -114,5 +114,5 @@ def _ends(
         return steps * expected.low, steps * expected.seconds, steps * expected.high
     with suppress(InfeasibleError):
         outlook = forecast(job_of(question, expected.seconds, layout), objective.operations)
-        return ends_of(outlook, expected)
+        return ends_of(outlook, expected.likely_steps)
     return ()

@@ -6,10 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
@@ -17,17 +14,7 @@ from cost_models.estimate import Breakdown
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.files.loading import read_price, read_tokens
 from cost_models.question import Question
-from cost_models.reliability import (
-    Forecast,
-    Job,
-    changes_of,
-    daly,
-    draw_ends,
-    draw_ends_of,
-    first_order_ratio,
-    job_of,
-    young,
-)
+from cost_models.reliability import Forecast, Job, changes_of, daly, ends_of, first_order_ratio, job_of, young
 from cost_models.reliability import forecast as forecast_of
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_count, format_days, format_seconds, grouped
@@ -174,8 +161,6 @@ def _to_train_on(question: Question, tokens: str | float | None) -> Question:
     return replace(question, training=question.training.model_copy(update={"tokens": count}))
 
 
-_STEPS = 40
-"""Steps that ends are drawn with."""
 ENDS = ("p5", "expected", "p95")
 """Names of the ends of a job: the expected one between those that 5 and 95 % of the draws keep."""
 _DAY = 86400.0
@@ -209,7 +194,7 @@ class Forecasted(Answer):
     @cached_property
     def ends(self) -> tuple[float, float, float]:
         """Seconds until the job ends: early, expected, late (`ENDS`)."""
-        return ends_of(self.found, self.expected)
+        return ends_of(self.found, None if self.expected is None else self.expected.likely_steps)
 
     @cached_property
     def changes(self) -> dict[str, Forecast]:
@@ -220,7 +205,7 @@ class Forecasted(Answer):
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
         from meshwright.plots.pictures import draw_forecast
 
-        return draw_forecast(self.question, self.found)
+        return draw_forecast(self.question, self.found, self.expected)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -376,18 +361,6 @@ class Forecasted(Answer):
             "sooner by": [_time(self.found.seconds - after.seconds) for after in self.changes.values()],
         }
         return table_of(columns, words=("change",))
-
-
-def ends_of(outlook: Forecast, expected: ExpectedStep | None) -> tuple[float, float, float]:
-    """Seconds until a job ends, as `ENDS`: steps and failures are drawn for the outer ones."""
-    if expected is None:
-        samples = draw_ends(outlook)
-    else:
-        shares = (np.arange(_STEPS) + 0.5) / _STEPS
-        normal = np.array([NormalDist().inv_cdf(share) for share in shares])
-        samples = draw_ends_of(outlook, expected.sample_steps(normal))
-    early, late = np.quantile(samples, (0.05, 0.95)).tolist()
-    return early, outlook.seconds, late
 
 
 def start_words(start: Breakdown) -> str:

@@ -7,57 +7,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.documents import printable
-from cost_models.errors import WARNING, UnknownNameError
-from cost_models.flags import argument, flag, part_of
-from meshwright.inputs.options import Failures, tokens_flag
-from meshwright.verbs.contract import command
+from cost_models.errors import WARNING, InputError, Problem, UnknownNameError
+from cost_models.flags import argument, part_of
+from meshwright.plots.drawing import PlotOptions
+from meshwright.verbs.contract import command, option_word
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
     from meshwright.verbs.plot.drawing import Plotted
     from planner.search.search import Budget
 
-PLOTS = (
-    "frontier",
-    "scaling",
-    "time",
-    "memory",
-    "sharding",
-    "timeline",
-    "window",
-    "far-links",
-    "ladder",
-    "heatmap",
-    "tornado",
-    "forecast",
-    "cache",
-    "topology",
-    "accuracy",
-    "ranks",
-)
-"""Kinds of picture of `meshwright plot`."""
+PLOTS = {
+    "frontier": ("gpus", "between", "points", "tokens", "price", "time_limit"),
+    "scaling": ("gpus", "kind", "time_limit"),
+    "time": (),
+    "memory": (),
+    "sharding": (),
+    "timeline": (),
+    "window": (),
+    "far-links": ("time_limit",),
+    "ladder": ("allow",),
+    "heatmap": ("time_limit",),
+    "tornado": ("time_limit",),
+    "forecast": ("tokens", "operations"),
+    "cache": (),
+    "topology": ("gpus",),
+    "accuracy": (),
+    "ranks": (),
+}
+"""Kinds of picture of `meshwright plot`, each with the options that mean something to it."""
 CURVE_SECONDS = 120.0
 """Time limit of all searches of a curve, unless the user says otherwise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlotOptions(Failures):
-    """Options of the curves that are searched for; `forecast` counts failures."""
-
-    gpus: str | None = flag("N,N,...", "Numbers of GPUs; also 64..1024, 64..16384x50.")
-    """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
-    between: str | None = flag("A,B", "frontier: two objectives, e.g. time,memory.")
-    points: str | None = flag("N", "frontier: number of points, or all.")
-    kind: str | None = flag("KIND", "scaling: strong, weak or stacked.")
-    tokens: str | float | None = tokens_flag()
-    price: str | None = flag("MONEY", "Price of one GPU-hour.", panel="objective")
-    allow: tuple[str, ...] = flag(
-        "WORD", "ladder: parallel-block, window=N, batch=N.", kind=list[str], default=()
-    )
-    """For `ladder`: what may change of the training."""
-    time_limit: float | None = flag(
-        "SECONDS", "Time limit of all searches; default 120.", kind=float, minimum=0.001
-    )
 
 
 def plot(
@@ -72,14 +52,29 @@ def plot(
     """
     from meshwright.verbs.plot.drawing import draw_kind
 
-    return draw_kind(kind, files, options or PlotOptions(), budget)
+    options = options or PlotOptions()
+    check_options(kind, options)
+    return draw_kind(kind, files, options, budget)
 
 
 def _check_kind(kind: str) -> str:
     """The kind, where there is such a plot; told before anything else is."""
     if kind not in PLOTS:
-        raise UnknownNameError("plot", printable(kind), PLOTS)
+        raise UnknownNameError("plot", printable(kind), tuple(PLOTS), hint=f"there are {', '.join(PLOTS)}")
     return kind
+
+
+def check_options(kind: str, options: PlotOptions) -> None:
+    """Raises InputError where an option means nothing to this kind of plot, UnknownNameError where there is none."""
+    from meshwright.render.words import sentence_list
+
+    own, problems = PLOTS[_check_kind(kind)], []
+    for name in dict.fromkeys(name for names in PLOTS.values() for name in names):
+        if getattr(options, name) not in (None, ()) and name not in own:
+            kinds = sentence_list([f"`{one}`" for one, names in PLOTS.items() if name in names])
+            problems.append(Problem(option_word(name), f"is for {kinds}, not `{kind}`"))
+    if problems:
+        raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +100,9 @@ def plot_command(options: PlotFlags, output: Output) -> None:
     from meshwright.plots.style import check_suffix
     from meshwright.terminal.output import say
     from meshwright.terminal.progress import searching
-    from meshwright.verbs.plot.drawing import check_options, draw_kind, require_kind
+    from meshwright.verbs.plot.drawing import draw_kind
 
     kind, plot_options = options.drawn, part_of(options, PlotOptions)
-    require_kind(kind)
     check_options(kind, plot_options)
     path = output.out or Path(f"{kind}.png")
     check_suffix(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,13 @@ from cost_models.flags import given_flags, part_of
 from executor.measure.any_report import AnyReport
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
-from meshwright.plots.drawing import Drawing
+from meshwright.plots.drawing import Draw, PictureRequest, PlotOptions
 from meshwright.records.runs import read_any_report
 from meshwright.render.words import Fact, lines_of_any_length
 from meshwright.terminal.answers import SavedAnswer
 from meshwright.verbs.contract import read_plan, verbs_of_plan
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.forecasted import ask
-from meshwright.verbs.plot import PlotOptions
-from meshwright.verbs.plot.drawing import PictureRequest
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
 from planner.plan import AnyPlan, Plan, package_version, plan_text
 from planner.search.search import Budget
@@ -53,10 +51,7 @@ class PageRequest:
 
 
 def pictures(
-    plan: AnyPlan,
-    request: PageRequest,
-    kinds: Sequence[tuple[str, str]],
-    drawers: Mapping[str, Callable[[PictureRequest], Drawing]],
+    plan: AnyPlan, request: PageRequest, kinds: Sequence[tuple[str, str]], drawers: Mapping[str, Draw]
 ) -> Iterator[Chapter]:
     """Chapter for each (title, kind of plot). A chapter that cannot be drawn says why."""
     for title, kind in kinds:

@@ -89,6 +89,8 @@ def test_completing_imports_nothing_heavy() -> None:
 
 
 def test_all_plots_are_offered() -> None:
-    from meshwright.verbs.plot import drawing
+    from meshwright.plots.drawing import PICTURES
+    from meshwright.verbs.plot import drawing  # registers them
 
-    assert completion.plots("") == list(drawing._KINDS)
+    assert drawing
+    assert set(completion.plots("")) == {kind for kinds in PICTURES.values() for kind in kinds}

@@ -21,12 +21,11 @@ from cost_models.files.reading import read_document
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from meshwright.inputs.options import Request
 from meshwright.inputs.questions import cluster_of, single_count
-from meshwright.plots.drawing import Drawing
+from meshwright.plots.drawing import Drawing, PictureRequest
 from meshwright.terminal.answers import PlanAnswer
 from meshwright.verbs.contract import Verbs
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
-from meshwright.verbs.plot.drawing import PictureRequest
 from planner.plan import AnyPlan, package_version
 from planner.search.search import Budget
 

@@ -11,12 +11,11 @@ import pytest
 from matplotlib.patches import Rectangle
 
 import meshwright as mw
-from meshwright.families.transformer.pictures import PICTURES
-from meshwright.plots.drawing import Drawing
+from meshwright.plots.drawing import Drawing, PictureRequest, PlotOptions
+from meshwright.plots.pictures import pictures_of
 from meshwright.plots.sensitivity import heatmap, heatmap_finding, tornado, tornado_finding
 from meshwright.plots.style import TIME_COLOURS
-from meshwright.verbs.plot import PlotOptions, plot
-from meshwright.verbs.plot.drawing import PictureRequest
+from meshwright.verbs.plot import plot
 from planner.answers.frontier import heatmap_frame
 from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions, parse_restrictions
@@ -32,7 +31,7 @@ def planned() -> mw.Plan:
 
 @cache
 def drawn(kind: str) -> Drawing:
-    return PICTURES[kind](PictureRequest(plans=[planned()], options=PlotOptions(), budget=Budget()))
+    return pictures_of(mw.Plan)[kind](PictureRequest(plans=[planned()], options=PlotOptions(), budget=Budget()))
 
 
 def test_cells_are_the_best_of_their_pair() -> None:
@@ -163,7 +162,7 @@ def test_stacked_bars_are_the_gpu_time_of_a_step() -> None:
     asked = PictureRequest(
         plans=[planned()], options=PlotOptions(kind="stacked", gpus="8,16,32"), budget=Budget()
     )
-    picture = PICTURES["scaling"](asked)
+    picture = pictures_of(mw.Plan)["scaling"](asked)
     frame = picture.frame
     assert frame["gpus"].tolist() == [8, 16, 32]
     assert set(frame["kind"]) == {"strong"}
@@ -181,7 +180,7 @@ def test_stacked_bars_are_the_gpu_time_of_a_step() -> None:
     assert "8 to 32 GPUs: a step costs" in picture.title
     alone = PictureRequest(plans=[planned()], options=PlotOptions(kind="piled", gpus="8"), budget=Budget())
     with pytest.raises(ValueError, match="`strong`, `weak` and `stacked`"):
-        PICTURES["scaling"](alone)
+        pictures_of(mw.Plan)["scaling"](alone)
 
 
 def test_the_verb_draws_them(tmp_path: Path, meshwright) -> None:  # type: ignore[no-untyped-def]

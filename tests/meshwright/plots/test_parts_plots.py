@@ -14,8 +14,9 @@ from plot_data import GIB, timeline_points
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from meshwright.plots import style
-from meshwright.plots.layouts import memory_by_rank, pool_spans, time_breakdown, timeline
+from meshwright.plots.layouts import memory_by_rank, pool_spans, time_breakdown
 from meshwright.plots.pictures import draw_time
+from meshwright.plots.timelines import timeline
 from meshwright.records.frames import memory_frame, time_frame
 
 
@@ -107,7 +108,7 @@ def test_ranks_of_pools_are_marked(make_estimate: Callable[..., Estimate]) -> No
     assert [(text.get_text(), text.get_position()[1]) for text in marks] == [("fast", 0.5), ("slow", 2.5)]
     frame = memory_frame(make_estimate("tp8 pp4 dp32 mbs1"))
     limits = [70 * GIB, 70 * GIB, 40 * GIB, 40 * GIB]
-    (chart,) = memory_by_rank(frame, 70 * GIB, "subject", rank_limits=limits, pools=pools).axes
+    (chart,) = memory_by_rank(frame, limits, "subject", pools=pools).axes
     assert {"fast", "slow", "limit 70.0 GiB and 40.0 GiB"} <= {text.get_text() for text in chart.texts}
     assert list(chart.lines[0].get_ydata()) == [70, 70, 70, 70, 40, 40, 40, 40]  # type: ignore[arg-type]
 
@@ -132,7 +133,7 @@ def test_what_cannot_be_seen_is_not_in_the_legend(make_estimate: Callable[..., E
 
 def test_a_limit_far_above_leaves_the_chart_to_the_bars(make_estimate: Callable[..., Estimate]) -> None:
     frame = memory_frame(make_estimate("tp1 pp1 dp1 mbs1")) / 2**20
-    (axes,) = memory_by_rank(frame, 10 * GIB, "subject").axes
+    (axes,) = memory_by_rank(frame, [10 * GIB], "subject").axes
     assert axes.get_ylim()[1] < 100
     assert axes.get_ylabel() == "peak memory of one device (KiB)"
     said = {text.get_text() for text in axes.texts}
@@ -142,7 +143,7 @@ def test_a_limit_far_above_leaves_the_chart_to_the_bars(make_estimate: Callable[
 def test_no_number_lies_on_the_limit(make_estimate: Callable[..., Estimate]) -> None:
     frame = memory_frame(make_estimate("tp8 pp4 dp32 mbs1"))
     highest = float(frame.sum(axis=1).max())
-    figure = memory_by_rank(frame, highest + GIB, "subject")
+    figure = memory_by_rank(frame, [highest + GIB] * 4, "subject")
     (axes,) = figure.axes
     figure.draw_without_rendering()
     (line,) = axes.lines
@@ -156,7 +157,7 @@ def test_plans_of_different_questions_are_named_with_theirs(
     make_estimate: Callable[..., Estimate], question: Question
 ) -> None:
     training = question.training.model_copy(update={"global_batch": 768})
-    drawing = draw_time([question, replace(question, training=training)], [make_estimate(), make_estimate()])
+    drawing = draw_time([(question, make_estimate()), (replace(question, training=training), make_estimate())])
     names = [tick.get_text().replace("\n", " ") for tick in drawing.figure.axes[0].get_yticklabels()]
     assert "batch 1536" in names[0]
     assert "batch 768" in names[1]

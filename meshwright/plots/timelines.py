@@ -1,0 +1,355 @@
+"""Figures of a step over time: a Gantt chart with a row for each pipeline rank, and measured passes above planned ones.
+
+Below a rank lie lanes of its moves to and from host memory. On a cluster of several pools each rank has the name of its
+pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from cost_models.units import format_seconds
+from meshwright.plots import style
+from meshwright.plots.layouts import PoolSpan
+from meshwright.plots.style import Frame
+from meshwright.render.words import percent, time_unit
+
+_LANE_HEIGHT = 0.62
+"""Height of a lane in rows."""
+_MOVE_HEIGHT = 0.8
+"""Height of a move, as a share of its lane."""
+_MAX_NAMED_RANKS = 8
+"""Ranks up to which every lane has its name."""
+_MANY_BARS = 2000
+"""Number of bars above which SVG and PDF hold them as pixels."""
+_MOVES = {
+    "weights": ("weights", style.SKY),
+    "gradients": ("gradients", style.YELLOW),
+    "activations": ("activations", style.ORANGE),
+    "states": ("states of the optimizer", style.PURPLE),
+    "add": ("gradients added up", style.GREY),
+    "update": ("update on the CPU", style.BROWN),
+}
+"""Name and colour of each kind of move."""
+_START_ACTIONS, _STEADY_ACTIONS = 20, 12
+"""Actions of the first rank that a detail shows: few enough to read their numbers."""
+_WIDTH_INCHES = 12.0
+_SHARES = (0.58, 0.42)
+"""Shares of the width: the start, which also holds the warm-up, and the steady state."""
+_MARGIN_INCHES = 0.7
+_PASS_BAR = 0.82
+"""Height of a bar in rows."""
+_LIGHTEST = 0.62
+"""Share of white in the colour of the last chunk."""
+_NUMBER_POINTS = 7.0
+_PASSES = {
+    "F": ("forward", style.BLUE),
+    "B": ("backward", style.GREEN),
+    "I": ("backward to the input", style.PURPLE),
+    "W": ("backward to the weights", style.ORANGE),
+}
+"""Name and colour of each kind of pass."""
+_ONCE = {
+    "sync": ("dp comm", style.VERMILION),
+    "offload": ("waits for the host", style.NAVY),
+    "optimizer": ("optimizer", style.INK),
+    "overhead": ("host", style.PALE),
+}
+"""Name and colour of each kind of work after the passes."""
+_ACTIONS = _PASSES | _ONCE
+_MAX_NUMBERED_RANKS = 20
+
+
+class TimeSpan(NamedTuple):
+    """A piece of the step; seconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+@style.drawing()
+def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan] = ()) -> Figure:
+    """Forwards and backwards on every pipeline rank; chunks of one rank are lighter shades.
+
+    Args:
+        frame: a row per action with `rank`, `kind` (F, B, or its halves I and W; after them sync, offload, optimizer
+            and overhead), `chunk`, `microbatch`, `start_seconds`, `end_seconds`; rows with a `lane` are moves to and
+            from host memory, drawn in lanes below their rank.
+        ranks: pipeline ranks.
+        subject: which plan.
+        pools: with several pools, which ranks lie in which.
+    """
+    step = TimeSpan("the whole step", 0.0, float(frame["end_seconds"].max()))
+    moves = frame[frame["lane"] != ""] if "lane" in frame else frame[:0]
+    frame = frame.drop(moves.index)
+    finding = _timeline_finding(frame, ranks, step.end)
+    if len(moves):
+        finding += f"; {_busiest_lane(moves, step.end)}"
+    lanes = list(dict.fromkeys(moves["lane"])) if len(moves) else []
+    details = _detail_windows(frame, step)
+    rows = ranks * (1 + _LANE_HEIGHT * len(lanes))
+    row_inches = max(0.12, min(0.42, 5.0 / rows))
+    heights = [rows * row_inches]
+    if details:
+        heights = [0.5 + 0.5 * heights[0], 0.4 + heights[0]]
+    figure = style.new_figure(_WIDTH_INCHES, 2.4 + sum(heights) + 0.5 * len(details[:1]), finding, subject)
+    shares = _SHARES if len(details) > 1 else (1.0,)
+    grid = figure.add_gridspec(len(heights), len(shares), height_ratios=heights, width_ratios=shares)
+    step_axes = figure.add_subplot(grid[0, :])
+    detail_axes = [figure.add_subplot(grid[1, place]) for place in range(len(details))]
+    unit = time_unit(step.end)
+    for axes, span, share in zip([step_axes, *detail_axes], [step, *details], (1.0, *shares), strict=False):
+        is_detail = axes is not step_axes
+        numbered = ranks <= _MAX_NUMBERED_RANKS and (is_detail == bool(details) or ranks == 1)
+        _name_rows(axes, ranks, lanes)
+        written = _draw_passes(axes, frame, span, unit, len(lanes), share if numbered else 0.0)
+        middles = _row_of(moves["rank"], len(lanes)) + 0.5
+        middles += _LANE_HEIGHT * (np.array([lanes.index(lane) for lane in moves.get("lane", ())]) + 0.5)
+        colours = np.array([to_rgb(_MOVES[kind][1]) for kind in moves["kind"]])
+        _draw_bars(axes, moves, middles, _LANE_HEIGHT * _MOVE_HEIGHT, colours, span, unit[1], 0.2)
+        words = f"{span.name}: {format_seconds(span.end - span.start)}"
+        words += f" from {format_seconds(span.start)} on" if span.start else ""
+        side: Literal["left", "right"] = "left" if is_detail or ranks == 1 else "right"
+        axes.set_title(words + (", microbatch in each bar" if written else ""), loc=side, size=9)
+        _mark_pools(axes, pools, has_names=axes in (step_axes, *detail_axes[-1:]))
+    for axes in (step_axes, *detail_axes[:1]):
+        axes.set_ylabel("pipeline rank" if ranks > 1 else "")
+    for axes in detail_axes[1:]:
+        axes.tick_params(labelleft=False, which="both")
+    for span in details:
+        start, end = span.start / unit[1], span.end / unit[1]
+        step_axes.axvspan(start, end, facecolor="none", edgecolor=style.INK, linewidth=1.4, clip_on=False)
+        look: style.Look = {"ha": "center", "va": "bottom", "size": 8, "weight": "bold"}
+        across = step_axes.get_xaxis_transform()
+        style.write_beside(step_axes, span.name, ((start + end) / 2, 1.0), (0, 2), xycoords=across, **look)
+    kinds = set(moves["kind"])
+    patches = [
+        Patch(facecolor=colour, label=name) for kind, (name, colour) in _MOVES.items() if kind in kinds
+    ]
+    _pass_legend(figure, frame, ranks, patches)
+    return figure
+
+
+def _detail_windows(frame: Frame, step: TimeSpan) -> list[TimeSpan]:
+    """The start until every rank has gone backward once, and some actions in the middle; none of a short step.
+
+    Of a single rank, which never waits, the end of the step: what follows the passes.
+    """
+    passes = _passes_of(frame)
+    if frame["rank"].max() == 0:
+        tail = step.end - float(passes["end_seconds"].max())
+        return [TimeSpan("end", step.end - 1.5 * tail, step.end)] if tail > 0 else []
+    forwards = passes["kind"] == "F"
+    first = passes[passes["rank"] == 0].sort_values("start_seconds")
+    actions_end = float(first["end_seconds"].iloc[:_START_ACTIONS].iloc[-1])
+    first_backward_end = float(passes[~forwards].groupby("rank")["end_seconds"].min().max())
+    start = TimeSpan("start", 0.0, max(actions_end, first_backward_end))
+    if start.end >= 0.9 * step.end:
+        return []
+    last_forward_start = float(passes[forwards].groupby("rank")["start_seconds"].max().min())
+    steady = first[(first["start_seconds"] >= start.end) & (first["end_seconds"] <= last_forward_start)]
+    begin = (len(steady) - _STEADY_ACTIONS) // 2
+    if begin < 0:
+        return [start]
+    middle = steady.iloc[begin : begin + _STEADY_ACTIONS]
+    ends = float(middle["start_seconds"].min()), float(middle["end_seconds"].max())
+    return [start, TimeSpan("steady state", *ends)]
+
+
+def _passes_of(frame: Frame) -> Frame:
+    return frame[frame["kind"].isin(list(_PASSES))]
+
+
+def _row_of(ranks: Frame, lanes: int) -> Frame:
+    """Vertical middle of each rank's row, downwards; a rank without lanes is one row high."""
+    return (1 + _LANE_HEIGHT * lanes) * ranks.to_numpy(float)
+
+
+def _name_rows(axes: Axes, ranks: int, lanes: Sequence[str]) -> None:
+    """Limits and ticks of a chart: numbers of ranks, and names of lanes where there is room."""
+    height = 1 + _LANE_HEIGHT * len(lanes)
+    axes.set_ylim(ranks * height - 0.4, -0.6)
+    named = range(0, ranks, -(-ranks // _MAX_NUMBERED_RANKS))
+    axes.set_yticks([rank * height for rank in named], [str(rank) for rank in named])
+    if lanes and ranks <= _MAX_NAMED_RANKS:
+        first = 0.5 + _LANE_HEIGHT * (np.arange(len(lanes)) + 0.5)
+        places = np.add.outer(height * np.arange(ranks), first).ravel()
+        axes.set_yticks(places, [*lanes] * ranks, minor=True, size=7)
+        axes.tick_params(axis="y", which="minor", length=0)
+
+
+def _mark_pools(axes: Axes, spans: Sequence[PoolSpan], *, has_names: bool) -> None:
+    """Ranks downwards: names of pools right of the chart, a line between them."""
+    look: style.Look = {"rotation": 270, "va": "center", "color": style.SOFT, "weight": "bold"}
+    for span in spans:
+        middle = (span.first + span.last) / 2
+        if has_names:
+            axes.text(1.008, middle, span.name, transform=axes.get_yaxis_transform(), **look)
+        if span.first:
+            axes.axhline(span.first - 0.5, color=style.GREY, linewidth=0.9)
+
+
+def _draw_passes(
+    axes: Axes, frame: Frame, span: TimeSpan, unit: tuple[str, float], lanes: int, share: float
+) -> bool:
+    """Bars in that unit, the microbatch in those wide enough; says whether in most.
+
+    `share`: of the figure's width that the chart has; 0: no numbers.
+    """
+    name, scale = unit
+    actions = frame[(frame["start_seconds"] < span.end) & (frame["end_seconds"] > span.start)]
+    middles, chunks = _row_of(actions["rank"], lanes), int(frame["chunk"].max()) + 1
+    colours = np.array(
+        [_pass_colour(*action, chunks) for action in zip(actions["kind"], actions["chunk"], strict=True)]
+    )
+    _draw_bars(axes, actions, middles, _PASS_BAR, colours, span, scale, 0.4 if share else 0.0)
+    axes.set_xlim(span.start / scale, span.end / scale)
+    axes.set_xlabel(f"time ({name})")
+    style.linear_ticks(axes.xaxis)
+    axes.grid(False)
+    passes = _passes_of(actions)
+    points = style.POINTS_PER_INCH * (share * _WIDTH_INCHES - _MARGIN_INCHES) / (span.end - span.start)
+    written = 0
+    for action in passes.itertuples() if share else ():
+        text, length = str(action.microbatch), action.end_seconds - action.start_seconds
+        is_whole = action.start_seconds >= span.start and action.end_seconds <= span.end
+        if not is_whole or length * points < (len(text) + 0.5) * 0.62 * _NUMBER_POINTS:
+            continue
+        written += 1
+        is_light = chunks > 1 and action.chunk > (chunks - 1) / 2
+        ink = style.INK if is_light else style.text_colour(_PASSES[action.kind][1])
+        middle = (action.start_seconds + action.end_seconds) / 2 / scale
+        row = float((1 + _LANE_HEIGHT * lanes) * action.rank)
+        axes.text(middle, row, text, size=_NUMBER_POINTS, color=ink, ha="center", va="center_baseline")
+    return written > len(passes) / 2
+
+
+def _draw_bars(
+    axes: Axes,
+    frame: Frame,
+    middles: Frame,
+    height: float,
+    colours: Frame,
+    span: TimeSpan,
+    scale: float,
+    edge: float,
+) -> None:
+    """A bar for each row, cut at the ends of a span; `scale` seconds are a unit of the axis; `edge` points, white."""
+    left = np.clip(frame["start_seconds"].to_numpy(), span.start, span.end) / scale
+    right = np.clip(frame["end_seconds"].to_numpy(), span.start, span.end) / scale
+    seen = right > left
+    left, right, middles, colours = left[seen], right[seen], middles[seen], colours[seen]
+    low, high = middles - height / 2, middles + height / 2
+    corners = np.array([[left, low], [right, low], [right, high], [left, high]]).transpose(2, 0, 1)
+    bars = PolyCollection(list(corners), facecolors=colours, rasterized=len(corners) > _MANY_BARS)
+    bars.set(edgecolor="white" if edge else "face", linewidth=edge or 0.2)
+    axes.add_collection(bars)
+
+
+def _pass_colour(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    """The colour of the kind; later chunks nearer to white."""
+    white_share = _LIGHTEST * max(chunk, 0) / max(1, chunks - 1)
+    red, green, blue = (part + (1 - part) * white_share for part in to_rgb(_ACTIONS[kind][1]))
+    return red, green, blue
+
+
+def _pass_legend(figure: Figure, frame: Frame, ranks: int, patches: Sequence[Patch] = ()) -> None:
+    """Legend of passes by chunk, work after them, idle time and moves."""
+    kinds, chunks = set(frame["kind"]), int(frame["chunk"].max()) + 1
+    named_chunks = range(chunks) if chunks <= 4 else (0, chunks - 1)
+    passes = [kind for kind in _PASSES if kind in kinds]
+    handles = [
+        Patch(
+            facecolor=_pass_colour(kind, chunk, chunks),
+            label=_PASSES[kind][0] + (f", chunk {chunk}" if chunks > 1 else ""),
+        )
+        for kind in passes
+        for chunk in named_chunks
+    ]
+    handles += [
+        Patch(facecolor=colour, label=name) for kind, (name, colour) in _ONCE.items() if kind in kinds
+    ]
+    handles += [Patch(facecolor="white", edgecolor=style.PALE, label="idle")] if ranks > 1 else []
+    handles += patches
+    columns = min(len(handles), 8 if len(passes) <= 2 else 6)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=1.0)
+
+
+def _timeline_finding(frame: Frame, ranks: int, step_seconds: float) -> str:
+    """How long ranks wait for one another; of a single one, what its step consists of."""
+    passes = _passes_of(frame)
+    seconds = passes["end_seconds"] - passes["start_seconds"]
+    if ranks == 1:
+        forward = float(seconds[passes["kind"] == "F"].sum()) / step_seconds
+        backward = float(seconds[passes["kind"] != "F"].sum()) / step_seconds
+        rest = max(0.0, 1 - forward - backward)
+        return f"Forward takes {percent(forward)} of the step, backward {percent(backward)}, the rest {percent(rest)}"
+    idle = 1 - float(seconds.sum()) / (ranks * float(passes["end_seconds"].max()))
+    return f"Pipeline ranks are idle {percent(idle)} of the time between first forward and last backward"
+
+
+def _busiest_lane(moves: Frame, step_seconds: float) -> str:
+    """Sentence part: the busiest lane, and its share of the step."""
+    busy = (moves["end_seconds"] - moves["start_seconds"]).groupby([moves["rank"], moves["lane"]]).sum()
+    (_, lane), seconds = busy.idxmax(), float(busy.max())
+    return f"the {lane} is busy for {percent(seconds / step_seconds)}"
+
+
+_NEGLIGIBLE_DELAY = 0.02
+"""Share by which passes of a stage may take longer than planned without a word."""
+
+
+@style.drawing()
+def timelines(measured: Frame, planned: Frame, ranks: int, subject: str) -> Figure:
+    """Measured passes above planned passes, for every rank of the pipeline.
+
+    Args:
+        measured: a row per pass with `rank` (its place in the pipeline), `kind`, `chunk`, `microbatch`,
+            `start_seconds`, `end_seconds`.
+        planned: the same of the plan, and what follows the passes.
+        ranks: places of the pipeline.
+        subject: which plan and which run.
+    """
+    end = max(float(frame["end_seconds"].max()) for frame in (measured, planned))
+    unit, share = time_unit(end), 1.0 if ranks <= 16 else 0.0
+    height = max(0.6, min(3.5, 0.42 * ranks))
+    finding = _timelines_finding(measured, planned, ranks)
+    figure = style.new_figure(_WIDTH_INCHES, 2.8 + 2 * height, finding, subject)
+    charts = figure.subplots(2, 1, sharex=True)
+    for axes, frame, words in zip(
+        charts, (measured, planned), ("measured, until the last pass", "planned, the step"), strict=True
+    ):
+        _name_rows(axes, ranks, ())
+        _draw_passes(axes, frame, TimeSpan("", 0.0, end), unit, 0, share)
+        seconds = float(frame["end_seconds"].max())
+        axes.set_title(f"{words}: {format_seconds(seconds)}", loc="left", size=9)
+        axes.set_ylabel("pipeline rank")
+        axes.axvline(seconds / unit[1], color=style.INK, linewidth=0.8)
+    charts[0].set_xlabel("")
+    _pass_legend(figure, planned, ranks)
+    return figure
+
+
+def _timelines_finding(measured: Frame, planned: Frame, ranks: int) -> str:
+    """Title: measured and planned seconds of all passes, and the rank that computes longest beside its plan."""
+    busy, spans = [], []
+    for frame in (measured, planned):
+        passes = _passes_of(frame)
+        busy.append((passes["end_seconds"] - passes["start_seconds"]).groupby(passes["rank"]).sum())
+        spans.append(format_seconds(float(passes["end_seconds"].max() - passes["start_seconds"].min())))
+    words = f"Passes take {spans[0]}, {spans[1]} were planned"
+    delay_ratio = busy[0] / busy[1]
+    worst = delay_ratio.idxmax()
+    excess = float(delay_ratio[worst] / delay_ratio.drop(worst).median() - 1) if ranks > 1 else 0.0
+    if excess > _NEGLIGIBLE_DELAY:
+        words += f"; beside the others pipeline rank {worst} computes {percent(excess)} longer than planned"
+    return words
