@@ -1,7 +1,6 @@
 // The explorer: what is turned is asked at once; the address says what is asked, so that it can be shared and gone back to.
 "use strict";
 
-const STREAMS = ["answer", "frontier"];
 const PATIENCE = 350; // ms without a keystroke, after which a text is read
 
 const form = document.getElementById("controls");
@@ -66,8 +65,8 @@ function tell(message, filled) {
   }
 }
 
-async function read(stream, query, filled, signal) {
-  const answer = await fetch(`/${stream}?${query}`, { signal });
+async function read(query, filled, signal) {
+  const answer = await fetch(`/answer?${query}`, { signal });
   if (!answer.ok) throw new Error(await answer.text());
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -90,7 +89,7 @@ async function ask() {
   main.setAttribute("aria-busy", "true");
   status.textContent = "Searching …";
   try {
-    await Promise.all(STREAMS.map(stream => read(stream, query, filled, own.signal)));
+    await read(query, filled, own.signal);
     if (filled.has("error")) status.textContent = "No answer: see below";
   } catch (error) {
     if (own.signal.aborted) return;

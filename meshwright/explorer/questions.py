@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, TypeVar, get_args
 
@@ -16,20 +15,17 @@ from pydantic import TypeAdapter, ValidationError
 from cost_models.documents import printable, spec_error
 from cost_models.errors import InputError, Problem, UnknownNameError, did_you_mean
 from cost_models.files import catalog
-from cost_models.files.loading import read_tokens, resolve_cluster, resolve_model, sized
-from cost_models.flags import part_of
+from cost_models.files.loading import read_tokens, resolve_model, sized
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, DeviceMemory, MixedCluster, OperationsSpec, Precision, Rate
-from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, grouped
 from meshwright.explorer import ExploreOptions
 from meshwright.inputs.goals import operations_of, restrictions_of
-from meshwright.inputs.options import Limits, Operations
-from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import question_of, single_count
+from meshwright.inputs.options import Operations
+from meshwright.inputs.problems import Problems, read_flag
+from meshwright.inputs.questions import question_of
 from meshwright.verbs.plan import PlanOptions
 from planner.answers.optimum import answered_question
 from planner.plan import Plan
@@ -91,30 +87,37 @@ def values_of(address: Iterable[tuple[str, str]]) -> dict[str, str]:
 class Start:
     """Question the explorer was started with, before any control is turned."""
 
-    model: TransformerSpec
-    cluster: ClusterSpec
-    training: TrainingSpec
-    stack: StackSpec
-    profile: HardwareProfile | None = None
-    """Profile of the start's cluster; other clusters take the nearest of the catalogue."""
-    limits: Limits = field(default_factory=Limits)
-    trainer: str | None = None
-    tokens: str | float | None = None
-    operations: str | OperationsSpec | None = None
+    question: Question
+    options: ExploreOptions
+    """Limits, trainer, tokens and operations, as they were given."""
+    has_profile: bool
+    """Whether the hardware profile is that of the start; other clusters take the nearest of the catalogue."""
     plan: Plan | None = None
     """Plan file of the question, shown unchanged until a control is turned."""
 
     @property
-    def names(self) -> Mapping[str, str]:
+    def cluster(self) -> ClusterSpec:
+        """The cluster of one kind of GPU. Raises InputError for another."""
+        cluster = self.question.cluster
+        if isinstance(cluster, MixedCluster):
+            raise InputError(
+                f"`{cluster.name}` has several pools; the explorer turns the controls of one kind of GPU",
+                hint="meshwright plan answers of pools, meshwright report writes their page",
+            )
+        return cluster
+
+    @property
+    def names(self) -> dict[str, str]:
         """Values of the controls that hold a name, a choice or words."""
+        question, options = self.question, self.options
         return {
-            "model": self.model.name,
-            "cluster": self.cluster.name,
-            "stack": self.stack.name,
-            "precision": self.training.precision,
-            "fix": " ".join(self.limits.fix),
-            "forbid": " ".join(self.limits.forbid),
-            OFFLOAD: "on" if OFFLOAD in ",".join(self.limits.allow).split(",") else "off",
+            "model": question.model.name,
+            "cluster": question.cluster.name,
+            "stack": question.stack.name,
+            "precision": question.training.precision,
+            "fix": " ".join(options.fix),
+            "forbid": " ".join(options.forbid),
+            OFFLOAD: "on" if OFFLOAD in ",".join(options.allow).split(",") else "off",
         }
 
 
@@ -126,55 +129,31 @@ def start_of(options: ExploreOptions) -> Start:
     """
     question, _ = question_of(options)
     restrictions_of(options, options.trainer)
-    return Start(
-        model=question.model,
-        cluster=_of_one_gpu(resolve_cluster(options.cluster, single_count(options.gpus))),
-        training=question.training,
-        stack=question.stack,
-        profile=question.hardware if options.profile else None,
-        limits=part_of(options, Limits),
-        trainer=options.trainer,
-        tokens=options.tokens,
-        operations=options.operations,
-    )
+    start = Start(question=question, options=options, has_profile=bool(options.profile))
+    assert start.cluster
+    return start
 
 
 def start_of_plan(
     plan: Plan, *, tokens: str | float | None, operations: str | OperationsSpec | None
 ) -> Start:
     """The question of a plan file, within its restrictions. Raises InputError."""
-    question, recommendation = answered_question(plan), plan.recommendation
-    restrictions = plan.restrictions if recommendation is None else recommendation.asked
-    max_memory = restrictions.max_memory
-    return Start(
-        model=question.model,
-        cluster=_of_one_gpu(plan.cluster),
-        training=question.training,
-        stack=question.stack,
-        profile=question.hardware,
-        limits=Limits(
-            fix=restrictions.fix,
-            forbid=restrictions.forbid,
-            allow=restrictions.allow,
-            max_memory=None if max_memory is None else f"{max_memory!r} B",
-        ),
-        trainer=restrictions.trainer,
+    recommendation = plan.recommendation
+    asked = plan.restrictions if recommendation is None else recommendation.asked
+    options = ExploreOptions(
+        fix=asked.fix,
+        forbid=asked.forbid,
+        allow=asked.allow,
+        max_memory=None if asked.max_memory is None else f"{asked.max_memory!r} B",
+        trainer=asked.trainer,
         tokens=tokens,
         operations=operations,
-        plan=plan,
     )
+    start = Start(question=answered_question(plan), options=options, has_profile=True, plan=plan)
+    assert start.cluster
+    return start
 
 
-def _of_one_gpu(cluster: ClusterSpec | MixedCluster) -> ClusterSpec:
-    if isinstance(cluster, MixedCluster):
-        raise InputError(
-            f"`{cluster.name}` has several pools; the explorer turns the controls of one kind of GPU",
-            hint="meshwright plan answers of pools, meshwright report writes their page",
-        )
-    return cluster
-
-
-_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _AMOUNTS: Mapping[str, tuple[Any, str]] = {
     "gpu-memory": (DeviceMemory, "96GiB"),
     "intra-node": (Rate, "300 GB/s"),
@@ -186,7 +165,7 @@ S = TypeVar("S", TransformerSpec, ClusterSpec, StackSpec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sought:
+class ControlledQuestion:
     """A question as the controls have it."""
 
     question: Question
@@ -201,7 +180,7 @@ class Sought:
         """Effective values of blank controls."""
         cluster, training = self.question.cluster, self.question.training
         between, host = cluster.links.inter_node, cluster.gpu.host_bandwidth
-        found = {
+        values = {
             "gpus": grouped(cluster.num_gpus),
             "global-batch": grouped(training.global_batch),
             "sequence": grouped(training.sequence_length),
@@ -211,27 +190,28 @@ class Sought:
             "host-memory": format_bytes(cluster.host_memory) if cluster.host_memory else "",
             "host-bandwidth": format_bandwidth(host) if host else "",
         }
-        return {name: " ".join(text.split()) for name, text in found.items()}
+        return {name: " ".join(text.split()) for name, text in values.items()}
 
 
-def sought(start: Start, values: Mapping[str, str]) -> Sought:
+def read_controls(start: Start, values: Mapping[str, str]) -> ControlledQuestion:
     """The question of these controls.
 
     Raises:
         InputError: everything that cannot be read, at once; each under the flag of its control.
     """
-    problems = Problems()
+    problems, own, given = Problems(), start.question, values.get
     cluster = problems.read(lambda: _cluster(start, values))
     model = problems.read(
-        lambda: _named(start.model, values.get("model"), "models", lambda name: resolve_model(name).spec)
+        lambda: _named(own.model, given("model"), "models", lambda name: resolve_model(name).spec)
     )
-    stack = problems.read(lambda: _named(start.stack, values.get("stack"), "stacks", catalog.load_stack))
+    stack = problems.read(lambda: _named(own.stack, given("stack"), "stacks", catalog.load_stack))
     amounts = {name: problems.read(lambda name=name: _amount(name, values)) for name in _AMOUNTS}  # type: ignore[misc]
-    mtbf = values.get("mtbf")
-    problems.read(lambda: operations_of(Operations(mtbf=mtbf)))
-    tokens = problems.read(lambda: _tokens(values.get("tokens", start.tokens)))
-    limits = _limits(start, values)
-    restrictions = problems.read(lambda: restrictions_of(limits, start.trainer))
+    operations = Operations(operations=start.options.operations, mtbf=given("mtbf"))
+    problems.read(lambda: operations_of(replace(operations, operations=None)))
+    unread, text = "the job cannot be read", values.get("tokens", start.options.tokens)
+    tokens = problems.read(lambda: read_flag("--tokens", text, read_tokens, unread))
+    limits = _limits(start.options, values)
+    restrictions = problems.read(lambda: restrictions_of(limits, limits.trainer))
     problems.require()
     assert cluster is not None
     assert model is not None
@@ -240,31 +220,31 @@ def sought(start: Start, values: Mapping[str, str]) -> Sought:
     request = PlanOptions(
         model=model,
         cluster=cluster,
-        training=start.training,
-        global_batch=values.get("global-batch"),
-        sequence=values.get("sequence"),
-        precision=values.get("precision"),
-        profile=start.profile if values.get("cluster", start.cluster.name) == start.cluster.name else None,
-        trainer=start.trainer,
-        host_memory=values.get("host-memory"),
+        training=own.training,
+        global_batch=given("global-batch"),
+        sequence=given("sequence"),
+        precision=given("precision"),
+        profile=own.hardware if start.has_profile and cluster.name == own.cluster.name else None,
+        trainer=limits.trainer,
+        host_memory=given("host-memory"),
         allow=limits.allow,
     )
     question, assumed = question_of(request, stack)
     question, notes = _with_hardware(question, amounts)
-    return Sought(
+    return ControlledQuestion(
         question=question,
         restrictions=restrictions,
         tokens=tokens or question.training.tokens,
-        operations=Operations(operations=start.operations, mtbf=mtbf),
+        operations=operations,
         notes=(*(f"Assumed: {one}" for one in assumed), *notes),
     )
 
 
-def choices(start: Start, catalogue: str) -> tuple[str, ...]:
+def choices_of(start: Start, catalogue: str) -> tuple[str, ...]:
     """Choices of a control, the value of the start first."""
     if catalogue == "precision":
         return get_args(Precision)
-    name = {"models": start.model.name, "clusters": start.cluster.name, "stacks": start.stack.name}[catalogue]
+    name = start.names[catalogue.removesuffix("s")]
     return tuple(dict.fromkeys([name, *sorted(catalog.names(catalogue))]))  # type: ignore[arg-type]
 
 
@@ -283,55 +263,37 @@ def _named(start_spec: S, name: str | None, kind: str, load: Callable[[str], S])
 def _cluster(start: Start, values: Mapping[str, str]) -> ClusterSpec:
     """The cluster, cut or grown to the GPUs asked for."""
     cluster = _named(start.cluster, values.get("cluster"), "clusters", catalog.load_cluster)
-    start_gpus = start.cluster.num_gpus
     gpus = values.get("gpus", "").replace(",", "")
     if not gpus:
-        return cluster if cluster is start.cluster else sized(cluster, start_gpus)
-    if not _COUNT.fullmatch(gpus) or int(gpus) == 0:
-        raise InputError(
-            "the cluster cannot be sized",
-            problems=[Problem("--gpus", f"`{printable(gpus)}` is no number of GPUs")],
-        )
+        return cluster if cluster is start.cluster else sized(cluster, start.cluster.num_gpus)
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", gpus, re.ASCII):
+        problem = Problem("--gpus", f"`{printable(gpus)}` is no number of GPUs")
+        raise InputError("the cluster cannot be sized", problems=[problem])
     return sized(cluster, int(gpus))
 
 
 def _amount(name: str, values: Mapping[str, str]) -> float | None:
     """An amount with its unit. Raises InputError."""
-    text = values.get(name)
-    if text is None:
-        return None
-    kind, example = _AMOUNTS[name]
+    text, (kind, example) = values.get(name), _AMOUNTS[name]
     try:
-        return float(TypeAdapter(kind).validate_python(text))
+        return None if text is None else float(TypeAdapter(kind).validate_python(text))
     except ValidationError as error:
-        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InputError(
-            f"{CONTROLS[name].label} cannot be read",
-            problems=[Problem(f"--{name}", problem)],
-            hint=f"write it like {example}",
-        ) from None
+        problem = Problem(f"--{name}", error.errors()[0]["msg"].removeprefix("Value error, "))
+        headline, hint = f"{CONTROLS[name].label} cannot be read", f"write it like {example}"
+        raise InputError(headline, problems=[problem], hint=hint) from None
 
 
-def _tokens(text: str | float | None) -> float | None:
-    """Tokens to train on. Raises InputError."""
-    try:
-        return None if text is None else read_tokens(text)
-    except ValueError as error:
-        raise InputError("the job cannot be read", problems=[Problem("--tokens", str(error))]) from None
-
-
-def _limits(start: Start, values: Mapping[str, str]) -> Limits:
+def _limits(options: ExploreOptions, values: Mapping[str, str]) -> ExploreOptions:
     """Limits of the search; a control that was turned replaces the value of the start."""
-    allow = start.limits.allow
-    if values.get(OFFLOAD):
+    allow = options.allow
+    if turned := values.get(OFFLOAD):
         allow = tuple(word for text in allow for word in text.split(",") if word != OFFLOAD)
-        allow = (*allow, *([OFFLOAD] if values[OFFLOAD] == "on" else []))
-    return replace(
-        start.limits,
-        fix=_words(values["fix"]) if "fix" in values else start.limits.fix,
-        forbid=_words(values["forbid"]) if "forbid" in values else start.limits.forbid,
-        allow=allow,
+        allow = (*allow, *([OFFLOAD] if turned == "on" else []))
+    fix, forbid = (
+        _words(values[name]) if name in values else own
+        for name, own in (("fix", options.fix), ("forbid", options.forbid))
     )
+    return replace(options, allow=allow, fix=fix, forbid=forbid)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -343,28 +305,24 @@ def _with_hardware(
     question: Question, amounts: Mapping[str, float | None]
 ) -> tuple[Question, tuple[str, ...]]:
     """Apply amounts of hardware to a question; also returns notes on amounts that change no price."""
-    cluster = question.cluster
+    cluster, links = question.cluster, question.cluster.links
     gpu = {"memory": amounts["gpu-memory"], "host_bandwidth": amounts["host-bandwidth"]}
-    gpu_changes = {name: value for name, value in gpu.items() if value is not None}
-    links, network = cluster.links, cluster.links.inter_node
-    inside = (amounts["intra-node"] or math.nan) / links.intra_node.bandwidth
-    outside = (amounts["inter-node"] or math.nan) / (network.bandwidth if network else math.nan)
-    factors = {"intra_node": inside, "inter_node": outside}
-    links = links.faster(**{name: one for name, one in factors.items() if not math.isnan(one)})
-    changed = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update=gpu_changes), "links": links})
+    rates = {"intra_node": amounts["intra-node"], "inter_node": amounts["inter-node"]}
+    factors = {
+        name: rate / link.bandwidth
+        for name, rate in rates.items()
+        if rate is not None and (link := getattr(links, name)) is not None
+    }
+    update = {name: value for name, value in gpu.items() if value is not None}
+    changes = {"gpu": cluster.gpu.model_copy(update=update), "links": links.faster(**factors)}
+    changed = cluster.model_copy(update=changes)
     if changed == cluster:
         return question, ()
     try:
         ClusterSpec.model_validate(changed.model_dump())
     except ValidationError as error:  # a building's network no faster than the link out of it
         raise spec_error(error) from None
-    return replace(question, cluster=changed), tuple(_idle(question, amounts))
-
-
-def _idle(question: Question, amounts: Mapping[str, float | None]) -> Iterator[str]:
-    """Bandwidths that no price depends on."""
-    has_bandwidths = any(amounts[name] is not None for name in ("intra-node", "inter-node"))
-    if has_bandwidths and question.hardware.collectives:
-        yield (
-            f"Profile {question.hardware.name} measured its collectives: bandwidths of links change little or nothing"
-        )
+    measured = f"Profile {question.hardware.name} measured its collectives"
+    idle = f"{measured}: bandwidths of links change little or nothing"
+    is_idle = any(rate is not None for rate in rates.values()) and question.hardware.collectives
+    return replace(question, cluster=changed), (idle,) if is_idle else ()

@@ -247,6 +247,6 @@ def _window_finding(lines: dict[str, Frame]) -> str:
         words = _RESIDENCIES[row["residency"]][2].format(counted(int(row["blocks"]), "block"))
         mode = words if row["blocks"] else "all blocks on the device"
         step, peak = format_seconds(float(row["step_seconds"])), format_bytes(float(row["peak_bytes"]))
-        sentences.append(f"{mode}: {step} a step in {peak}")
+        sentences.append(f"{mode}: {step} in {peak}")
     finding = "; ".join(sentences)
     return finding[0].upper() + finding[1:]

@@ -307,7 +307,8 @@ def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
     (planned,) = ends[ends["chosen"]].to_dict(orient="records")
     early, late = (format_days(planned[f"{end}_seconds"]) for end in ("early", "late"))
     finding = f"Saving every {grouped(plan.interval)} steps ends the job after {format_days(plan.seconds)}"
-    finding += f", in 9 of 10 cases after {early} to {late}; goodput {percent(plan.goodput)}"
+    finding += "" if early == late else f", in 9 of 10 cases after {early} to {late}"
+    finding += f"; goodput {percent(plan.goodput)}"
     figure = style.new_figure(10.0, 4.6, finding, f"{subject}; star: the plan")
     left, right = figure.subplots(1, 2)
     minutes = ends["work_seconds"] / 60

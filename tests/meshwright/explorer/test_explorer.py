@@ -14,10 +14,17 @@ import pytest
 
 from cost_models.errors import InputError
 from meshwright.explorer import ExploreOptions
-from meshwright.explorer.answers import Message, Workers, answer, frontier
-from meshwright.explorer.questions import CONTROLS, LONGEST, Start, sought, start_of, start_of_plan, values_of
+from meshwright.explorer.answers import Message, Worker, answer
+from meshwright.explorer.questions import (
+    CONTROLS,
+    LONGEST,
+    Start,
+    read_controls,
+    start_of,
+    start_of_plan,
+    values_of,
+)
 from meshwright.explorer.server import listening, page_of, server_of
-from meshwright.inputs.options import Limits
 
 HOSTILE = "\"'><script>alert(1)</script>\x00\x1b[31m"
 
@@ -30,6 +37,11 @@ def start() -> Start:
     return start_of(options)
 
 
+def opened(**options: Any) -> Start:
+    """The same start, opened with other options."""
+    return replace(start(), options=replace(start().options, **options))
+
+
 def told(**values: str) -> dict[str, Any]:
     """Slot → its HTML, and what else the page is told."""
     found: dict[str, Any] = {}
@@ -40,23 +52,12 @@ def told(**values: str) -> dict[str, Any]:
 
 def test_an_answer_is_that_of_plan() -> None:
     found = told()
-    assert list(found) == [
-        "shown",
-        "title",
-        "brief",
-        "answer",
-        "ranking",
-        "step",
-        "memory",
-        "why",
-        "changes",
-        "plan",
-    ]
+    parts = "shown title brief answer ranking step memory plan layouts why changes"
+    assert list(found) == parts.split()
     assert "proved" in found["answer"]
     assert "kind: plan" in found["plan"]
     assert "One step" in found["step"]
-    (layouts,) = frontier(start(), {})
-    assert "All layouts" in layouts["html"]
+    assert "All layouts" in found["layouts"]
 
 
 def test_controls_change_the_question() -> None:
@@ -68,7 +69,7 @@ def test_controls_change_the_question() -> None:
         "offload": "on",
     }
     values |= {"host-bandwidth": "16 GB/s", "inter-node": "100 Gb/s", "precision": "fp16", "mtbf": "5000 h"}
-    found = sought(start(), values)
+    found = read_controls(start(), values)
     cluster = found.question.cluster
     assert (cluster.num_gpus, cluster.gpu.memory) == (16, 40 * 2**30)
     assert cluster.links.intra_node.bandwidth == 150e9
@@ -83,16 +84,15 @@ def test_controls_change_the_question() -> None:
 
 def test_a_stack_of_another_trainer_is_refused() -> None:
     with pytest.raises(InputError, match="`--for megatron` does not go with `--stack torchtitan`"):
-        sought(replace(start(), trainer="megatron"), {"stack": "torchtitan"})
+        read_controls(opened(trainer="megatron"), {"stack": "torchtitan"})
 
 
 def test_offload_of_the_start_can_be_turned_off() -> None:
-    opened = replace(start(), limits=Limits(allow=("offload",)))
-    assert " checked>" in page_of(opened, {})
-    assert " checked>" not in page_of(opened, {"offload": "off"})
-    assert "offload" in sought(opened, {}).restrictions.allowed
-    assert "offload" not in sought(opened, {"offload": "off"}).restrictions.allowed
-    assert "offload" not in sought(start(), {}).restrictions.allowed
+    begun = opened(allow=("offload",))
+    for values, is_on in (({}, True), ({"offload": "off"}, False)):
+        assert (" checked>" in page_of(begun, values)) == is_on
+        assert ("offload" in read_controls(begun, values).restrictions.allowed) == is_on
+    assert "offload" not in read_controls(start(), {}).restrictions.allowed
 
 
 def test_tokens_add_the_day_it_ends() -> None:
@@ -117,7 +117,7 @@ def test_problems_stand_by_their_controls() -> None:
 def test_files_are_not_read_for_an_address() -> None:
     for name in ("model", "cluster", "stack"):
         with pytest.raises(InputError, match="unknown"):
-            sought(start(), {name: "/etc/passwd"})
+            read_controls(start(), {name: "/etc/passwd"})
 
 
 def test_addresses_that_cannot_be_read() -> None:
@@ -134,7 +134,6 @@ def test_a_question_that_fits_nowhere() -> None:
     found = told(model="gpt3-175b", gpus="8")
     assert set(found) == {"shown", "problems", "error"}
     assert "This has no answer" in found["error"]
-    assert [*frontier(start(), {"model": "gpt3-175b", "gpus": "8"})] == []
 
 
 def test_a_plan_is_where_it_starts() -> None:
@@ -143,11 +142,11 @@ def test_a_plan_is_where_it_starts() -> None:
     job = mw.TrainingSpec(global_batch=16, sequence_length=256)
     plan = mw.plan("gpt2-tiny", "dgx-a100-80gb", job, gpus=2, fix=["tp=2"]).plan
     begun = start_of_plan(plan, tokens=None, operations=None)
-    found = sought(begun, {})
+    found = read_controls(begun, {})
     assert (found.question.cluster, found.question.stack) == (plan.cluster, plan.stack)
     assert found.restrictions.fix_words == ("tp=2",)
     assert 'placeholder="tp=2"' in page_of(begun, {})
-    assert sought(begun, {"fix": "tp=1, pp=2"}).restrictions.fix_words == ("tp=1", "pp=2")
+    assert read_controls(begun, {"fix": "tp=1, pp=2"}).restrictions.fix_words == ("tp=1", "pp=2")
 
 
 def test_a_file_is_opened_on_its_own_layout() -> None:
@@ -183,16 +182,16 @@ def test_answers_are_kept_and_failures_are_asked_again(
     asked = []
 
     class Answering:
-        def __init__(self, start: Start, processes: int) -> None: ...
+        def __init__(self, start: Start) -> None: ...
 
         def close(self) -> None: ...
 
-        async def ask(self, stream: str, values: Mapping[str, str]) -> AsyncIterator[Message]:
-            asked.append(stream)
+        async def ask(self, values: Mapping[str, str]) -> AsyncIterator[Message]:
+            asked.append(values)
             yield {"slot": slot, "html": ""}
 
     async def ask_twice() -> None:
-        app = server_of(start(), 1)
+        app = server_of(start())
         async with app.router.lifespan_context(app):
             for _ in range(2):
                 request = {"type": "http", "method": "GET", "path": "/answer", "query_string": b"gpus=2"}
@@ -207,24 +206,23 @@ def test_answers_are_kept_and_failures_are_asked_again(
                 await app({**request, "headers": [(b"host", b"localhost")]}, receive, send)
                 assert json.loads(heard[1]["body"])["slot"] == slot
 
-    monkeypatch.setattr("meshwright.explorer.server.Workers", Answering)
+    monkeypatch.setattr("meshwright.explorer.server.Worker", Answering)
     asyncio.run(ask_twice())
     assert len(asked) == times
 
 
 def test_who_stops_to_listen_ends_the_work() -> None:
     async def ask_and_leave() -> None:
-        workers = Workers(start(), 1)
+        worker = Worker(start())
         try:
-            (worker,) = workers.all
             before = worker.pid
-            parts = workers.ask("answer", {})
+            parts = worker.ask({})
             assert "shown" in await anext(parts)
             await parts.aclose()
             assert worker.pid != before
-            heard = [message async for message in workers.ask("frontier", {})]
-            assert [message["slot"] for message in heard] == ["layouts"]
+            heard = [message async for message in worker.ask({"gpus": "many"})]
+            assert heard[-1]["slot"] == "error"
         finally:
-            workers.close()
+            worker.close()
 
     asyncio.run(ask_and_leave())
