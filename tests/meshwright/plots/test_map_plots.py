@@ -31,7 +31,9 @@ def planned() -> mw.Plan:
 
 @cache
 def drawn(kind: str) -> Drawing:
-    return pictures_of(mw.Plan)[kind](PictureRequest(plans=[planned()], options=PlotOptions(), budget=Budget()))
+    return pictures_of(mw.Plan)[kind](
+        PictureRequest(plans=[planned()], options=PlotOptions(), budget=Budget())
+    )
 
 
 def test_cells_are_the_best_of_their_pair() -> None:

@@ -157,7 +157,9 @@ def test_plans_of_different_questions_are_named_with_theirs(
     make_estimate: Callable[..., Estimate], question: Question
 ) -> None:
     training = question.training.model_copy(update={"global_batch": 768})
-    drawing = draw_time([(question, make_estimate()), (replace(question, training=training), make_estimate())])
+    drawing = draw_time(
+        [(question, make_estimate()), (replace(question, training=training), make_estimate())]
+    )
     names = [tick.get_text().replace("\n", " ") for tick in drawing.figure.axes[0].get_yticklabels()]
     assert "batch 1536" in names[0]
     assert "batch 768" in names[1]
