@@ -49,8 +49,9 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     (unit, scale), (word, per_tick) = size_unit(right), style.count_unit(fastest)
     drawn = drawn.assign(x=drawn["peak_bytes"] / scale, y=drawn["tokens_per_second"] / per_tick)
     line = drawn[drawn["pareto"]].sort_values("x")
-    figure = style.new_figure(9.0, 5.8, _cloud_finding(frame, limit_bytes), _cloud_subject(subject, frame))
-    axes = figure.add_subplot()
+    figure, axes = style.new_chart(
+        9.0, 5.8, _cloud_finding(frame, limit_bytes), _cloud_subject(subject, frame)
+    )
     for layouts, area, colour in (
         (drawn[~drawn["fits"]], 9, style.FAINT),
         (drawn[drawn["fits"]], 9, style.PALE),
@@ -63,8 +64,7 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     lines = axes.plot(
         np.repeat(line["x"], 2)[1:], np.repeat(line["y"], 2)[:-1], color=style.BLUE, linewidth=1.6
     )
-    axes.set_xlim(0, right / scale)
-    axes.set_ylim(0, 1.16 * fastest / per_tick)
+    axes.set(xlim=(0, right / scale), ylim=(0, 1.16 * fastest / per_tick))
     words, texts = f"limit {format_bytes(limit_bytes)}", []
     if near:
         at, across, margin = limit_bytes / scale, axes.get_xaxis_transform(), 0.008 * right / scale
@@ -154,8 +154,7 @@ def pareto(
     """
     line = frame.sort_values(names[1])
     subject = f"{subject}; {_proof_words(frame, complete=complete)}"
-    figure = style.new_figure(9.0, 5.6, _pareto_finding(frame, names, measures), subject)
-    axes = figure.add_subplot()
+    figure, axes = style.new_chart(9.0, 5.6, _pareto_finding(frame, names, measures), subject)
     values = []
     for along, name, measure in zip("yx", names, measures, strict=True):
         label, scale = _axis_of(float(line[name].max()), measure.unit)
@@ -250,8 +249,7 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
     """
     best = frame[frame["frontier"]].sort_values("days")
     subject += "; ringed: nothing is both sooner and cheaper"
-    figure = style.new_figure(9.0, 5.6, _clusters_finding(best), subject)
-    axes = figure.add_subplot()
+    figure, axes = style.new_chart(9.0, 5.6, _clusters_finding(best), subject)
     lines, names, numbers = [], [], []
     for place, cluster in enumerate(sorted(set(frame["cluster"]))):
         points = frame[frame["cluster"] == cluster].sort_values("gpus", ascending=False)
@@ -266,8 +264,7 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
         names.append(replace(first, text=words, weight="bold", size=8, needed=True))
         numbers += others
     axes.scatter(best["days"], best["cost"], s=90, facecolors="none", edgecolors=style.INK, zorder=4)
-    axes.set_xlabel("days of the training run")
-    axes.set_ylabel("cost of the training run")
+    axes.set(xlabel="days of the training run", ylabel="cost of the training run")
     style.scaled_ticks(axes, "x", float(frame["days"].min()), float(frame["days"].max()))
     axes.yaxis.set_major_formatter(lambda value, _position: money(value))
     axes.margins(x=0.1, y=0.14)

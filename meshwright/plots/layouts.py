@@ -53,8 +53,9 @@ def memory_by_rank(
         pools: with several pools, which ranks lie in which.
     """
     colours = style.MEMORY_COLOURS
-    figure = style.new_figure(9.0 if len(frame) > 1 else 6.4, 5.0, _memory_finding(frame, limits), subject)
-    axes = figure.add_subplot()
+    figure, axes = style.new_chart(
+        9.0 if len(frame) > 1 else 6.4, 5.0, _memory_finding(frame, limits), subject
+    )
     air = 0.22 if pools else 0.14
     named = draw_memory_bars(axes, frame, limits, colours, "peak memory of one device", air=air)
     axes.set_xlabel("pipeline rank")
@@ -103,8 +104,7 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
     parts = [part for part in colours if part in frame and frame[part].max() > 0]
     totals = frame[parts].sum(axis=1)
     unit, scale = time_unit(totals.max())
-    figure = style.new_figure(9.4, 1.9 + 0.68 * len(frame), _time_finding(frame, parts, totals), subject)
-    axes = figure.add_subplot()
+    figure, axes = style.new_chart(9.4, 1.9 + 0.68 * len(frame), _time_finding(frame, parts, totals), subject)
     stack_bars(axes, frame[parts] / scale, colours, _TIME_BAR, horizontal=True)
     reach = totals.max() / scale
     axes.set_xlim(0, 1.24 * reach)

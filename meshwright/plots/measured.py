@@ -222,8 +222,7 @@ def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int)
     axes.set_yticks(range(len(lines)), [quantity_label(line.quantity) for line in lines])
     for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
         tick.set_fontweight("bold" if line.quantity in _TOTALS else "normal")
-    axes.set_ylim(rows - 0.4, -0.6)
-    axes.set_xlim(0, 1.62 * largest / scale)
+    axes.set(ylim=(rows - 0.4, -0.6), xlim=(0, 1.62 * largest / scale))
     style.measure_axis(axes, "x", f"{name} ({unit})")
 
 
@@ -304,8 +303,7 @@ def _rank_cells(
     table: Frame, ends: tuple[float, float], finding: str, subject: str, **colours: Any
 ) -> tuple[Figure, Axes, AxesImage]:
     """A row of coloured cells for each rank, between two ends of the x axis."""
-    figure = style.new_figure(8.0, min(12.0, 2.2 + 0.28 * len(table)), finding, subject)
-    axes = figure.subplots()
+    figure, axes = style.new_chart(8.0, min(12.0, 2.2 + 0.28 * len(table)), finding, subject)
     extent = (*ends, len(table) - 0.5, -0.5)
     image = axes.imshow(table.to_numpy(), aspect="auto", extent=extent, interpolation="nearest", **colours)
     tick_step = -(-len(table) // _MAX_RANK_TICKS)
@@ -348,8 +346,7 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
     has_many_sources = frame["source"].nunique() > len(_SOURCE_COLOURS)
     measured, predicted = frame["measured_seconds"], frame["predicted_seconds"]
     height, finding = 8.6 if has_many_sources else 6.8, _step_time_finding(measured, predicted)
-    figure = style.new_figure(6.8, height, finding, subject)
-    axes = figure.add_subplot()
+    figure, axes = style.new_chart(6.8, height, finding, subject)
     _draw_diagonal(axes, measured, predicted)
     for number, (source, runs) in enumerate(frame.groupby("source", sort=False)):
         error = (runs["predicted_seconds"] / runs["measured_seconds"] - 1).abs().median()

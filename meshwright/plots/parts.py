@@ -105,8 +105,7 @@ def draw_memory_bars(
     unit, scale = size_unit(highest)
     stack_bars(axes, parts / scale, colours, _MEMORY_BAR, numbers=count <= _MAX_NUMBERED_BARS)
     top = (1 + air) * highest / scale
-    axes.set_ylim(0, top)
-    axes.set_xlim(-0.6, max(count - 0.4, 1.0))
+    axes.set(ylim=(0, top), xlim=(-0.6, max(count - 0.4, 1.0)))
     known = [format_bytes(limit) for limit in dict.fromkeys(limits) if limit == limit]
     words = f"limit {' and '.join(known) or 'unknown'}"
     if near:

@@ -161,8 +161,7 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
     subject += f"; line: what {grouped(int(points['gpus'].iloc[0]))} GPUs spend"
     subject += "; *: not proven the best in time" if (points["gap"] > 0).any() else ""
     width = max(7.6, 1.6 + _BAR_INCHES * len(points))
-    figure = style.new_figure(width, 5.8, _stacked_finding(points, gpu_seconds), subject)
-    axes = figure.subplots()
+    figure, axes = style.new_chart(width, 5.8, _stacked_finding(points, gpu_seconds), subject)
     stack_bars(axes, gpu_seconds[parts] / scale, style.TIME_COLOURS, _BAR_WIDTH)
     axes.axhline(totals[0] / scale, color=style.SOFT, linewidth=1.2, linestyle=style.DOTS)
     below: style.Look = {
@@ -215,8 +214,7 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
     several, alone = frame[frame["domains"] != 1], frame[frame["domains"] == 1]
     lines = {int(many): line.sort_values("bandwidth") for many, line in several.groupby("domains", sort=True)}
     subject = f"{subject}; beside points: axes that cross{unproven(frame)}"
-    figure = style.new_figure(9.6, 4.8, _far_links_finding(lines, alone, bandwidth, inside), subject)
-    axes = figure.subplots()
+    figure, axes = style.new_chart(9.6, 4.8, _far_links_finding(lines, alone, bandwidth, inside), subject)
     axes.set_xscale("log", base=2)
     names = []
     for at, (domains, line) in enumerate(lines.items()):

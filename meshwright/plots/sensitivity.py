@@ -49,8 +49,7 @@ def ladder(frame: Frame, subject: str) -> Figure:
         subject: what was priced.
     """
     subject += "; pale: what the plan lacks" if not frame["has"].all() else ""
-    figure = style.new_figure(9.6, 1.5 + 0.42 * len(frame), _ladder_finding(frame), subject)
-    axes = figure.subplots()
+    figure, axes = style.new_chart(9.6, 1.5 + 0.42 * len(frame), _ladder_finding(frame), subject)
     base = 0.0
     for at, row in enumerate(frame.to_dict(orient="records")):
         mfu, (colour, _) = 100 * float(row["mfu"]), _RUNGS[str(row["kind"])]
@@ -108,8 +107,7 @@ def heatmap(frame: Frame, subject: str) -> Figure:
     ]
     height = 1.7 + _ROW_INCHES * len(tps) + _LINE_INCHES * len(legend)
     subject += "; MFU (%) of the best layout of each pair"
-    figure = style.new_figure(width, height, heatmap_finding(frame), subject)
-    axes = figure.subplots()
+    figure, axes = style.new_chart(width, height, heatmap_finding(frame), subject)
     least, most = float(frame["mfu"].min()), float(frame["mfu"].max())
     middle: style.Look = {"ha": "center", "va": "center"}
     for row in frame.to_dict(orient="records"):
@@ -131,12 +129,10 @@ def heatmap(frame: Frame, subject: str) -> Figure:
             outline = Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, zorder=4)
             outline.set(edgecolor=style.VERMILION, linewidth=2.4)
             axes.add_patch(outline)
-    axes.set_xlim(-0.5, len(pps) - 0.5)
-    axes.set_ylim(-0.5, len(tps) - 0.5)
+    axes.set(xlim=(-0.5, len(pps) - 0.5), ylim=(-0.5, len(tps) - 0.5))
     axes.set_xticks(range(len(pps)), map(str, pps))
     axes.set_yticks(range(len(tps)), map(str, tps))
-    axes.set_xlabel("pipeline degree (pp)")
-    axes.set_ylabel("tensor degree (tp)")
+    axes.set(xlabel="pipeline degree (pp)", ylabel="tensor degree (tp)")
     axes.grid(False)
     axes.spines[:].set_visible(False)
     if legend:
@@ -222,8 +218,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
     base = float(frame["plan_seconds"].iloc[0])
     unit, scale = time_unit(base)
     subject = f"{subject}; line: its step, {format_seconds(base)}"
-    figure = style.new_figure(9.6, 2.1 + 0.72 * len(names), tornado_finding(frame), subject)
-    axes = figure.subplots()
+    figure, axes = style.new_chart(9.6, 2.1 + 0.72 * len(names), tornado_finding(frame), subject)
     diamond: style.Look = {
         "marker": "D",
         "markersize": 5,
@@ -326,9 +321,7 @@ def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
     )
     style.mark_plan(right, plan.job.gpus, 100 * sizes["goodput"][sizes["chosen"]])
     style.gpu_ticks(right, sizes["gpus"], distance=0.11)
-    right.set_xlabel("GPUs, each with its best interval")
-    right.set_ylabel("goodput (%)")
-    right.set_ylim(0, 102)
+    right.set(xlabel="GPUs, each with its best interval", ylabel="goodput (%)", ylim=(0, 102))
     style.quiet_axis(right, grid="y")
     return figure
 

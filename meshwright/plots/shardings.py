@@ -54,8 +54,7 @@ def stages(frame: Frame, subject: str) -> Figure:
         drawn = sorted(waited_for | {gpus[at] for at in even.tolist()})
         subject += f"; {len(gpus) - len(drawn)} more GPUs not drawn"
     unit, scale = time_unit(step)
-    figure = style.new_figure(10.0, 2.0 + 0.26 * max(len(drawn), 4), finding, subject)
-    axes = figure.add_subplot()
+    figure, axes = style.new_chart(10.0, 2.0 + 0.26 * max(len(drawn), 4), finding, subject)
     for stage in frame[frame["gpu"].isin(drawn)].itertuples():
         place: style.Look = {"left": stage.start_seconds / scale, "height": _BAR}
         row, length = drawn.index(stage.gpu), stage.stage_seconds / scale
@@ -63,8 +62,7 @@ def stages(frame: Frame, subject: str) -> Figure:
         axes.barh(row, stage.busy_seconds / scale, color=_STAGE_COLOURS[stage.stage], linewidth=0, **place)
         if stage.waits:
             axes.barh(row, length, facecolor="none", edgecolor=style.INK, linewidth=1.4, zorder=4, **place)
-    axes.set_ylim(len(drawn) - 0.4, -0.6)
-    axes.set_xlim(0, step / scale)
+    axes.set(ylim=(len(drawn) - 0.4, -0.6), xlim=(0, step / scale))
     axes.set_yticks(range(len(drawn)), [f"GPU {gpu}" for gpu in drawn])
     style.measure_axis(axes, "x", f"time of one step ({unit})")
     across: style.Look = {"transform": axes.get_xaxis_transform(), "color": style.SOFT}
@@ -168,8 +166,7 @@ def places(frame: Frame, subject: str) -> Figure:
     tables, gpus = sized.head(_MOST_TABLES), int(frame["gpu"].max()) + 1
     omitted = len(sized) - len(tables)
     subject += f"; {counted(omitted, 'smaller table')} not drawn" if omitted else ""
-    figure = style.new_figure(9.0, 1.9 + 0.19 * max(len(tables), 6), _places_finding(sized), subject)
-    axes = figure.add_subplot()
+    figure, axes = style.new_chart(9.0, 1.9 + 0.19 * max(len(tables), 6), _places_finding(sized), subject)
     rows = {table: row for row, table in enumerate(tables["table"])}
     edge = "white" if gpus <= 4 * _MAX_GPU_TICKS else "none"
     for (form, tier), shards in frame[frame["table"].isin(rows)].groupby(["form", "tier"]):
@@ -182,8 +179,7 @@ def places(frame: Frame, subject: str) -> Figure:
         f"{name}  {format_bytes(size)}" for name, size in zip(tables["name"], tables["bytes"], strict=True)
     ]
     axes.set_yticks(range(len(tables)), names, size=8)
-    axes.set_ylim(len(tables) - 0.4, -0.6)
-    axes.set_xlim(-0.5, gpus - 0.5)
+    axes.set(ylim=(len(tables) - 0.4, -0.6), xlim=(-0.5, gpus - 0.5))
     axes.set_xticks(range(0, gpus, -(-gpus // _MAX_GPU_TICKS)))
     axes.set_xlabel("GPU")
     axes.grid(False)
@@ -236,8 +232,7 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
             words = in_unit(float(step), (unit, scale))
             axes.text(at, step / scale, words, ha="center", va="bottom", size=7.5, color=style.SOFT)
         axes.set_xticks(range(len(line)), [grouped(int(gpus)) for gpus in line["gpus"]])
-        axes.set_ylim(0, 1.08 * longest / scale)
-        axes.set_xlabel("GPUs")
+        axes.set(ylim=(0, 1.08 * longest / scale), xlabel="GPUs")
         style.measure_axis(axes, "y", f"step, {BATCH_WORDS[kind]} ({unit})")
     part_legend(figure, visible_parts(frame, _STAGE_COLOURS), _STAGE_COLOURS)
     return figure
@@ -303,8 +298,7 @@ def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
     hits.plot(points["x"], 100 * points["hits"], color=style.BLUE, linewidth=2.0, zorder=3)
     hits.plot(points["x"], 100 * points["one_share_hits"], color=style.GREY, linewidth=1.4, zorder=2)
     style.mark_plan(hits, [plan.cache_bytes / scale], [100 * plan.hits])
-    hits.set_ylim(0, 104)
-    hits.set_ylabel("accesses served from the cache (%)")
+    hits.set(ylim=(0, 104), ylabel="accesses served from the cache (%)")
     names = [("rows by hits per byte", style.BLUE), ("one share of all tables", style.SOFT)]
     style.name_in_corner(hits, names, 0.98, 0.2)
     _draw_latency(latency, frame)

@@ -119,6 +119,12 @@ def new_figure(width_inches: float, height_inches: float, finding: str = "", sub
     return figure
 
 
+def new_chart(width_inches: float, height_inches: float, finding: str, subject: str) -> tuple[Figure, Axes]:
+    """A figure of one chart, with its title."""
+    figure = new_figure(width_inches, height_inches, finding, subject)
+    return figure, figure.add_subplot()
+
+
 def put_title(figure: Figure, finding: str, subject: str) -> None:
     """The finding in bold, the subject below it in grey, both from the left edge."""
     width, height = (POINTS_PER_INCH * inches for inches in figure.get_size_inches())

@@ -212,8 +212,7 @@ def _draw_passes(
         [_pass_colour(*action, chunks) for action in zip(actions["kind"], actions["chunk"], strict=True)]
     )
     _draw_bars(axes, actions, middles, _PASS_BAR, colours, span, scale, 0.4 if share else 0.0)
-    axes.set_xlim(span.start / scale, span.end / scale)
-    axes.set_xlabel(f"time ({name})")
+    axes.set(xlim=(span.start / scale, span.end / scale), xlabel=f"time ({name})")
     style.linear_ticks(axes.xaxis)
     axes.grid(False)
     passes = _passes_of(actions)

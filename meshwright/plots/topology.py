@@ -120,8 +120,7 @@ def topology(
     figure = style.new_figure(_WIDTH, height, finding, subject)
     figure.set_layout_engine("none")
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set_xlim(0, _WIDTH)
-    axes.set_ylim(0, height)
+    axes.set(xlim=(0, _WIDTH), ylim=(0, height))
     axes.axis("off")
     uses = [None if use is None else [one for one in use if one.level.name == level.name] for level in levels]
     _draw_tree(axes, tree, [_colour(level_use) for level_use in uses], "white" if use is None else None)
