@@ -3,11 +3,14 @@
 Tensor ranks are neighbours, the rest is as `order` says. Ranks have a place in the work, (pp, dp, cp, tp), and one
 among those that hold the same parameters: all of dp × cp, counted in order of rank and cut into runs of `shard` ranks,
 as `cost_models.communication.topology` prices them.
+
+**Products of shards.** `DTensor` follows products that it knows. Modules that multiply this rank's shards themselves are
+told here how operands, result and gradients lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass_type
 
 from cost_models.axes.columns import LayoutColumns
@@ -197,3 +200,49 @@ def settle_gradient(parameter: nn.Parameter) -> None:
         and gradient.placements != parameter.placements
     ):
         parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """The placements of a product over tensor ranks: of its result, and of the gradients of its operands."""
+
+    output: Placement
+    input_gradient: Placement
+    weight_gradient: Placement
+    bias_gradient: Placement
+
+
+def product_of_shards(
+    input: Tensor,
+    mesh: DeviceMesh,
+    placement: Placement,
+    bias: Tensor | None,
+    multiply: Callable[[Tensor, Ways], Tensor],
+) -> Tensor:
+    """(…, in) times a weight (out, in) that is `held` so, transposed → (…, out); `multiply` does so with shards."""
+    assert isinstance(input, DTensor)
+    ways = _ways(input, placement)
+    part = multiply(input.to_local(grad_placements=[ways.input_gradient]), ways)
+    if bias is not None:
+        assert isinstance(bias, DTensor)
+        bias_shard: Tensor = bias.to_local(grad_placements=[ways.bias_gradient])
+        if ways.output == Partial():  # added once by all ranks together; each has its whole gradient
+            bias_shard = bias_shard.detach() / mesh.size() + (bias_shard - bias_shard.detach())
+        part = part + bias_shard
+    return DTensor.from_local(part, mesh, [ways.output], run_check=False)
+
+
+def _ways(input: DTensor, placement: Placement) -> Ways:
+    """Placements of a product with a weight split by columns or rows, or with split tokens."""
+    (input_split,) = input.placements
+    last = Shard(input.ndim - 1)
+    if placement == Shard(0):
+        assert input_split == Replicate(), input_split
+        return Ways(output=last, input_gradient=Partial(), weight_gradient=placement, bias_gradient=placement)
+    if placement == Shard(1):
+        assert input_split == last, input_split
+        return Ways(
+            output=Partial(), input_gradient=last, weight_gradient=placement, bias_gradient=Replicate()
+        )
+    sums = Replicate() if input_split == Replicate() else Partial()
+    return Ways(output=input_split, input_gradient=input_split, weight_gradient=sums, bias_gradient=sums)

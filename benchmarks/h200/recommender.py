@@ -35,7 +35,7 @@ from cost_models.specs.recommender.constants import TablePoint, TableRates
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.data.clicks import MadeUpClicks
-from executor.embeddings.places import Places
+from executor.embeddings.exchanges import Places
 from executor.microbenchmarks.kernels import tables
 from executor.microbenchmarks.stopwatch import Stopwatch, scale_of
 from executor.recommender.engine import RecommenderEngine

@@ -29,7 +29,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.axes.offload.hook import OffloadAxis
+from executor.axes.offload.blocks import OffloadAxis
 from executor.data.batches import Batches
 from executor.engine.engine import Engine
 from executor.launch.environment import worker_environment

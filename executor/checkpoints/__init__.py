@@ -2,8 +2,7 @@
 
 manifest       the checkpoints of a run in their folder, and the record of one
 contents       a rank's part of the state in boxes, who writes and reads which (`torch.distributed.checkpoint`
-               planners), and whether what lies there is what the record says
-storage        safetensors files and the record (`torch.distributed.checkpoint` storage)
+               planners), its files (storage), and whether what lies there is what the record says
 checkpointer   saving while training goes on, and resuming
 
 Each family of models says what is saved: `executor.transformer.train`, `executor.recommender.state`.

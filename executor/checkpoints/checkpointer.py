@@ -28,6 +28,8 @@ from executor.checkpoints.contents import (
     Contents,
     HostCopy,
     LoadPieces,
+    PieceReader,
+    PieceWriter,
     Saved,
     SavePieces,
     lacking,
@@ -43,7 +45,6 @@ from executor.checkpoints.manifest import (
     differences,
     read_manifest,
 )
-from executor.checkpoints.storage import PieceReader, PieceWriter
 from executor.clock import making_group
 from executor.messages import gather_json, json_from_first
 from executor.run_config import Saving

@@ -40,9 +40,8 @@ from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Form, Sharding, TablePlacement
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
-from executor.embeddings.exchanges import Peers, Router, SentBytes, SingleRank, exchanged_rows
+from executor.embeddings.exchanges import Peers, Places, Router, SentBytes, SingleRank, Slice, exchanged_rows
 from executor.embeddings.holding import Holding, HostLink, RowOptimizer, device_share
-from executor.embeddings.places import Places, Slice
 from executor.mesh import make_groups
 
 

@@ -37,7 +37,7 @@ from cost_models.specs.recommender.sharding import Option
 from cost_models.specs.recommender.training import TableOptimizer
 from executor.draws import bits_of, key_of, shifted
 from executor.embeddings.bags import Bags, RowGradients, pooled
-from executor.embeddings.places import Slice
+from executor.embeddings.exchanges import Slice
 from executor.pinned import pinned_zeros
 
 LOAD = 0.5

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from cost_models.errors import RunError
-from executor.embeddings.places import Places
+from executor.embeddings.exchanges import Places
 from executor.emulate.alone import alone
 from executor.engine.engine import Engine
 from executor.measure.memory import held_parts

@@ -34,8 +34,7 @@ from executor.axes.expert import Exchange, ExchangeSizes
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags
 from executor.embeddings.collection import AT_ONCE, CopyExchange, Embeddings, ids_of_part
-from executor.embeddings.exchanges import Parts, Peers, Router
-from executor.embeddings.places import Slice
+from executor.embeddings.exchanges import Parts, Peers, Router, Slice
 from executor.models.experts import Run, routers
 
 

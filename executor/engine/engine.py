@@ -18,7 +18,7 @@ from executor.axes.axis import Axis, Rank, share_of_targets
 from executor.axes.context import ContextAxis
 from executor.axes.data import DataAxis, synchronise_only_when
 from executor.axes.expert import ExpertAxis, expert_place
-from executor.axes.offload.hook import OffloadAxis
+from executor.axes.offload.blocks import OffloadAxis
 from executor.axes.overlap import OverlapAxis
 from executor.axes.pipeline import PipelineAxis, PipelineStep, make_pipeline
 from executor.axes.tensor import TensorAxis

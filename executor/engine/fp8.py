@@ -18,7 +18,7 @@ from dataclasses import replace
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from executor.models.shards import Ways, product_of_shards
+from executor.mesh import Ways, product_of_shards
 from executor.models.transformer import Transformer
 
 

@@ -24,10 +24,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 
 from cost_models.specs.training import NF4_BLOCK, NF4_GROUP, Base
-from executor.mesh import local, with_values
+from executor.mesh import local, product_of_shards, with_values
 from executor.models.adapters import is_adapter
 from executor.models.initial import has_values
-from executor.models.shards import product_of_shards
 from executor.models.transformer import Transformer
 
 _AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}

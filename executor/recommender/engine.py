@@ -22,8 +22,7 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from executor.data.clicks import Clicks
 from executor.embeddings.bags import cut
 from executor.embeddings.collection import Embeddings
-from executor.embeddings.exchanges import Peers, Summing
-from executor.embeddings.places import Places
+from executor.embeddings.exchanges import Peers, Places, Summing
 from executor.mesh import make_groups
 from executor.models.recommender import DenseNetwork, click_loss, initialise_dense
 from executor.run_config import EngineOptions

@@ -35,14 +35,21 @@ from cost_models.errors import HostError, InputError, Problem, did_you_mean, fir
 from cost_models.files.reading import parse_json, read_text
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.boxes import Box
-from executor.checkpoints.contents import Contents, LoadPieces, Piece, RankTensor, lacking, problems_of
+from executor.checkpoints.contents import (
+    Contents,
+    LoadPieces,
+    Piece,
+    PieceReader,
+    RankTensor,
+    lacking,
+    problems_of,
+)
 from executor.checkpoints.manifest import BrokenError, Folder, read_manifest
-from executor.checkpoints.storage import PieceReader
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags, CachedSets, HottestRows
 from executor.embeddings.collection import DTYPES
+from executor.embeddings.exchanges import Slice
 from executor.embeddings.holding import fill, on_host
-from executor.embeddings.places import Slice
 from executor.requirements import device_for, free_bytes, name_of, require_memory
 from executor.timing import finish
 from planner.serving import ServingPlan, rows_on_host

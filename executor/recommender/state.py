@@ -26,9 +26,8 @@ from torch import Tensor
 from executor.boxes import Box
 from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import RecommenderProgress, descent_of
-from executor.embeddings.exchanges import Peers, exchanged_rows
+from executor.embeddings.exchanges import Peers, Slice, exchanged_rows
 from executor.embeddings.holding import EMPTY, Holding
-from executor.embeddings.places import Slice
 from executor.recommender.engine import RecommenderEngine
 from executor.run_config import EngineOptions
 

@@ -19,8 +19,7 @@ from cost_models.arrays import Array, Bools
 from cost_models.recommender.options import STAGES
 from executor.data.batches import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
-from executor.embeddings.exchanges import sent_bytes
-from executor.embeddings.places import Places
+from executor.embeddings.exchanges import Places, sent_bytes
 from executor.faults.failures import Heartbeat
 from executor.measure.any_report import listed_steps
 from executor.measure.memory import HOST, OTHER_PART, StorageTracker

@@ -26,7 +26,7 @@ class RecommenderTraining(Training[RecommenderPlan]):
         self, plan: RecommenderPlan, config: RunConfig, on_note: Callable[[str], None]
     ) -> RunConfig:
         from executor.embeddings.collection import all_slices
-        from executor.embeddings.places import Places
+        from executor.embeddings.exchanges import Places
         from executor.recommender.train import clicks_of
 
         if plan.training.precision not in ("fp32", "bf16"):

@@ -59,7 +59,7 @@ def one_run(
     import torch.distributed as dist
 
     from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.places import Places
+    from executor.embeddings.exchanges import Places
     from executor.recommender.engine import RecommenderEngine
     from executor.run_config import EngineOptions
 
@@ -135,7 +135,7 @@ def save_and_resume(
 
     from executor.checkpoints.checkpointer import Checkpointer
     from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.places import Places
+    from executor.embeddings.exchanges import Places
     from executor.recommender.engine import RecommenderEngine
     from executor.recommender.state import RecommenderState
     from executor.run_config import EngineOptions, Saving
@@ -169,7 +169,7 @@ def peak_among_others(plan: Any) -> tuple[dict[str, int], int]:
     import torch.distributed as dist
 
     from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.places import Places
+    from executor.embeddings.exchanges import Places
     from executor.recommender.engine import RecommenderEngine
     from executor.recommender.train import held_on_host, peak_memory
 

@@ -72,7 +72,7 @@ def test_an_optimizer_without_states_goes_with_every_offload(layout: str, proces
 
 def counted(plan: Plan) -> tuple[int, int, int, dict[str, int], int]:
     """(bytes held, read and written in a step on the drive; parts at the device's peak; most in host memory)."""
-    from executor.axes.offload.hook import OffloadAxis
+    from executor.axes.offload.blocks import OffloadAxis
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.measure.memory import held_on_drive, measure_tiers

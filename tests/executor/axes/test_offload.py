@@ -26,7 +26,7 @@ from training import GPT, LAST_PLACE, LLAMA, MOE, NO_GRADIENT, Trained, plan_for
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import HostError, InputError, RunError
 from executor.axes.axis import Rank
-from executor.axes.offload import hook
+from executor.axes.offload import blocks
 from executor.axes.offload.blocks import Parking
 from executor.axes.offload.link import HostLink
 from executor.emulate.one_rank import emulate
@@ -154,7 +154,7 @@ JOB = {"global_batch": 8, "sequence_length": 256}
 
 def tiers(plan: Plan) -> tuple[dict[str, int], int, int]:
     """(bytes of each part at the device's peak, most bytes in host memory, bytes copied in a step) of this rank."""
-    from executor.axes.offload.hook import OffloadAxis
+    from executor.axes.offload.blocks import OffloadAxis
     from executor.data.batches import Batches
     from executor.engine.engine import Engine
     from executor.measure.memory import measure_tiers
@@ -349,8 +349,8 @@ def test_an_update_on_the_host_has_its_share_of_the_cores(
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if started is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", started)
-    with mock.patch.object(hook, "HostLink") as link:
-        hook.OffloadAxis(cast(Rank, rank))
+    with mock.patch.object(blocks, "HostLink") as link:
+        blocks.OffloadAxis(cast(Rank, rank))
     link.assert_called_once_with(rank.device, threads)
 
 

@@ -27,7 +27,7 @@ def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
     import torch
 
     from executor.checkpoints.checkpointer import Checkpointer
-    from executor.checkpoints.storage import PieceReader
+    from executor.checkpoints.contents import PieceReader
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Saving
     from executor.transformer.train import TransformerState

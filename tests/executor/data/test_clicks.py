@@ -140,7 +140,7 @@ def _learned(model: RecommenderSpec, steps: int) -> tuple[float, float]:
     """AUC before and after so many steps of 256 samples."""
     from cost_models.specs.recommender.sharding import parse_sharding
     from cost_models.specs.recommender.training import RecommenderTraining
-    from executor.embeddings.places import Places
+    from executor.embeddings.exchanges import Places
     from executor.recommender.engine import RecommenderEngine
     from executor.recommender.train import area_under_curve
 

@@ -31,7 +31,7 @@ def _held_back(spec: Any) -> list[str]:
     import torch.distributed as dist
 
     from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.places import Places
+    from executor.embeddings.exchanges import Places
     from executor.recommender.engine import RecommenderEngine
 
     training = RecommenderTraining(global_batch=BATCH, precision="fp32")

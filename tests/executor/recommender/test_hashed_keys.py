@@ -20,8 +20,8 @@ from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.data.clicks import RecordedClicks
 from executor.embeddings.collection import all_slices
+from executor.embeddings.exchanges import Places
 from executor.embeddings.holding import EMPTY, LOAD, KeyTable
-from executor.embeddings.places import Places
 from executor.emulate.dry_run import build_shards_without_devices
 from planner.recommender.plan import make_recommender_plan
 

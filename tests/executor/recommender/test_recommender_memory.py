@@ -84,7 +84,7 @@ def _peak(model: Any, training: RecommenderTraining, layout: str) -> int:
     import torch.distributed as dist
 
     from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.places import Places
+    from executor.embeddings.exchanges import Places
     from executor.recommender.engine import RecommenderEngine
     from executor.recommender.train import peak_memory
 

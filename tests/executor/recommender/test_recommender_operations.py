@@ -61,7 +61,7 @@ def _counted(model: Any, training: RecommenderTraining, layouts: list[str]) -> l
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.places import Places
+    from executor.embeddings.exchanges import Places
     from executor.recommender.engine import RecommenderEngine
 
     class Counter(TorchDispatchMode):

@@ -22,8 +22,8 @@ from cost_models.memory.device import USABLE
 from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from executor.embeddings.bags import pooled
+from executor.embeddings.exchanges import Slice
 from executor.embeddings.holding import fill
-from executor.embeddings.places import Slice
 from executor.recommender.serving import ServedTables, drawn, serve
 from planner.serving import ServingPlan, latencies, plan_cache, scaled
 
