@@ -4,8 +4,8 @@ Tensor ranks are neighbours, the rest is as `order` says. Ranks have a place in 
 among those that hold the same parameters: all of dp × cp, counted in order of rank and cut into runs of `shard` ranks,
 as `cost_models.communication.topology` prices them.
 
-**Products of shards.** `DTensor` follows products that it knows. Modules that multiply this rank's shards themselves are
-told here how operands, result and gradients lie.
+**Products of shards.** `DTensor` follows products that it knows. Modules that multiply this rank's shards themselves
+are told here how operands, result and gradients lie.
 """
 
 from __future__ import annotations
