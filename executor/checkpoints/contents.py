@@ -12,8 +12,8 @@ which is what resharding is. Of ranks that hold the same, each may read a part a
 files, and nothing that a run needs is missing. A manifest may have the right digest and still lie, where what wrote it
 was wrong or a person has edited it.
 
-**Storage** is a safetensors file of each rank and a JSON manifest. Torch's own file system storage keeps its metadata as
-a pickle, and its safetensors storage holds one box of a tensor in each file and opens every file to learn what there
+**Storage** is a safetensors file of each rank and a JSON manifest. Torch's own file system storage keeps its metadata
+as a pickle, and its safetensors storage holds one box of a tensor in each file and opens every file to learn what there
 is; see docs/decisions/0013. Nothing here can run code on loading.
 """
 
