@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -131,10 +131,16 @@ class Engine(Rank):
         Takes whole sequences, of which this rank works on its tokens.
         """
         *inputs, targets_BS = (self.take(one).to(self.device) for one in batch)
+        with self.inside_step():
+            return self._forward_backward(inputs, targets_BS)
+
+    @contextmanager
+    def inside_step(self) -> Iterator[None]:
+        """A context for the forward and backward passes of a step."""
         with ExitStack() as stack:
             for axis in self.axes:
                 stack.enter_context(axis.step())
-            return self._forward_backward(inputs, targets_BS)
+            yield
 
     def take(self, tokens_BS: Tensor) -> Tensor:
         """The tokens of whole sequences that this rank works on."""
