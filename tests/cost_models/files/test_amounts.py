@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import rows
 
 from cost_models.errors import InputError
 from cost_models.files.loading import (
@@ -19,52 +21,40 @@ from cost_models.files.loading import (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("8192", 8192),
-        ("8,192", 8192),
-        ("8K", 8192),
-        ("8k", 8192),
-        ("128 K", 131072),
-        ("1M", 2**20),
-        ("8K tokens", 8192),
-    ],
-)
-def test_a_sequence(text: str, tokens: int) -> None:
-    assert read_sequence(text) == tokens
+def test_a_sequence_and_a_batch() -> None:
+    for text, tokens in rows("""
+        8192 | 8192
+        8,192 | 8192
+        8K | 8192
+        8k | 8192
+        128 K | 131072
+        1M | 1048576
+        8K tokens | 8192
+    """):
+        assert read_sequence(text) == int(tokens)
+    for text, sequence, sequences in rows("""
+        512 | 8192 | 512
+        1,536 | 2048 | 1536
+        4M tokens | 8192 | 512
+        4M tokens | 4096 | 1024
+        4M tokens | 2000 | 2000
+        4Mtokens | 8192 | 512
+        2K sequences | 8192 | 2048
+        16384 tokens | 4096 | 4
+    """):
+        assert read_batch(text, int(sequence)) == int(sequences)
 
 
-@pytest.mark.parametrize(
-    ("text", "sequence", "sequences"),
-    [
-        ("512", 8192, 512),
-        ("1,536", 2048, 1536),
-        ("4M tokens", 8192, 512),
-        ("4M tokens", 4096, 1024),
-        ("4M tokens", 2000, 2000),
-        ("4Mtokens", 8192, 512),
-        ("2K sequences", 8192, 2048),
-        ("16384 tokens", 4096, 4),
-    ],
-)
-def test_a_batch(text: str, sequence: int, sequences: int) -> None:
-    assert read_batch(text, sequence) == sequences
-
-
-@pytest.mark.parametrize(
-    ("text", "sequence", "said"),
-    [
-        ("4M", 8192, "counts neither tokens nor sequences; write `4M tokens`"),
-        ("3.2M tokens", 2048, "1,638 or 1,639 sequences are near"),
-        ("4M tokens", None, "only with their length"),
-        ("many", 8192, "write it like `512` or `4M tokens`"),
-        ("1.5", 8192, "no whole number of sequences"),
-    ],
-)
-def test_what_is_no_batch(text: str, sequence: int | None, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        read_batch(text, sequence)
+def test_what_is_no_batch() -> None:
+    for text, sequence, said in rows("""
+        4M | 8192 | counts neither tokens nor sequences; write `4M tokens`
+        3.2M tokens | 2048 | 1,638 or 1,639 sequences are near
+        4M tokens | - | only with their length
+        many | 8192 | write it like `512` or `4M tokens`
+        1.5 | 8192 | no whole number of sequences
+    """):
+        with pytest.raises(ValueError, match=said):
+            read_batch(text, int(sequence) if sequence else None)
 
 
 def test_times_money_and_tokens() -> None:
@@ -83,13 +73,8 @@ def test_times_money_and_tokens() -> None:
 
 @given(st.text("0123456789kKmMbBtT.,$- tokensdayUSD/h", max_size=70))
 def test_any_text_is_an_amount_or_a_value_error(text: str) -> None:
-    for read in (
-        read_sequence,
-        lambda given: read_batch(given, 8192),
-        read_tokens,
-        read_duration,
-        read_price,
-    ):
+    batch = partial(read_batch, sequence=8192)
+    for read in (read_sequence, batch, read_tokens, read_duration, read_price):
         with suppress(ValueError):
             assert read(text) is not None
 

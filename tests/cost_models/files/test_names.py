@@ -5,43 +5,43 @@ from __future__ import annotations
 import re
 
 import pytest
+from tables import rows
 
 from cost_models.errors import InputError, did_you_mean, similar_names
 from cost_models.files import catalog, read_data
 from cost_models.files.loading import known_name, resolve_cluster, resolve_model
 
+MODELS = """
+    meta-llama/Llama-3.1-70B | llama3.1-70b
+    meta-llama/Meta-Llama-3-8B-Instruct | llama3-8b
+    meta-llama/Llama-2-70b-hf | llama2-70b
+    mistralai/Mixtral-8x7B-Instruct-v0.1 | mixtral-8x7b
+    Qwen/Qwen3-235B-A22B | qwen3-235b-a22b
+    deepseek-ai/DeepSeek-V3 | deepseek-v3
+    openai-community/gpt2 | gpt2-small
+    Llama 3.1 8B | llama3.1-8b
+    gpt3 | gpt3-175b
+    Qwen/Qwen2.5-7B | qwen2.5-7b
+    Qwen/Qwen2.5-Coder-32B-Instruct | qwen2.5-32b
+    meta-llama/Llama-3.3-70B-Instruct | llama3.1-70b
+    deepseek-ai/DeepSeek-R1 | deepseek-v3
+    deepseek-ai/DeepSeek-V3.1 | deepseek-v3
+    deepseek-ai/DeepSeek-R1-Distill-Qwen-14B | qwen2.5-14b
+    microsoft/phi-4 | phi-4
+    tiiuae/falcon-40b-instruct | falcon-40b
+    facebook/opt-13b | opt-13b
+    EleutherAI/gpt-j-6B | gpt-j-6b
+    01-ai/Yi-1.5-34B-Chat | yi-34b
+    codellama/CodeLlama-34b-hf | codellama-34b
+    google-bert/bert-base-uncased | bert-base
+    mistralai/Mistral-Nemo-Base-2407 | mistral-nemo-12b
+    google/gemma-2b-it | gemma-2b
+    google/gemma-2-2b-it | gemma2-2b
+    bigscience/bloom-7b1 | bloom-7b1
+"""
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("meta-llama/Llama-3.1-70B", "llama3.1-70b"),
-        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama3-8b"),
-        ("meta-llama/Llama-2-70b-hf", "llama2-70b"),
-        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
-        ("Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"),
-        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
-        ("openai-community/gpt2", "gpt2-small"),
-        ("Llama 3.1 8B", "llama3.1-8b"),
-        ("gpt3", "gpt3-175b"),
-        ("Qwen/Qwen2.5-7B", "qwen2.5-7b"),
-        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
-        ("meta-llama/Llama-3.3-70B-Instruct", "llama3.1-70b"),
-        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
-        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-14b"),
-        ("microsoft/phi-4", "phi-4"),
-        ("tiiuae/falcon-40b-instruct", "falcon-40b"),
-        ("facebook/opt-13b", "opt-13b"),
-        ("EleutherAI/gpt-j-6B", "gpt-j-6b"),
-        ("01-ai/Yi-1.5-34B-Chat", "yi-34b"),
-        ("codellama/CodeLlama-34b-hf", "codellama-34b"),
-        ("google-bert/bert-base-uncased", "bert-base"),
-        ("mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-12b"),
-        ("google/gemma-2b-it", "gemma-2b"),
-        ("google/gemma-2-2b-it", "gemma2-2b"),
-        ("bigscience/bloom-7b1", "bloom-7b1"),
-    ],
-)
+
+@pytest.mark.parametrize(("written", "name"), rows(MODELS))
 def test_a_model_goes_by_its_other_names(written: str, name: str) -> None:
     loaded = resolve_model(written)
     assert loaded.spec.name == name
@@ -73,19 +73,17 @@ def plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(("opt-14b", "models"), ("gpt-oss-6b", "models"), ("phi-4-mini", "models"), ("llava-7b", "models")),
-        *(("vicuna-33b", "models"), ("chatglm-6b", "models"), ("qwen2.5-33b", "models")),
-        *(("rtx-4080", "gpus"), ("h200-sxm", "gpus"), ("a10", "gpus"), ("v100", "gpus")),
-        *(("hgx-h300", "clusters"), ("pcie-4080", "clusters"), ("ec2-p4d", "clusters")),
-        *(("hugectr-2023", "stacks"), ("megatron-2024", "stacks"), ("nanotron-v1", "stacks")),
-    ],
-)
-def test_what_is_nothing_known_is_not_taken_for_another(name: str, kind: catalog.Kind) -> None:
-    suggested = similar_names(name, catalog.names(kind))
-    assert all(plain(one).startswith(plain(name)) for one in suggested), suggested
+def test_what_is_nothing_known_is_not_taken_for_another() -> None:
+    others: dict[catalog.Kind, str] = {
+        "models": "opt-14b gpt-oss-6b phi-4-mini llava-7b vicuna-33b chatglm-6b qwen2.5-33b",
+        "gpus": "rtx-4080 h200-sxm a10 v100",
+        "clusters": "hgx-h300 pcie-4080 ec2-p4d",
+        "stacks": "hugectr-2023 megatron-2024 nanotron-v1",
+    }
+    for kind, names in others.items():
+        for name in names.split():
+            suggested = similar_names(name, catalog.names(kind))
+            assert all(plain(one).startswith(plain(name)) for one in suggested), suggested
 
 
 def test_every_other_name_means_what_the_catalogue_has() -> None:
@@ -97,48 +95,38 @@ def test_every_other_name_means_what_the_catalogue_has() -> None:
 def test_every_name_is_its_own_and_no_two_are_spelt_alike() -> None:
     kinds: tuple[catalog.Kind, ...] = ("models", "clusters")
     for kind in kinds:
-        assert all(
-            known_name(name, kind) == known_name(name.upper(), kind) == name for name in catalog.names(kind)
-        )
+        for name in catalog.names(kind):
+            assert known_name(name, kind) == known_name(name.upper(), kind) == name
 
 
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("meta-llama/Llama-9-70B", "unknown model `meta-llama/Llama-9-70B`\n"),
-        ("meta-llama/Llama-9-70B", "give the folder with its config.json"),
-        ("GPT3-175C", "did you mean `gpt3-175b`?"),
-        ("dgx-h100", "`dgx-h100` is a cluster, not a model\nhint: write MODEL first, then CLUSTER"),
-        ("./nowhere/config.json", "cannot read"),
-    ],
-)
-def test_what_is_no_model(written: str, said: str) -> None:
-    with pytest.raises(InputError) as caught:
-        resolve_model(written)
-    assert said in str(caught.value)
+def test_what_is_no_model() -> None:
+    for written, said in rows("""
+        meta-llama/Llama-9-70B | unknown model `meta-llama/Llama-9-70B`\\n
+        meta-llama/Llama-9-70B | give the folder with its config.json
+        GPT3-175C | did you mean `gpt3-175b`?
+        dgx-h100 | `dgx-h100` is a cluster, not a model\\nhint: write MODEL first, then CLUSTER
+        ./nowhere/config.json | cannot read
+    """):
+        with pytest.raises(InputError) as caught:
+            resolve_model(written)
+        assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        (
-            "h100",
-            "`h100` is a GPU, not a cluster; did you mean `dgx-h100`?\n"
-            "hint: clusters of it: dgx-h100, aws-p5, llama3-pods, two-buildings, pcie-h100",
-        ),
-        ("A100", "did you mean `dgx-a100-80gb`?"),
-        ("a100-sxm-40gb", "did you mean `dgx-a100-40gb`?"),
-        ("llama3-8b", "`llama3-8b` is a model, not a cluster"),
-        ("dgx-a100-80gb+dgx-h100", "without --gpus: dgx-a100-80gb:64+dgx-h100:64"),
-        ("dgx-a100-80gb:32+dgx-h100", "does not say how many GPUs each pool has"),
-        ("x", "unknown cluster `x`"),
-        ("", "unknown cluster ``"),
-    ],
-)
-def test_what_is_no_cluster(written: str, said: str) -> None:
-    with pytest.raises(InputError) as caught:
-        resolve_cluster(written)
-    assert said in str(caught.value)
+def test_what_is_no_cluster() -> None:
+    for written, said in rows("""
+        h100 | `h100` is a GPU, not a cluster; did you mean `dgx-h100`?\\n
+        h100 | hint: clusters of it: dgx-h100, aws-p5, llama3-pods, two-buildings, pcie-h100
+        A100 | did you mean `dgx-a100-80gb`?
+        a100-sxm-40gb | did you mean `dgx-a100-40gb`?
+        llama3-8b | `llama3-8b` is a model, not a cluster
+        dgx-a100-80gb+dgx-h100 | without --gpus: dgx-a100-80gb:64+dgx-h100:64
+        dgx-a100-80gb:32+dgx-h100 | does not say how many GPUs each pool has
+        x | unknown cluster `x`
+        - | unknown cluster ``
+    """):
+        with pytest.raises(InputError) as caught:
+            resolve_cluster(written)
+        assert said in str(caught.value)
 
 
 def test_a_cluster_may_say_its_size() -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from configs import CONFIGS, PARAMETERS, load
+from tables import rows
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
@@ -43,29 +45,18 @@ def test_a_published_config_is_the_catalogue_entry(tmp_path: Path, config: dict[
 def test_a_phi_block_by_hand(tmp_path: Path) -> None:
     """4h² + 4h of attention, 8h² + 5h of MLP, a norm of 2h: 12h² + 11h. Ends: twice V x h, V of bias, 2h of a norm."""
     h, v = 2560, 51200
-    assert (
-        total_parameters(load(tmp_path, CONFIGS["phi-2"]).spec)
-        == 32 * (12 * h**2 + 11 * h) + 2 * v * h + v + 2 * h
-    )
+    count = 32 * (12 * h**2 + 11 * h) + 2 * v * h + v + 2 * h
+    assert total_parameters(load(tmp_path, CONFIGS["phi-2"]).spec) == count
 
 
-@pytest.mark.parametrize(
-    ("config", "norms"),
-    [
-        (CONFIGS["gptj-6b"], 1),
-        (CONFIGS["falcon-7b"], 1),
-        (CONFIGS["falcon-40b"], 2),
-        (CONFIGS["falcon-11b"], 1),
-        (CONFIGS["phi-2"], 1),
-        (CONFIGS["command-r"], 1),
-        (CONFIGS["command-r7b"], 1),
-        (CONFIGS["stablelm-3b"] | {"use_parallel_residual": True}, 1),
-    ],
-)
-def test_halves_side_by_side(tmp_path: Path, config: dict[str, Any], norms: int) -> None:
-    loaded = load(tmp_path, config)
-    assert (loaded.spec.parallel_block, loaded.spec.parallel_norms) == (True, norms)
-    assert not loaded.spec.left_out
+def test_halves_side_by_side(tmp_path: Path) -> None:
+    names = ("gptj-6b", "falcon-7b", "falcon-40b", "falcon-11b", "phi-2", "command-r", "command-r7b")
+    configs = {name: CONFIGS[name] for name in names}
+    configs["stablelm"] = CONFIGS["stablelm-3b"] | {"use_parallel_residual": True}
+    for name, config in configs.items():
+        spec = load(tmp_path, config).spec
+        assert (spec.parallel_block, spec.parallel_norms) == (True, 2 if name == "falcon-40b" else 1), name
+        assert not spec.left_out
 
 
 @pytest.mark.parametrize("config", [CONFIGS["stablelm-3b"], CONFIGS["falcon-7b"] | {"parallel_attn": False}])
@@ -78,9 +69,8 @@ def test_command_r7b_turns_heads_where_it_has_a_window(tmp_path: Path) -> None:
     spec = load(tmp_path, CONFIGS["command-r7b"]).spec
     assert [spec.window_of(layer) for layer in range(4)] == [4096, 4096, 4096, None]
     assert spec.rotary == Rotary(pattern=(True, True, True, False))
-    assert load(tmp_path, CONFIGS["smollm3-3b"]).spec.rotary == Rotary(
-        base=5e6, pattern=(True, True, True, False)
-    )
+    smollm = load(tmp_path, CONFIGS["smollm3-3b"]).spec
+    assert smollm.rotary == Rotary(base=5e6, pattern=(True, True, True, False))
 
 
 def test_gemmas_have_norms_around_and_blocks_in_turns(tmp_path: Path) -> None:
@@ -102,42 +92,32 @@ def test_a_config_of_text_and_images_is_read_for_its_text(tmp_path: Path) -> Non
     said = load(tmp_path, CONFIGS["gemma3-4b"]).assumptions
     assert said[0] == "the part for text alone (text_config)"
     assert "num_attention_heads 8 (model_type gemma3_text)" in said
-    broken = {
-        **CONFIGS["gemma3-4b"],
-        "text_config": CONFIGS["gemma3-4b"]["text_config"] | {"hidden_size": "wide"},
-    }
-    with pytest.raises(
-        InputError, match=r"config.json  text_config.hidden_size: `wide` is not a whole number"
-    ):
-        load(tmp_path, broken)
+    wide = CONFIGS["gemma3-4b"]["text_config"] | {"hidden_size": "wide"}
+    with pytest.raises(InputError, match=r"config.json  text_config.hidden_size: `wide` is not a whole"):
+        load(tmp_path, CONFIGS["gemma3-4b"] | {"text_config": wide})
 
 
-@pytest.mark.parametrize(
-    ("config", "left_out"),
-    [
-        (CONFIGS["gemma2-9b"], ("soft-capped attention scores", "soft-capped logits")),
-        (CONFIGS["gemma2-9b"] | {"attn_logit_softcapping": None}, ("soft-capped logits",)),
-        (CONFIGS["gemma3-4b"], ()),
-        (CONFIGS["command-r-plus"], ("norms of every query and key head with gains of its own",)),
-        (CONFIGS["gpt-oss-20b"], ("clamped expert gates", "yarn scaling of rotary positions")),
-        (
-            CONFIGS["llama4-maverick"],
-            ("router weights that multiply what experts read", "attention temperature"),
-        ),
-        (CONFIGS["kimi-k2"], ()),
-        (CONFIGS["falcon-7b"] | {"alibi": True}, ("ALiBi slopes divided by the root of a head's width",)),
-        (
-            CONFIGS["olmo2-32b"] | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            ("yarn scaling of rotary positions",),
-        ),
-        (CONFIGS["olmo2-32b"] | {"rope_scaling": {"rope_type": "default"}}, ()),
-        (CONFIGS["olmo2-32b"] | {"rope_scaling": {"type": "linear", "factor": 4.0}}, ()),
-    ],
-)
+LEFT_OUT = """
+    gemma2-9b | {} | soft-capped attention scores; soft-capped logits
+    gemma2-9b | {attn_logit_softcapping: null} | soft-capped logits
+    gemma3-4b | {} | -
+    command-r-plus | {} | norms of every query and key head with gains of its own
+    gpt-oss-20b | {} | clamped expert gates; yarn scaling of rotary positions
+    llama4-maverick | {} | router weights that multiply what experts read; attention temperature
+    kimi-k2 | {} | -
+    falcon-7b | {alibi: true} | ALiBi slopes divided by the root of a head's width
+    olmo2-32b | {rope_scaling: {rope_type: yarn, factor: 4.0}} | yarn scaling of rotary positions
+    olmo2-32b | {rope_scaling: {rope_type: default}} | -
+    olmo2-32b | {rope_scaling: {type: linear, factor: 4.0}} | -
+"""
+
+
+@pytest.mark.parametrize(("name", "more", "words"), rows(LEFT_OUT))
 def test_what_blocks_here_do_not_compute_is_left_out_and_said(
-    tmp_path: Path, config: dict[str, Any], left_out: tuple[str, ...]
+    tmp_path: Path, name: str, more: str, words: str
 ) -> None:
-    loaded = load(tmp_path, config)
+    left_out = tuple(filter(None, words.split("; ")))
+    loaded = load(tmp_path, CONFIGS[name] | yaml.safe_load(more))
     assert loaded.spec.left_out == left_out
     said = [one for one in loaded.assumptions if "`run` refuses" in one]
     without, priced = (", ".join(one) for one in (left_out, loaded.spec.not_in_executor))
@@ -147,17 +127,15 @@ def test_what_blocks_here_do_not_compute_is_left_out_and_said(
     ]
 
 
-@pytest.mark.parametrize(
-    ("config", "what"),
-    [
-        (CONFIGS["phi-2"] | {"qk_layernorm": True}, "it has layer norms of queries and keys"),
-        (CONFIGS["phi-2"] | {"partial_rotary_factor": "half"}, "rotary.dim: `half` is not a whole number"),
-        (CONFIGS["gptj-6b"] | {"rotary_dim": 63}, "rotary.dim 63 is no even part of head_dim 256"),
-        (CONFIGS["falcon-40b"] | {"num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn"),
-        (CONFIGS["command-r"] | {"logit_scale": 0.0}, "logit_scale: must be above zero"),
-        (CONFIGS["smollm3-3b"] | {"no_rope_layers": [1] * 39 + [0]}, "names 40 blocks, and num_layers is 36"),
-    ],
-)
-def test_what_no_model_can_be_is_refused(tmp_path: Path, config: dict[str, Any], what: str) -> None:
-    with pytest.raises(InputError, match=what):
-        load(tmp_path, config)
+def test_what_no_model_can_be_is_refused(tmp_path: Path) -> None:
+    turned = [1] * 39 + [0]
+    for name, more, what in rows(f"""
+        phi-2 | {{qk_layernorm: true}} | it has layer norms of queries and keys
+        phi-2 | {{partial_rotary_factor: half}} | rotary.dim: `half` is not a whole number
+        gptj-6b | {{rotary_dim: 63}} | rotary.dim 63 is no even part of head_dim 256
+        falcon-40b | {{num_ln_in_parallel_attn: 3}} | num_ln_in_parallel_attn
+        command-r | {{logit_scale: 0.0}} | logit_scale: must be above zero
+        smollm3-3b | {{no_rope_layers: {turned}}} | names 40 blocks, and num_layers is 36
+    """):
+        with pytest.raises(InputError, match=what):
+            load(tmp_path, CONFIGS[name] | yaml.safe_load(more))

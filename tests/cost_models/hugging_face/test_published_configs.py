@@ -16,12 +16,8 @@ from cost_models.operators.parameters import total_parameters
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "hugging_face"
 CONFIGS: dict[str, dict[str, Any]] = json.loads((FOLDER / "published.json").read_text("utf-8"))
-DELTA = {
-    "num_experts": 8,
-    "moe_intermediate_size": 64,
-    "shared_expert_intermediate_size": 64,
-    "num_experts_per_tok": 2,
-}
+DELTA = {"num_experts": 8, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}
+DELTA |= {"num_experts_per_tok": 2}
 with (FOLDER / "published.csv").open(encoding="utf-8") as _file:
     COUNTED = {row["model"]: int(row["parameters"]) for row in csv.DictReader(_file)}
 
@@ -50,37 +46,19 @@ def test_windows_and_positions_are_read_block_by_block(tmp_path: Path) -> None:
 
 def test_factors_are_read_and_what_blocks_lack_is_named(tmp_path: Path) -> None:
     granite = load(tmp_path, CONFIGS["ibm-granite/granite-3.3-8b-base"]).spec
-    assert (granite.embedding_scale, granite.attention_scale, granite.logit_scale) == (
-        12.0,
-        0.0078125,
-        1 / 16,
-    )
+    assert (granite.embedding_scale, granite.attention_scale) == (12.0, 0.0078125)
+    assert granite.logit_scale == 1 / 16
     assert (granite.residual_scale, granite.left_out) == (0.22, ())
-    assert (
-        "clipped queries, keys and values"
-        in load(tmp_path, CONFIGS["allenai/OLMo-7B-hf"] | {"clip_qkv": 8.0}).spec.left_out
-    )
+    clipped = load(tmp_path, CONFIGS["allenai/OLMo-7B-hf"] | {"clip_qkv": 8.0}).spec
+    assert "clipped queries, keys and values" in clipped.left_out
     assert any("xIELU" in what for what in load(tmp_path, CONFIGS["swiss-ai/Apertus-8B-2509"]).spec.left_out)
 
 
-FEATURES = [
-    "hidden_size_per_layer_input",
-    "altup_num_inputs",
-    "laurel_rank",
-    "num_kv_shared_layers",
-    "global_head_dim",
-    "attention_k_eq_v",
-    "enable_moe_block",
-    "cross_attention_layers",
-    "compress_ratios",
-    "index_topk",
-    "o_lora_rank",
-    "hc_mult",
-    "num_hash_layers",
-    "num_experts",
-    "num_local_experts",
-    "relative_attention",
-]
+FEATURES = """
+    hidden_size_per_layer_input altup_num_inputs laurel_rank num_kv_shared_layers global_head_dim
+    attention_k_eq_v enable_moe_block cross_attention_layers compress_ratios index_topk o_lora_rank
+    hc_mult num_hash_layers num_experts num_local_experts relative_attention
+"""
 
 
 @pytest.mark.parametrize(
@@ -91,7 +69,7 @@ def test_a_feature_that_a_file_turns_off_is_no_reason_to_refuse_it(
     tmp_path: Path, model_type: str, off: Any
 ) -> None:
     """With all of them off a config is refused for its type alone; each that is on is named."""
-    config = CONFIGS["Qwen/Qwen3-8B"] | dict.fromkeys(FEATURES, off) | {"model_type": model_type}
+    config = CONFIGS["Qwen/Qwen3-8B"] | dict.fromkeys(FEATURES.split(), off) | {"model_type": model_type}
     with pytest.raises(InputError) as caught:
         load(tmp_path, config)
     assert caught.value.headline.endswith(f"has model_type `{model_type}`, which cannot be represented")
@@ -110,31 +88,21 @@ def test_what_a_new_family_has_without_a_price_is_named(tmp_path: Path) -> None:
     )
 
 
+KEYS = """
+    attention_bias qk_layernorm word_embed_proj_dim moe_latent_size num_nextn_predict_layers
+    embedding_size position_embedding_type sinusoidal_pos_embds use_task_id is_decoder
+    apply_residual_connection_post_layernorm index_topk_freq indexer_types num_shared_expert
+"""
+
+
 @pytest.mark.parametrize("off", [0, None], ids=str)
 def test_what_a_known_family_would_refuse_may_be_turned_off(tmp_path: Path, off: Any) -> None:
-    keys = [
-        "attention_bias",
-        "qk_layernorm",
-        "word_embed_proj_dim",
-        "moe_latent_size",
-        "num_nextn_predict_layers",
-    ]
-    keys += ["embedding_size", "position_embedding_type", "sinusoidal_pos_embds", "use_task_id", "is_decoder"]
-    keys += [
-        "apply_residual_connection_post_layernorm",
-        "index_topk_freq",
-        "indexer_types",
-        "num_shared_expert",
-    ]
     for name, config in CONFIGS.items():
         with contextlib.suppress(InputError):
             usual = load(tmp_path, config).spec
-            for key in keys:
-                if not config.get(key):
-                    assert load(tmp_path, config | {key: off}).spec.num_layers == usual.num_layers, (
-                        name,
-                        key,
-                    )
+            for key in (key for key in KEYS.split() if not config.get(key)):
+                spec = load(tmp_path, config | {key: off}).spec
+                assert spec.num_layers == usual.num_layers, (name, key)
 
 
 def test_a_key_that_nothing_reads_is_said(tmp_path: Path) -> None:
@@ -145,37 +113,25 @@ def test_a_key_that_nothing_reads_is_said(tmp_path: Path) -> None:
     assert "nothing of memory_slots 16, rope_style new: not read" in said(memory_slots=16, rope_style="new")
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"model_type": "zamba2"}, "state spaces in every block, which has no price here"),
-        ({"model_type": "gemma3n"}, "embeddings of their own in every block"),
-        ({"model_type": "longcat_flash"}, "two attentions a block"),
+def test_blocks_without_a_price_and_mixtures_whose_blocks_differ_are_refused(tmp_path: Path) -> None:
+    ring = {"model_type": "qwen3_next", "layer_types": ["ring_attention"] * 36} | DELTA
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("Qwen/Qwen3-8B", {"model_type": "zamba2"}, "state spaces in every block, which has no price here"),
+        ("Qwen/Qwen3-8B", {"model_type": "gemma3n"}, "embeddings of their own in every block"),
+        ("Qwen/Qwen3-8B", {"model_type": "longcat_flash"}, "two attentions a block"),
+        ("Qwen/Qwen3-8B", ring, "blocks of `ring_attention`"),
+        ("tencent/Hunyuan-A13B-Pretrain", {"moe_topk": [8] * 31 + [4]}, "its blocks differ in `moe_topk`"),
+        ("tencent/Hunyuan-A13B-Pretrain", {"num_shared_expert": 2}, "several shared experts"),
         (
-            {"model_type": "qwen3_next", "layer_types": ["ring_attention"] * 36} | DELTA,
-            "blocks of `ring_attention`",
+            "tencent/Hunyuan-A13B-Pretrain",
+            {"moe_intermediate_size": 1024},
+            "not as wide as `intermediate_size`",
         ),
-    ],
-)
-def test_blocks_without_a_price_are_refused_with_what_they_are(
-    tmp_path: Path, change: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(InputError, match=told):
-        load(tmp_path, CONFIGS["Qwen/Qwen3-8B"] | change)
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"moe_topk": [8] * 31 + [4]}, "its blocks differ in `moe_topk`"),
-        ({"num_shared_expert": 2}, "several shared experts"),
-        ({"moe_intermediate_size": 1024}, "not as wide as `intermediate_size`"),
-        ({"moe_topk": []}, "experts_per_token|moe_topk"),
-    ],
-)
-def test_a_mixture_whose_blocks_differ_is_refused(tmp_path: Path, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        load(tmp_path, CONFIGS["tencent/Hunyuan-A13B-Pretrain"] | change)
+        ("tencent/Hunyuan-A13B-Pretrain", {"moe_topk": []}, "experts_per_token|moe_topk"),
+    ]
+    for name, change, told in cases:
+        with pytest.raises(InputError, match=told):
+            load(tmp_path, CONFIGS[name] | change)
 
 
 with (FOLDER / "model_types.csv").open(encoding="utf-8") as _file:
@@ -186,12 +142,8 @@ def test_model_types_of_transformers_are_read_to_the_last_parameter_or_refused_b
     """What differs is known: norms without gains, or inside attention and MLP; factors of xIELU; spare positions."""
     verdicts = [row["verdict"] for row in TYPES.values()]
     assert verdicts.count("same") >= 93
-    assert {name for name, row in TYPES.items() if row["verdict"] == "differs"} == {
-        "apertus",
-        "bitnet",
-        "olmo",
-        "opt",
-    }
+    differs = {name for name, row in TYPES.items() if row["verdict"] == "differs"}
+    assert differs == {"apertus", "bitnet", "olmo", "opt"}
     told = [row["told"] for row in TYPES.values() if row["verdict"] in ("refused", "not built")]
     assert all(told)
 
