@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations, takewhile
 from typing import Any, NamedTuple
-from xml.etree import ElementTree
 
 import yaml
 
@@ -451,6 +450,8 @@ def read_nccl_topology(machine: Machine) -> NcclTopology:
     file = machine.environment.get(_FILE, "")
     if not file:
         return NcclTopology()
+    from xml.etree import ElementTree
+
     text = machine.read(file)
     if text is None:
         reason = "cannot be read"
@@ -459,29 +460,23 @@ def read_nccl_topology(machine: Machine) -> NcclTopology:
     else:
         try:
             root = ElementTree.fromstring(text)
-            return NcclTopology(file, tuple(_switches(root)), tuple(_adapters(root)))
         except ElementTree.ParseError as error:
             reason = f"is not XML: {error}"
+        else:
+            counts, adapters = list[int](), list[Adapter]()
+            for device in root.findall(".//cpu/pci"):
+                parts = [(inner.find("gpu"), inner.get("class", "")) for inner in device.iter("pci")]
+                count = sum(gpu is not None or kind.startswith((_GPU, _GRAPHICS)) for gpu, kind in parts)
+                if device.get("class", "").startswith(_SWITCH) and count:
+                    counts.append(count)
+            for net in root.iter("net"):  # files that NCCL dumps have rates, in Mb/s
+                name = net.get("name", "net")
+                if megabits := positive_integer(net.get("speed", ""), max_digits=8):
+                    kind = "infiniband" if name.startswith(("mlx", "ib")) else "ethernet"
+                    adapters.append(Adapter(name, kind, megabits * 1e6 / 8))
+            return NcclTopology(file, tuple(counts), tuple(adapters))
     machine.unsaid.append(f"{_FILE}: `{file}` {reason}")
     return NcclTopology()
-
-
-def _switches(root: ElementTree.Element) -> Iterator[int]:
-    for device in root.findall(".//cpu/pci"):
-        parts = [(inner.find("gpu"), inner.get("class", "")) for inner in device.iter("pci")]
-        count = sum(gpu is not None or kind.startswith((_GPU, _GRAPHICS)) for gpu, kind in parts)
-        if device.get("class", "").startswith(_SWITCH) and count:
-            yield count
-
-
-def _adapters(root: ElementTree.Element) -> Iterator[Adapter]:
-    """Yield the network adapters in an NCCL topology file that state a rate. Files dumped by NCCL have it, in
-    Mb/s."""
-    for net in root.iter("net"):
-        name = net.get("name", "net")
-        if megabits := positive_integer(net.get("speed", ""), max_digits=8):
-            kind = "infiniband" if name.startswith(("mlx", "ib")) else "ethernet"
-            yield Adapter(name, kind, megabits * 1e6 / 8)
 
 
 PLACES = ("intra_node", "inter_node")

@@ -34,7 +34,7 @@ CLOSE = 1e-9
 
 
 def most_common(values: Iterable[Number]) -> Number:
-    """Most frequent of some numbers; among equally frequent ones the largest."""
+    """Most frequent number; the largest of several equally frequent numbers."""
     counts = Counter(values)
     return max(counts, key=lambda value: (counts[value], value))
 

@@ -46,7 +46,7 @@ class Joint(NamedTuple):
     """One merge step of domains (sets of linked devices), with the switches that each merged domain absorbs."""
 
     joined: dict[int, int]
-    """Domain → the domain it becomes part of."""
+    """Domain → number of the merged domain."""
     absorbed: dict[str, int]
     """Free switch → the domain that takes it in."""
     direct: bool = False
@@ -67,7 +67,7 @@ class Bundle:
 
 
 class Tier(NamedTuple):
-    """One level of a link graph, at which smaller domains merge into larger ones."""
+    """One level of a link graph: domains before and after the merge, and the cables between."""
 
     inner: Ints
     """For each unit the domain that is left."""

@@ -48,7 +48,7 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=dict)
     """Our field → the config's key, each required."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Our field → its fixed value in all models of the family."""
+    """Spec field → value that every model of the family has."""
     optional: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Our field → the config's key and the value where it is absent (None: our own default)."""
     activation: Sequence[str] = ("hidden_act", "silu")

@@ -98,7 +98,7 @@ class _Reader:
             self.at = match.end()
         return match
 
-    def enclosed(self, pair: str, missing: str) -> str:
+    def bracketed_text(self, pair: str, missing: str) -> str:
         """Return the text from the bracket at the current position to the one that closes it, and move behind it.
         Raises InputError where it never closes."""
         start, depth = self.at, 0
@@ -131,7 +131,7 @@ class _Reader:
             elif self.match(_REDIRECTION):
                 dropped = True
             elif self.text.startswith(COUNT, self.at) and {one.start for one in words} <= _BEFORE_COUNT:
-                words.append(Word([Piece(COUNT, False), Piece(self.enclosed("()", "))")[2:-2], True)]))
+                words.append(Word([Piece(COUNT, False), Piece(self.bracketed_text("()", "))")[2:-2], True)]))
             elif mark := self.match(_MARK):
                 documents = tuple(map(self._document, ends)) if mark[0] == "\n" else ()
                 ends = [] if mark[0] == "\n" else ends
@@ -191,7 +191,7 @@ class _Reader:
         kind, text = match.lastgroup, match[match.lastgroup or 0]
         if kind == "expansion":
             pair = _PAIRS.get(self.peek()) if text == "$" else None
-            text += self.enclosed(pair, pair[1]) if pair else ""
+            text += self.bracketed_text(pair, pair[1]) if pair else ""
             return [Piece(text, quoted, text != "$")]
         return [Piece(text, quoted or kind != "plain")] if kind else []
 
@@ -301,7 +301,7 @@ class Values:
             return None
         values = self._elements(parameter["name"], parameter["at"], depth)
         if not parameter["count"]:
-            return self._changed(parameter, values, depth)
+            return self._apply_operator(parameter, values, depth)
         if values is None or any(may_hold_arguments(one) for one in values):
             return None
         return [str(len(values) if _LISTED.fullmatch(text) else len("".join(values)))]
@@ -320,7 +320,9 @@ class Values:
         index = self.number(key, depth)
         return UNKNOWN if index is None else elements[index:][:1]
 
-    def _changed(self, parameter: re.Match[str], values: list[str] | None, depth: int) -> list[str] | None:
+    def _apply_operator(
+        self, parameter: re.Match[str], values: list[str] | None, depth: int
+    ) -> list[str] | None:
         """Values of a parameter after an operator such as `:-`, `,,` or `:0:2`; None if only the shell
         knows."""
         how, operand = parameter["how"], parameter["rest"]
@@ -348,7 +350,7 @@ class Values:
                 first, count = [*places, None][:2]
                 return [one[first:][:count] for one in values]
             case "%" | "%%" | "#" | "##" if values is not None:
-                return _trimmed(values, how, operand.strip("\"'"))
+                return _without_affix(values, how, operand.strip("\"'"))
         return None
 
     def assume_unset(self, word: Word) -> None:
@@ -374,7 +376,7 @@ class Values:
             return None
         python = re.sub(r"!(?!=)", " not ", filled.replace("&&", " and ").replace("||", " or "))
         try:
-            return _computed(ast.parse(python.strip(), mode="eval").body)
+            return _evaluate(ast.parse(python.strip(), mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             return None
 
@@ -384,7 +386,7 @@ class Values:
         return f"({integer[0]})" if integer else f"{OPEN}{name}{CLOSE}"
 
 
-def _trimmed(values: list[str], how: str, pattern: str) -> list[str] | None:
+def _without_affix(values: list[str], how: str, pattern: str) -> list[str] | None:
     """Values without a prefix (`#`) or a suffix (`%`), which is a plain text, or one up to a plain mark
     (`##*/`, `%.*`); None for other patterns."""
     if not re.fullmatch(r"\*?[^*?\[\]$\\`]+" if "#" in how else r"[^*?\[\]$\\`]+\*?", pattern):
@@ -395,18 +397,18 @@ def _trimmed(values: list[str], how: str, pattern: str) -> list[str] | None:
     return [match[1] if (match := trimmed.fullmatch(one)) else one for one in values]
 
 
-def _computed(node: ast.expr) -> int:
+def _evaluate(node: ast.expr) -> int:
     """Evaluate integer arithmetic, given as a syntax tree. Raises ValueError where it is something else, or
     beyond what a shell counts to."""
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             number = value
         case ast.UnaryOp(op, operand) if type(op) in _OPERATIONS:
-            number = int(_OPERATIONS[type(op)](_computed(operand)))
+            number = int(_OPERATIONS[type(op)](_evaluate(operand)))
         case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]) if type(op) in _OPERATIONS:
-            number = int(_OPERATIONS[type(op)](_computed(left), _computed(right)))
+            number = int(_OPERATIONS[type(op)](_evaluate(left), _evaluate(right)))
         case ast.BoolOp(op=op, values=values):
-            operands = [bool(_computed(operand)) for operand in values]
+            operands = [bool(_evaluate(operand)) for operand in values]
             number = int(any(operands) if isinstance(op, ast.Or) else all(operands))
         case _:
             raise ValueError("more than arithmetic")
@@ -520,7 +522,7 @@ class _Test:
         return equal if how != "!=" else not equal
 
 
-def take_effect(words: list[str], runs: Truth, values: Values) -> None:
+def apply_builtin(words: list[str], runs: Truth, values: Values) -> None:
     """Change variables as a shell builtin does (`read`, `eval`, `unset`, ...); `runs` is None if it may run."""
     names: list[str] = []
     if words[0] in CALLS:
@@ -744,7 +746,7 @@ class Script:
             values, self.values.variables = replace(self.values), known_before
         if command_words[0] in ("exit", "return"):
             self.ended = bool(runs)
-        take_effect(command_words, runs, self.values)
+        apply_builtin(command_words, runs, self.values)
         self.commands.append(Command(tuple(command_words), environment, self.starter))
         for at, argument in enumerate(command_words) if command_words[0] not in BUILTINS else ():
             if re.search(r"\s", argument) and ".py" in argument:  # `sh -c "python .."`

@@ -54,7 +54,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "layout.sp": ("its tensor ranks have whole sequences", False),
     "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
 }
-"""Fields of which DeepSpeed supports some values alone: the reason, and the values."""
+"""Field → reason, and the only values that DeepSpeed supports."""
 _IN_BF16 = ("master_weights_and_grads", "optimizer_states")
 _NAMES = ("AdamW", "SGD", "Lamb")
 _OPTIMIZERS = {name.lower(): {"optimizer.type": name, "optimizer.params.lr": 3e-4} for name in _NAMES}

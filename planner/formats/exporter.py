@@ -86,7 +86,7 @@ class FieldExport(NamedTuple):
 _NOT_WRITTEN = {"training.reward": "rewards", "model.recurrence": "recurrences", "model.stacks": "two stacks"}
 _NOT_WRITTEN |= {"model.diffusion": "diffusion transformers", "model.tower": "vision towers"}
 _NOT_WRITTEN |= {"model.encoder": "encoders", "model.attention_gate": "gates on attention"}
-"""Field that no exporter writes → what it says, where it is set."""
+"""Field that no exporter writes → name of the feature that it switches on."""
 _COMMON_LIMITS: Mapping[str, tuple[Any, ...]] = {
     **{path: (f"{things} are not written", None, False) for path, things in _NOT_WRITTEN.items()},
     "layout.pools": ("all its ranks are of one kind", ()),
@@ -97,7 +97,7 @@ _COMMON_LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.freeze": ("what is left frozen is not written", ()),
     "model.separate_halves": ("its blocks have both halves", False),
 }
-"""Fields of which all trainers support some values alone: the reason, and the values."""
+"""Field → reason, and the only values that any trainer supports."""
 _OWN_DATA: Mapping[str, tuple[Any, ...]] = {
     "training.lengths": ("its own data makes sequences of documents", None),
     "training.answers": ("its own data says which tokens the loss counts", None),
@@ -105,7 +105,7 @@ _OWN_DATA: Mapping[str, tuple[Any, ...]] = {
 
 
 class JobExport:
-    """Written of one job's fields, as the functions of a trainer name them.
+    """Trainer settings for the fields of one job, field by field.
 
     A later answer for a field replaces an earlier one. A field without an answer needs no setting: the trainer does it
     by default, its rules or another field's settings decide it, or it changes no run; a test prices changes of every
@@ -214,8 +214,7 @@ def field_paths() -> list[str]:
 
 
 def _with_effect(job: Job, trainer_facts: Mapping[str, Any]) -> Iterable[str]:
-    """Names of stack facts in which plan and trainer differ, but for those with which the trainer's values give this
-    job the same step time and memory; all names if together they change either."""
+    """Names of stack facts whose trainer value changes step time or memory of this job, alone or with others."""
 
     def cost(names: Iterable[str]) -> tuple[float, float]:
         stack = job.stack.model_copy(update={name: trainer_facts[name] for name in names})

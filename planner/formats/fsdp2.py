@@ -68,7 +68,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.state_dtype": ("its states are fp32", "fp32"),
     "training.moment_dtype": ("its moments are fp32", None, "fp32"),
 }
-"""Fields of which trainers over FSDP2 support some values alone: the reason, and the values."""
+"""Field → reason, and the only values that trainers over FSDP2 support."""
 FACTS = "selective_drops"
 """Fact of the software stack that cannot matter: they recompute whole blocks."""
 
@@ -83,18 +83,18 @@ def _export_job(export: JobExport, table: str) -> None:
 
 
 def _read_sharded(
-    settings: Settings, model: TransformerSpec, options: ReadOptions, job: dict[str, Any], fsdp: bool
+    settings: Settings, model: TransformerSpec, options: ReadOptions, fsdp: bool, context: Any, **job: Any
 ) -> Reading:
     """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh sizes.
 
-    `job` are fields of the training job besides its batch, of the layout `mbs` and `context`, and the number of `steps`
-    that accumulate a batch; without `fsdp` every rank holds all weights.
+    Without `fsdp` every rank holds all weights; `context` is the kind of context parallelism; `job` has `mbs`, the
+    `steps` that accumulate a batch, and fields of the training job.
 
     Raises:
         InputError: sizes that contradict one another, or are not said.
     """
     paths = settings.table.spelled("role")
-    mbs, steps, context = (job.pop(name) for name in ("mbs", "steps", "context"))
+    mbs, steps = job.pop("mbs"), job.pop("steps")
     tp, cp, replicas = (settings.integer(paths[role]) for role in ("tp", "cp", "replicate"))
     ep = settings.integer(paths["ep"]) if "ep" in paths else 1
     settings.read |= {paths[role] for role in ("wrap", "version", "strategy", "reshard", "offload")}
@@ -224,7 +224,7 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options
     else:
         job = {"sequence_length": options.sequence, "precision": precision, "optimizer": optimizer}
         job |= {"mbs": mbs, "steps": steps, "context": settings.plan_value(STRATEGY)}
-        run = _read_sharded(settings, model, options, job, kind == "FSDP")
+        run = _read_sharded(settings, model, options, kind == "FSDP", **job)
     stack = _with_fused_loss(run.stack) if settings.get("use_liger_kernel") else run.stack
     unnamed = kind != "DEEPSPEED" and "optim" not in settings.values
     assumed += [*run.assumptions, *["AdamW: the file names no optimizer"] * unnamed]
@@ -313,8 +313,8 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
         run = read_deepspeed(config, model, replace(options, also=program, sequence=sequence))
         run = replace(run, training=run.training.model_copy(update={"tuning": tuning}))
     else:
-        job |= {"precision": precision, "mbs": mbs, "steps": steps, "context": context}
-        run = _read_sharded(settings, model, options, job, fsdp)
+        job |= {"precision": precision, "mbs": mbs, "steps": steps}
+        run = _read_sharded(settings, model, options, fsdp, context, **job)
     stack = run.stack
     if settings.get("eager_attention") or attention == "eager":
         stack = stack.model_copy(update={"attention": "unfused"})

@@ -59,7 +59,7 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
         InputError: there is none, there are several that differ, or the text cannot be read.
     """
     try:
-        return _started(text, also, options)
+        return _launch_in_script(text, also, options)
     except InputError:
         values, words, unknown = printed_arguments(text)
         if not {"num_layers", "hidden_size"} <= values.keys():
@@ -71,7 +71,7 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
     return Launch(launcher, (*words, *also_words(also)), {}, (listed,) if unknown else ())
 
 
-def _started(text: str, also: str, options: Mapping[str, Any]) -> Launch:
+def _launch_in_script(text: str, also: str, options: Mapping[str, Any]) -> Launch:
     """The single command in a bash text that starts Megatron-LM. Raises InputError as `launch_of`."""
     also_script = read_script(also)
     started = also_script.environment | {
@@ -81,7 +81,7 @@ def _started(text: str, also: str, options: Mapping[str, Any]) -> Launch:
     counts = _integer_options(batch)
     fixed = {name: str(counts[option]) for name, option in _SLURM.items() if option in counts}
     script = read_script(text, fixed | started)
-    _require_heeded(text, script, started)
+    _require_also_used(text, script, started)
     started_commands = [one for one in script.commands if _is_launch(one)]
     launches = list(dict.fromkeys(map(_program, started_commands)))
     if not launches:
@@ -153,7 +153,7 @@ def _integer_options(options: Mapping[str, str]) -> dict[str, int]:
     return counts
 
 
-def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
+def _require_also_used(text: str, script: Script, started: dict[str, str]) -> None:
     """Raise InputError if the script overwrites a variable of `--also` without using its value."""
     values = script.environment
     problems = [

@@ -474,7 +474,7 @@ PRECISIONS: Mapping[str, Written] = {
     "fp16": {"fp16": True},
     "fp32": {},
 }
-"""Precision of a plan → its arguments, those first of which others follow."""
+"""Precision of a plan → its arguments; a command has the first precision here of which an argument is set."""
 
 
 def write_training(export: JobExport) -> None:
@@ -543,7 +543,7 @@ STACK = "megatron-core"
 _BACKENDS = {"cudnn": "auto", "unfused": "unfused", "flash2": "flash", "flash3": "flash"}
 _KERNELS = {"unfused": "unfused", "local": "fused-softmax", "flash": "flash2", "fused": "cudnn"}
 _SWITCHES = "deterministic_mode overlap_cpu_optimizer_d2h_h2d gradient_accumulation_fusion"
-"""Arguments of which each is a fact of the software stack."""
+"""Arguments that are facts of the software stack one to one."""
 
 
 FACTS = """
@@ -681,7 +681,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "model.attention_scale": ("it scales scores by 1/√head_dim", None),
     "model.parallel_block": ("its attention and MLP follow one another", False),
 }
-"""Fields of which Megatron Core supports some values alone: the reason, and the values."""
+"""Field → reason, and the only values that Megatron Core supports."""
 
 
 def write_core(export: JobExport) -> None:

@@ -31,12 +31,12 @@ from planner.formats.settings import (
 )
 
 TABLE = table_of("megatron")
-_EXCLUDE = (
-    *(("bf16", "fp16"), ("swiglu", "squared_relu")),
-    ("pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage"),
-    ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage"),
-    *(("train_iters", "train_samples"), ("fp8", "fp4")),
-)
+_EXCLUDE = """
+    bf16 fp16, swiglu squared_relu, train_iters train_samples, fp8 fp4,
+    pipeline_model_parallel_layout num_layers_per_virtual_pipeline_stage,
+    num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage
+"""
+"""Pairs of arguments that a command has one of."""
 OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
 OFFLOADED_OF_EXPERTS = ("expert_fc1", "moe_act")
 _MOST_BLOCKS = 100_000
@@ -93,11 +93,13 @@ def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Argument
     first_values = {flag: "".join(values[:1]) for flag, values in reversed(flags)}
     default = "GPT2BPETokenizer" if first_values.get("--merge-file") else ""
     args.tokenizer = first_values.get("--tokenizer-type") or default
-    read_names = without({_dest(flag): None for flag, _ in flags}, [_dest(key) for key in ignore])
+    read_names = without(
+        {_setting_name(flag): None for flag, _ in flags}, [_setting_name(key) for key in ignore]
+    )
     for flag, values in flags:
-        if _dest(flag) in read_names:
+        if _setting_name(flag) in read_names:
             _take(args, flag, values)
-    for name, excluded in _EXCLUDE:
+    for name, excluded in map(str.split, _EXCLUDE.split(",")):
         if args.get(name) and args.get(excluded):
             args.refuse(args.flags[excluded], f"contradicts `{args.flags[name]}`")
     if args.get("recompute_activations"):
@@ -163,7 +165,7 @@ def uses_fsdp(args: Arguments) -> bool:
     return bool(args.get("use_megatron_fsdp") or args.get("use_custom_fsdp"))
 
 
-def _dest(flag: str) -> str:
+def _setting_name(flag: str) -> str:
     """Name of the setting that a flag sets, as argparse derives it (`--num-layers` → `num_layers`)."""
     return flag.lstrip("-").replace("-", "_")
 
@@ -203,7 +205,7 @@ def _take(args: Arguments, flag: str, values: list[str]) -> None:
 
 def _pass_over(args: Arguments, flag: str, values: list[str], words: str) -> None:
     """Record an argument that the table does not list; values that may hide further arguments are a problem."""
-    dest, table = _dest(flag), TABLE
+    dest, table = _setting_name(flag), TABLE
     fate, off = table.fate(dest), dest.removeprefix("no_")
     if fate is None and off != dest:
         fate, values = table.fate(off), ["false"]

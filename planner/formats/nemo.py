@@ -23,11 +23,10 @@ from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.units import LARGEST
-from planner.formats import python as py
 from planner.formats.exporter import Job, JobExport, Target, Written
 from planner.formats.megatron import FACTS, PRECISIONS, reading_of, write_core
 from planner.formats.megatron_arguments import TABLE, Arguments
-from planner.formats.python import Call, Unknown, built_by, module_of
+from planner.formats.python import Call, Code, Unknown, built_by, call_source, module_of, module_source
 from planner.formats.settings import (
     Argument,
     Fate,
@@ -82,7 +81,7 @@ class FileArguments(Arguments):
         elif value is not None:
             self.refuse(path if row.why else words, "is no value of this setting", row)
 
-    def take_implied(self) -> None:
+    def add_implied(self) -> None:
         """Record what other settings decide: the fusion of bias and activation, which Megatron-LM names by the
         activation, an untied output head, and grouped queries."""
         fusion = "bias_swiglu_fusion" if self.get("swiglu") else "bias_gelu_fusion"
@@ -152,14 +151,14 @@ def read_nemo(document: Mapping[str, Any], options: ReadOptions) -> Reading:
             file.assign(name, argument, f"{path}: {value}")
         file.assume(f"`{value}` as swiglu", when=value in _OTHER_GATES)
     file.take("model.num_query_groups", "num_query_groups")
-    file.take_implied()
+    file.add_implied()
     if not file.has("seq_length") or isinstance(file.settings.get("model.data.seq_length"), int):
         file.take("model.data.seq_length", "seq_length")
     if file.setting("model.fsdp", False):
         raise InputError("`model.fsdp` is not priced here", hint="`import` reads torchtitan's recipes")
     if file.setting("model.fp8", False):
         file.assign("fp8", "hybrid", "model.fp8: True")
-    _take_optimizer(file)
+    _add_optimizer(file)
     file.take("trainer.max_steps", "train_iters")
     file.tokenizer = str(file.settings.get("model.tokenizer.type"))
     file.settings.read |= {"trainer.num_nodes", "trainer.devices"}
@@ -191,7 +190,7 @@ def _world(settings: Settings, gpus: int | None) -> int:
     return int(nodes * per_node)
 
 
-def _take_optimizer(file: FileArguments) -> None:
+def _add_optimizer(file: FileArguments) -> None:
     optimizer = str(file.setting("model.optim.name", "fused_adam"))
     if optimizer not in (*_SHARDED, *_UNSHARDED):
         raise InputError(f"`model.optim.name: {optimizer}` is not priced here", hint="Adam is")
@@ -238,14 +237,14 @@ _SUMS = ("mixed_precision.grad_reduce_in_fp32", "ddp.grad_reduce_in_fp32")
 _TRANSLATED: Mapping[str, Written] = {
     "accumulate_allreduce_grads_in_fp32": dict.fromkeys(_SUMS, True),
     "grad_reduce_in_bf16": dict.fromkeys(_SUMS, False),
-    **{one: {f"optimizer.{one}": py.Code("bfloat16")} for one in ("exp_avg_dtype", "exp_avg_sq_dtype")},
-    "swiglu": {"model.gated_linear_unit": True, "model.activation_func": py.Code("silu")},
-    "squared_relu": {"model.activation_func": py.Code("squared_relu")},
+    **{one: {f"optimizer.{one}": Code("bfloat16")} for one in ("exp_avg_dtype", "exp_avg_sq_dtype")},
+    "swiglu": {"model.gated_linear_unit": True, "model.activation_func": Code("silu")},
+    "squared_relu": {"model.activation_func": Code("squared_relu")},
     "untie_embeddings_and_output_weights": {"model.share_embeddings_and_output_weights": False},
     # by the provider of the model, the numbers of groups and of chunks, and the mixed precision
     "multi_latent_attention": {},
     **{name: {} for name in ("group_query_attention", "num_layers_per_virtual_pipeline_stage", *PRECISIONS)},
-    "tp_comm_overlap": {"comm_overlap": py.call("CommOverlapConfig", tp_comm_overlap=True)},
+    "tp_comm_overlap": {"comm_overlap": call_source("CommOverlapConfig", tp_comm_overlap=True)},
 }
 """Argument of Megatron Core → settings in Bridge, where its value decides nothing more."""
 
@@ -260,7 +259,7 @@ def _bridge_settings(name: str, value: Any) -> Written:
         case "make_vocab_size_divisible_by":
             return {"model.should_pad_vocab": True, "model.make_vocab_size_divisible_by": value}
         case "attention_backend":
-            value = py.Code(f"AttnBackend.{value}")
+            value = Code(f"AttnBackend.{value}")
         case "cp_comm_type":
             value = value[0]
     path = TABLE.arguments[name].spellings.get("bridge", f"model.{name}")
@@ -269,17 +268,19 @@ def _bridge_settings(name: str, value: Any) -> Written:
 
 def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
     latent = settings.get("multi_latent_attention")
-    values: dict[str, Any] = {"model": py.call("MLAModelProvider")} if latent else {}
+    values: dict[str, Any] = {"model": call_source("MLAModelProvider")} if latent else {}
     mix = next((mix for precision, mix in _MIXES.items() if settings.get(precision)), None)
-    values["mixed_precision"] = mix and py.call(mix)
+    values["mixed_precision"] = mix and call_source(mix)
     if job.layout.vpp > 1:
         values["model.virtual_pipeline_model_parallel_size"] = job.layout.vpp
     for argument, value in settings.items():
         values |= _bridge_settings(argument, value)
-    body = [("config", py.call(_BASE)), *((f"config.{path}", value) for path, value in values.items())]
+    body = [("config", call_source(_BASE)), *((f"config.{path}", value) for path, value in values.items())]
     about = f"{name} for NeMo's Megatron Bridge, as `meshwright export --to nemo` wrote it."
     return (
-        py.module(about, _SOURCES, body, "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"),
+        module_source(
+            about, _SOURCES, body, "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"
+        ),
         "data (here mock), tokenizer, learning rate and checkpoints are yours: change `config` at its end",
         f"run it as recipe.py: {torchrun_by_hand(job)} recipe.py",
     )
@@ -306,7 +307,7 @@ def read_bridge(text: str, options: ReadOptions) -> Reading:
     world, config = gpus_of("recipe", options.gpus), _recipe(text)
     mix, values = _mix(config.fields.pop("mixed_precision", "bf16_mixed")), _values(config)
     file = FileArguments(settings=Settings(without(values | options.also, options.ignore), TABLE))
-    _take_all(file)
+    _add_all(file)
     for name in mix:
         file.assign(name, {"fp8": "hybrid", "fp4": "nvfp4"}.get(name, True), "mixed_precision")
     for name in ("overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer"):
@@ -372,7 +373,7 @@ def _plain(value: Any) -> Any:
     return Unknown(f"{value.name}(..)") if isinstance(value, Call) else value
 
 
-def _take_all(file: FileArguments) -> None:
+def _add_all(file: FileArguments) -> None:
     if (kind := file.setting("model.activation_func")) == "squared_relu":
         file.assign("squared_relu", True, "activation_func: squared_relu")
     elif kind not in (None, "silu", "gelu"):
@@ -388,4 +389,4 @@ def _take_all(file: FileArguments) -> None:
             file.assign(name, (str(file.setting(path)),), f"{path}: {value}")
         elif name in TABLE.arguments:
             file.take(path, name)
-    file.take_implied()
+    file.add_implied()

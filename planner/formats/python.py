@@ -41,6 +41,11 @@ class Unknown:
         return self.text
 
 
+def _unknown(node: ast.AST, words: str = "{}") -> Unknown:
+    """The unknown value of a part of a file, in words about its source text."""
+    return Unknown(words.format(ast.unparse(node)[:60]))
+
+
 @dataclass(slots=True)
 class Call:
     """A call to a function outside the file, with arguments and with attributes set on the result
@@ -89,7 +94,7 @@ class Module:
             if not isinstance(test, Unknown | Call):
                 return self.run(line.body if test else line.orelse, names, depth)
             if any(isinstance(one, ast.Return) for one in ast.walk(line)):
-                return Unknown(f"what is returned if {ast.unparse(line.test)[:60]}")
+                return _unknown(line.test, "what is returned if {}")
         match line:
             case ast.Return(value=value):
                 return None if value is None else self.value(value, names, depth)
@@ -101,7 +106,7 @@ class Module:
                 self._set(target, self.value(value, names, depth), names, depth)
             case ast.AugAssign(target=target, op=op, value=value):
                 total = self.value(ast.BinOp(target, op, value), names, depth)
-                unknown = Unknown(ast.unparse(line)[:60])
+                unknown = _unknown(line)
                 self._set(target, unknown if isinstance(total, Unknown) else total, names, depth)
             case ast.FunctionDef(name=name):
                 self.functions.setdefault(name, line)
@@ -111,9 +116,9 @@ class Module:
                 for part in ast.walk(line):
                     match part:
                         case ast.Name(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
-                            self._set(part, Unknown(f"set inside `{ast.unparse(line)[:60]}`"), names, depth)
+                            self._set(part, _unknown(line, "set inside `{}`"), names, depth)
                         case ast.Call(func=ast.Attribute(value=ast.Attribute() as owner)):  # `a.b.append(..)`
-                            self._set(owner, Unknown(ast.unparse(part)[:60]), names, depth)
+                            self._set(owner, _unknown(part), names, depth)
         return _NOTHING
 
     def _set(self, target: ast.expr, value: Any, names: dict[str, Any], depth: int) -> None:
@@ -121,7 +126,7 @@ class Module:
             names[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
             fits = isinstance(value, list) and len(value) == len(target.elts)
-            values = value if fits else [Unknown(ast.unparse(target)[:60])] * len(target.elts)
+            values = value if fits else [_unknown(target)] * len(target.elts)
             for part, element in zip(target.elts, values, strict=True):
                 self._set(part, element, names, depth)
         elif isinstance(target, ast.Attribute):
@@ -139,7 +144,7 @@ class Module:
         try:
             return self._value(node, names, depth)
         except (ArithmeticError, AttributeError, LookupError, TypeError):
-            return Unknown(ast.unparse(node)[:60])
+            return _unknown(node)
 
     def _value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
         match node:
@@ -172,12 +177,12 @@ class Module:
         raise LookupError
 
     def _call(self, node: ast.Call, names: Mapping[str, Any], depth: int) -> Any:
-        arguments = [self.value(keyword, names, depth) for keyword in node.args]
+        arguments = [self.value(argument, names, depth) for argument in node.args]
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.value(keyword.value, names, depth)
             if keyword.arg is None and not isinstance(value, dict):
-                value = {"**": Unknown(ast.unparse(keyword.value)[:60])}
+                value = {"**": _unknown(keyword.value)}
             keywords |= value if keyword.arg is None else {keyword.arg: value}
         if isinstance(node.func, ast.Name) and node.func.id in self.functions:
             places = [keyword.arg for keyword in self.functions[node.func.id].args.args]
@@ -187,7 +192,7 @@ class Module:
 
 
 def _known(value: Any) -> Any:
-    """A value that decides another. Raises LookupError if it is unknown."""
+    """The value, where it is known. Raises LookupError for an unknown value or a call."""
     if isinstance(value, Unknown | Call):
         raise LookupError
     return value
@@ -244,13 +249,15 @@ class Code(str):
         return str(self)
 
 
-def call(path: str, *arguments: Any, **keywords: Any) -> Code:
+def call_source(path: str, *arguments: Any, **keywords: Any) -> Code:
     """Source of a Python call, such as `a.b(1, c=2)`."""
     words = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())]
     return Code(f"{path}({', '.join(words)})")
 
 
-def module(about: str, sources: Mapping[str, str], body: Iterable[tuple[str, Any]], last: str = "") -> str:
+def module_source(
+    about: str, sources: Mapping[str, str], body: Iterable[tuple[str, Any]], last: str = ""
+) -> str:
     """Source of a Python module whose function `plan()` sets and returns `config`, given docstring, assignments of the
     function (path, value), and code behind it; names that it uses are imported from their `sources` (name → module)."""
     lines = (f"    {path} = {value!r}" for path, value in body)

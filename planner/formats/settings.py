@@ -334,12 +334,14 @@ def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") ->
 
 def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
     """Merge the documents of a run into one `Settings`, under current names; null and empty tables are dropped.
-    Raises InputError as `renamed`."""
+    Raises InputError as `with_current_names`."""
     entries = chain.from_iterable(map(by_path, documents))
-    return Settings(renamed((entry for entry in entries if entry[1] not in (None, {})), table), table)
+    return Settings(
+        with_current_names((entry for entry in entries if entry[1] not in (None, {})), table), table
+    )
 
 
-def renamed(entries: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:
+def with_current_names(entries: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:
     """Settings by path, with older spellings replaced by the table's names. Raises InputError where two
     spellings of one contradict one another."""
     spelled, settings, words = table.spelled("earlier"), dict[str, Any](), dict[str, str]()

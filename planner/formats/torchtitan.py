@@ -30,17 +30,25 @@ from cost_models.schedules.registry import REGISTRY, schedule_named
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats import python as py
 from planner.formats.exporter import Job, JobExport, Target
-from planner.formats.python import Call, Module, Unknown, built_by, module_of
+from planner.formats.python import (
+    Call,
+    Code,
+    Module,
+    Unknown,
+    built_by,
+    call_source,
+    module_of,
+    module_source,
+)
 from planner.formats.settings import (
     Reading,
     ReadOptions,
     Settings,
     by_path,
     gpus_of,
-    renamed,
     table_of,
+    with_current_names,
     without,
 )
 from planner.formats.torchrun import torchrun_by_hand
@@ -104,7 +112,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.state_dtype": ("it keeps weights and moments in fp32", "fp32"),
     "training.moment_dtype": ("it keeps moments in fp32", None, "fp32"),
 }
-"""Fields of which torchtitan supports some values alone: the reason, and the values."""
+"""Field → reason, and the only values that torchtitan supports."""
 FACTS = "attention compiles_loss experts_in_one_kernel overlap_tensor_parallel"
 """Facts of the software stack that settings switch; the last with the layout's `overlap`."""
 
@@ -203,18 +211,18 @@ def _file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
     fields = dict(settings)
     family, flavour = fields.pop("model", ("llama3", "debugmodel"))
     policy = fields.pop("activation_checkpoint", None)
-    model = py.call("model_registry", flavour, attn_backend=fields.pop("attention", "flex"))
-    vocabulary = py.call("decoder_vocab_size", py.Code("model_spec"))
-    values: dict[str, Any] = {"loss": py.call("CrossEntropyLoss.Config", global_vocab_size=vocabulary)}
-    values["optimizer"] = py.call("default_adamw", lr=_RATE)
-    values["dataloader"] = py.call("HuggingFaceTextDataLoader.Config")
-    values["activation_checkpoint"] = None if policy is None else py.call(f"{policy}.Config")
-    config = py.call("Trainer.Config", model_spec=py.Code("model_spec"))
+    model = call_source("model_registry", flavour, attn_backend=fields.pop("attention", "flex"))
+    vocabulary = call_source("decoder_vocab_size", Code("model_spec"))
+    values: dict[str, Any] = {"loss": call_source("CrossEntropyLoss.Config", global_vocab_size=vocabulary)}
+    values["optimizer"] = call_source("default_adamw", lr=_RATE)
+    values["dataloader"] = call_source("HuggingFaceTextDataLoader.Config")
+    values["activation_checkpoint"] = None if policy is None else call_source(f"{policy}.Config")
+    config = call_source("Trainer.Config", model_spec=Code("model_spec"))
     assignments = {f"config.{path}": value for path, value in (values | fields).items()}
     body = {"model_spec": model, "config": config, **assignments}.items()
     about = f"{name} for {_FULL_NAME}, as `meshwright export --to torchtitan` wrote it."
     return (
-        py.module(about, {**_SOURCES, "model_registry": f"torchtitan.models.{family}"}, body),
+        module_source(about, {**_SOURCES, "model_registry": f"torchtitan.models.{family}"}, body),
         f"data, tokenizer, learning rate ({_RATE:g} here) and checkpoints are yours, as arguments at its end",
         f"run it as recipe.py: {torchrun_by_hand(job)} -m torchtitan.train --module recipe --config plan",
     )
@@ -239,7 +247,7 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"no TOML: {str(error)[:200]}") from None
     table = table_of("torchtitan")
-    settings = renamed(by_path(document), table) | renamed(arguments.items(), table)
+    settings = with_current_names(by_path(document), table) | with_current_names(arguments.items(), table)
     converters = settings.pop("model.converters", ())
     if not isinstance(converters, str | list | tuple):
         raise InputError(f"`model.converters` is {printable(str(converters))}; it must list names")
@@ -266,7 +274,9 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
     containers = (spec.fields.get("converters"), config.fields.pop("model_converters", ()))
     converters = tuple(chain.from_iterable(map(_converters, containers)))
     also = {name: value for name, value in arguments.items() if name not in ("config", "module")}
-    settings = renamed(_flat(config), table) | renamed(also.items(), table)
+    settings = with_current_names(_settings_of_config(config), table) | with_current_names(
+        also.items(), table
+    )
     family = _family(module.sources.get(spec.name.split(".")[0], ""), name, function)
     return settings, (family, flavour), spec.fields.get("attn_backend"), converters
 
@@ -274,16 +284,20 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
 def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
     """Name and result of the function that `--config` names, or of the only one that builds a
     `Trainer.Config`."""
-    functions = [name for name, node in module.functions.items() if not node.args.args and _returns(node)]
+    functions = [
+        name
+        for name, node in module.functions.items()
+        if not node.args.args and any(isinstance(part, ast.Return) for part in ast.walk(node))
+    ]
     if config_name is not None:
         if config_name not in module.functions:
             words, hint = printable(str(config_name)), f"it has {', '.join(functions)}"
             raise InputError(f"`{words}` is no function of the file", hint=hint)
         functions = [config_name]
-    calls = {name: built_by(module, name) for name in functions}
-    built = ((name, call) for name, call in calls.items() if isinstance(call, Call))
     recipes = [
-        pair for pair in built if "model_spec" in pair[1].fields or pair[1].name.endswith("Trainer.Config")
+        (name, call)
+        for name, call in [(name, built_by(module, name)) for name in functions]
+        if isinstance(call, Call) and ("model_spec" in call.fields or call.name.endswith("Trainer.Config"))
     ]
     if not recipes:
         hint = "a recipe is a function that returns a `Trainer.Config`"
@@ -294,15 +308,11 @@ def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
     return recipes[0]
 
 
-def _returns(node: ast.FunctionDef) -> bool:
-    return any(isinstance(one, ast.Return) for one in ast.walk(node))
-
-
 _MAX_DEPTH = 20
 """Largest depth of a recipe's settings; torchtitan's have three."""
 
 
-def _flat(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _settings_of_config(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield path and value of all settings of a `Config`; of recompute the name of its policy, too.
 
     Raises:
@@ -317,7 +327,7 @@ def _flat(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if isinstance(value, Call) and (not value.name or value.name.endswith(_FLAT)):
             if path == _RECOMPUTE:
                 yield path, value.name.rpartition(".")[0] or value.name
-            yield from _flat(value, f"{path}.")
+            yield from _settings_of_config(value, f"{path}.")
         else:
             yield path, Unknown(f"{value.name}(..)") if isinstance(value, Call) else value
 
@@ -326,7 +336,9 @@ def _converters(value: Any) -> list[str]:
     """Names of model converters in a list, or in a container of a list."""
     if isinstance(value, Call):
         return _converters(value.fields.get("converters"))
-    values = [value] if isinstance(value, Unknown) else value if isinstance(value, list) else []
+    if isinstance(value, Unknown):
+        return [str(value)]
+    values = value if isinstance(value, list) else []
     return [one.name.removesuffix(".Config") if isinstance(one, Call) else str(one) for one in values]
 
 

@@ -54,7 +54,7 @@ FSDP2, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
 """The software stack of accelerate and axolotl, and the same with a loss that never has all logits."""
 
 
-def _copies(x: LayoutColumns) -> Bools:
+def _holds_copies(x: LayoutColumns) -> Bools:
     """(N,) whether several replicas of a layout hold all weights each."""
     copies: Bools = (x.zero == 0) & (x.replicas > 1)
     return copies
@@ -74,13 +74,13 @@ def _rules(table: Mapping[str, Breach]) -> tuple[Rule, ...]:
     return tuple(Rule(key, broken, words or key, hint) for key, (broken, hint, words) in table.items())
 
 
-def _streaming(name: str) -> dict[str, Breach]:
+def _streaming_rule(name: str) -> dict[str, Breach]:
     """Rule of a trainer named `name`: it streams weights and states of all blocks from the host or of no block, and
     only if they are sharded."""
     return {
         f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else": Breach(
             lambda q, x: (
-                offloads(x) & ((x.offload_streamed < EVERY) | (x.offload_activations > 0) | _copies(x))
+                offloads(x) & ((x.offload_streamed < EVERY) | (x.offload_activations > 0) | _holds_copies(x))
             ),
             "write `offload=streamed` with zero2 or zero3",
         )
@@ -98,7 +98,7 @@ def _fsdp2_trainer(name: str) -> Trainer:
         ),
         # replicas of split weights are sharded
         f"{name} shards weights over the replicas of `tp{{layout.tp}} cp{{layout.cp}}`": Breach(
-            lambda q, x: _copies(x) & ((x.tp > 1) | (x.cp > 1)), "write zero3 or zero2"
+            lambda q, x: _holds_copies(x) & ((x.tp > 1) | (x.cp > 1)), "write zero3 or zero2"
         ),
         # shard groups hold whole context groups
         f"{name} shards over several whole context groups, not over `shard{{layout.shard}}` of cp{{layout.cp}}": Breach(
@@ -112,7 +112,7 @@ def _fsdp2_trainer(name: str) -> Trainer:
         f"{name} keeps the sequences of tensor ranks whole": Breach(
             lambda q, x: x.sp == 1, "leave out `sp`; `cp` splits them"
         ),
-    } | _streaming(name)
+    } | _streaming_rule(name)
     return Trainer(name, FSDP2, _rules(table), (FUSED_LOSS,), ("none", "full"))
 
 
@@ -153,7 +153,7 @@ _TORCHTITAN = {
     "expert groups lie in one shard group": Breach(
         lambda q, x: q.model.has_experts & (np.fmod(x.shard * x.tp, x.ep) != 0), sentence=_experts_in_shard
     ),
-} | _streaming("torchtitan")
+} | _streaming_rule("torchtitan")
 TORCHTITAN = Trainer("torchtitan", "torchtitan", _rules(_TORCHTITAN))
 
 

@@ -288,8 +288,8 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
 
 
 def _first_late(late: Sequence[Late], work: Mapping[int, Mapping[int, float]]) -> tuple[Late, ...]:
-    """Late ranks that caused the delay, as their own compute and host time is longer than their stage
-    peers'; all late ranks if none is. All late ranks, where no work explains any."""
+    """Late ranks whose own compute and host time is longer than that of others of their stage; all late ranks where
+    no such time explains any. `work` is place in the pipeline → rank → seconds of compute and host."""
     own_work = []
     for delay in late:
         stage = next(ranks for ranks in work.values() if delay.rank in ranks)

@@ -21,7 +21,7 @@ from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from planner.formats import registry
 from planner.formats.deepspeed import read_deepspeed
-from planner.formats.exporter import nested
+from planner.formats.exporter import field_paths, nested
 from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.launches import launch_of, world_size
 from planner.formats.megatron import read_megatron
@@ -142,18 +142,6 @@ def test_what_a_batch_script_leaves_open_is_not_guessed() -> None:
         world_size(launch_of(text.format("$EACH", "$MANY")), None)
 
 
-@pytest.mark.parametrize("folder", ["axolotl", "accelerate", "deepspeed"])
-def test_every_argument_has_one_fate_and_a_reason(folder: str) -> None:
-    """Each is read, or has a line that says what becomes of it, and why; none has two."""
-    table = table_of(folder)
-    fates = table.fates["name"]
-    assert not {*table.arguments, *table.spelled("earlier")} & {*fates}
-    assert not [name for name, fate in fates.items() if not fate.reason]
-    with (FOLDER / "arguments" / f"{folder}.csv").open(encoding="utf-8") as file:
-        names = [row["name"] for row in csv.DictReader(file)]
-    assert len(names) == len(set(names))
-
-
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_what_shards_over_one_replica_shards_nothing(
     stage: int, tmp_path: Path, meshwright: Callable[..., Answer]
@@ -187,17 +175,23 @@ def test_a_file_that_a_file_names_is_read_beside_it(
         assert (told.code, named in told.err, "hint" in told.err) == (2, True, True)
 
 
-def test_every_setting_of_a_table_has_one_fate() -> None:
-    """It is read, or has a reason why no price is made of it; never both."""
-    for trainer in ("megatron", "torchtitan"):
-        table = table_of(trainer)
-        with (FOLDER / "arguments" / f"{trainer}.csv").open(newline="") as file:
-            columns = ("name", "flag", "nemo", "bridge")
-            listed = [tuple(map(row.get, columns)) for row in csv.DictReader(file)]
-        assert len(listed) == len(set(listed))
-        for column, fates in table.fates.items():
-            assert [name for name, fate in fates.items() if not fate.reason or "*" in name] == [], column
-        assert not table.fates["name"].keys() & table.arguments.keys()
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan", "deepspeed", "accelerate", "axolotl"])
+def test_every_argument_of_a_table_has_one_fate(trainer: str) -> None:
+    """It is read, of a field of plans if any, or has a reason why no price is made of it; never both."""
+    table, fields = table_of(trainer), {"", *field_paths()}
+    for one in table.arguments.values():
+        assert one.field.removeprefix("not ") in fields, one.name
+        assert one.field or not one.written, one.name
+        assert one.kind in {"switch", "off", "whole", "share", "name", "list", "pattern"}, one.name
+    spellings = [*table.arguments, *table.spelled("flag"), *table.spelled("earlier")]
+    assert len(spellings) == len(set(spellings))
+    assert not {*spellings} & {*table.fates["name"]}
+    for column, fates in table.fates.items():
+        assert [name for name, fate in fates.items() if not fate.reason] == [], column
+    with (FOLDER / "arguments" / f"{trainer}.csv").open(newline="", encoding="utf-8") as file:
+        columns = ("name", "flag", "nemo", "bridge")
+        listed = [tuple(map(row.get, columns)) for row in csv.DictReader(file)]
+    assert len(listed) == len(set(listed))
 
 
 STAGE = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}

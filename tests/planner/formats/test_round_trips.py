@@ -24,7 +24,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
 from planner.formats.deepspeed import read_deepspeed
-from planner.formats.exporter import Job, field_paths, nested, settings_of
+from planner.formats.exporter import Job, nested, settings_of
 from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.launches import launch_of
 from planner.formats.megatron import TARGET as MEGATRON
@@ -262,19 +262,6 @@ def test_a_number_of_blocks_in_full_holds_for_every_stage(name: str, words: str)
     asked = complete_question(first.model, resolve_cluster("dgx-h100", GPUS), first.training)
     assert not refusals(name, asked, layout)
     assert again(name, first)
-
-
-@pytest.mark.parametrize("folder", ["megatron", "deepspeed", "torchtitan", "accelerate", "axolotl"])
-def test_a_table_names_fields_of_plans(folder: str) -> None:
-    table = table_of(folder)
-    fields = set(field_paths())
-    for argument in table.arguments.values():
-        field = argument.field.removeprefix("not ")
-        assert field in fields or not field, argument.name
-        assert field or not argument.written, argument.name
-        assert argument.kind in {"switch", "off", "whole", "share", "name", "list", "pattern"}, argument.name
-    spelled = [*table.arguments, *table.spelled("flag"), *table.spelled("earlier")]
-    assert len(spelled) == len(set(spelled))
 
 
 def test_a_gelu_that_is_fused_elsewhere_only_is_named() -> None:
