@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from cost_models.measured.calibration.few_runs import anchor, fit_few_runs, spread_positions
-from cost_models.measured.calibration.profile_fits import errors_of
-from cost_models.measured.calibration.step_time_fit import measured_seconds
+from cost_models.measured.calibration.profile_fits import anchor, spread_positions
+from cost_models.measured.calibration.step_time_fit import errors_of, fit_step_times, measured_seconds, under
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import step_error
-from cost_models.specs.hardware import HardwareProfile
 
 Sizes = Mapping[str, tuple[np.ndarray, np.ndarray]]
 """Source → sizes of the errors of its other rows, without and with the few."""
@@ -50,15 +47,12 @@ def calibrated(cases: Sequence[Case], given: int) -> Sizes:
         own.sort(key=lambda case: case.row.row_id)
         chosen = set(spread_positions(len(own), given))
         rest = [case for place, case in enumerate(own) if place not in chosen]
-        fit = fit_few_runs(own[0].question.hardware, [own[place] for place in sorted(chosen)])
+        few = [own[place] for place in sorted(chosen)]
+        fit = fit_step_times(own[0].question.hardware, few, of_one_cluster=True)
         found = sizes[own[0].row.source]
         found[0].extend(np.abs(errors_of(rest)).tolist())
-        found[1].extend(np.abs(errors_of(_under(fit.profile, rest))).tolist())
+        found[1].extend(np.abs(errors_of(under(fit.profile, rest))).tolist())
     return {source: (np.array(before), np.array(after)) for source, (before, after) in sizes.items()}
-
-
-def _under(profile: HardwareProfile, cases: Sequence[Case]) -> list[Case]:
-    return [replace(case, question=replace(case.question, hardware=profile)) for case in cases]
 
 
 def _sweep(row: Row) -> tuple[str, ...]:

@@ -26,12 +26,11 @@ from cost_models.expected import FEATURES, NAMES, features_of, labels_of, spread
 from cost_models.measured.calibration.profile_fits import (
     ANY,
     blank_profile,
-    errors_of,
     fit_families,
     pair_of,
     under_nearest,
 )
-from cost_models.measured.calibration.step_time_fit import fitted_profile, measured_seconds
+from cost_models.measured.calibration.step_time_fit import errors_of, measured_seconds
 from cost_models.measured.runs.cases import Case, timed_cases
 from cost_models.pipeline.pricing import seconds_under_scenarios
 
@@ -131,7 +130,7 @@ def _left_out(cases: Sequence[Case]) -> Iterator[tuple[str, tuple[np.ndarray, np
         fits = fit_families([cases[place] for place in rest], touched & known, around=of_all)
         gone = {blank_profile(*pair).name for pair in touched}
         profiles = {name: fit for name, fit in of_all.items() if name not in gone} | fits
-        errors = errors_of(under_nearest(map(fitted_profile, profiles.values()), cases))
+        errors = errors_of(under_nearest([fit.profile for fit in profiles.values()], cases))
         print(f"without {label}: median {np.median(np.abs(errors[held])):.1%} of {len(held)}", flush=True)
         yield label, (np.array(held), -np.log1p(errors))
 

@@ -12,6 +12,7 @@ the page `docs/left-out.md` too.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import left_out
@@ -21,9 +22,10 @@ from cost_models.arrays import group_by
 from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.profile_fits import fit_families
-from cost_models.measured.calibration.step_time_fit import StepTimeFit, fitted_profile
+from cost_models.measured.calibration.step_time_fit import StepTimeFit
 from cost_models.measured.runs.cases import timed_cases
-from cost_models.measured.validation.scores import reach_in
+from cost_models.measured.validation.scores import Reach, reach_in
+from cost_models.specs.hardware import HardwareProfile
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "cost_models" / "data" / "profiles"
@@ -46,10 +48,20 @@ def main() -> None:
             reach = before and reach_in(before)
             if unseen is not None:
                 claimed, reach = unseen.medians().get(name, claimed), unseen.reach
-            save_spec(
-                fitted_profile(fit, unseen_error=claimed, reach=reach),
-                FOLDER / name.split("-")[0] / f"{name}.yaml",
-            )
+            save_spec(_shipped(fit, claimed, reach), FOLDER / name.split("-")[0] / f"{name}.yaml")
+
+
+def _shipped(fit: StepTimeFit, unseen_error: float | None, reach: Reach | None) -> HardwareProfile:
+    """Fitted profile with what leaving sources out says of it."""
+    scenarios, runs = fit.profile.scenarios, Counter(fit.sources.values()).items()
+    assert scenarios is not None
+    sources = ", ".join(f"{count} of {source}" for source, count in runs)
+    claims = {
+        "unseen_error": None if unseen_error is None else round(unseen_error, 4),
+        "scenarios": scenarios if reach is None else scenarios.model_copy(update=reach._asdict()),
+        "source": f"Fitted to published runs: {sources}. The median error is that of the fit itself.",
+    }
+    return fit.profile.model_copy(update=claims)
 
 
 def _show(name: str, fit: StepTimeFit) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from few_rows import anchored, calibrated
 
-from cost_models.measured.calibration.profile_fits import ANY, blank_profile, errors_of, under_other_sources
-from cost_models.measured.calibration.step_time_fit import measured_seconds
+from cost_models.measured.calibration.profile_fits import ANY, blank_profile, under_other_sources
+from cost_models.measured.calibration.step_time_fit import errors_of, measured_seconds
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import (

@@ -33,14 +33,8 @@ from cost_models.expected import (
     shipped_constants,
     spread_of,
 )
-from cost_models.measured.calibration.profile_fits import (
-    errors_of,
-    fit_families,
-    profiles_without,
-    seconds_of,
-    under_nearest,
-)
-from cost_models.measured.calibration.step_time_fit import fitted_profile
+from cost_models.measured.calibration.profile_fits import fit_families, profiles_without, under_nearest
+from cost_models.measured.calibration.step_time_fit import errors_of, seconds_of
 from cost_models.measured.runs.cases import Case, shipped_rows
 from cost_models.measured.runs.rows import read_rows
 from cost_models.measured.runs.stack import is_suspect
@@ -89,7 +83,7 @@ def left_out(predictions: Sequence[Prediction]) -> Iterator[Ran]:
     timed = [one for one in predictions if measured_seconds(one.row)]
     cases = [_case(one) for one in timed]
     of_all = fit_families(cases)
-    everyone = {name: fitted_profile(fit) for name, fit in of_all.items()}
+    everyone = {name: fit.profile for name, fit in of_all.items()}
     known = _rows(under_nearest(everyone.values(), cases))
     for source, profiles in profiles_without(cases, of_all):
         own = [one for one in predictions if one.row.source == source]

@@ -1,13 +1,11 @@
-"""Robust least squares: linear for timings, and a nonlinear fit that pulls every constant towards where it was.
+"""Robust nonlinear least squares with a Gaussian prior: a point θ (C,), logarithms of constants, from R measurements.
 
-The nonlinear fit minimises, over a point θ (logarithms of constants, as a rule),
+    Σ_r w_r · Huber(error_r(θ) / noise_r)  +  Σ_c ((θ_c − origin_c) / pull_c)² / 2
 
-    Σ_r w_r · Huber(error_r(θ))  +  Σ_c ((θ_c − origin_c) / pull_c)² / 2
-
-by Gauss-Newton steps (Levenberg's damping) on iteratively reweighted errors (Huber 1964). An error of 1 is where a
-measurement begins to pull linearly: one that is far off must not move a constant far. Errors are computed at many
-points together, which is far cheaper than one by one: a step is evaluated with the probes for the slopes there, which
-it will need, since nearly all steps succeed.
+is minimised by Gauss-Newton steps (Levenberg's damping) on iteratively reweighted errors (Huber 1964). `noise` (R,) is
+the error from which a measurement pulls linearly: one that is far off must not move a constant far. Errors are
+computed at many points together, which is far cheaper than one by one: a step is evaluated with the probes for the
+slopes there, which it will need, since nearly all steps succeed.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.arrays import MAD_TO_DEVIATION, Array
+from cost_models.arrays import Array
 
 ErrorsAt = Callable[[Array], Array]
 """(K, C) points → (K, R) errors."""
@@ -25,47 +23,14 @@ ErrorsAt = Callable[[Array], Array]
 _PROBE = 0.02
 """Step in a coordinate for numerical derivatives."""
 _ROUNDS = 25
+"""Largest number of steps that a fit tries."""
 _REWEIGHTINGS = 6
 """Times that a step of the linear problem is solved anew with the weights that its own errors give."""
-_TRIALS = 8
 _RELATIVE_GAIN = 1e-3
 """Relative gain of a round below which iteration ends."""
-
-_HUBER_ROUNDS = 30
-_HUBER = 1.345
-"""Residuals beyond this many deviations count linearly: 95 % efficient on clean data (Huber 1964)."""
-
-
-def relative_least_squares(terms: Array, seconds: Array, floor: Array | float = 0.0) -> tuple[Array, float]:
-    """Coefficients c (T,), at least `floor`, that minimise the relative errors of `terms` (N, T) · c
-    against `seconds` (N,); and the median absolute relative error that remains.
-
-    Iteratively reweighted with Huber's weights, so that a disturbed point does not move the rest. Coefficients that
-    come out below `floor` have no meaning and are fixed at it, the lowest first.
-    """
-    coefficients = np.broadcast_to(np.asarray(floor, dtype=np.float64), terms.shape[1:]).copy()
-    free = np.ones(terms.shape[1], dtype=bool)
-    values = 1.0 - terms @ coefficients / seconds
-    while free.any():
-        solution = _huber(terms[:, free] / seconds[:, None], values)
-        if (solution >= 0).all():
-            coefficients[free] += solution
-            break
-        free[np.flatnonzero(free)[np.argmin(solution)]] = False
-    return coefficients, float(np.median(np.abs(terms @ coefficients / seconds - 1.0)))
-
-
-def _huber(terms: Array, values: Array) -> Array:
-    """Solve `terms` · x ≈ `values` by iteratively reweighted least squares (Huber), starting from the plain
-    solution."""
-    root = np.ones(len(values))
-    for _ in range(_HUBER_ROUNDS + 1):
-        fit = np.linalg.lstsq(terms * root[:, None], values * root, rcond=None)
-        solution = np.asarray(fit[0], dtype=np.float64)
-        residual = np.abs(terms @ solution - values)
-        deviation = max(MAD_TO_DEVIATION * float(np.median(residual)), np.finfo(np.float64).eps)
-        root = np.sqrt(np.minimum(1.0, _HUBER * deviation / np.maximum(residual, np.finfo(np.float64).tiny)))
-    return solution
+_CLEARLY_LESS = 0.75
+"""Share of the loss at the origin below which a far point is believed: what is a little less may be other things that
+the model leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +89,13 @@ def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
     return Expansion(point=point, errors=errors[0], slopes=(errors[1:] - errors[0]).T / _PROBE)
 
 
-CLEARLY_LESS = 0.75
-"""Share of the loss at the origin below which a far point is believed: what is a little less may be other things that
-the model leaves out."""
-
-
 def shrink(
     errors_at: ErrorsAt,
     origin: Array,
     pulls: Array,
-    weights: Array,
+    noise: Array | float,
     *,
+    weights: Array | float = 1.0,
     floor: Array | float = -np.inf,
     ceiling: Array | float = np.inf,
     around: Expansion | None = None,
@@ -147,20 +108,22 @@ def shrink(
     The result is the expansion around the best point, and the covariance (C, C) of the point, the inverse of the
     loss's curvature there.
 
-    `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of 1.
+    `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of `noise`.
     The search starts where the errors are known `around`, by default at the origin, or at the best of (K, C)
     `candidates` if that is clearly better: what a maximum hides has no slope, and a fit to runs that wait for a host
-    would never hear of it from where nothing waits. `on_round` hears of every step and its errors.
+    would never hear of it from where nothing waits. `on_round` is called with the number of each step tried and the
+    errors (R,) after it.
     """
 
     def loss(errors: Array, points: Array) -> Array:
         """(...) losses from (..., R) errors at (..., C) points."""
-        size = np.abs(errors)
+        size = np.abs(errors) / noise
         huber = np.where(size < 1, size**2 / 2, size - 0.5)
         return np.asarray((weights * huber).sum(-1) + 0.5 * (((points - origin) / pulls) ** 2).sum(-1))
 
     def curvature_of(errors: Array, slopes: Array) -> tuple[Array, Array]:
-        inlier = weights * np.minimum(1.0, 1.0 / np.maximum(np.abs(errors), 1e-12))
+        """Curvature (C, C) of the loss, and what each error's square weighs in it, (R,)."""
+        inlier = weights / noise / np.maximum(np.abs(errors), noise)
         return slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0), inlier
 
     def step_from(current: Expansion, damping: float) -> Array:
@@ -178,26 +141,24 @@ def shrink(
     current = around or expand(errors_at, origin)
     if candidates is not None:
         losses = loss(errors_at(candidates), candidates)
-        if losses.min() < CLEARLY_LESS * loss(current.errors, current.point):
+        if losses.min() < _CLEARLY_LESS * loss(current.errors, current.point):
             current = expand(errors_at, candidates[losses.argmin()])
     best, damping = float(loss(current.errors, current.point)), 1e-2
-    for round_ in range(_ROUNDS):
-        loss_before = best
-        for _ in range(_TRIALS):
-            point = step_from(current, damping)
-            hoped = best - loss(current.errors + current.slopes @ (point - current.point), point)
-            if hoped < _RELATIVE_GAIN * max(1.0, best):
-                break
-            trial = expand(errors_at, point)
-            if (value := float(loss(trial.errors, trial.point))) < best:
-                current, best, damping = trial, value, damping / 3
-                break
+    for round_ in range(1, _ROUNDS + 1):
+        point = step_from(current, damping)
+        hoped = best - loss(current.errors + current.slopes @ (point - current.point), point)
+        if hoped < _RELATIVE_GAIN * max(1.0, best):
+            break
+        trial = expand(errors_at, point)
+        value = float(loss(trial.errors, point))
+        gain = best - value
+        if gain > 0:
+            current, best, damping = trial, value, damping / 3
+        else:
             damping *= 4
-            if value - best < _RELATIVE_GAIN * max(1.0, best):
-                break
         if on_round is not None:
-            on_round(round_ + 1, current.errors)
-        if loss_before - best < _RELATIVE_GAIN * max(1.0, best):
+            on_round(round_, current.errors)
+        if abs(gain) < _RELATIVE_GAIN * max(1.0, best):
             break
     curvature, _ = curvature_of(current.errors, current.slopes)
     return current, np.asarray(np.linalg.inv(curvature), dtype=np.float64)

@@ -13,29 +13,29 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from cost_models.arrays import Array, group_by
+from cost_models.arrays import group_by
 from cost_models.defaults import DIES, die_of, nearest_profile
-from cost_models.documents import printable
 from cost_models.files import catalog
-from cost_models.measured.calibration.few_runs import MAX_FEW_RUNS, fit_few_runs
 from cost_models.measured.calibration.step_time_fit import (
-    WEIGHT_ON_ONE_CLUSTER,
+    Offset,
     OnRound,
     StepTimeFit,
+    TimedCases,
+    cluster_offset,
+    errors_of,
     fit_step_times,
-    fitted_profile,
     ignore,
     measured_seconds,
+    median_size,
+    under,
 )
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.stack import is_suspect
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
-from cost_models.measured.validation.scores import reach_in
-from cost_models.measured.validation.step_times import StepTimes
+from cost_models.measured.validation.scores import step_error
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.hardware import HardwareProfile
 
 Pair = tuple[str, str]
@@ -75,7 +75,7 @@ def fit_families(
         if len(members) >= fewest and (needed is None or pair in needed):
             start = blank_profile(*pair)
             near = (around or {}).get(start.name)
-            fit = fit_step_times(start, members, around=near.around_runs(members) if near else None)
+            fit = fit_step_times(start, members, around=None if near is None else near.around_runs(members))
             if fit.median_error <= _UNEXPLAINED:
                 fits[start.name] = fit
     return fits
@@ -98,27 +98,12 @@ def _with_identity(profile: HardwareProfile, name: str, die: str, stack: str) ->
 def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> tuple[Case, ...]:
     """Copies of the cases, each with whichever of `profiles` is nearest to its GPU and stack."""
     candidates = tuple(profiles)
-    moved_cases = []
-    for case in cases:
-        gpu, stack = case.question.cluster.gpu, case.question.stack
-        nearest = nearest_profile(gpu, stack.name, candidates, family=stack.family)
-        moved_cases.append(replace(case, question=replace(case.question, hardware=nearest)))
-    return tuple(moved_cases)
 
+    def nearest(case: Case) -> HardwareProfile:
+        stack = case.question.stack
+        return nearest_profile(case.question.cluster.gpu, stack.name, candidates, family=stack.family)
 
-def errors_of(cases: Sequence[Case]) -> Array:
-    """(N,) relative error of each case's predicted step time under the profile in its question."""
-    return np.asarray(seconds_of(cases) / np.array([measured_seconds(case) for case in cases]) - 1)
-
-
-def seconds_of(cases: Sequence[Case]) -> Array:
-    """(N,) predicted step seconds of each case under the profile in its question."""
-    case_profiles = [case.question.hardware for case in cases]
-    seconds = np.empty(len(cases))
-    # profiles of one name may be fitted to other runs
-    for rows in group_by(range(len(cases)), lambda row: id(case_profiles[row])).values():
-        seconds[rows] = StepTimes([cases[index] for index in rows]).seconds(case_profiles[rows[0]])
-    return seconds
+    return tuple(moved for case in cases for moved in under(nearest(case), [case]))
 
 
 def under_other_sources(
@@ -147,7 +132,7 @@ def profiles_without(
         if source_pairs - other_pairs:
             needed |= {(die, ANY) for die, _ in other_pairs}
         fits = fit_families(others, needed, fewest=fewest, around=of_all)
-        yield source, tuple(map(fitted_profile, fits.values()))
+        yield source, tuple(fit.profile for fit in fits.values())
 
 
 def pair_of(case: Case) -> Pair:
@@ -184,25 +169,19 @@ def cross_validate(
         UnseenSource(
             source_id=source,
             runs=len(members),
-            defaults=_median(errors_of(under_nearest((), members))),
-            left_out=_median(errors_of(members)),
-            fitted=_median([fitted_errors[case.row.row_id] for case in members]),
+            defaults=median_size(errors_of(under_nearest((), members))),
+            left_out=median_size(errors_of(members)),
+            fitted=median_size([fitted_errors[case.row.row_id] for case in members]),
         )
         for source, members in under_other_sources(cases, fewest=1, on_source=on_source)
     )
-
-
-def _median(errors: Array | list[float]) -> float:
-    return float(np.median(np.abs(errors)))
 
 
 OnRow = Callable[[int], None]
 """Hears how many rows were read."""
 _SLIP = 10.0
 """Factor between measured and predicted time beyond which a cell is taken for a slip: milliseconds, a lost digit."""
-_LONGEST_NAME = 100
-_NAMED_SOURCES = 8
-"""Largest number of sources that a profile's source names."""
+_MAX_NAME_LENGTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,59 +278,100 @@ def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]
     return distinct, repeated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refit:
-    """Hardware profile before and after a fit to timed runs, with the errors of both."""
-
-    pair: Pair
-    start: HardwareProfile
-    """The profile that the fit starts from: the catalogue's nearest, or its documented defaults."""
-    start_errors: dict[str, float]
-    """Run → predicted / measured − 1 under `start`."""
-    fit: StepTimeFit
-    profile: HardwareProfile
-    """The fitted profile, named for its GPU and stack, with its claimed error."""
-
-    @property
-    def median_before(self) -> float:
-        """Median absolute relative error of step time under the profile that the fit started from."""
-        return _median(list(self.start_errors.values()))
-
-
-def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = ignore) -> Refit:
+def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = ignore) -> StepTimeFit:
     """Fit the hardware profile of `pair` (GPU die, stack) to timed `cases`, starting from the catalogue's
-    nearest profile. `on_round` is called after every step.
+    nearest profile; the result is named for the pair. `on_round` is called after every step.
 
     Runs of one source are taken to be of one cluster, which its profile follows closely, but for a few runs, of which
-    no more is believed than they agree on (`few_runs`); of several sources each of n runs counts 1/√n, and none is
-    followed far from the others.
+    no more is believed than they agree on; of several sources each of n runs counts 1/√n, and none is followed far from
+    the others.
     """
     die, stack = pair
     start = nearest_profile(catalog.load_gpu(die), stack, family=cases[0].question.stack.family)
-    measured = np.array([measured_seconds(case) for case in cases])
-    start_errors = (StepTimes(cases).seconds(start) / measured - 1).tolist()
-    sources = {case.row.source for case in cases}
-    start_profile = _with_identity(start, f"fitted-{die}-{stack}"[:_LONGEST_NAME], die, stack)
-    if len(sources) == 1 and len(cases) <= MAX_FEW_RUNS:
-        fit = fit_few_runs(start_profile, cases, on_round=on_round)
-    else:
-        weight = WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None
-        fit = fit_step_times(start_profile, cases, weight_of_a_run=weight, on_round=on_round)
-    source = f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}."
+    of_one_cluster = len({case.row.source for case in cases}) == 1
+    fit = fit_step_times(start, cases, of_one_cluster=of_one_cluster, on_round=on_round)
+    source = f"Fitted to timed runs: {fit.named_sources}; started from {start.name}."
     source += " The median error is that of the fit itself."
-    return Refit(
-        pair=pair,
-        start=start,
-        start_errors=dict(zip(fit.residuals, start_errors, strict=True)),
-        fit=fit,
-        profile=fitted_profile(fit, reach=reach_in(start)).model_copy(update={"source": source}),
+    profile = _with_identity(fit.profile, f"fitted-{die}-{stack}"[:_MAX_NAME_LENGTH], die, stack)
+    return replace(fit, profile=profile.model_copy(update={"source": source}))
+
+
+IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"
+"""Reason of an anchor's row for having no prediction."""
+_MIN_CHANGE = 0.005
+"""Smallest relative change of a constant that a prediction names."""
+_ANOTHER_UNIT = 500.0
+"""Factor beyond which a time must be in another unit (milliseconds, hours) or mistyped, and calibrates nothing."""
+
+
+def anchor(
+    predictions: Iterable[Prediction], anchors: int, *, on_sweep: Callable[[int, int], None] = ignore
+) -> tuple[Prediction, ...]:
+    """Calibrate the predicted step times of each sweep of runs on the measured times of `anchors` of its runs;
+    keep the order.
+
+    A sweep here is the rows of one source, framework and GPU, as a user has them in old logs: what is unknown about
+    them (clocks, fabric, versions) is the same for all, and a few rows tell most of it. Anchors no longer have
+    predictions. A sweep without more timed rows than anchors keeps its predictions. `on_sweep` is called with the
+    number of sweeps that are done and of all.
+    """
+    ordered = list(predictions)
+    cases = {place: case for place, one in enumerate(ordered) if one.step_seconds and (case := one.case)}
+    sweeps = group_by(cases, lambda place: _sweep_of(cases[place]))
+    for sweeps_done, places in enumerate(sweeps.values(), start=1):
+        timed = [place for place in places if _is_comparable(ordered[place])]
+        if 0 < anchors < len(timed):
+            timed.sort(key=lambda place: ordered[place].row.row_id)
+            given = [timed[position] for position in spread_positions(len(timed), anchors)]
+            profile = cases[given[0]].question.hardware
+            offset, _ = cluster_offset(TimedCases(profile, [cases[place] for place in given]))
+            for place in places:
+                run, case = ordered[place], cases[place]
+                as_anchor = Prediction(row=run.row, case=case, skipped=IS_ANCHOR, anchor=True)
+                ordered[place] = as_anchor if place in given else _calibrated(run, case, offset, anchors)
+        on_sweep(sweeps_done, len(sweeps))
+    return tuple(ordered)
+
+
+def _sweep_of(case: Case) -> tuple[str, ...]:
+    row = case.row
+    return row.source, row.text("framework"), row.text("gpu"), case.question.hardware.name
+
+
+def spread_positions(count: int, number: int) -> Sequence[int]:
+    """Indices of `number` of `count` items, evenly spaced from the first to the last; for one, the middle index.
+
+    Three of seven: 0, 3, 6.
+    """
+    if number == 1:
+        return (count // 2,)
+    return tuple(-(-position * (count - 1) // (number - 1)) for position in range(number))
+
+
+def _is_comparable(prediction: Prediction) -> bool:
+    """Whether a run has a measured and a predicted step time that do not differ so much that a unit must be wrong."""
+    error = step_error(prediction)
+    return error is not None and 1 / _ANOTHER_UNIT < 1 + error < _ANOTHER_UNIT
+
+
+def _calibrated(prediction: Prediction, case: Case, offset: Offset, anchors: int) -> Prediction:
+    """Predict a step time again with constants moved by the `offset`, and scale it as that implies. Memory figures
+    stay."""
+    old, factor = case.question.hardware, math.exp(offset.mean[0])
+    new = offset.moved(old)
+    priced = estimate(replace(case.question, hardware=new), case.layout)
+    values = {name: (getattr(new, name), getattr(old, name)) for name in offset.constants}
+    changes = [
+        f"{name} × {value / before:.2f}"
+        for name, (value, before) in values.items()
+        if abs(value - before) > _MIN_CHANGE * before
+    ]
+    if abs(offset.mean[0]) > _MIN_CHANGE:
+        changes.append(f"step time × {factor:.3f}")
+    summary = f"{anchors} anchors of its sweep: {', '.join(changes) or 'nothing moved'}"
+    return replace(
+        prediction,
+        step_seconds=factor * priced.step_seconds,
+        parts={part: factor * seconds for part, seconds in dict(priced.time).items()},
+        assumptions=(*prediction.assumptions, summary),
     )
-
-
-def named_sources(fit: StepTimeFit) -> str:
-    """Text that counts the fitted runs by source ("3 of mine, 2 of lab"), with the largest sources by name."""
-    by_size = Counter(fit.sources.values()).most_common()
-    words = [f"{count} of {printable(source, 40)}" for source, count in by_size[:_NAMED_SOURCES]]
-    if further_runs := sum(count for _, count in by_size[_NAMED_SOURCES:]):
-        words.append(f"{further_runs} of others")
-    return ", ".join(words)

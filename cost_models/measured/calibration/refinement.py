@@ -188,7 +188,7 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
         for quantity, one in run.seen.items()
         if 0 < one.seconds < math.inf and predicted[index][quantity] > 0
     ]
-    widths = np.array([math.hypot(_MODEL_ERROR[name], one.noise, one.disturbance) for _, name, one in usable])
+    noise = np.array([math.hypot(_MODEL_ERROR[name], one.noise, one.disturbance) for _, name, one in usable])
     measured = np.log([one.seconds for _, _, one in usable])
     kinds = list(_PULLS)
     totals = np.eye(len(kinds))  # coordinates of the fit → logarithms of factors: host kinds share a part
@@ -198,12 +198,11 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
         profiles = (_scaled_profile(start, totals @ point) for point in points)
         predicted = [[quantities(priced(run, profile)) for run in runs] for profile in profiles]
         logarithms = np.log([[by_run[index][name] for index, name, _ in usable] for by_run in predicted])
-        return np.asarray((logarithms - measured) / widths)
+        return np.asarray(logarithms - measured)
 
     pulls = np.array(list(_PULLS.values()))
     floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in _PULLS])
-    weights = np.ones(len(usable))
-    around, covariance = shrink(errors_at, 0 * pulls, pulls, weights, floor=floor, ceiling=_FARTHEST)
+    around, covariance = shrink(errors_at, 0 * pulls, pulls, noise, floor=floor, ceiling=_FARTHEST)
     logarithms = totals @ around.point
     covariances = covariance, np.diag(pulls**2)
     posterior, prior = (np.sqrt(np.diag(totals @ one @ totals.T)) for one in covariances)

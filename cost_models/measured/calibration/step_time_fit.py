@@ -1,19 +1,34 @@
-"""Fitting the few constants of a profile to published step times: robust, and pulled towards physical defaults.
+"""The one fitter of step times: constants of a hardware profile from a Gaussian prior and timed runs.
 
-Minimises, over the logarithms θ of the constants,
+    log measured = log predicted(θ) + γ + noise
 
-    Σ_r w_r · Huber(log(predicted_r / measured_r) / 5 %)  +  Σ_c ((θ_c − default_c) / pull)² / 2
+θ (C,) are logarithms of constants, γ an offset of all step times of one cluster that no constant has. There are three
+questions, and each answer is the prior of the next:
 
-as `least_squares` does it. Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. Constants
-that the rows do not determine stay at their defaults; the intervals are those of the linearised problem.
+**Published runs** (`fit_step_times`): the prior of θ are the documented defaults with the deviations of
+`prior_widths`, and γ = 0. Minimised (`least_squares`) is
 
-**Scenarios** are sets of constants that the runs leave possible on an untimed cluster. There the constants of a profile
-are off by δ = p + s, in logarithms: p is what the runs leave open (the inverse of the loss's curvature at the fit), s
-is how much one cluster and release differ from another. With S the slopes of the errors r of a source's runs, r = −S·s
-+ ε; the variances τ² of s come from all sources together (expectation maximisation, each source's s being normal),
-beginning from the pulls of the fit as if these were one source more. The rest of r is `unexplained`, each layout's own.
-δ has the covariance Σ = Cov(p) + diag(τ²). The scenarios are ± the columns of a root of Σ under a fixed rotation, so
-that their mean is zero and their covariance Σ itself, not a sample of it.
+    Σ_r w_r · Huber(log(predicted_r / measured_r) / 5 %)  +  Σ_c ((θ_c − default_c) / width_c)² / 2
+
+Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. Constants that the rows do not
+determine stay at their defaults; the intervals are those of the linearised problem.
+
+**A cluster that nobody timed** (`scenarios_of`): its constants are off by δ = p + s, in logarithms: p is what the runs
+leave open (the inverse of the loss's curvature at the fit), s is how much one cluster and release differ from another.
+With S the slopes of the errors r of a source's runs, r = −S·s + ε; the variances τ² of s come from all sources together
+(expectation maximisation, each source's s being normal), beginning from the widths of the prior as if these were one
+source more. The rest of r is `unexplained`, each layout's own. δ has the covariance Σ = Cov(p) + diag(τ²). Scenarios
+are ± the columns of a root of Σ under a fixed rotation, so that their mean is zero and their covariance Σ itself, not a
+sample of it.
+
+**A few runs of one cluster** (`cluster_offset`): the prior of δ is what the scenarios say, γ is normal.
+One to eight runs that are followed closely have their oddities taken for constants, so two things are unsure besides:
+whether a row is ordinary or odd (misread, or of a mechanism that is missing), and whether the cluster is like others or
+far from them all. Every combination is followed as a Gaussian, row by row, and their mean counts, each weighted by how
+likely it makes the rows (a Gaussian sum filter, Alspach and Sorenson 1972): where rows disagree, none is believed in
+full. How wide all this is was seen where whole sources were left out of every fit, with one to five of their rows
+given. A profile's constants move by δ alone; predictions of other rows of the same sweep (`profile_fits.anchor`) move
+by γ too.
 
 **Pair error**: the share of an error that one cluster and one release have in common (clocks, fabric, kernels) cancels
 in the ratio of two times of one sweep, so its error is smaller than either's. It grows with the square root of the
@@ -23,10 +38,10 @@ median is 5 % on one axis, 7 % on two, 9 % on three. So one figure is enough, th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import combinations
 from statistics import NormalDist
 
@@ -34,19 +49,243 @@ import numpy as np
 
 from cost_models.arrays import MAD_TO_DEVIATION, Array, group_by
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_value
+from cost_models.documents import printable
 from cost_models.measured.calibration.least_squares import Expansion, Interval, expand, intervals, shrink
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.validation.scores import Reach, source_weights, sweep_of, weighted_quantile
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
+from cost_models.measured.validation.scores import source_weights, sweep_of, weighted_quantile
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
+
+_SHARES_OF_ATTENTION = ("attention_forward_efficiency", "attention_backward_efficiency")
+_HOST = ("kernel_seconds", "host_layer_seconds", "tensor_parallel_host_seconds", "action_host_seconds")
+_CLUSTER = ("link_efficiency", "network_efficiency", "step_seconds", "jitter_per_doubling")
+CONSTANTS = ("gemm_efficiency", *_SHARES_OF_ATTENTION, "memory_efficiency", *_HOST, *_CLUSTER)
+"""The twelve constants of a profile that may be fitted; all others stay documented defaults."""
+
+_CEILING = 1.1
+"""Largest value of a fitted share: a little above the best that was measured, never much. No kernel in a step exceeds
+what it reached alone, so attention's shares end at 1."""
+_ERROR = 0.05
+"""Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
+_WIDTHS = {"kernel_seconds": 0.5, "jitter_per_doubling": 0.7, "step_seconds": 0.7}
+_HOST_WIDTH, _SHARE_WIDTH = 0.7, 0.15
+"""Deviation of a constant's logarithm from its default: shares of a peak are known within some 15 %, host times and
+jitter differ by factors."""
+_SLOWER_HOSTS = (2.0, 4.0, 8.0)
+"""Factors on the host's time of a block from which a fit may begin."""
+_WEIGHT_ON_ONE_CLUSTER = 4.0
+"""Weight of a run where all runs are of one source: its step times agree within some 2.5 %, half of what different
+publishers' do."""
+
+
+def prior_widths(constants: Sequence[str]) -> Array:
+    """(C,) deviation of each constant's logarithm from its documented default."""
+    widths = [_WIDTHS.get(name, _HOST_WIDTH if "host" in name else _SHARE_WIDTH) for name in constants]
+    return np.array(widths)
+
+
+def ceiling_of(name: str) -> float:
+    """Largest value that a fit may give the constant `name`, within the limits of the profile's file."""
+    limit = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
+    ceiling = 1.0 if name in _SHARES_OF_ATTENTION else _CEILING
+    return min(float(limit), ceiling) if name.endswith("efficiency") else float(limit)
+
+
+OnRound = Callable[[int, float], None]
+"""Function that is called with the number of each round of a fit and the median error after it."""
+MAX_NAMED_SOURCES = 8
+"""Largest number of sources that a profile's source names."""
+
+
+def ignore(*_: object) -> None:
+    """Listener to the progress of a fit that does nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeFit:
+    """Profile fitted to step times, with the runs' errors before and after and intervals of the constants."""
+
+    start: HardwareProfile
+    """Profile whose constants were the mean of the prior."""
+    profile: HardwareProfile
+    """The fitted profile, with its errors, scenarios and runs."""
+    start_errors: dict[str, float]
+    """Run → predicted / measured − 1 under `start`."""
+    residuals: dict[str, float]
+    """Run → predicted / measured − 1 under `profile`."""
+    sources: dict[str, str]
+    """Run → source."""
+    constants: dict[str, Interval]
+    around: Expansion | None
+    """The errors around the fitted constants, from which a fit to some of the runs can start; None of a few runs."""
+
+    @property
+    def median_error(self) -> float:
+        """Median absolute relative error of step time over the runs under the fitted profile."""
+        return median_size(list(self.residuals.values()))
+
+    @property
+    def median_before(self) -> float:
+        """Median absolute relative error of step time over the runs under the profile that the fit started from."""
+        return median_size(list(self.start_errors.values()))
+
+    @property
+    def named_sources(self) -> str:
+        """Text that counts the runs by source ("3 of mine, 2 of lab"), with the largest sources by name."""
+        by_size = Counter(self.sources.values()).most_common()
+        words = [f"{count} of {printable(source, 40)}" for source, count in by_size[:MAX_NAMED_SOURCES]]
+        if further_runs := sum(count for _, count in by_size[MAX_NAMED_SOURCES:]):
+            words.append(f"{further_runs} of others")
+        return ", ".join(words)
+
+    def around_runs(self, cases: Sequence[Case]) -> Expansion | None:
+        """Step-time errors of `cases`, a subset of the fitted runs, with derivatives at the fitted constants."""
+        if self.around is None:
+            return None
+        place_of = {run: place for place, run in enumerate(self.residuals)}
+        rows = [place_of[case.row.row_id] for case in cases]
+        return replace(self.around, errors=self.around.errors[rows], slopes=self.around.slopes[rows])
+
+
+def measured_seconds(case: Case) -> float:
+    """Published step seconds of a case's run."""
+    seconds = timed_seconds(case.row)
+    assert seconds is not None, f"{case.row.row_id} has no step time"
+    return seconds
+
+
+def median_size(errors: Sequence[float] | Array) -> float:
+    """Median absolute value of relative errors."""
+    return float(np.median(np.abs(errors)))
+
+
+def under(profile: HardwareProfile, cases: Sequence[Case]) -> tuple[Case, ...]:
+    """Copies of the cases with `profile` in their questions."""
+    return tuple(replace(case, question=replace(case.question, hardware=profile)) for case in cases)
+
+
+def seconds_of(cases: Sequence[Case]) -> Array:
+    """(N,) predicted step seconds of each case under the profile in its question."""
+    profiles, seconds = [case.question.hardware for case in cases], np.empty(len(cases))
+    # profiles of one name may be fitted to other runs
+    for rows in group_by(range(len(cases)), lambda row: id(profiles[row])).values():
+        seconds[rows] = StepTimes([cases[row] for row in rows]).seconds(profiles[rows[0]])
+    return seconds
+
+
+def errors_of(cases: Sequence[Case]) -> Array:
+    """(N,) relative error of each case's predicted step time under the profile in its question."""
+    return np.asarray(seconds_of(cases) / np.array([measured_seconds(case) for case in cases]) - 1)
+
+
+class TimedCases:
+    """Errors of the step times of timed cases as functions of the constants of the profile `start`."""
+
+    def __init__(self, start: HardwareProfile, cases: Sequence[Case]) -> None:
+        self.start, self.cases = start, cases
+        self.constants = tuple(name for name in CONSTANTS if getattr(start, name) > 0)
+        """A constant that is 0 stays 0: factors do not move it."""
+        self.origin = np.log([getattr(start, name) for name in self.constants])
+        """(C,) logarithms of the constants of `start`."""
+        self._times = StepTimes(cases)
+        self._measured = np.array([measured_seconds(case) for case in cases])
+
+    def values_at(self, points: Array) -> dict[str, Array]:
+        """Constants by name at (..., C) points, which are logarithms, rounded to the digits that a profile's
+        file has."""
+        rounded = np.vectorize(lambda value: float(f"{value:.4g}"))(np.exp(points))
+        return dict(zip(self.constants, np.moveaxis(rounded, -1, 0), strict=True))
+
+    def errors_at(self, points: Array) -> Array:
+        """(K, N) logarithms of predicted over measured step times at (K, C) points."""
+        seconds = self._times.under(self.start, self.values_at(points), len(points))
+        return np.asarray(np.log(seconds / self._measured))
+
+
+MAX_FEW_RUNS = 8
+"""Largest number of runs of one cluster that are fitted as few; with fifteen runs of a left-out source a close fit
+predicted better."""
+_CAUTION = 0.8
+"""Share of the prior variance that counts where a profile is kept, which must not be worse than the one it was."""
+
+
+def fit_step_times(
+    start: HardwareProfile,
+    cases: Sequence[Case],
+    *,
+    of_one_cluster: bool = False,
+    around: Expansion | None = None,
+    on_round: OnRound = ignore,
+) -> StepTimeFit:
+    """Fit the constants of profile `start` to the measured step times of `cases`. `on_round` is called after
+    every step.
+
+    Each of n runs of a source weighs 1/√n, and none is followed far from the others. Runs `of_one_cluster` are followed
+    closely, but for a few, of which no more is believed than they agree on. The fit starts where the errors are known
+    `around`, by default at the constants of `start`, or at a slower host where that explains more.
+    """
+    timed, runs = TimedCases(start, cases), [case.row.row_id for case in cases]
+    sources, names = [case.row.source for case in cases], timed.constants
+    few = of_one_cluster and len(cases) <= MAX_FEW_RUNS
+    if few:
+        offset, expansion = cluster_offset(timed, share=_CAUTION)
+        profile = offset.moved(start)
+        point = np.log([getattr(profile, name) for name in names])
+        errors, slopes = timed.errors_at(point[None])[0], expansion.slopes
+        covariance, influence = prior_covariance(start, names), slopes.T
+        deviations, priors = offset.deviations[1:], offset.priors[1:]
+    else:
+        priors = prior_widths(names)
+        weights = np.full(len(cases), _WEIGHT_ON_ONE_CLUSTER) if of_one_cluster else source_weights(sources)
+        slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in names])
+        around, covariance = shrink(
+            timed.errors_at,
+            timed.origin,
+            priors,
+            _ERROR,
+            weights=weights,
+            ceiling=np.log([ceiling_of(name) for name in names]),
+            around=around,
+            candidates=timed.origin + slower if around is None else None,
+            on_round=lambda round_, errors: on_round(round_, median_size(np.expm1(errors))),
+        )
+        point, errors, slopes = around.point, around.errors, around.slopes
+        values = {name: float(value) for name, value in timed.values_at(point).items()}
+        profile, influence = start.model_copy(update=values), covariance @ (slopes * weights[:, None]).T
+        deviations = np.sqrt(np.diag(covariance))
+    residuals = dict(zip(runs, np.expm1(errors).tolist(), strict=True))
+    scenarios, pair, of_these = start.scenarios, pair_error(cases, residuals), timed_runs(cases, residuals)
+    if scenarios is None or not few:
+        reach = {} if scenarios is None else {"faster": scenarios.faster, "slower": scenarios.slower}
+        drawn = scenarios_of(names, covariance, slopes, errors, sources)
+        scenarios = drawn.model_copy(update=reach)
+    claims = {
+        "median_error": round(median_size(np.expm1(errors)), 4),
+        "validated_runs": len(cases),
+        "unseen_error": None,
+        # what sources differ by, and what was ever timed, a few runs add to
+        "pair_error": (few and start.pair_error) or (None if pair is None else round(pair, 4)),
+        "scenarios": scenarios,
+        "timed": (*start.timed, *of_these) if few else of_these,
+    }
+    return StepTimeFit(
+        start=start,
+        profile=profile.model_copy(update=claims),
+        start_errors=dict(zip(runs, np.expm1(timed.errors_at(timed.origin[None])[0]).tolist(), strict=True)),
+        residuals=residuals,
+        sources=dict(zip(runs, sources, strict=True)),
+        constants=intervals(names, point, deviations, priors, influence, runs),
+        around=around,
+    )
+
 
 COUNT = 16
 """Scenarios of a profile; a power of two above the number of constants."""
 _SEED = 14
 _ROUNDS = 30
-_MAX_PULLS = 3.0
-"""Pulls beyond which no source's constants are believed to be off: more looks like a wrong fact of its stack."""
+_MAX_WIDTHS = 3.0
+"""Prior widths beyond which no source's constants are believed to be off: more looks like a wrong fact of its stack."""
 _TAIL_SHARE = 0.9
 """Share of the runs that `unexplained`, taken for the deviation of a normal error, has to hold; tails are heavy."""
 
@@ -62,10 +301,10 @@ def scenarios_of(
     is the deviation of the errors that this leaves.
     """
     rows = group_by(range(len(sources)), sources.__getitem__)
-    pulls = pulls_of(constants)
-    variances, unexplained = pulls**2, float(np.std(errors)) or 1e-3
+    widths = prior_widths(constants)
+    variances, unexplained = widths**2, float(np.std(errors)) or 1e-3
     for _ in range(_ROUNDS):
-        squares, remaining = pulls**2, np.empty_like(errors)
+        squares, remaining = widths**2, np.empty_like(errors)
         for source_rows in rows.values():
             size = np.maximum(np.abs(errors[source_rows]) / unexplained, 1e-12)
             # rows of a sweep are alike: n count for √n
@@ -73,7 +312,7 @@ def scenarios_of(
             source_slopes = slopes[source_rows]
             weighted = weight[:, None] * source_slopes
             spread = np.linalg.inv(weighted.T @ source_slopes + np.diag(1 / variances))
-            farthest = _MAX_PULLS * pulls
+            farthest = _MAX_WIDTHS * widths
             mean = np.clip(-spread @ (weighted.T @ errors[source_rows]), -farthest, farthest)
             squares = squares + mean**2 + np.diag(spread)
             remaining[source_rows] = errors[source_rows] + source_slopes @ mean
@@ -100,8 +339,114 @@ def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, st
     return dict(zip(constants, words, strict=True))
 
 
-FEWEST_PAIRS = 10
-"""Fewest pairs of runs from which a pair error is claimed."""
+_VARIANCE = 0.6
+"""Variance of δ as a share of the scenarios', which have stacks that were misread among them."""
+_OFFSET_DEVIATION, _FAR_OFFSET_DEVIATION = 0.03, 0.5
+"""Deviation of γ between ordinary clusters, and of a far cluster."""
+_FAR_SHARE = 0.01
+"""Share of clusters that are far."""
+_NOISE, _ODD_NOISE = 0.02, 0.5
+"""Deviation of an ordinary row from its neighbours, and of an odd row."""
+_ODD_SHARE, _FAR_ODD_SHARE = 0.4, 0.05
+"""Share of rows that are odd; on a cluster that is far rows agree, or it could not be recognised."""
+_MAX_COMBINATIONS = 128
+"""Combinations that are followed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """Logarithmic offsets of one cluster from its hardware profile, inferred from timed runs: of all its step times,
+    and of constants."""
+
+    constants: tuple[str, ...]
+    mean: Array
+    """(1 + C,) offset of step times, then of each constant."""
+    deviations: Array
+    """(1 + C,) deviation of each offset that the runs leave."""
+    priors: Array
+    """(1 + C,) deviation of each offset before the runs."""
+
+    def moved(self, profile: HardwareProfile) -> HardwareProfile:
+        """Copy of a profile with its constants moved, each at most to the fit's ceiling or its former value."""
+        values = {}
+        for name, change in zip(self.constants, self.mean[1:].tolist(), strict=True):
+            value = getattr(profile, name)
+            values[name] = min(float(f"{value * math.exp(change):.4g}"), max(value, ceiling_of(name)))
+        return profile.model_copy(update=values)
+
+
+def offset_of(
+    errors: Array, slopes: Array, covariance: Array, constants: Sequence[str] = (), *, known_runs: int = 0
+) -> Offset:
+    """Infer the mean offset of a cluster from (K,) logs of predicted / measured step times and (K, C) slopes in
+    the `constants`.
+
+    `covariance` (C, C) is that of the scenarios. `known_runs` of the same cluster are in the constants already, which
+    leaves less to say for these. Without errors the offset is zero.
+
+    Hypotheses on the cluster (ordinary or far) and on each row so far (ordinary or odd) are Gaussians over the step
+    offset γ and the constants' offsets δ: means (H, 1 + C), covariances (H, 1 + C, 1 + C), logarithms of chances (H,),
+    and shares of odd rows (H,).
+    """
+    joint = np.zeros((2, len(covariance) + 1, len(covariance) + 1))
+    joint[:, 0, 0] = _OFFSET_DEVIATION**2, _FAR_OFFSET_DEVIATION**2
+    joint[:, 1:, 1:] = _VARIANCE * covariance
+    remaining = (1.0 + known_runs * np.diagonal(joint, axis1=1, axis2=2) / _NOISE**2) ** -0.5
+    covariances = joint * (remaining[:, :, None] * remaining[:, None, :])
+    means = np.zeros(covariances.shape[:2])
+    chances, odd = np.log([1 - _FAR_SHARE, _FAR_SHARE]), np.array([_ODD_SHARE, _FAR_ODD_SHARE])
+
+    def moments() -> tuple[Array, Array]:
+        """Mean and standard deviation of (γ, δ), (1 + C,) each, over all hypotheses."""
+        weights = np.exp(chances - chances.max())
+        weights /= weights.sum()
+        mean = weights @ means
+        spread = np.diagonal(covariances, axis1=1, axis2=2) + (means - mean) ** 2
+        return mean, np.sqrt(np.maximum(weights @ spread, 0.0))
+
+    priors = moments()[1]
+    for error, slope in zip(errors.tolist(), slopes, strict=True):
+        term = np.append(1.0, slope)
+        along, off = covariances @ term, -error - means @ term
+        branches = []
+        for share, deviation in ((1 - odd, _NOISE), (odd, _ODD_NOISE)):
+            variance = along @ term + deviation**2
+            gain = along / variance[:, None]
+            posterior = covariances - gain[:, :, None] * along[:, None, :]
+            log_chances = chances + np.log(share) - 0.5 * (off**2 / variance + np.log(variance))
+            branches.append((means + gain * off[:, None], posterior, log_chances, odd))
+        hypotheses = [np.concatenate(pair) for pair in zip(*branches, strict=True)]
+        likeliest = np.argsort(-hypotheses[2], kind="stable")[:_MAX_COMBINATIONS]
+        means, covariances, chances, odd = (values[likeliest] for values in hypotheses)
+    mean, deviations = moments()
+    return Offset(constants=tuple(constants), mean=mean, deviations=deviations, priors=priors)
+
+
+def prior_covariance(profile: HardwareProfile, constants: Sequence[str]) -> Array:
+    """(C, C) covariance of the logarithms of `constants` over a profile's scenarios; squared prior widths for
+    constants without."""
+    scenario_factors = profile.scenarios.by_constant if profile.scenarios is not None else {}
+    covariance = np.diag(prior_widths(constants) ** 2)
+    places = [place for place, name in enumerate(constants) if name in scenario_factors]
+    if places:
+        logs = np.log([scenario_factors[constants[place]] for place in places])
+        covariance[np.ix_(places, places)] = np.cov(logs, bias=True)
+    return covariance
+
+
+def cluster_offset(timed: TimedCases, *, share: float = 1.0) -> tuple[Offset, Expansion]:
+    """Offset of the cluster that ran all of the cases from their profile, with the errors at that profile's
+    constants. `share` of the prior variance counts."""
+    around = expand(timed.errors_at, timed.origin)
+    sources = {case.row.source for case in timed.cases}
+    known_runs = sum(runs.runs for runs in timed.start.timed if runs.source in sources)
+    covariance = share * prior_covariance(timed.start, timed.constants)
+    found = offset_of(around.errors, around.slopes, covariance, timed.constants, known_runs=known_runs)
+    return found, around
+
+
+MIN_PAIRS = 10
+"""Smallest number of pairs of runs from which a pair error is claimed."""
 
 
 def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | None:
@@ -117,7 +462,7 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
                 ratio = (1 + errors[first.row.row_id]) / (1 + errors[second.row.row_id])
                 sizes.append(abs(np.log(ratio)) / len(axes) ** 0.5)
                 weights.append(1 / (len(runs) - 1))
-    if len(sizes) < FEWEST_PAIRS:
+    if len(sizes) < MIN_PAIRS:
         return None
     return weighted_quantile(np.array(sizes), np.array(weights), 0.5)
 
@@ -140,203 +485,3 @@ def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[Time
         fields |= {"fewest_gpus": min(gpus), "most_gpus": max(gpus), "median_error": median, "axes": axes}
         runs.append(TimedRuns.model_validate(fields))
     return tuple(runs)
-
-
-_PRODUCTS = ("gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
-_HOST = ("kernel_seconds", "host_layer_seconds", "tensor_parallel_host_seconds", "action_host_seconds")
-_CLUSTER = ("link_efficiency", "network_efficiency", "step_seconds", "jitter_per_doubling")
-CONSTANTS = (*_PRODUCTS, "memory_efficiency", *_HOST, *_CLUSTER)
-"""The twelve constants of a profile that may be fitted; all others stay documented defaults."""
-
-_CEILING = 1.1
-"""Largest value of a fitted share: a little above the best that was measured, never much."""
-_OF_A_BENCHMARK = ("attention_forward_efficiency", "attention_backward_efficiency")
-"""Shares of what a kernel reached alone, which none in a step exceeds."""
-_HUBER = 0.05
-"""Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
-_PULL = {"kernel_seconds": 0.5, "jitter_per_doubling": 0.7, "step_seconds": 0.7}
-_HOST_PULL, _SHARE_PULL = 0.7, 0.15
-"""Log-distance from the default that costs as much as one run being 5 % off: shares of a peak are known within some
-15 %, host times and jitter differ by factors."""
-_SLOWER_HOSTS = (2.0, 4.0, 8.0)  # times the host's time of a block, from which a fit may begin
-WEIGHT_ON_ONE_CLUSTER = 4.0
-"""Weight of a run where all runs are of one source: its step times agree within some 2.5 %, half of what different
-publishers' do."""
-
-
-OnRound = Callable[[int, float], None]
-"""Hears the number of each round of a fit and the median error after it."""
-
-
-def ignore(*_: object) -> None:
-    """Listener to the progress of a fit that does nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimeFit:
-    """Profile fitted to step times, with residuals of the runs and intervals of the constants."""
-
-    profile: HardwareProfile
-    residuals: dict[str, float]
-    """Run → predicted / measured − 1."""
-    sources: dict[str, str]
-    """Run → source."""
-    constants: dict[str, Interval]
-    around: Expansion
-    """The errors around the fitted constants, from which a fit to some of the runs can start."""
-    pair_error: float | None
-    """Median error of the ratio of two step times of one sweep, on one axis in which the layouts differ."""
-    scenarios: Scenarios
-    """Constants that the runs leave possible elsewhere."""
-    timed: tuple[TimedRuns, ...]
-    """The runs by source, GPU and stack."""
-
-    @property
-    def median_error(self) -> float:
-        """Median absolute relative error of step time over the fitted runs."""
-        return float(np.median(np.abs(list(self.residuals.values()))))
-
-    def around_runs(self, cases: Sequence[Case]) -> Expansion:
-        """Step-time errors of `cases`, a subset of the fitted runs, with derivatives at the fitted constants."""
-        place_of = {run: place for place, run in enumerate(self.residuals)}
-        rows = [place_of[case.row.row_id] for case in cases]
-        return replace(self.around, errors=self.around.errors[rows], slopes=self.around.slopes[rows])
-
-
-class TimedCases:
-    """Cases with measured step times, prepared for one fit after another of `constants` of profile `start`."""
-
-    def __init__(
-        self, start: HardwareProfile, cases: Sequence[Case], constants: Sequence[str] = CONSTANTS
-    ) -> None:
-        self.start = start
-        self.constants = tuple(name for name in constants if getattr(start, name) > 0)
-        """A constant that is 0 stays 0: factors do not move it."""
-        self._times = StepTimes(cases)
-        self._measured = np.array([measured_seconds(case) for case in cases])
-
-    @cached_property
-    def origin(self) -> Array:
-        """(C,) logarithms of the constants of the profile `start`."""
-        return np.log([getattr(self.start, name) for name in self.constants])
-
-    @cached_property
-    def at_start(self) -> Expansion:
-        """Step-time errors of all cases at the constants of the profile `start`, with derivatives."""
-        return expand(self.errors_at, self.origin)
-
-    @property
-    def logarithms(self) -> tuple[Array, Array]:
-        """(N,) log of predicted / measured step time under `start`, with derivatives (N, C) by the constants'
-        logarithms."""
-        return _HUBER * self.at_start.errors, _HUBER * self.at_start.slopes
-
-    def values_at(self, points: Array) -> dict[str, Array]:
-        """Constants by name at (..., C) points, which are logarithms, rounded to the digits that a profile's
-        file has."""
-        rounded = np.vectorize(lambda value: float(f"{value:.4g}"))(np.exp(points))
-        return dict(zip(self.constants, np.moveaxis(rounded, -1, 0), strict=True))
-
-    def errors_at(self, points: Array) -> Array:
-        """(K, N) log errors of predicted step times at (K, C) points, in units of `_HUBER`."""
-        seconds = self._times.under(self.start, self.values_at(points), len(points))
-        return np.asarray(np.log(seconds / self._measured) / _HUBER)
-
-
-def fit_step_times(
-    start: HardwareProfile,
-    cases: Sequence[Case],
-    *,
-    weight_of_a_run: float | None = None,
-    around: Expansion | None = None,
-    on_round: OnRound = ignore,
-) -> StepTimeFit:
-    """Fit the constants of profile `start` to the measured step times of `cases`. `on_round` is called after
-    every step.
-
-    Each run weighs `weight_of_a_run`, by default 1/√n where its source has n. The fit starts where the errors are known
-    `around`, by default at the constants of `start`.
-    """
-    timed, sources = TimedCases(start, cases), [case.row.source for case in cases]
-    pulls = pulls_of(timed.constants)
-    weight = source_weights(sources) if weight_of_a_run is None else np.full(len(sources), weight_of_a_run)
-    # a fit begins at the constants of `start`, or at a slower host where that explains more
-    slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in timed.constants])
-
-    def report_round(round_: int, errors: Array) -> None:
-        on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
-
-    around, covariance = shrink(
-        timed.errors_at,
-        timed.origin,
-        pulls,
-        weight,
-        ceiling=np.log([ceiling_of(name) for name in timed.constants]),
-        around=around or timed.at_start,
-        candidates=timed.origin + slower if around is None else None,
-        on_round=report_round,
-    )
-    names = [case.row.row_id for case in cases]
-    residuals = dict(zip(names, np.expm1(_HUBER * around.errors).tolist(), strict=True))
-    deviations, influence = np.sqrt(np.diag(covariance)), covariance @ (around.slopes * weight[:, None]).T
-    slopes, errors = _HUBER * around.slopes, _HUBER * around.errors
-    values = timed.values_at(around.point).items()
-    return StepTimeFit(
-        profile=start.model_copy(update={name: float(value) for name, value in values}),
-        residuals=residuals,
-        sources=dict(zip(names, sources, strict=True)),
-        constants=intervals(timed.constants, around.point, deviations, pulls, influence, names),
-        around=around,
-        pair_error=pair_error(cases, residuals),
-        scenarios=scenarios_of(timed.constants, covariance, slopes, errors, sources),
-        timed=timed_runs(cases, residuals),
-    )
-
-
-def fitted_profile(
-    fit: StepTimeFit, *, unseen_error: float | None = None, reach: Reach | None = None
-) -> HardwareProfile:
-    """Profile of a fit with its accuracy claims filled in (runs, median error, error on unseen sources,
-    interval reach)."""
-    runs = ", ".join(f"{count} of {source}" for source, count in Counter(fit.sources.values()).items())
-    return fit.profile.model_copy(
-        update={
-            "median_error": round(fit.median_error, 4),
-            "validated_runs": len(fit.residuals),
-            "unseen_error": None if unseen_error is None else round(unseen_error, 4),
-            "pair_error": None if fit.pair_error is None else round(fit.pair_error, 4),
-            "scenarios": fit.scenarios if reach is None else fit.scenarios.model_copy(update=reach._asdict()),
-            "timed": fit.timed,
-            "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
-        }
-    )
-
-
-def measured_seconds(case: Case) -> float:
-    """Published step seconds of a case's run."""
-    seconds = timed_seconds(case.row)
-    assert seconds is not None, f"{case.row.row_id} has no step time"
-    return seconds
-
-
-def pulls_of(constants: Sequence[str]) -> Array:
-    """(C,) prior width of each constant's logarithm, the distance that costs a fit as much as one run being 5
-    % off."""
-    return np.array([_PULL.get(name, _HOST_PULL if "host" in name else _SHARE_PULL) for name in constants])
-
-
-def scale_constants(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
-    """Copy of the profile with constants multiplied by `factors`, each at most at the fit's ceiling or its
-    former value."""
-    values = {}
-    for name, factor in factors.items():
-        value = getattr(profile, name)
-        values[name] = min(float(f"{value * factor:.4g}"), max(value, ceiling_of(name)))
-    return profile.model_copy(update=values)
-
-
-def ceiling_of(name: str) -> float:
-    """Largest value that a fit may give the constant `name`, within the limits of the profile's file."""
-    limit = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
-    ceiling = 1.0 if name in _OF_A_BENCHMARK else _CEILING
-    return min(float(limit), ceiling) if name.endswith("efficiency") else float(limit)

@@ -573,7 +573,7 @@ class HostSpans(Columns):
     def _computed(self) -> list[Interval]:
         """Intervals in which an operator of the training thread runs and no operator inside it does, in order of time;
         an operator that only dispatches to one of its name does not count."""
-        columns, thread = self.arrays()[:3], self.arrays()[3]
+        *columns, thread = self.arrays()
         training = self._threads.get(self.training, np.bincount(thread).argmax())
         start, seconds, name = (column[thread == training] for column in columns)
         counts = np.isin(name, [number for word, number in self._names.items() if word.startswith("aten::")])

@@ -10,7 +10,8 @@ from typing import Any
 
 from cost_models.documents import printable
 from cost_models.files.catalog import save_spec
-from cost_models.measured.calibration.profile_fits import Refit, Selection, UnseenSource, named_sources
+from cost_models.measured.calibration.profile_fits import Selection, UnseenSource
+from cost_models.measured.calibration.step_time_fit import StepTimeFit
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
@@ -22,7 +23,7 @@ from meshwright.terminal.answers import Answer
 class Fitted(Answer):
     """A profile for each GPU and stack of the rows, and the rows that took no part."""
 
-    refits: tuple[Refit, ...]
+    refits: tuple[StepTimeFit, ...]
     selection: Selection
     stack: str | None = None
     """The stack whose rows were asked for."""
@@ -53,7 +54,7 @@ class Fitted(Answer):
     def document(self) -> dict[str, Any]:
         files: Sequence[str | None] = [str(file) for file in self.files] or [None] * len(self.refits)
         return {
-            "profiles": [refit_record(*filed) for filed in zip(self.refits, files, strict=True)],
+            "profiles": [fit_record(*filed) for filed in zip(self.refits, files, strict=True)],
             "left_out": [
                 {"row_id": row.row_id, "source_id": row.source, "reason": reason}
                 for row, reason in self.selection.left_out
@@ -73,38 +74,37 @@ def save_one(profile: HardwareProfile, file: Path) -> None:
     save_spec(profile, file)
 
 
-def refit_record(refit: Refit, file: str | None) -> dict[str, Any]:
-    """One profile: what it was, what it is, and what every run says of both."""
-    (die, stack), fit, start = refit.pair, refit.fit, refit.start_errors
+def fit_record(fit: StepTimeFit, file: str | None) -> dict[str, Any]:
+    """JSON record of one fitted profile: constants and errors of runs, before and after."""
     return {
         "file": file,
-        "gpu": die,
-        "stack": stack,
-        "started_from": refit.start.name,
-        "median_error_before": refit.median_before,
+        "gpu": fit.profile.gpu,
+        "stack": fit.profile.stack,
+        "started_from": fit.start.name,
+        "median_error_before": fit.median_before,
         "median_error_after": fit.median_error,
-        "constants": constant_records(refit),
+        "constants": constant_records(fit),
         "runs": [
-            {"row_id": run, "source_id": fit.sources[run], "before": start[run], "after": after}
+            {"row_id": run, "source_id": fit.sources[run], "before": fit.start_errors[run], "after": after}
             for run, after in fit.residuals.items()
         ],
-        "profile": refit.profile.model_dump(mode="json"),
+        "profile": fit.profile.model_dump(mode="json"),
     }
 
 
-def constant_records(refit: Refit) -> list[dict[str, Any]]:
-    """Every fitted constant in base units, with its 90 % interval and the runs that moved it most."""
+def constant_records(fit: StepTimeFit) -> list[dict[str, Any]]:
+    """JSON record of each fitted constant in base units, with its 90 % interval and the runs that moved it most."""
     return [
         {
             "constant": name,
-            "before": getattr(refit.start, name),
-            "after": getattr(refit.profile, name),
+            "before": getattr(fit.start, name),
+            "after": getattr(fit.profile, name),
             "low": interval.low,
             "high": interval.high,
             "told": interval.determined,
             "moved_by": list(interval.movers),
         }
-        for name, interval in refit.fit.constants.items()
+        for name, interval in fit.constants.items()
     ]
 
 
@@ -126,8 +126,8 @@ def fits_text(fitted: Fitted) -> Iterator[str | Table]:
     selection, unseen = fitted.selection, fitted.unseen or ()
     if selection.forced:
         yield wrapped(f"every row is read as run on {fitted.stack}")
-    for refit in fitted.refits:
-        yield from _refit_text(refit)
+    for fit in fitted.refits:
+        yield from _fit_text(fit)
         yield ""
     if unseen:
         yield "Each source left out of every fit (median errors; fits start from the defaults)"
@@ -147,12 +147,11 @@ def fits_text(fitted: Fitted) -> Iterator[str | Table]:
         yield wrapped(f"  {rows} left out: {printable(reason)}", indent="    ")
 
 
-def _refit_text(refit: Refit) -> Iterator[str | Table]:
-    (die, stack), rows = refit.pair, counted(len(refit.start_errors), "row")
-    start, sources = refit.start.name, named_sources(refit.fit)
-    yield wrapped(f"{die} under {stack}: {rows} ({sources}), from profile {start}")
-    yield f"median error {percent(refit.median_before)} before, {percent(refit.fit.median_error)} after"
-    constants = constant_records(refit)
+def _fit_text(fit: StepTimeFit) -> Iterator[str | Table]:
+    rows = f"{counted(len(fit.residuals), 'row')} ({fit.named_sources})"
+    yield wrapped(f"{fit.profile.gpu} under {fit.profile.stack}: {rows}, from profile {fit.start.name}")
+    yield f"median error {percent(fit.median_before)} before, {percent(fit.median_error)} after"
+    constants = constant_records(fit)
     spoken = [constant for constant in constants if constant["told"] >= _SILENT or _has_moved(constant)]
     if spoken:
         yield ""
@@ -167,7 +166,7 @@ def _refit_text(refit: Refit) -> Iterator[str | Table]:
     if silent := [constant["constant"] for constant in constants if constant not in spoken]:
         yield wrapped(f"The rows say nothing of {sentence_list(silent)}")
     # runs that the fitted profile still misses, the worst first
-    far = [(run, error) for run, error in refit.fit.residuals.items() if abs(error) > _FAR]
+    far = [(run, error) for run, error in fit.residuals.items() if abs(error) > _FAR]
     far.sort(key=lambda item: -abs(item[1]))
     words = [f"{printable(run, _ID)} {percent(error, '+.0%')}" for run, error in far[:_MAX_FAR]]
     words += [f"{len(far) - _MAX_FAR} more"] if len(far) > _MAX_FAR else []

@@ -12,9 +12,10 @@ from typing import Any
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
-from cost_models.measured.calibration.profile_fits import Pair, Refit, UnseenSource, refit, select_runs
+from cost_models.measured.calibration.profile_fits import Pair, UnseenSource, refit, select_runs
 from cost_models.measured.calibration.profile_fits import cross_validate as leave_sources_out
 from cost_models.measured.calibration.refinement import ObservedRun, refine
+from cost_models.measured.calibration.step_time_fit import StepTimeFit
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.specs.hardware import HardwareProfile
@@ -157,7 +158,7 @@ def fit_tables(
     refits = tuple(_refitted(pair, cases, on_status) for pair, cases in pairs.items())
     unseen: tuple[UnseenSource, ...] | None = None
     if cross_validate:
-        errors = {run: error for one in refits for run, error in one.fit.residuals.items()}
+        errors = {run: error for one in refits for run, error in one.residuals.items()}
         unseen = leave_sources_out(selection.cases, errors, on_source=name_source)
     files = []
     if out is not None:
@@ -166,7 +167,7 @@ def fit_tables(
     return Fitted(refits=refits, selection=selection, stack=stack, unseen=unseen, files=tuple(files))
 
 
-def _refitted(pair: Pair, cases: Sequence[Case], on_status: Callable[[str], None]) -> Refit:
+def _refitted(pair: Pair, cases: Sequence[Case], on_status: Callable[[str], None]) -> StepTimeFit:
     """Fit one profile, and say how far the fit is."""
     fitting = f"fitting {pair[0]} {pair[1]}  {counted(len(cases), 'row')}"
     on_status(fitting)

@@ -14,7 +14,7 @@ from cost_models.documents import printable
 from cost_models.errors import UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.whole import write_whole
-from cost_models.measured.calibration.few_runs import anchor
+from cost_models.measured.calibration.profile_fits import anchor
 from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.measured.validation.predictions import Figures, Prediction, predict, published_figures

@@ -10,7 +10,8 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
-from cost_models.measured.calibration.profile_fits import errors_of, under_nearest
+from cost_models.measured.calibration.profile_fits import under_nearest
+from cost_models.measured.calibration.step_time_fit import errors_of
 from cost_models.measured.runs.cases import timed_cases
 from cost_models.pipeline import seconds
 from cost_models.pipeline.pricing import estimate

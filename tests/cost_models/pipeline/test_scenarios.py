@@ -12,14 +12,14 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.calibration.step_time_fit import COUNT, pulls_of, scenarios_of
+from cost_models.measured.calibration.step_time_fit import COUNT, prior_widths, scenarios_of
 from cost_models.pipeline.pricing import estimate, seconds_under_scenarios, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 
 NAMES = ("gemm_efficiency", "memory_efficiency", "link_efficiency")
-PULLS = pulls_of(NAMES)
+WIDTHS = prior_widths(NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_their_mean_is_zero_and_their_covariance_is_what_is_known() -> None:
     drawn = logs(told)
     assert drawn.shape == (3, COUNT)
     assert drawn.mean(axis=1) == pytest.approx(np.zeros(3), abs=1e-3)
-    assert drawn @ drawn.T / COUNT == pytest.approx(covariance + np.diag(PULLS**2), abs=1e-3)
+    assert drawn @ drawn.T / COUNT == pytest.approx(covariance + np.diag(WIDTHS**2), abs=1e-3)
 
 
 def test_constants_that_differ_between_sources_are_less_sure() -> None:

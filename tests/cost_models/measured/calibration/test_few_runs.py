@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.calibration.few_runs import MAX_FEW_RUNS, covariance_of, fit_few_runs, offset_of
 from cost_models.measured.calibration.profile_fits import refit
-from cost_models.measured.calibration.step_time_fit import pulls_of
+from cost_models.measured.calibration.step_time_fit import (
+    MAX_FEW_RUNS,
+    fit_step_times,
+    offset_of,
+    prior_covariance,
+    prior_widths,
+)
 from cost_models.measured.runs.cases import Case, timed_cases
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.step_times import StepTimes
@@ -53,37 +58,38 @@ def test_three_runs_that_agree_are_learned_from(start: HardwareProfile, cases: S
     """Of a cluster whose products are 15 % slower, what is said of its other layouts is less wrong by a third."""
     slow = start.model_copy(update={"gemm_efficiency": 0.85 * start.gemm_efficiency})
     timed = as_timed(cases, slow, np.random.default_rng(0).normal(scale=0.01, size=len(cases)))
-    fit = fit_few_runs(start, timed[:3])
+    fit = fit_step_times(start, timed[:3], of_one_cluster=True)
     assert error_on(timed[3:], fit.profile) < 0.67 * error_on(timed[3:], start)
     gemm = fit.constants["gemm_efficiency"]
     assert gemm.low < gemm.value < gemm.high
     assert 0 < gemm.determined < 1
     assert len(fit.residuals) == 3
-    assert fit.scenarios == start.scenarios
-    assert [runs.source for runs in fit.timed] == [*(runs.source for runs in start.timed), "mine"]
+    assert fit.profile.scenarios == start.scenarios
+    assert [runs.source for runs in fit.profile.timed] == [*(runs.source for runs in start.timed), "mine"]
 
 
 @pytest.mark.parametrize("given", [1, 3, 5])
 def test_an_odd_run_spoils_nothing(start: HardwareProfile, cases: Sequence[Case], given: int) -> None:
     """One run that took half as long again, first among runs that took what was predicted."""
     timed = as_timed(cases, start, [0.4, *np.zeros(len(cases) - 1)])
-    assert error_on(timed[given:], fit_few_runs(start, timed[:given]).profile) < 0.02
+    assert error_on(timed[given:], fit_step_times(start, timed[:given], of_one_cluster=True).profile) < 0.02
 
 
 def test_calibrating_takes_the_careful_way_with_few_runs_of_one_source(cases: Sequence[Case]) -> None:
     pair = ("a100-sxm-80gb", "megatron-2021")
     few = refit(pair, cases[:3])
-    assert few.profile.gemm_efficiency == fit_few_runs(few.start, cases[:3]).profile.gemm_efficiency
+    alone = fit_step_times(few.start, cases[:3], of_one_cluster=True).profile
+    assert few.profile.gemm_efficiency == alone.gemm_efficiency
     assert len(cases) > MAX_FEW_RUNS
-    assert refit(pair, cases).fit.profile.gemm_efficiency != few.profile.gemm_efficiency
+    assert refit(pair, cases).profile.gemm_efficiency != few.profile.gemm_efficiency
 
 
 def test_constants_are_unsure_as_the_scenarios_say(start: HardwareProfile) -> None:
     assert start.scenarios is not None
     logs = np.log([start.scenarios.by_constant[name] for name in NAMES])
-    assert covariance_of(start, NAMES) == pytest.approx(np.cov(logs, bias=True))
+    assert prior_covariance(start, NAMES) == pytest.approx(np.cov(logs, bias=True))
     bare = start.model_copy(update={"scenarios": None})
-    assert covariance_of(bare, NAMES) == pytest.approx(np.diag(pulls_of(NAMES) ** 2))
+    assert prior_covariance(bare, NAMES) == pytest.approx(np.diag(prior_widths(NAMES) ** 2))
 
 
 def test_rows_that_disagree_are_not_believed_in_full() -> None:
@@ -91,7 +97,7 @@ def test_rows_that_disagree_are_not_believed_in_full() -> None:
     bare, nothing = np.zeros((0, 0)), np.zeros((3, 0))
 
     def step(*errors: float) -> float:
-        return offset_of(np.array(errors), nothing[: len(errors)], bare).step
+        return float(offset_of(np.array(errors), nothing[: len(errors)], bare).mean[0])
 
     assert step() == 0
     assert abs(step(0.5)) < 0.1
@@ -107,4 +113,4 @@ def test_many_rows_are_followed_as_few_are() -> None:
         -0.05 + 0.01 * draw.standard_normal(40) + (np.arange(40) % 3 == 0) * draw.normal(scale=0.5, size=40)
     )
     found = offset_of(errors, np.zeros((40, 0)), np.zeros((0, 0)))
-    assert found.step == pytest.approx(0.05, abs=0.01)
+    assert found.mean[0] == pytest.approx(0.05, abs=0.01)

@@ -12,7 +12,6 @@ from cost_models.defaults import measured_cluster
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.calibration.least_squares import relative_least_squares
 from cost_models.measured.calibration.microbenchmarks import (
     OPTIMIZER_BYTES,
     Kind,
@@ -20,6 +19,7 @@ from cost_models.measured.calibration.microbenchmarks import (
     fit_microbenchmarks,
     merge,
     quietest,
+    relative_least_squares,
 )
 from cost_models.specs.hardware import HardwareProfile, attention_head_seconds, curve_seconds
 

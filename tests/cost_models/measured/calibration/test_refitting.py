@@ -17,12 +17,7 @@ from cost_models.measured.calibration.profile_fits import (
     refit,
     select_runs,
 )
-from cost_models.measured.calibration.step_time_fit import (
-    CONSTANTS,
-    StepTimeFit,
-    fit_step_times,
-    fitted_profile,
-)
+from cost_models.measured.calibration.step_time_fit import CONSTANTS, StepTimeFit, fit_step_times
 from cost_models.measured.runs.cases import Case, timed_cases
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.step_times import StepTimes
@@ -166,9 +161,8 @@ def test_a_slow_host_is_found_where_the_usual_one_is_never_waited_for(start: Har
 
 
 def test_a_fitted_profile_carries_its_claims(clean: StepTimeFit) -> None:
-    assert fitted_profile(clean).unseen_error is None
-    claimed = fitted_profile(clean, unseen_error=0.08123)
-    assert claimed.unseen_error == 0.0812
+    claimed = clean.profile
+    assert claimed.unseen_error is None
     assert (claimed.validated_runs, claimed.median_error) == (
         len(clean.residuals),
         round(clean.median_error, 4),
@@ -229,8 +223,8 @@ def test_runs_as_predicted_move_nothing(cases) -> None:
     as_predicted = timed(some, StepTimes(some).seconds(refit(pair, some[:1]).start))
     found = refit(pair, as_predicted)
     assert pair == ("a100-sxm-80gb", "megatron-core")
-    assert (found.median_before, found.fit.median_error) == pytest.approx((0, 0), abs=1e-3)
-    for name in found.fit.constants:
+    assert (found.median_before, found.median_error) == pytest.approx((0, 0), abs=1e-3)
+    for name in found.constants:
         assert getattr(found.profile, name) == pytest.approx(getattr(found.start, name), rel=2e-3)
     assert (found.profile.gpu, found.profile.stack, found.profile.validated_runs) == (*pair, len(some))
     assert found.profile.source.startswith(f"Fitted to timed runs: {len(some)} of lab; started from ")

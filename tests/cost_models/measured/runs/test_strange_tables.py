@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
-from cost_models.measured.calibration.few_runs import anchor
+from cost_models.measured.calibration.profile_fits import anchor
 from cost_models.measured.runs.cases import LARGEST_COUNTS
 from cost_models.measured.runs.rows import Row, parse_table, read_rows
 from cost_models.measured.validation.predictions import Prediction, predict
