@@ -1,6 +1,6 @@
 """Robust nonlinear least squares with a Gaussian prior: a point θ (C,), logarithms of constants, from R measurements.
 
-    Σ_r w_r · Huber(error_r(θ) / noise_r)  +  Σ_c ((θ_c − origin_c) / pull_c)² / 2
+    Σ_r w_r · Huber(error_r(θ) / noise_r)  +  (θ − origin)ᵀ prior⁻¹ (θ − origin) / 2
 
 is minimised by Gauss-Newton steps (Levenberg's damping) on iteratively reweighted errors (Huber 1964). `noise` (R,) is
 the error from which a measurement pulls linearly: one that is far off must not move a constant far. Errors are
@@ -65,15 +65,16 @@ class Interval:
 def intervals(
     names: Sequence[str],
     point: Array,
-    deviations: Array,
-    priors: Array,
+    variances: Array,
+    prior_variances: Array,
     influence: Array | None = None,
     runs: Sequence[str] = (),
 ) -> dict[str, Interval]:
-    """90 % interval of each of `names` from its logarithm in `point` (C,), with its standard deviation after and
-    before (`priors`) the fit, and the three `runs` (N,) of largest `influence` (C, N)."""
+    """90 % interval of each of `names` from its logarithm in `point` (C,), with its variance after and before the
+    fit, and the three `runs` (N,) of largest `influence` (C, N)."""
     interval_of = {}
-    for place, (name, deviation, prior) in enumerate(zip(names, deviations, priors, strict=True)):
+    deviations = np.sqrt(np.stack([variances, prior_variances], axis=1))
+    for place, (name, (deviation, prior)) in enumerate(zip(names, deviations, strict=True)):
         low, value, high = (float(np.exp(point[place] + side * _Z90 * deviation)) for side in (-1, 0, 1))
         pull = np.zeros(0) if influence is None else np.abs(influence[place])
         strongest = np.argsort(-pull, kind="stable")[:_NAMED_RUNS]
@@ -92,7 +93,7 @@ def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
 def shrink(
     errors_at: ErrorsAt,
     origin: Array,
-    pulls: Array,
+    prior: Array,
     noise: Array | float,
     *,
     weights: Array | float = 1.0,
@@ -102,29 +103,31 @@ def shrink(
     candidates: Array | None = None,
     on_round: Callable[[int, Array], None] | None = None,
 ) -> tuple[Expansion, Array]:
-    """Minimise the Huber loss of the errors plus the pulls towards `origin` over points (C,) between `floor`
+    """Minimise the Huber loss of the errors plus the pull towards `origin` over points (C,) between `floor`
     and `ceiling`.
 
     The result is the expansion around the best point, and the covariance (C, C) of the point, the inverse of the
     loss's curvature there.
 
-    `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of `noise`.
-    The search starts where the errors are known `around`, by default at the origin, or at the best of (K, C)
-    `candidates` if that is clearly better: what a maximum hides has no slope, and a fit to runs that wait for a host
-    would never hear of it from where nothing waits. `on_round` is called with the number of each step tried and the
-    errors (R,) after it.
+    `prior` (C, C) is the covariance of the point around `origin` before the measurements: one deviation costs as much
+    as one measurement of weight 1 with an error of `noise`. The search starts where the errors are known `around`, by
+    default at the origin, or at the best of (K, C) `candidates` if that is clearly better: what a maximum hides has no
+    slope, and a fit to runs that wait for a host would never hear of it from where nothing waits. `on_round` is called
+    with the number of each step tried and the errors (R,) after it.
     """
+    precision = np.linalg.inv(prior)
 
     def loss(errors: Array, points: Array) -> Array:
         """(...) losses from (..., R) errors at (..., C) points."""
         size = np.abs(errors) / noise
         huber = np.where(size < 1, size**2 / 2, size - 0.5)
-        return np.asarray((weights * huber).sum(-1) + 0.5 * (((points - origin) / pulls) ** 2).sum(-1))
+        pull = np.einsum("...c,cd,...d->...", points - origin, precision, points - origin)
+        return np.asarray((weights * huber).sum(-1) + pull / 2)
 
     def curvature_of(errors: Array, slopes: Array) -> tuple[Array, Array]:
         """Curvature (C, C) of the loss, and what each error's square weighs in it, (R,)."""
         inlier = weights / noise / np.maximum(np.abs(errors), noise)
-        return slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0), inlier
+        return slopes.T @ (inlier[:, None] * slopes) + precision, inlier
 
     def step_from(current: Expansion, damping: float) -> Array:
         """Next iterate (C,) of the fit, which minimises the linearised and damped problem around `current`."""
@@ -132,7 +135,7 @@ def shrink(
         for _ in range(_REWEIGHTINGS):
             errors = current.errors + slopes @ (point - current.point)
             curvature, inlier = curvature_of(errors, slopes)
-            downhill = slopes.T @ (inlier * errors) + (point - origin) / pulls**2
+            downhill = slopes.T @ (inlier * errors) + precision @ (point - origin)
             brake = damping * np.diag(np.diag(curvature))
             step = np.linalg.solve(curvature + brake, downhill + brake @ (point - current.point))
             point = np.clip(point - step, floor, ceiling)

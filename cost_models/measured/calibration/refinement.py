@@ -191,29 +191,37 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
     noise = np.array([math.hypot(_MODEL_ERROR[name], one.noise, one.disturbance) for _, name, one in usable])
     measured = np.log([one.seconds for _, _, one in usable])
     kinds = list(_PULLS)
-    totals = np.eye(len(kinds))  # coordinates of the fit → logarithms of factors: host kinds share a part
-    totals[[kinds.index(kind) for kind in FOLLOW_HOST], kinds.index("host")] = _SHARED_HOST_FACTOR
+    shared = np.eye(len(kinds))  # host kinds share a part of what the host's time of a block is off by
+    shared[[kinds.index(kind) for kind in FOLLOW_HOST], kinds.index("host")] = _SHARED_HOST_FACTOR
+    prior = shared @ np.diag(np.square(list(_PULLS.values()))) @ shared.T
 
     def errors_at(points: Array) -> Array:
-        profiles = (_scaled_profile(start, totals @ point) for point in points)
+        """(K, R) logarithms of predicted over measured quantities at (K, C) logarithms of factors."""
+        profiles = (_scaled_profile(start, point) for point in points)
         predicted = [[quantities(priced(run, profile)) for run in runs] for profile in profiles]
         logarithms = np.log([[by_run[index][name] for index, name, _ in usable] for by_run in predicted])
         return np.asarray(logarithms - measured)
 
-    pulls = np.array(list(_PULLS.values()))
-    floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in _PULLS])
-    around, covariance = shrink(errors_at, 0 * pulls, pulls, noise, floor=floor, ceiling=_FARTHEST)
-    logarithms = totals @ around.point
-    covariances = covariance, np.diag(pulls**2)
-    posterior, prior = (np.sqrt(np.diag(totals @ one @ totals.T)) for one in covariances)
-    result = _scaled_profile(start, logarithms)
+    floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in kinds])
+    around, covariance = shrink(errors_at, np.zeros(len(kinds)), prior, noise, floor=floor, ceiling=_FARTHEST)
+    result = _scaled_profile(start, around.point)
     estimates = tuple(priced(run, result) for run in runs)
+    steps = zip(runs, estimates, strict=True)
+    errors = [abs(one.step_seconds / run.seen[STEP].seconds - 1) for run, one in steps]
+    variation = float(np.median([run.seen[STEP].noise for run in runs]))
+    layouts = ", ".join(run.layout.brief for run in runs[:_MAX_NAMED_RUNS])
+    further = f" and {len(runs) - _MAX_NAMED_RUNS} more" if len(runs) > _MAX_NAMED_RUNS else ""
+    claims = {
+        "median_error": round(max(float(np.median(errors)), variation), 4),
+        "validated_runs": len(runs),
+        "source": f"{start.source}{PROVENANCE_MARK}runs of {question.model.name} under {layouts}{further}",
+    }
     return Refinement(
         start=start,
-        profile=result.model_copy(update=_claims(start.source, runs, estimates)),
+        profile=result.model_copy(update=claims),
         runs=tuple(runs),
         estimates=estimates,
-        factors=intervals(kinds, logarithms, posterior, prior),
+        factors=intervals(kinds, around.point, np.diag(covariance), np.diag(prior)),
     )
 
 
@@ -237,19 +245,3 @@ def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfil
     contention = round(factors.pop("contention") - 1.0, 4)
     by = FittedFactors(**factors)
     return scale_seconds(start, by).model_copy(update={"moved": by, "contention": contention})
-
-
-def _claims(source: str, runs: Sequence[ObservedRun], estimates: Sequence[Estimate]) -> dict[str, object]:
-    """Profile fields for the error, number of runs and source of a refinement, from the `source` before it; the
-    error is no smaller than the runs' noise."""
-    steps = zip(runs, estimates, strict=True)
-    errors = [abs(priced.step_seconds / run.seen[STEP].seconds - 1) for run, priced in steps]
-    noise = float(np.median([run.seen[STEP].noise for run in runs]))
-    model = runs[0].question.model.name
-    layouts = ", ".join(run.layout.brief for run in runs[:_MAX_NAMED_RUNS])
-    further = f" and {len(runs) - _MAX_NAMED_RUNS} more" if len(runs) > _MAX_NAMED_RUNS else ""
-    return {
-        "median_error": round(max(float(np.median(errors)), noise), 4),
-        "validated_runs": len(runs),
-        "source": f"{source}{PROVENANCE_MARK}runs of {model} under {layouts}{further}",
-    }

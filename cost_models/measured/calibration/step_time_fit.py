@@ -234,15 +234,15 @@ def fit_step_times(
         point = np.log([getattr(profile, name) for name in names])
         errors, slopes = timed.errors_at(point[None])[0], expansion.slopes
         covariance, influence = prior_covariance(start, names), slopes.T
-        deviations, priors = offset.deviations[1:], offset.priors[1:]
+        variances, prior_variances = offset.variances[1:], offset.prior_variances[1:]
     else:
-        priors = prior_widths(names)
+        prior_variances = prior_widths(names) ** 2
         weights = np.full(len(cases), _WEIGHT_ON_ONE_CLUSTER) if of_one_cluster else source_weights(sources)
         slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in names])
         around, covariance = shrink(
             timed.errors_at,
             timed.origin,
-            priors,
+            np.diag(prior_variances),
             _ERROR,
             weights=weights,
             ceiling=np.log([ceiling_of(name) for name in names]),
@@ -253,7 +253,7 @@ def fit_step_times(
         point, errors, slopes = around.point, around.errors, around.slopes
         values = {name: float(value) for name, value in timed.values_at(point).items()}
         profile, influence = start.model_copy(update=values), covariance @ (slopes * weights[:, None]).T
-        deviations = np.sqrt(np.diag(covariance))
+        variances = np.diag(covariance)
     residuals = dict(zip(runs, np.expm1(errors).tolist(), strict=True))
     scenarios, pair, of_these = start.scenarios, pair_error(cases, residuals), timed_runs(cases, residuals)
     if scenarios is None or not few:
@@ -275,7 +275,7 @@ def fit_step_times(
         start_errors=dict(zip(runs, np.expm1(timed.errors_at(timed.origin[None])[0]).tolist(), strict=True)),
         residuals=residuals,
         sources=dict(zip(runs, sources, strict=True)),
-        constants=intervals(names, point, deviations, priors, influence, runs),
+        constants=intervals(names, point, variances, prior_variances, influence, runs),
         around=around,
     )
 
@@ -361,10 +361,10 @@ class Offset:
     constants: tuple[str, ...]
     mean: Array
     """(1 + C,) offset of step times, then of each constant."""
-    deviations: Array
-    """(1 + C,) deviation of each offset that the runs leave."""
-    priors: Array
-    """(1 + C,) deviation of each offset before the runs."""
+    variances: Array
+    """(1 + C,) variance of each offset that the runs leave."""
+    prior_variances: Array
+    """(1 + C,) variance of each offset before the runs."""
 
     def moved(self, profile: HardwareProfile) -> HardwareProfile:
         """Copy of a profile with its constants moved, each at most to the fit's ceiling or its former value."""
@@ -397,14 +397,14 @@ def offset_of(
     chances, odd = np.log([1 - _FAR_SHARE, _FAR_SHARE]), np.array([_ODD_SHARE, _FAR_ODD_SHARE])
 
     def moments() -> tuple[Array, Array]:
-        """Mean and standard deviation of (γ, δ), (1 + C,) each, over all hypotheses."""
+        """Mean and variance of (γ, δ), (1 + C,) each, over all hypotheses."""
         weights = np.exp(chances - chances.max())
         weights /= weights.sum()
         mean = weights @ means
         spread = np.diagonal(covariances, axis1=1, axis2=2) + (means - mean) ** 2
-        return mean, np.sqrt(np.maximum(weights @ spread, 0.0))
+        return mean, np.maximum(weights @ spread, 0.0)
 
-    priors = moments()[1]
+    _, prior_variances = moments()
     for error, slope in zip(errors.tolist(), slopes, strict=True):
         term = np.append(1.0, slope)
         along, off = covariances @ term, -error - means @ term
@@ -418,8 +418,8 @@ def offset_of(
         hypotheses = [np.concatenate(pair) for pair in zip(*branches, strict=True)]
         likeliest = np.argsort(-hypotheses[2], kind="stable")[:_MAX_COMBINATIONS]
         means, covariances, chances, odd = (values[likeliest] for values in hypotheses)
-    mean, deviations = moments()
-    return Offset(constants=tuple(constants), mean=mean, deviations=deviations, priors=priors)
+    mean, variances = moments()
+    return Offset(constants=tuple(constants), mean=mean, variances=variances, prior_variances=prior_variances)
 
 
 def prior_covariance(profile: HardwareProfile, constants: Sequence[str]) -> Array:
