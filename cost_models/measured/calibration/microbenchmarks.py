@@ -85,7 +85,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Measurement:
-        """Build a measurement from its fields as a dictionary, also after JSON turned the tuple `shape` into a list."""
+        """Measurement with the fields of a dictionary, whose `shape` may be a list, as JSON has no tuples."""
         return cls(**{**row, "shape": tuple(row["shape"])})
 
 
@@ -151,8 +151,7 @@ _SPLIT_HOST = {
 def fit_microbenchmarks(
     points: Rows, cluster: ClusterSpec, base: HardwareProfile, *, name: str, precision: Precision, source: str
 ) -> HardwareProfile:
-    """Fit the profile of one device of `cluster` to microbenchmarks in `precision`; unmeasured constants are
-    those of `base`.
+    """Fit the profile of one device of `cluster` to microbenchmarks in `precision`; the rest are those of `base`.
 
     Peak and bandwidth of a CPU are the best that was measured, those of a GPU its datasheet's: no share of them is
     above 1. `source` opens the provenance; the number of `points`, the residuals and the noise are added to it.
@@ -317,7 +316,7 @@ def _efficiency(value: float) -> float:
 
 
 def measured_gpu(rows: Rows, gpu: GpuSpec) -> GpuSpec:
-    """Specification with the best measured matrix and copy rates for a CPU; that of the datasheet for a GPU.
+    """GPU specification, where a CPU has its best measured FLOP/s and bytes/s in place of the datasheet's.
 
     The best of all repetitions counts, with operands in caches too; every efficiency is a share of it.
     """
@@ -429,17 +428,18 @@ def action_host_seconds(rows: Rows, *, otherwise: float) -> float:
 
 
 def _pass_seconds(rows: Rows, name: str) -> float:
-    """Host seconds that one more block adds to a pass, the mean of forward and backward.
+    """Host seconds per block and pass, averaged over the forward and the backward pass.
 
     The slope over models of more and more blocks by repeated medians (Siegel 1982): of each model's slopes towards the
     others, then of those, so that nearly half of the models may have been disturbed.
     """
     blocks = select(rows, "host", name)
 
-    def slope(one: Measurement, other: Measurement) -> float:
-        return (one.seconds - other.seconds) / (one.size - other.size)
+    def slope(first: Measurement, second: Measurement) -> float:
+        return (first.seconds - second.seconds) / (first.size - second.size)
 
-    return median(median(slope(one, other) for other in blocks if other is not one) for one in blocks) / 2
+    slopes = (median(slope(first, second) for second in blocks if second is not first) for first in blocks)
+    return median(slopes) / 2
 
 
 def host_constants(rows: Rows, *, ranks: int, is_cpu: bool) -> dict[str, Any]:

@@ -41,8 +41,8 @@ from cost_models.specs.hardware import HardwareProfile
 Pair = tuple[str, str]
 """Key of a profile: the GPU that stands for a die, and the name of a stack."""
 ANY = "any"
-_FEWEST = 6
-"""Fewest runs of a stack with a separate profile."""
+_MIN_RUNS = 6
+"""Smallest number of runs of a stack for which it gets a profile."""
 _UNEXPLAINED = 0.1
 """Median error above which a fit does not explain its runs and gives no profile."""
 
@@ -59,10 +59,10 @@ def fit_families(
     cases: Iterable[Case],
     needed: Collection[Pair] | None = None,
     *,
-    fewest: int = _FEWEST,
+    min_runs: int = _MIN_RUNS,
     around: Mapping[str, StepTimeFit] | None = None,
 ) -> dict[str, StepTimeFit]:
-    """Fit a profile for every (GPU die, stack) with `fewest` timed cases or more, and for every die over all
+    """Fit a profile for every (GPU die, stack) with `min_runs` timed cases or more, and for every die over all
     stacks; name → fit. Only `needed` pairs are fitted where given.
 
     A fit starts `around` that of the same name to more cases, where there is one. Not every row takes part
@@ -72,7 +72,7 @@ def fit_families(
     groups = group_by(fitted, pair_of) | group_by(fitted, lambda case: (pair_of(case)[0], ANY))
     fits = {}
     for pair, members in sorted(groups.items(), key=lambda group: group[0]):
-        if len(members) >= fewest and (needed is None or pair in needed):
+        if len(members) >= min_runs and (needed is None or pair in needed):
             start = blank_profile(*pair)
             near = (around or {}).get(start.name)
             fit = fit_step_times(start, members, around=None if near is None else near.around_runs(members))
@@ -107,12 +107,11 @@ def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) ->
 
 
 def under_other_sources(
-    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] = ignore
+    cases: Sequence[Case], *, min_runs: int = _MIN_RUNS, on_source: Callable[[str], None] = ignore
 ) -> Iterator[tuple[str, tuple[Case, ...]]]:
-    """Yield each source with its cases, each under the nearest of the profiles that were fitted without that
-    source."""
-    of_all = fit_families(cases, fewest=fewest)
-    for source, profiles in profiles_without(cases, of_all, fewest=fewest, on_source=on_source):
+    """Yield each source with its cases, which have the nearest of the profiles fitted to all other sources."""
+    of_all = fit_families(cases, min_runs=min_runs)
+    for source, profiles in profiles_without(cases, of_all, min_runs=min_runs, on_source=on_source):
         yield source, under_nearest(profiles, [case for case in cases if case.row.source == source])
 
 
@@ -120,18 +119,18 @@ def profiles_without(
     cases: Sequence[Case],
     of_all: Mapping[str, StepTimeFit],
     *,
-    fewest: int = _FEWEST,
+    min_runs: int = _MIN_RUNS,
     on_source: Callable[[str], None] = ignore,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
     """Yield each source with the profiles needed to predict its runs, fitted to all other sources."""
     for source, members in group_by(cases, lambda case: case.row.source).items():
         on_source(source)
-        others = [case for case in cases if case.row.source != source]
-        other_pairs, source_pairs = ({pair_of(case) for case in some} for some in (others, members))
+        other_cases = [case for case in cases if case.row.source != source]
+        other_pairs, source_pairs = ({pair_of(case) for case in some} for some in (other_cases, members))
         needed = source_pairs & other_pairs
         if source_pairs - other_pairs:
             needed |= {(die, ANY) for die, _ in other_pairs}
-        fits = fit_families(others, needed, fewest=fewest, around=of_all)
+        fits = fit_families(other_cases, needed, min_runs=min_runs, around=of_all)
         yield source, tuple(fit.profile for fit in fits.values())
 
 
@@ -173,7 +172,7 @@ def cross_validate(
             left_out=median_size(errors_of(members)),
             fitted=median_size([fitted_errors[case.row.row_id] for case in members]),
         )
-        for source, members in under_other_sources(cases, fewest=1, on_source=on_source)
+        for source, members in under_other_sources(cases, min_runs=1, on_source=on_source)
     )
 
 
@@ -322,13 +321,15 @@ def anchor(
         timed = [place for place in places if _is_comparable(ordered[place])]
         if 0 < anchors < len(timed):
             timed.sort(key=lambda place: ordered[place].row.row_id)
-            given = [timed[position] for position in spread_positions(len(timed), anchors)]
-            profile = cases[given[0]].question.hardware
-            offset, _ = cluster_offset(TimedCases(profile, [cases[place] for place in given]))
+            anchor_places = [timed[position] for position in spread_positions(len(timed), anchors)]
+            profile = cases[anchor_places[0]].question.hardware
+            offset, _ = cluster_offset(TimedCases(profile, [cases[place] for place in anchor_places]))
             for place in places:
                 run, case = ordered[place], cases[place]
                 as_anchor = Prediction(row=run.row, case=case, skipped=IS_ANCHOR, anchor=True)
-                ordered[place] = as_anchor if place in given else _calibrated(run, case, offset, anchors)
+                ordered[place] = (
+                    as_anchor if place in anchor_places else _calibrated(run, case, offset, anchors)
+                )
         on_sweep(sweeps_done, len(sweeps))
     return tuple(ordered)
 
@@ -358,7 +359,7 @@ def _calibrated(prediction: Prediction, case: Case, offset: Offset, anchors: int
     """Predict a step time again with constants moved by the `offset`, and scale it as that implies. Memory figures
     stay."""
     old, factor = case.question.hardware, math.exp(offset.mean[0])
-    new = offset.moved(old)
+    new = offset.apply(old)
     priced = estimate(replace(case.question, hardware=new), case.layout)
     values = {name: (getattr(new, name), getattr(old, name)) for name in offset.constants}
     changes = [

@@ -40,7 +40,7 @@ PROVENANCE_MARK = "; moved by "
 _DIGITS = 6
 """Significant digits: enough that moving back gives the measured values, and short to read."""
 FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
-"""Factors of `FittedFactors` for host time beside that of a block."""
+"""Fields of `FittedFactors` for host seconds other than those of launching a block."""
 _SECONDS = {"kernel_seconds": "compute", "collective_seconds": "collectives", "host_layer_seconds": "host"}
 _SECONDS |= {f"{kind}_seconds": kind for kind in (*FOLLOW_HOST, "step")}
 """Constant in seconds → the factor of `FittedFactors` that multiplies it."""
@@ -74,15 +74,15 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
         "link_efficiency": (transfer, 1.0),
         "network_efficiency": (transfer, 1.0),
     }
-    for name, (slower, more) in shares.items():
-        changes[name] = min(1.0, _short(getattr(profile, name) / slower / more))
+    for name, (slower, peak_rise) in shares.items():
+        changes[name] = min(1.0, _short(getattr(profile, name) / slower / peak_rise))
     for name, kind in _SECONDS.items():
         changes[name] = _short(getattr(profile, name) * getattr(factors, kind))
     return profile.model_copy(update=changes)
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
-    """Profile as microbenchmarks measured it, with the effect of runs undone; a peak that a run raised stays."""
+    """Undo what runs changed in a profile that microbenchmarks measured; a peak that a run raised stays."""
     if profile.moved is None:
         return profile
     back = FittedFactors(**{kind: 1.0 / factor for kind, factor in profile.moved})
@@ -162,7 +162,7 @@ class Refinement:
     start: HardwareProfile
     """The measured profile, before runs moved it."""
     profile: HardwareProfile
-    """The refined profile; it claims the error of the fit, or the variation of the runs if larger."""
+    """Refined profile, whose `median_error` is that of the fit, or the noise of the runs where that is larger."""
     runs: tuple[ObservedRun, ...]
     estimates: tuple[Estimate, ...]
     """Estimate of each run under the refined profile."""
@@ -228,8 +228,10 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
 def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
     """Estimate the step of a run under another hardware profile; raise InputError where that is of another GPU."""
     question = run.question
-    asked = (question.model, question.cluster, question.training)
-    return estimate(complete_question(*asked, stack=question.stack, profile=profile), run.layout)
+    completed = complete_question(
+        question.model, question.cluster, question.training, stack=question.stack, profile=profile
+    )
+    return estimate(completed, run.layout)
 
 
 def quantities(result: Estimate) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The one fitter of step times: constants of a hardware profile from a Gaussian prior and timed runs.
+"""Fit of step times: constants of a hardware profile from a Gaussian prior and timed runs.
 
     log measured = log predicted(θ) + γ + noise
 
@@ -109,7 +109,7 @@ class StepTimeFit:
     start: HardwareProfile
     """Profile whose constants were the mean of the prior."""
     profile: HardwareProfile
-    """The fitted profile, with its errors, scenarios and runs."""
+    """Fitted profile with its median error, scenarios and summary of runs."""
     start_errors: dict[str, float]
     """Run → predicted / measured − 1 under `start`."""
     residuals: dict[str, float]
@@ -207,7 +207,7 @@ MAX_FEW_RUNS = 8
 """Largest number of runs of one cluster that are fitted as few; with fifteen runs of a left-out source a close fit
 predicted better."""
 _CAUTION = 0.8
-"""Share of the prior variance that counts where a profile is kept, which must not be worse than the one it was."""
+"""Factor on the prior variance where a profile is kept: it must not be worse than the one it replaces."""
 
 
 def fit_step_times(
@@ -227,10 +227,10 @@ def fit_step_times(
     """
     timed, runs = TimedCases(start, cases), [case.row.row_id for case in cases]
     sources, names = [case.row.source for case in cases], timed.constants
-    few = of_one_cluster and len(cases) <= MAX_FEW_RUNS
-    if few:
+    is_few = of_one_cluster and len(cases) <= MAX_FEW_RUNS
+    if is_few:
         offset, expansion = cluster_offset(timed, share=_CAUTION)
-        profile = offset.moved(start)
+        profile = offset.apply(start)
         point = np.log([getattr(profile, name) for name in names])
         errors, slopes = timed.errors_at(point[None])[0], expansion.slopes
         covariance, influence = prior_covariance(start, names), slopes.T
@@ -256,18 +256,17 @@ def fit_step_times(
         variances = np.diag(covariance)
     residuals = dict(zip(runs, np.expm1(errors).tolist(), strict=True))
     scenarios, pair, of_these = start.scenarios, pair_error(cases, residuals), timed_runs(cases, residuals)
-    if scenarios is None or not few:
+    if scenarios is None or not is_few:
         reach = {} if scenarios is None else {"faster": scenarios.faster, "slower": scenarios.slower}
-        drawn = scenarios_of(names, covariance, slopes, errors, sources)
-        scenarios = drawn.model_copy(update=reach)
+        scenarios = scenarios_of(names, covariance, slopes, errors, sources).model_copy(update=reach)
     claims = {
         "median_error": round(median_size(np.expm1(errors)), 4),
         "validated_runs": len(cases),
         "unseen_error": None,
         # what sources differ by, and what was ever timed, a few runs add to
-        "pair_error": (few and start.pair_error) or (None if pair is None else round(pair, 4)),
+        "pair_error": (is_few and start.pair_error) or (None if pair is None else round(pair, 4)),
         "scenarios": scenarios,
-        "timed": (*start.timed, *of_these) if few else of_these,
+        "timed": (*start.timed, *of_these) if is_few else of_these,
     }
     return StepTimeFit(
         start=start,
@@ -366,8 +365,8 @@ class Offset:
     prior_variances: Array
     """(1 + C,) variance of each offset before the runs."""
 
-    def moved(self, profile: HardwareProfile) -> HardwareProfile:
-        """Copy of a profile with its constants moved, each at most to the fit's ceiling or its former value."""
+    def apply(self, profile: HardwareProfile) -> HardwareProfile:
+        """Copy of a profile with its constants shifted, each at most to the fit's ceiling or its former value."""
         values = {}
         for name, change in zip(self.constants, self.mean[1:].tolist(), strict=True):
             value = getattr(profile, name)
@@ -441,8 +440,10 @@ def cluster_offset(timed: TimedCases, *, share: float = 1.0) -> tuple[Offset, Ex
     sources = {case.row.source for case in timed.cases}
     known_runs = sum(runs.runs for runs in timed.start.timed if runs.source in sources)
     covariance = share * prior_covariance(timed.start, timed.constants)
-    found = offset_of(around.errors, around.slopes, covariance, timed.constants, known_runs=known_runs)
-    return found, around
+    return (
+        offset_of(around.errors, around.slopes, covariance, timed.constants, known_runs=known_runs),
+        around,
+    )
 
 
 MIN_PAIRS = 10
