@@ -5,15 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from few_rows import anchored, calibrated
 
-from cost_models.measured.calibration.profile_fits import ANY, blank_profile, under_other_sources
-from cost_models.measured.calibration.step_time_fit import errors_of, measured_seconds
+from cost_models.arrays import group_by
+from cost_models.measured.calibration.profile_fits import (
+    ANY,
+    anchor,
+    blank_profile,
+    spread_positions,
+    under_other_sources,
+)
+from cost_models.measured.calibration.step_time_fit import errors_of, fit_step_times, measured_seconds, under
 from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import (
     ChoiceScore,
@@ -22,14 +30,57 @@ from cost_models.measured.validation.scores import (
     choice_scores,
     coverage_by_source,
     reach_of,
+    step_error,
 )
 from cost_models.pipeline.pricing import step_deviation
 from meshwright.verbs.validate.validated import CHOICE_HEADERS, choice_cells
 
 GIVEN = (1, 3, 5)
-VERBS = {"anchors": anchored, "calibrate": calibrated}
 HARM = 0.01
 """Rise of a median error (a share) above which a source is named as worse."""
+
+
+Sizes = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""Source → sizes of the errors of its other rows, without and with the few."""
+
+
+def anchored(cases: Sequence[Case], given: int) -> Sizes:
+    """`validate --anchors`."""
+    plain = [
+        Prediction(row=case.row, case=case, step_seconds=measured_seconds(case) * (1 + error))
+        for case, error in zip(cases, errors_of(cases).tolist(), strict=True)
+    ]
+    calibrated_rows = anchor(plain, given)
+    enough = {_sweep(one.row) for one in calibrated_rows if one.anchor}
+    sizes: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for before, after in zip(plain, calibrated_rows, strict=True):
+        errors = step_error(before), step_error(after)
+        if _sweep(before.row) in enough and errors[0] is not None and errors[1] is not None:
+            sizes[before.row.source].append((abs(errors[0]), abs(errors[1])))
+    return {
+        source: (pairs[:, 0], pairs[:, 1]) for source, pairs in ((s, np.array(p)) for s, p in sizes.items())
+    }
+
+
+def calibrated(cases: Sequence[Case], given: int) -> Sizes:
+    """`calibrate --from-runs`."""
+    sizes: dict[str, list[np.ndarray]] = defaultdict(list)
+    for own in group_by(cases, lambda case: (*_sweep(case.row), case.question.hardware.name)).values():
+        if len(own) > given:
+            own.sort(key=lambda case: case.row.row_id)
+            chosen = spread_positions(len(own), given)
+            rest = [case for place, case in enumerate(own) if place not in chosen]
+            few = [own[place] for place in chosen]
+            fit = fit_step_times(own[0].question.hardware, few, of_one_cluster=True)
+            sizes[own[0].row.source].append(np.abs([errors_of(rest), errors_of(under(fit.profile, rest))]))
+    return {source: tuple(np.concatenate(found, axis=1)) for source, found in sizes.items()}
+
+
+def _sweep(row: Row) -> tuple[str, ...]:
+    return tuple(row.text(column) for column in ("source_id", "framework", "gpu"))
+
+
+VERBS = {"anchors": anchored, "calibrate": calibrated}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
