@@ -171,26 +171,20 @@ def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
     with last_words(out_dir, rank):
         try:
             return _work(rank, restarts, launch, plan, config, out_dir, backend)
-        except OutOfMemoryError as error:
-            memory = training_of(plan).of_rank(plan, rank) | {"allocated": error.parts}
-            failures.write_failure(out_dir, rank, str(error), final=True, **memory)
-            raise
-        except FailedCheck as error:
-            failures.write_failure(out_dir, rank, str(error), final=error.final, **error.fields)
-            raise
-        except MeshwrightError as error:
-            failures.write_failure(out_dir, rank, error.headline, final=True, **failures.error_fields(error))
-            raise
-        except OSError as error:
-            if (full := error_of_full_disk(error, out_dir, config.checkpoint)) is not None:
-                failures.write_failure(
-                    out_dir, rank, full.headline, final=True, **failures.error_fields(full)
-                )
-                raise full from error
-            failures.write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
-            raise
-        except BaseException as error:
-            failures.write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
+        except BaseException as raised:
+            full = isinstance(raised, OSError) and error_of_full_disk(raised, out_dir, config.checkpoint)
+            error = full or raised
+            reason, final, fields = f"{type(error).__name__}: {error}", False, dict[str, Any]()
+            if isinstance(error, OutOfMemoryError):
+                fields = training_of(plan).of_rank(plan, rank) | {"allocated": error.parts}
+                reason, final = str(error), True
+            elif isinstance(error, FailedCheck):
+                reason, final, fields = str(error), error.final, error.fields
+            elif isinstance(error, MeshwrightError):
+                reason, final, fields = error.headline, True, failures.error_fields(error)
+            failures.write_failure(out_dir, rank, reason, final=final, **fields)
+            if full:
+                raise full from raised
             raise
 
 

@@ -273,20 +273,43 @@ class _Biased(torch.autograd.Function):
         return *gradients, ctx.buckets.summed(of_scores, table), None
 
 
-class Attention(nn.Module):
-    """Projections and the core. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
+class _Core(nn.Module):
+    """The core of attention. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
     `sequence` the tokens it has. With `crosses` keys and values are of what an encoder returned."""
 
-    def __init__(self, spec: TransformerSpec, layer: int = 0, *, crosses: bool = False) -> None:
+    def __init__(self, spec: TransformerSpec, layer: int, *, crosses: bool = False) -> None:
         super().__init__()
-        self.spec = spec
-        self.window = spec.window_of(layer)
+        self.spec, self.window = spec, spec.window_of(layer)
         self.both_ways = crosses or spec.encodes(layer)
         self.turning = None if crosses else turning_of(spec, layer)
-        self.buckets = Buckets(spec.stacks, self.both_ways) if spec.stacks and not crosses else None
         self.first_head = 0
         self.sequence: Sequence = WholeSequence()
         self.turns = Turns()
+        scale = spec.attention_scale
+        self.query_scale = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
+
+    def turned(self, x_BHSK: Tensor) -> Tensor:
+        """Heads turned by the positions of their tokens, where they turn."""
+        if self.turning is None:
+            return x_BHSK
+        return self.turns(x_BHSK, self.sequence.places(x_BHSK.shape[2]), self.turning)
+
+    def scaled(self, query_BHSK: Tensor) -> Tensor:
+        """Queries, scaled where the spec does so in another way than kernels."""
+        return query_BHSK if self.query_scale == 1.0 else query_BHSK * self.query_scale
+
+    def attended(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor) -> Tensor:
+        """(B, H, S, K) mixed values."""
+        visibility = visibility_of(self.spec, self.window, self.first_head, both_ways=self.both_ways)
+        return self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
+
+
+class Attention(_Core):
+    """Projections of grouped key/value heads, and the core."""
+
+    def __init__(self, spec: TransformerSpec, layer: int = 0, *, crosses: bool = False) -> None:
+        super().__init__(spec, layer, crosses=crosses)
+        self.buckets = Buckets(spec.stacks, self.both_ways) if spec.stacks and not crosses else None
         width, bias = spec.hidden_size, spec.attention_bias
         self.query = nn.Linear(width, spec.query_size, bias=bias)
         self.key = nn.Linear(width, spec.kv_size, bias=bias)
@@ -296,8 +319,6 @@ class Attention(nn.Module):
         self.out = nn.Linear(spec.query_size, width, bias=spec.attention_output_bias)
         self.query_norm = _norm(spec, spec.query_size) if normed else None
         self.key_norm = _norm(spec, spec.kv_size) if normed else None
-        scale = spec.attention_scale
-        self.query_scale = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
 
     def forward(
         self, x_BSD: Tensor, source_BSD: Tensor | None = None, *, table: Tensor | None = None
@@ -307,17 +328,11 @@ class Attention(nn.Module):
         query_BHSK = self._heads(self.query(x_BSD), self.query_norm)
         key_BGSK = self._heads(self.key(of_BSD), self.key_norm)
         value_BGSK = self._heads(self.value(of_BSD), None)
-        if self.turning is not None:
-            places = self.sequence.places(query_BHSK.shape[2])
-            query_BHSK = self.turns(query_BHSK, places, self.turning)
-            key_BGSK = self.turns(key_BGSK, places, self.turning)
-        if self.query_scale != 1.0:
-            query_BHSK = query_BHSK * self.query_scale
+        query_BHSK, key_BGSK = self.scaled(self.turned(query_BHSK)), self.turned(key_BGSK)
         if table is not None and self.buckets is not None:
             mixed_BHSK = biased_attention(query_BHSK, key_BGSK, value_BGSK, table, self.buckets)
         else:
-            visibility = visibility_of(self.spec, self.window, self.first_head, both_ways=self.both_ways)
-            mixed_BHSK = self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
+            mixed_BHSK = self.attended(query_BHSK, key_BGSK, value_BGSK)
         mixed = mixed_BHSK.transpose(1, 2).flatten(2)
         out: Tensor = self.out(mixed if self.gate is None else mixed * self.gate(x_BSD).sigmoid())
         return out
@@ -341,22 +356,14 @@ def _norm(spec: TransformerSpec, width: int) -> nn.RMSNorm:
 _LATENT_NORM_EPSILON = 1e-6
 
 
-class LatentAttention(nn.Module):
-    """Projections and the core. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
-    `sequence` the tokens it has."""
+class LatentAttention(_Core):
+    """Projections of latents, and the core."""
 
     def __init__(self, spec: TransformerSpec, layer: int = 0) -> None:
-        super().__init__()
+        super().__init__(spec, layer)
         latent = spec.latent_attention
         assert latent is not None
-        self.spec, self.latent, self.both_ways = spec, latent, spec.encodes(layer)
-        self.window = spec.window_of(layer)
-        self.turning = turning_of(spec, layer)
-        scale = spec.attention_scale
-        self.query_scale = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
-        self.first_head = 0
-        self.sequence: Sequence = WholeSequence()
-        self.turns = Turns()
+        self.latent = latent
         width, query_inputs = spec.hidden_size, latent.query_rank or spec.hidden_size
         self.query_down: nn.Linear | None = None
         self.query_norm: nn.RMSNorm | None = None
@@ -375,21 +382,15 @@ class LatentAttention(nn.Module):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        query_BHSK = self._query(x_BSD)
-        if self.query_scale != 1.0:
-            query_BHSK = query_BHSK * self.query_scale
+        query_BHSK = self.scaled(self._query(x_BSD))
         key_BGSK, value_BGSW = self._key_value(x_BSD)
-        visibility = visibility_of(self.spec, self.window, self.first_head, both_ways=self.both_ways)
         width = value_BGSW.shape[-1]
-        if self._wants_one_width(x_BSD):
+        # a CPU's flash kernel, and a sequence that is split, want keys and values of one width
+        if x_BSD.device.type == "cpu" or not isinstance(self.sequence, WholeSequence):
             value_BGSW = F.pad(value_BGSW, (0, max(0, self.spec.head_dim - width)))
-        mixed_BHSW = self.sequence.attend(query_BHSK, key_BGSK, value_BGSW, visibility)[..., :width]
+        mixed_BHSW = self.attended(query_BHSK, key_BGSK, value_BGSW)[..., :width]
         out: Tensor = self.out(mixed_BHSW.transpose(1, 2).flatten(2))
         return out
-
-    def _wants_one_width(self, x_BSD: Tensor) -> bool:
-        """Whether keys and values must be of one width: for a CPU's flash kernel, and where the sequence is split."""
-        return x_BSD.device.type == "cpu" or not isinstance(self.sequence, WholeSequence)
 
     def _query(self, x_BSD: Tensor) -> Tensor:
         """(B, H, S, K)."""
@@ -398,9 +399,8 @@ class LatentAttention(nn.Module):
         heads: Tensor = torch.unflatten(self.query(x_BSD), -1, (-1, self.spec.head_dim)).transpose(1, 2)
         if self.turning is None:
             return heads
-        plain, turned = torch.split(heads, [self.plain_dim, self.latent.position_dim], dim=-1)
-        places = self.sequence.places(turned.shape[2])
-        return torch.cat([plain, self.turns(turned, places, self.turning)], dim=-1)
+        plain, turning = torch.split(heads, [self.plain_dim, self.latent.position_dim], dim=-1)
+        return torch.cat([plain, self.turned(turning)], dim=-1)
 
     def _key_value(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """(B, G, S, K) keys and (B, G, S, W) values."""
@@ -411,10 +411,7 @@ class LatentAttention(nn.Module):
         heads = torch.unflatten(key_value, -1, (-1, self.plain_dim + self.latent.value_dim)).transpose(1, 2)
         plain_BGSK, value_BGSW = torch.split(heads, [self.plain_dim, self.latent.value_dim], dim=-1)
         shared_BSP: Tensor = self.shared_key(shared)
-        shared_B1SP = shared_BSP.unsqueeze(1)
-        if self.turning is not None:
-            places = self.sequence.places(shared_B1SP.shape[2])
-            shared_B1SP = self.turns(shared_B1SP, places, self.turning)
+        shared_B1SP = self.turned(shared_BSP.unsqueeze(1))
         shared_BGSP = shared_B1SP.expand(-1, plain_BGSK.shape[1], -1, -1)
         # a copy of the values, or the keys they came with would be kept for them
         return torch.cat([plain_BGSK, shared_BGSP], dim=-1), value_BGSW.contiguous()

@@ -82,7 +82,7 @@ SCANS_ERROR = 0.03
 @few(1)
 @pytest.mark.parametrize(
     ("shape", "layout"),
-    [("states", "mbs2"), ("states", "tp2 mbs2"), ("delta nets", "mbs2 recompute=selective")],
+    [("delta nets", "mbs2 recompute=selective"), ("states", "mbs2"), ("states", "tp2 mbs2")],
 )
 def test_peak_of_scans(shape: str, layout: str, processes: Processes) -> None:
     """Blocks that all have recurrences: where they are in turns, the widest is priced as if it came last."""
