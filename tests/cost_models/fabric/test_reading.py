@@ -178,8 +178,14 @@ def test_a_network_as_the_subnet_manager_sees_it(folder: Path) -> None:
     cables = [(host, switch(leaf), "4xNDR") for host, leaf in hosts]
     cables += [(switch(leaf), switch(spine), "4xNDR") for leaf, spine in trunks[:-1]]
     cables += [(switch("leaf1"), switch("spine1"), "4xHDR")]
-    (folder / "fabric.topo").write_text(ibnetdiscover(cables))
-    answer = cluster_from_links("fabric.topo", gpu="h100-sxm", links={"intra_node": "nvswitch,450GB/s,3us"})
+    both, inside = ibnetdiscover(cables), {"intra_node": "nvswitch,450GB/s,3us"}
+    leaf, slow, spine = both.partition("4xHDR")
+    (folder / "fabric.topo").write_text(both)
+    answer = cluster_from_links("fabric.topo", gpu="h100-sxm", links=inside)
+    (folder / "fabric.topo").write_text("\n".join([*leaf.splitlines()[:-1], *spine.splitlines()[1:]]))
+    assert slow
+    seen = cluster_from_links("fabric.topo", gpu="h100-sxm", links=inside).links.fabric
+    assert seen.odd == answer.links.fabric.odd
     found = levels(answer, "level", "gpus", "bandwidth")
     assert found == [("node", [8], 450e9), ("leaf", [16], 50e9), ("spine", [32], 25e9)]
     assert answer.links.fabric.odd == ("leaf1-spine1 has 200 Gb/s where its 7 siblings have 400 Gb/s",)

@@ -19,6 +19,7 @@ from cost_models.files.loading import (
     read_tokens,
     resolve_training,
 )
+from cost_models.files.reading import parse_yaml
 
 
 def test_a_sequence_and_a_batch() -> None:
@@ -88,3 +89,9 @@ def test_flags_and_files_take_them(tmp_path) -> None:
     with pytest.raises(InputError) as caught:
         resolve_training(None, global_batch="4M", sequence_length="long")
     assert {problem.where for problem in caught.value.problems} == {"--sequence", "--global-batch"}
+
+
+def test_words_and_numbers_of_yaml_are_those_of_1_2() -> None:
+    text = "{a: no, b: 1_000_000, c: 300e9, d: 0x10, e: 12:30, f: ~, g: 'true', h: True, i: 010, j: !!str 5}"
+    values = parse_yaml(text, source="x.yaml").value
+    assert list(values.values()) == ["no", 10**6, 3e11, "0x10", "12:30", None, "true", True, 10, "5"]
