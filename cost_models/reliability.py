@@ -260,11 +260,6 @@ def requests(sizes: Sequence[int]) -> int:
     return sum(1 + 2 * ceil(log2(size)) for size in sizes) + 2 * max(0, ceil(log2(sizes[0])) - 1)
 
 
-def requests_of_all_pairs(sizes: Sequence[int]) -> int:
-    """Number of a rank's requests to the rendezvous store if the rank connects to all others of its groups."""
-    return sum(1 + 2 * size for size in sizes)
-
-
 def store_seconds(ranks: int, requests_of_rank: int) -> float:
     """Seconds in which the rendezvous store serves the requests of all ranks one after another."""
     return ranks * requests_of_rank * float(read_data("errors/start")["request"])

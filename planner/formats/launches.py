@@ -82,11 +82,13 @@ def _launch_in_script(text: str, also: str, options: Mapping[str, Any]) -> Launc
     fixed = {name: str(counts[option]) for name, option in _SLURM.items() if option in counts}
     script = read_script(text, fixed | started)
     _require_also_used(text, script, started)
-    started_commands = [one for one in script.commands if _is_launch(one)]
-    launches = list(dict.fromkeys(map(_program, started_commands)))
+    programs = [one for one in script.commands if one.words[0] not in BUILTINS]
+    trainings = [
+        one for one in programs if "--num-layers" in one.words or any(map(_PROGRAM.match, one.words))
+    ]
+    launches = list(dict.fromkeys(map(_program, trainings)))
     if not launches:
-        programs = [one.words for one in script.commands if one.words[0] not in BUILTINS]
-        commands = [plain("\0".join(words)).split("\0") for words in programs]
+        commands = [plain("\0".join(one.words)).split("\0") for one in programs]
         for words in commands:
             _refuse_other(words)
         for words in commands:
@@ -112,7 +114,7 @@ def _launch_in_script(text: str, also: str, options: Mapping[str, Any]) -> Launc
     batch |= _options(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
     counted = (word for option in _integer_options(batch).items() for word in map(str, option))
     further = (word for one in also_script.commands for word in one.words)
-    environment, assumptions = started_commands[0].environment, tuple(script.values.assumptions)
+    environment, assumptions = trainings[0].environment, tuple(script.values.assumptions)
     return Launch((*launcher, *counted), (*arguments, *further), environment, assumptions)
 
 
@@ -164,11 +166,6 @@ def _require_also_used(text: str, script: Script, started: dict[str, str]) -> No
     if problems:
         hint = "change them there"
         raise InputError("--also: the script sets variables by itself", problems=problems, hint=hint)
-
-
-def _is_launch(command: Command) -> bool:
-    words = command.words
-    return words[0] not in BUILTINS and (any(map(_PROGRAM.match, words)) or "--num-layers" in words)
 
 
 def _program(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -358,7 +358,10 @@ def _values(config: Call) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part, part_values in config.fields.items():
         if isinstance(part_values, Call):
-            values |= {f"{part}.{name}": _plain(value) for name, value in part_values.fields.items()}
+            values |= {
+                f"{part}.{name}": Unknown(str(value)) if isinstance(value, Call) else value
+                for name, value in part_values.fields.items()
+            }
         else:
             values[part] = part_values
     if isinstance(model, Call) and _MODELS[model.name]:
@@ -367,10 +370,6 @@ def _values(config: Call) -> dict[str, Any]:
         if isinstance(values.get(path), Unknown):
             values[path] = str(values[path]).rpartition(".")[2].replace("bfloat16", "bf16")
     return values
-
-
-def _plain(value: Any) -> Any:
-    return Unknown(f"{value.name}(..)") if isinstance(value, Call) else value
 
 
 def _add_all(file: FileArguments) -> None:

@@ -55,6 +55,9 @@ class Call:
     arguments: list[Any] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"{self.name}(..)"
+
 
 @dataclass(slots=True)
 class Module:

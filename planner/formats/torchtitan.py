@@ -56,11 +56,13 @@ from planner.formats.torchrun import torchrun_by_hand
 Flavour = tuple[str, str]
 """A model that torchtitan ships: its family, a module of `torchtitan.models`, and its name ("flavor") there, a key of
 the family's `model_registry`."""
-_SIZES = {"llama3.2": ("llama3", "1B 3B"), "llama3.1": ("llama3", "8B 70B 405B")}
-_SIZES["qwen3"] = ("qwen3", "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B")
-"""Start of a name in our catalogue → torchtitan's family with the same shapes, and its sizes."""
-_DEEPSEEK = {"deepseek-v2-lite": "16B", "deepseek-v2": "236B", "deepseek-v3": "671B"}
-"""Name in our catalogue → torchtitan's model of the same shape in `deepseek_v3`."""
+_SHIPPED = {
+    "llama3": "1B=llama3.2-1b 3B=llama3.2-3b 8B=llama3.1-8b 70B=llama3.1-70b 405B=llama3.1-405b",
+    "qwen3": "0.6B=qwen3-0.6b 1.7B=qwen3-1.7b 4B=qwen3-4b 8B=qwen3-8b 14B=qwen3-14b 32B=qwen3-32b "
+    "30B-A3B=qwen3-30b-a3b 235B-A22B=qwen3-235b-a22b",
+    "deepseek_v3": "16B=deepseek-v2-lite 236B=deepseek-v2 671B=deepseek-v3",
+}
+"""Family of torchtitan → its models, each with the name of the same shape in our catalogue."""
 _KERNEL = re.compile(r"_(?:flex|varlen|fused_qkv|non_fused_qkv)(?:_attn)?$")
 """Ends of names that choose a kernel, not a shape."""
 _SHAPE = "num_layers hidden_size num_heads num_kv_heads ffn_hidden_size vocab_size"
@@ -72,11 +74,8 @@ _ELSEWHERE = "kind name source changed max_positions left_out load_balance vocab
 
 @cache
 def _models() -> dict[Flavour, TransformerSpec]:
-    names: dict[Flavour, str] = {}
-    for start, (family, known) in _SIZES.items():
-        names |= {(family, size): f"{start}-{size.lower()}" for size in known.split()}
-    names |= {("deepseek_v3", size): name for name, size in _DEEPSEEK.items()}
-    models = {flavour: load_model(name) for flavour, name in names.items()}
+    pairs = ((family, *pair.split("=")) for family, listed in _SHIPPED.items() for pair in listed.split())
+    models = {(family, size): load_model(name) for family, size, name in pairs}
     sizes = {"num_layers": 6, "hidden_size": 256, "num_heads": 16, "num_kv_heads": 16, "head_dim": 16}
     sizes |= {"ffn_hidden_size": 768, "vocab_size": 2048}
     debug = models["llama3", "8B"].model_copy(update={"name": "llama3-debugmodel", **sizes})
@@ -329,7 +328,7 @@ def _settings_of_config(built: Call, prefix: str = "") -> Iterator[tuple[str, An
                 yield path, value.name.rpartition(".")[0] or value.name
             yield from _settings_of_config(value, f"{path}.")
         else:
-            yield path, Unknown(f"{value.name}(..)") if isinstance(value, Call) else value
+            yield path, Unknown(str(value)) if isinstance(value, Call) else value
 
 
 def _converters(value: Any) -> list[str]:

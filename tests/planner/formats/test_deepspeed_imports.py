@@ -33,6 +33,8 @@ def test_two_batches_give_the_third() -> None:
     assert read().layout.brief == "tp1 pp1 dp8 mbs4 zero2"
     assert read(train_micro_batch_size_per_gpu=2).layout.mbs == 2
     assert "nothing is recomputed" in read().assumptions[0]
+    sharded = read(zero_optimization={"stage": 3})
+    assert (read().stack.overlap_gradient_reduce, sharded.stack.overlap_gradient_reduce) == (False, True)
 
 
 def test_switches_of_2021_put_states_and_weights_on_the_host() -> None:
