@@ -40,6 +40,7 @@ from planner.answers.frontier import (
     ladder_frame,
     pareto_frame,
     scaling_frame,
+    window_frame,
 )
 from planner.answers.optimum import POINTS, answered_question
 from planner.explain.compare import differences
@@ -182,7 +183,7 @@ def _window(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
     from meshwright.plots.layouts import window
 
     question = plan.question
-    frame = frames.window_frame(question, estimate)
+    frame = window_frame(question, estimate)
     if frame.empty:
         raise InputError(
             f"`window` has nothing to draw: stack `{question.stack.name}` keeps no states of blocks in host memory",

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cost_models.axes.layout import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, USUAL_RING, Layout
+from cost_models.axes.layout import Layout
 from cost_models.axes.offload.moves import LANE_NAMES, predicted_moves
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.measured.runs.rows import parse_table, read_table
-from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.pricing import pass_spans, predicted_spans, price_ranks
 from cost_models.question import Question
 from cost_models.schedules.actions import KINDS
 from executor.measure.slow_ranks import excess_of
-from meshwright.records import fields_of, frame_of
+from meshwright.records import frame_of
 from meshwright.records.runs import comparison, read_report
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ _ACCURACY_HINT = (
 )
 _SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
 """Seconds of a step, and anything else: beyond them a cell is a mistake."""
-WINDOW_STEPS = 40
-"""Most points of a line over the blocks of a rank, besides zero blocks."""
 _MOST_PROBLEMS = 10
 """Told of one table."""
 
@@ -53,31 +50,6 @@ def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
 def memory_frame(estimate: Estimate) -> pd.DataFrame:
     """A row per pipeline rank: bytes by part."""
     return frame_of([dict(rank) for rank in estimate.rank_memory])
-
-
-def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
-    """A row per residency of the stack and number of a rank's blocks that have it, none to all: `residency`, `blocks`,
-    `layout`, `step_seconds`, `peak_bytes`, `host_bytes`, `fits`, `chosen`; else the layout stays as it is."""
-    layout, blocks = estimate.layout, question.model.num_layers // estimate.layout.pp
-    has = [part for part in RESIDENCIES if part in question.stack.residencies]
-    counts = sorted({round(blocks * step / WINDOW_STEPS) for step in range(WINDOW_STEPS + 1)})
-    rows = []
-    for part in has:
-        window = getattr(layout.offload, part)
-        besides = NOWHERE._replace(activations=layout.offload.activations)
-        if part in UPDATED_BY_CPU:
-            besides = besides._replace(drive=layout.offload.drive)
-        single = layout.offload == besides._replace(**{part: window})
-        current = min(window, blocks) if single and any(layout.offload[:3]) else None
-        for count in sorted({*counts, *([] if current is None else [current])}):
-            offload = besides._replace(**{part: count}, drive=besides.drive if count else 0)
-            ring = layout.ring if part == "streamed" and count >= layout.ring else USUAL_RING
-            changed = layout.model_copy(update={"offload": offload, "ring": ring})
-            priced = price(question, changed).within(estimate.memory_limit)
-            row = {"residency": part, "blocks": count, "layout": str(priced.layout)}
-            row |= fields_of(priced, "step_seconds", "peak_bytes", "host_bytes", "fits")
-            rows.append(row | {"chosen": current == count or (not count and not any(layout.offload[:3]))})
-    return frame_of(rows)
 
 
 def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:

@@ -26,7 +26,7 @@ import numpy as np
 
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, USUAL_RING, Layout
 from cost_models.axes.stages import even_layers
 from cost_models.communication.topology import used_levels
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
@@ -60,6 +60,8 @@ REASON_SEPARATOR = " / "
 MAX_DEGREES = 10
 """Maximum number of degrees of one axis in a heat map; if there are more, only powers of two and the plan's
 own are searched."""
+_WINDOW_STEPS = 40
+"""Maximum number of points of a line over the blocks of a rank, besides zero blocks."""
 MAX_BUILDINGS = 4
 NARROWEST, WIDEST = -6, 3
 """Smallest and largest number of doublings (halvings if negative) of the bandwidth of the cluster's farthest
@@ -245,6 +247,34 @@ class Technique:
     """Names and values of those fields without the technique; empty: as in the question."""
     is_used: bool = False
     """Whether the plan already uses the technique."""
+
+
+def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
+    """A row per residency of the stack and number of a rank's blocks that have it, none to all: `residency`, `blocks`,
+    `layout`, `step_seconds`, `peak_bytes`, `host_bytes`, `fits`, `chosen`; else the layout stays as it is."""
+    import pandas as pd
+
+    layout, blocks = estimate.layout, question.model.num_layers // estimate.layout.pp
+    has = [part for part in RESIDENCIES if part in question.stack.residencies]
+    counts = sorted({round(blocks * step / _WINDOW_STEPS) for step in range(_WINDOW_STEPS + 1)})
+    rows = []
+    for part in has:
+        window = getattr(layout.offload, part)
+        besides = NOWHERE._replace(activations=layout.offload.activations)
+        if part in UPDATED_BY_CPU:
+            besides = besides._replace(drive=layout.offload.drive)
+        single = layout.offload == besides._replace(**{part: window})
+        current = min(window, blocks) if single and any(layout.offload[:3]) else None
+        for count in sorted({*counts, *([] if current is None else [current])}):
+            offload = besides._replace(**{part: count}, drive=besides.drive if count else 0)
+            ring = layout.ring if part == "streamed" and count >= layout.ring else USUAL_RING
+            changed = layout.model_copy(update={"offload": offload, "ring": ring})
+            priced = price(question, changed).within(estimate.memory_limit)
+            is_plan = current == count or (not count and not any(layout.offload[:3]))
+            values = _row(priced, "step_seconds", "peak_bytes", "host_bytes", "fits")
+            values |= {"layout": str(priced.layout), "chosen": is_plan}
+            rows.append({"residency": part, "blocks": count, **values})
+    return pd.DataFrame(rows)
 
 
 def ladder_frame(question: Question, target: Layout, allow: Sequence[str]) -> pd.DataFrame:

@@ -9,26 +9,6 @@ import pytest
 from command_line import QUICK
 
 
-@pytest.mark.parametrize("kind", ["time", "memory", "timeline", "frontier", "scaling"])
-def test_plot(meshwright, plan_file: Path, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"{kind}.svg"
-    more = {"scaling": ("--gpus", "4,8"), "frontier": ("--points", "2")}.get(kind, ())
-    answer = meshwright("plot", kind, str(plan_file), "-o", str(path), *more)
-    assert answer.code == 0, answer.err
-    assert path.read_text().startswith("<?xml")
-    assert answer.out.endswith(f"Wrote {path}\n")
-
-
-def test_plot_accuracy_from_csv(meshwright, tmp_path: Path) -> None:
-    rows = tmp_path / "runs.csv"
-    rows.write_text("label,quantity,predicted,measured\na,step_seconds,1.0,1.1\nb,step_seconds,2.0,1.9\n")
-    path = tmp_path / "accuracy.png"
-    answer = meshwright("plot", "accuracy", str(rows), "-o", str(path), "--json")
-    document = json.loads(answer.out)
-    assert document["title"] == "Step time: median error 7.2 %; 2 of 2 runs within 10 %"
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
 def test_unconnected_nodes_do_not_scale(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     small = ("gpt2-tiny", "local", "--gpus", "2", "--global-batch", "8", "--sequence", "128")
@@ -52,13 +32,6 @@ def test_frontier_of_any_two_objectives(meshwright, plan_file: Path, tmp_path: P
     assert {*between.split(","), "gpus", "layout", "gap"} <= set(points[0])
     assert all(point["proven"] for point in points)
     assert path.read_text().startswith("<?xml")
-
-
-def test_scaling_over_many_points(meshwright, plan_file: Path, tmp_path: Path) -> None:
-    words = ("--gpus", "8..64x12", "--kind", "strong", "-o", str(tmp_path / "x.png"), "--json")
-    points = json.loads(meshwright("plot", "scaling", str(plan_file), *words).out)["points"]
-    assert len(points) >= 4
-    assert {point["kind"] for point in points} == {"strong"}
 
 
 @pytest.mark.parametrize(

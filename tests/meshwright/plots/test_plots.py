@@ -114,9 +114,8 @@ def test_every_layout_of_a_curve_multiplies_to_its_gpus() -> None:
     strong = [f"tp8 pp1 cp{gpus // 8} dp1 mbs1 zero1" for gpus in (8, 16, 32)]
     points["layout"] = [*strong, "tp4 pp2 dp1 mbs1 zero1", *strong[1:]]
     speed = scaling(points, "subject").axes[0]
-    below = [
-        text for text in speed.texts if isinstance(text, Annotation) and text.get_text().startswith("tp")
-    ]
+    notes = [text for text in speed.texts if isinstance(text, Annotation)]
+    below = [text for text in notes if text.get_text().startswith("tp")]
     assert [text.xy[0] for text in below] == [8, 16, 32, 8]
     for text in below:
         degrees = [int(word[2:]) for word in text.get_text().split() if word[:2] in ("tp", "pp", "cp", "dp")]

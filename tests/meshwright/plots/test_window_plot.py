@@ -11,17 +11,8 @@ from meshwright.verbs.plot import plot
 
 
 def priced(layout: str, stack: str = "meshwright") -> Estimated:
-    return estimate(
-        "llama2-7b",
-        "hgx-h200",
-        None,
-        layout,
-        gpus=1,
-        global_batch=8,
-        sequence=2048,
-        stack=stack,
-        host_memory="64GiB",
-    )
+    asked = {"gpus": 1, "global_batch": 8, "sequence": 2048, "stack": stack, "host_memory": "64GiB"}
+    return estimate("llama2-7b", "hgx-h200", None, layout, **asked)  # type: ignore[arg-type]
 
 
 def test_every_point_is_a_priced_layout(tmp_path: Path) -> None:

@@ -84,29 +84,18 @@ def test_what_binds_is_faster_and_too_large(asked: Question, ranked: tuple[Estim
     assert bound.change
 
 
-def test_why_not_an_illegal_layout(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    answer = why_not(asked, ranked[0], "tp5 mbs3")
-    assert answer.reason == "illegal"
-    assert len(answer.problems) == 5
-
-
-def test_why_not_a_layout_that_does_not_fit(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    answer = why_not(asked, ranked[0], "dp16 mbs1")
-    assert answer.reason == "memory"
-    assert answer.estimate is not None
-    assert answer.estimate.peak_bytes > ranked[0].memory_limit
-
-
-def test_why_not_the_second(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+def test_why_not(asked: Question, ranked: tuple[Estimate, ...]) -> None:
     _, rival = ties_and_rival(ranked[0], ranked)
     assert rival is not None
-    answer = why_not(asked, ranked[0], str(rival.layout))
-    assert answer.reason == "slower"
-    assert answer.estimate is not None
-    assert answer.estimate.step_seconds == pytest.approx(rival.step_seconds)
-
-
-def test_why_not_nonsense(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    illegal, large, second = (
+        why_not(asked, ranked[0], words) for words in ("tp5 mbs3", "dp16 mbs1", str(rival.layout))
+    )
+    assert [answer.reason for answer in (illegal, large, second)] == ["illegal", "memory", "slower"]
+    assert len(illegal.problems) == 5
+    assert large.estimate is not None
+    assert large.estimate.peak_bytes > ranked[0].memory_limit
+    assert second.estimate is not None
+    assert second.estimate.step_seconds == pytest.approx(rival.step_seconds)
     with pytest.raises(InputError, match="is not a layout"):
         why_not(asked, ranked[0], "tp8 qq4")
 
@@ -180,16 +169,11 @@ def test_a_layout_that_the_search_does_not_cover_is_priced_where_it_fits(asked: 
     assert answer.estimate.layout.recompute == ("none",)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "tp8 pp2 dp1 mbs1",
-        "tp8 pp1 dp2 mbs2 zero1 sp",
-        "tp4 pp4 vpp2 dp1 mbs1 sp",
-        "tp2 pp8 dp1 mbs1 schedule=gpipe",
-        "tp1 pp4 dp4 mbs1 zero1",
-    ],
-)
+LAYOUTS = ("tp8 pp2 dp1 mbs1", "tp8 pp1 dp2 mbs2 zero1 sp", "tp4 pp4 vpp2 dp1 mbs1 sp")
+LAYOUTS += ("tp2 pp8 dp1 mbs1 schedule=gpipe", "tp1 pp4 dp4 mbs1 zero1")
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
 def test_balanced_prices_are_close_to_exact_ones(asked: Question, text: str) -> None:
     layout = parse_layout(text)
     prices = balanced_prices(asked, LayoutColumns.of([layout]))
@@ -200,14 +184,14 @@ def test_balanced_prices_are_close_to_exact_ones(asked: Question, text: str) -> 
         assert prices.peak_bytes[0, index] == pytest.approx(exact.peak_bytes, rel=0.03)
 
 
-def test_even_layers_keep_every_block() -> None:
+def test_by_hand(asked: Question) -> None:
     assert even_layers(10, 4) == (2, 3, 3, 2)
     assert even_layers(96, 8) == (12,) * 8
-
-
-def test_pareto_rows_by_hand() -> None:
     size, seconds = np.array([1.0, 2.0, 2.0, 3.0, 9.0]), np.array([5.0, 4.0, 6.0, 4.5, 1.0])
     assert pareto_rows(size, seconds, limit=5.0).tolist() == [0, 1]
+    assert doublings(asked) == [2, 4, 8, 16, 32, 64]
+    layout = parse_layout("tp8 pp2 mbs1 layers=21,19")
+    assert place_layout(asked, layout) == layout
 
 
 def test_frontier_holds_the_plan(asked: Question, ranked: tuple[Estimate, ...]) -> None:
@@ -227,12 +211,3 @@ def test_scaling_keeps_or_grows_the_batch(asked: Question) -> None:
     assert set(strong["global_batch"]) == {64}
     assert weak["global_batch"].tolist() == [32, 64]
     assert strong["tokens_per_second"].is_monotonic_increasing
-
-
-def test_doublings_are_whole_nodes(asked: Question) -> None:
-    assert doublings(asked) == [2, 4, 8, 16, 32, 64]
-
-
-def test_place_keeps_what_is_placed(asked: Question) -> None:
-    layout = parse_layout("tp8 pp2 mbs1 layers=21,19")
-    assert place_layout(asked, layout) == layout

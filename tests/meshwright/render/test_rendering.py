@@ -92,24 +92,19 @@ def test_memory_sentence_says_when_it_does_not_fit(make_estimate: Callable[..., 
     assert "does not fit: 19.90 GiB too many" in " ".join(too_large.split())
 
 
-@pytest.mark.parametrize(("activations", "chance"), [(20, "99 %"), (45, "93 %"), (55, "18 %"), (70, "9 %")])
-def test_memory_sentence_says_how_likely_it_fits(
-    make_estimate: Callable[..., Estimate], activations: float, chance: str
-) -> None:
-    estimate = make_estimate(activations=activations * GIB)
-    assert f"; fits with probability {chance}" in " ".join(memory_sentence(estimate).split())
-
-
-@pytest.mark.parametrize(
-    ("activations", "verdict"), [(20, "fits"), (45, "tight"), (55, "does not fit"), (70, "does not fit")]
-)
-def test_a_peak_near_the_limit_is_tight(
-    make_estimate: Callable[..., Estimate], activations: float, verdict: str
-) -> None:
-    estimate = make_estimate(activations=activations * GIB)
-    assert estimate.verdict == verdict
-    said = "tight: measured peaks have been off by up to 10 %" in " ".join(memory_sentence(estimate).split())
-    assert said == (verdict == "tight")
+def test_a_peak_near_the_limit_is_tight(make_estimate: Callable[..., Estimate]) -> None:
+    said = {
+        20: ("fits", "99 %"),
+        45: ("tight", "93 %"),
+        55: ("does not fit", "18 %"),
+        70: ("does not fit", "9 %"),
+    }
+    for activations, (verdict, chance) in said.items():
+        estimate = make_estimate(activations=activations * GIB)
+        words = " ".join(memory_sentence(estimate).split())
+        assert estimate.verdict == verdict
+        assert f"; fits with probability {chance}" in words
+        assert ("tight: measured peaks have been off by up to 10 %" in words) == (verdict == "tight")
 
 
 @pytest.mark.parametrize(("scale", "said"), [(0.44, "MFU 125.0 %"), (0.56, "HFU 101.8 %"), (0.6, "")])
@@ -144,17 +139,14 @@ def test_header_names_question_and_trust(question: Question, make_estimate: Call
 
 
 def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
-    own = question.hardware.model_copy(
-        update={
-            "gpu": question.cluster.gpu.name,
-            "stack": question.stack.name,
-            "name": "a100",
-            "tier": "profile",
-            "median_error": 0.031,
-            "validated_runs": 132,
-            "unseen_error": 0.08,
-        }
-    )
+    names = {
+        "gpu": question.cluster.gpu.name,
+        "stack": question.stack.name,
+        "name": "a100",
+        "tier": "profile",
+    }
+    figures = {"median_error": 0.031, "validated_runs": 132, "unseen_error": 0.08}
+    own = question.hardware.model_copy(update=names | figures)
     said = "a100 (profile, median error 3 % over 132 runs"
     at_home = trust_of(replace(question, hardware=own))
     assert (at_home.unseen_error, str(at_home)) == (None, f"{said})")
@@ -182,10 +174,8 @@ def test_optimal_is_said_only_when_proved(certificate: Certificate) -> None:
 
 
 def test_the_proof_says_what_was_minimised(certificate: Certificate) -> None:
-    for risk, words in (
-        ("neutral", "expected over 16 scenarios"),
-        ("averse", "over the slowest 16 scenarios"),
-    ):
+    minimised = {"neutral": "expected over 16 scenarios", "averse": "over the slowest 16 scenarios"}
+    for risk, words in minimised.items():
         weighed = certificate.model_copy(update={"minimised": risk, "scenarios": 16})
         said = " ".join(certificate_sentence(weighed, 25.2).split())
         assert said.startswith(f"Proved optimal under the cost model, {words} (25.20 s) in ")
@@ -201,22 +191,9 @@ def test_the_integer_program_agrees_only_where_it_had_a_choice(certificate: Cert
     assert "integer program" not in sentence(1)
 
 
-@pytest.mark.parametrize(
-    ("amount", "said"),
-    [
-        (0.004, "$0.004"),
-        (2.5, "$2.50"),
-        (1270.4, "$1,270"),
-        (508_000, "$508.0 k"),
-        (1.168e6, "$1.168 M"),
-        (2.1e9, "$2.1 B"),
-    ],
-)
-def test_money_has_a_currency(amount: float, said: str) -> None:
-    assert money(amount) == said
-
-
-def test_no_line_ends_inside_a_number() -> None:
+def test_numbers_as_written() -> None:
+    amounts = (0.004, 2.5, 1270.4, 508_000, 1.168e6, 2.1e9)
+    assert " ".join(map(money, amounts)) == "$0.004 $2.50 $1,270 $508.0 k $1.168 M $2.1 B"
     assert all(" " not in grouped(10**digits) for digits in range(9))
     assert grouped(623029) == "623,029"
 
@@ -244,38 +221,32 @@ def test_comparison_shows_every_part(question: Question, make_estimate: Callable
     assert "host" not in text  # zero in both
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (percent(0.4894), "48.9 %"),
-        (change(100.0, 96.4), "-3.6 %"),
-        (change(100.0, 100.01), "same"),
-        (counted(1, "layout"), "1 layout"),
-        (counted(3911, "layout"), "3,911 layouts"),
-        (counted(2, "microbatch"), "2 microbatches"),
-        (counted(1, "process"), "1 process"),
-        (format_days(86400.0), "1 day"),
-        (format_days(30 * 86400.0), "30 days"),
-        (format_days(20.66 * 86400.0), "20.7 days"),
-        (sizes_text((1,)), "1 GPU"),
-        (sizes_text((64, 1024)), "64 and 1,024 GPUs"),
-        (sentence_list(["a", "b", "c"]), "a, b and c"),
-        (sentence_list([]), ""),
-        (parts_sentence(Breakdown(compute=0.9, host=1e-9), time_unit(0.9)), "compute 900.0"),
-    ],
-)
-def test_words(said: str, expected: str) -> None:
-    assert said == expected
+WORDS = {
+    "48.9 %": percent(0.4894),
+    "-3.6 %": change(100.0, 96.4),
+    "same": change(100.0, 100.01),
+    "1 layout": counted(1, "layout"),
+    "3,911 layouts": counted(3911, "layout"),
+    "2 microbatches": counted(2, "microbatch"),
+    "1 process": counted(1, "process"),
+    "1 day": format_days(86400.0),
+    "30 days": format_days(30 * 86400.0),
+    "20.7 days": format_days(20.66 * 86400.0),
+    "1 GPU": sizes_text((1,)),
+    "64 and 1,024 GPUs": sizes_text((64, 1024)),
+    "a, b and c": sentence_list(["a", "b", "c"]),
+    "": sentence_list([]),
+    "compute 900.0": parts_sentence(Breakdown(compute=0.9, host=1e-9), time_unit(0.9)),
+}
 
 
-def test_json_has_no_nan() -> None:
-    assert (
-        as_json({"gap": float("inf"), "values": (1, 2)})
-        == '{\n  "gap": null,\n  "values": [\n    1,\n    2\n  ]\n}'
-    )
+def test_words() -> None:
+    assert [*WORDS.values()] == [*WORDS]
 
 
-def test_csv_keeps_every_column() -> None:
+def test_json_has_no_nan_and_csv_every_column() -> None:
+    written = as_json({"gap": float("inf"), "values": (1, 2)})
+    assert written == '{\n  "gap": null,\n  "values": [\n    1,\n    2\n  ]\n}'
     assert as_csv([{"a": 1}, {"a": 2, "b": 3}]) == "a,b\n1,\n2,3\n"
 
 
@@ -286,17 +257,9 @@ def test_a_run_is_told_step_by_step_and_compared(
     assert step_line(3, 5.25, 50.4, prediction) == (
         "step    3  loss 5.2500  50.40 s (predicted 25.20 s)  MFU 27.5 % (55.0 %)"
     )
-    text = drawn(
-        run_table(
-            [
-                ComparedQuantity("step_seconds", 0.45, 0.5),
-                ComparedQuantity("mfu", 0.455, 0.41),
-                ComparedQuantity("tokens_per_second", 2200.0, 2000.0),
-                ComparedQuantity("peak_bytes", 2 * GIB, 1.9 * GIB),
-                ComparedQuantity("rest_bytes", 1.0, 0.0),
-            ]
-        )
-    )
+    rows = [("step_seconds", 0.45, 0.5), ("mfu", 0.455, 0.41), ("tokens_per_second", 2200.0, 2000.0)]
+    rows += [("peak_bytes", 2 * GIB, 1.9 * GIB), ("rest_bytes", 1.0, 0.0)]
+    text = drawn(run_table([ComparedQuantity(*row) for row in rows]))
     cells = [line.split() for line in text.splitlines()[1:]]
     assert cells[0] == ["step", "450.0", "ms", "500.0", "ms", "-10.0", "%"]
     assert cells[1] == ["MFU", "45.5", "%", "41.0", "%", "+4.5", "pt"]
@@ -317,19 +280,9 @@ def test_lines_end_at_spaces_and_long_placements_after_commas() -> None:
 
 
 def test_runs_that_differ_in_virtual_stages_alone_are_told_as_timed(question: Question) -> None:
-    near = NearRuns(
-        source="dgxc",
-        model="Llama3.1-70B",
-        gpu="h100-sxm",
-        stack="nemo",
-        gpus=64,
-        layout="tp4 pp4 vpp5",
-        runs=3,
-        least_seconds=14.61,
-        most_seconds=14.72,
-        off=0.01,
-        differs=("vpp",),
-    )
+    where = {"source": "dgxc", "model": "Llama3.1-70B", "gpu": "h100-sxm", "stack": "nemo", "gpus": 64}
+    timed = {"runs": 3, "least_seconds": 14.61, "most_seconds": 14.72, "off": 0.01, "differs": ("vpp",)}
+    near = NearRuns(layout="tp4 pp4 vpp5", **where, **timed)  # type: ignore[arg-type]
     expected = ExpectedStep(on_paper=14.8, seconds=14.7, low=14.0, high=16.0, nearest=near)
     layout = parse_layout("tp1 pp1 dp1 mbs1 zero0")
     whose = "(dgxc: Llama3.1-70B, nemo on 64 h100-sxm)"
