@@ -92,7 +92,7 @@ def server_of(start: Start) -> Starlette:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return Response("asked from another page", status_code=403, headers=_SAFE)
         address = request.query_params.multi_items()
-        lines = _lines(address, request.app.state.worker, answers)
+        lines = answer_lines(address, request.app.state.worker, answers)
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=_SAFE)
 
     routes = [
@@ -113,7 +113,7 @@ def _file(name: str, kind: str) -> Callable[[Request], Response]:
     return lambda request: Response(content, media_type=kind, headers=_SAFE)
 
 
-async def _lines(
+async def answer_lines(
     address: Sequence[tuple[str, str]], worker: Worker, answers: OrderedDict[str, list[bytes]]
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each part; an answer without errors, which may not happen again, is kept."""

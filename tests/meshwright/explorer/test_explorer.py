@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import meshwright as mw
 from cost_models.errors import InputError
 from meshwright.explorer import ExploreOptions
 from meshwright.explorer.answers import Message, Worker, answer
@@ -24,7 +26,7 @@ from meshwright.explorer.questions import (
     start_of_plan,
     values_of,
 )
-from meshwright.explorer.server import listening, page_of, server_of
+from meshwright.explorer.server import answer_lines, listening, page_of
 
 HOSTILE = "\"'><script>alert(1)</script>\x00\x1b[31m"
 
@@ -61,14 +63,13 @@ def test_an_answer_is_that_of_plan() -> None:
 
 
 def test_controls_change_the_question() -> None:
-    values = {
-        "gpus": "1,6",
-        "sequence": "1K",
-        "gpu-memory": "40GiB",
+    values = {"gpus": "1,6", "sequence": "1K", "gpu-memory": "40GiB", "precision": "fp16", "mtbf": "5000 h"}
+    values |= {
         "intra-node": "150 GB/s",
+        "host-bandwidth": "16 GB/s",
+        "inter-node": "100 Gb/s",
         "offload": "on",
     }
-    values |= {"host-bandwidth": "16 GB/s", "inter-node": "100 Gb/s", "precision": "fp16", "mtbf": "5000 h"}
     found = read_controls(start(), values)
     cluster = found.question.cluster
     assert (cluster.num_gpus, cluster.gpu.memory) == (16, 40 * 2**30)
@@ -80,11 +81,6 @@ def test_controls_change_the_question() -> None:
     assert found.question.training.precision == "fp16"
     assert "offload" in found.restrictions.allowed
     assert found.operations.mtbf == "5000 h"
-
-
-def test_a_stack_of_another_trainer_is_refused() -> None:
-    with pytest.raises(InputError, match="`--for megatron` does not go with `--stack torchtitan`"):
-        read_controls(opened(trainer="megatron"), {"stack": "torchtitan"})
 
 
 def test_offload_of_the_start_can_be_turned_off() -> None:
@@ -114,10 +110,12 @@ def test_problems_stand_by_their_controls() -> None:
     assert "`many` is no number of GPUs" in found["problems"]["gpus"]
 
 
-def test_files_are_not_read_for_an_address() -> None:
+def test_names_that_are_refused() -> None:
     for name in ("model", "cluster", "stack"):
         with pytest.raises(InputError, match="unknown"):
             read_controls(start(), {name: "/etc/passwd"})
+    with pytest.raises(InputError, match="`--for megatron` does not go with `--stack torchtitan`"):
+        read_controls(opened(trainer="megatron"), {"stack": "torchtitan"})
 
 
 def test_addresses_that_cannot_be_read() -> None:
@@ -136,11 +134,11 @@ def test_a_question_that_fits_nowhere() -> None:
     assert "This has no answer" in found["error"]
 
 
-def test_a_plan_is_where_it_starts() -> None:
-    import meshwright as mw
+JOB = mw.TrainingSpec(global_batch=16, sequence_length=256)
 
-    job = mw.TrainingSpec(global_batch=16, sequence_length=256)
-    plan = mw.plan("gpt2-tiny", "dgx-a100-80gb", job, gpus=2, fix=["tp=2"]).plan
+
+def test_a_plan_is_where_it_starts() -> None:
+    plan = mw.plan("gpt2-tiny", "dgx-a100-80gb", JOB, gpus=2, fix=["tp=2"]).plan
     begun = start_of_plan(plan, tokens=None, operations=None)
     found = read_controls(begun, {})
     assert (found.question.cluster, found.question.stack) == (plan.cluster, plan.stack)
@@ -150,16 +148,12 @@ def test_a_plan_is_where_it_starts() -> None:
 
 
 def test_a_file_is_opened_on_its_own_layout() -> None:
-    import meshwright as mw
-
-    job = mw.TrainingSpec(global_batch=16, sequence_length=256)
-    given = mw.estimate("gpt2-tiny", "dgx-a100-80gb", job, "tp2 mbs4 zero0 sp", gpus=2).plan
-    assert given.layout != mw.plan("gpt2-tiny", "dgx-a100-80gb", job, gpus=2).plan.layout
+    given = mw.estimate("gpt2-tiny", "dgx-a100-80gb", JOB, "tp2 mbs4 zero0 sp", gpus=2).plan
+    assert given.layout != mw.plan("gpt2-tiny", "dgx-a100-80gb", JOB, gpus=2).plan.layout
     begun = start_of_plan(given, tokens=None, operations=None)
     for values, is_own in (({}, True), ({"global-batch": "32"}, False)):
         shown = next(one["html"] for one in answer(begun, values) if one.get("slot") == "answer")
-        facts = shown.split("<table", 1)[0]
-        assert (given.layout.brief in facts) == is_own
+        assert (given.layout.brief in shown.split("<table", 1)[0]) == is_own
 
 
 def test_a_taken_port_is_told_with_a_free_one() -> None:
@@ -176,37 +170,19 @@ def test_a_taken_port_is_told_with_a_free_one() -> None:
 
 
 @pytest.mark.parametrize(("slot", "times"), [("error", 2), ("answer", 1)])
-def test_answers_are_kept_and_failures_are_asked_again(
-    slot: str, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
+def test_answers_are_kept_and_failures_are_asked_again(slot: str, times: int) -> None:
+    asked, kept = [], OrderedDict[str, list[bytes]]()
 
     class Answering:
-        def __init__(self, start: Start) -> None: ...
-
-        def close(self) -> None: ...
-
         async def ask(self, values: Mapping[str, str]) -> AsyncIterator[Message]:
             asked.append(values)
             yield {"slot": slot, "html": ""}
 
     async def ask_twice() -> None:
-        app = server_of(start())
-        async with app.router.lifespan_context(app):
-            for _ in range(2):
-                request = {"type": "http", "method": "GET", "path": "/answer", "query_string": b"gpus=2"}
-                heard: list[Any] = []
+        for _ in range(2):
+            heard = [line async for line in answer_lines([("gpus", "2")], Answering(), kept)]  # type: ignore[arg-type]
+            assert json.loads(heard[0])["slot"] == slot
 
-                async def send(message: Any, heard: list[Any] = heard) -> None:
-                    heard.append(message)
-
-                async def receive() -> Any:
-                    return await asyncio.Event().wait()
-
-                await app({**request, "headers": [(b"host", b"localhost")]}, receive, send)
-                assert json.loads(heard[1]["body"])["slot"] == slot
-
-    monkeypatch.setattr("meshwright.explorer.server.Worker", Answering)
     asyncio.run(ask_twice())
     assert len(asked) == times
 

@@ -18,14 +18,14 @@ from planner.answers.frontier import far_links_frame
 from planner.search.search import Budget
 from planner.space.restrictions import Restrictions
 
+LINK = LinkSpec(kind="ethernet", bandwidth="25 Gb/s", latency="60 us")
+BUILDINGS = {"nodes": 4, "buildings": BuildingsSpec(nodes=2, link=LINK)}
 TRAINING = mw.TrainingSpec(global_batch=64, sequence_length=1024)
 
 
 @few(0)
 def test_more_bandwidth_between_buildings_is_never_slower(tmp_path: Path) -> None:
-    link = LinkSpec(kind="ethernet", bandwidth="25 Gb/s", latency="60 us")
-    update = {"nodes": 4, "buildings": BuildingsSpec(nodes=2, link=link)}
-    cluster = load_cluster("dgx-h100").model_copy(update=update)
+    cluster = load_cluster("dgx-h100").model_copy(update=BUILDINGS)
     planned = mw.plan("gpt2-small", cluster, TRAINING, fix=("tp=1", "zero=1"))
     assert "Between buildings (3.125 GB/s per GPU): " in planned.explain()
     assert "half bandwidth between buildings" in planned.explain()
@@ -49,9 +49,7 @@ def test_more_bandwidth_between_buildings_is_never_slower(tmp_path: Path) -> Non
 def test_every_point_has_an_even_share_of_the_time_left(
     question: Question, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = LinkSpec(kind="ethernet", bandwidth="25 Gb/s", latency="60 us")
-    update = {"nodes": 4, "buildings": BuildingsSpec(nodes=2, link=link)}
-    question = replace(question, cluster=question.cluster.model_copy(update=update))
+    question = replace(question, cluster=question.cluster.model_copy(update=BUILDINGS))
     shares = list[float]()
     monkeypatch.setattr(Budget, "search", lambda budget, *_, seconds, **__: shares.append(seconds))
     far_links_frame(question, Restrictions(), Budget(time_limit=600))

@@ -117,21 +117,6 @@ def test_findings_of_maps() -> None:
     assert heatmap_finding(frame.assign(reason="time")) == "None of 4 pairs of degrees was searched in time"
 
 
-def test_bars_are_held_and_planned_again() -> None:
-    frame = drawn("tornado").frame
-    own = planned().prediction.step_seconds
-    assert frame["plan_seconds"].tolist() == pytest.approx([own] * len(frame))
-    by = frame.set_index(["quantity", "factor"])
-    assert by.loc[("compute efficiency", 1.25), "held_seconds"] < own
-    assert by.loc[("compute efficiency", 0.75), "held_seconds"] > own
-    fitting = frame[frame["held_fits"]]
-    assert (fitting["step_seconds"] <= fitting["held_seconds"] * (1 + 1e-9)).all()
-    moved = (frame["held_seconds"] - own).abs().groupby(frame["quantity"]).max()
-    assert frame["quantity"].iloc[0] == "compute efficiency"
-    assert moved["compute efficiency"] == moved.max()
-    assert tornado_finding(frame).startswith("Compute efficiency moves the step most: 25 % less of it adds ")
-
-
 def test_bars_that_do_not_fit_have_no_length() -> None:
     rows = [("device memory", 0.75, 2.0, False, 2.2), ("device memory", 1.25, 2.0, True, 1.8)]
     columns = ["quantity", "factor", "held_seconds", "held_fits", "step_seconds"]

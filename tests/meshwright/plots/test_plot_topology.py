@@ -11,53 +11,45 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import ClusterSpec
 from meshwright.plots.pictures import draw_topology
 
+CLUSTERS = {
+    ("dgx-h100", 16): {"node", "network"},
+    ("dgx-h100", 1024): {"node", "network", "× 126"},
+    ("pcie-a40-pairs", 8): {"pair", "box", "joins 4 × pair; 64 GB/s out of each"},
+    ("gb200-nvl72-64", 128): {"rack", "× 60", "joins 64 × GPU, 2 times"},
+    ("two-buildings", 8192): {"campus", "pod", "× 127", "joins 2 × building; 3.2 TB/s out of each"},
+    ("pcie-a100", 3): {"node"},
+    ("local", 1): {"node"},
+}
 
-@pytest.mark.parametrize(
-    ("cluster", "gpus", "said"),
-    [
-        ("dgx-h100", 16, {"node", "network"}),
-        ("dgx-h100", 1024, {"node", "network", "× 126"}),
-        ("pcie-a40-pairs", 8, {"pair", "box", "joins 4 × pair; 64 GB/s out of each"}),
-        ("gb200-nvl72-64", 128, {"rack", "× 60", "joins 64 × GPU, 2 times"}),
-        (
-            "two-buildings",
-            8192,
-            {"campus", "building", "pod", "× 127", "joins 2 × building; 3.2 TB/s out of each"},
-        ),
-        ("pcie-a100", 3, {"node"}),
-        ("local", 1, {"node"}),
-    ],
-)
-def test_a_picture_names_every_level_and_what_it_leaves_out(cluster: str, gpus: int, said: set[str]) -> None:
+
+@pytest.mark.parametrize(("cluster", "gpus"), CLUSTERS)
+def test_a_picture_names_every_level_and_what_it_leaves_out(cluster: str, gpus: int) -> None:
     found = resolve_cluster(cluster, gpus)
     assert isinstance(found, ClusterSpec)
     drawing = draw_topology(found)
     texts = {text.get_text() for text in drawing.figure.axes[0].texts}
-    assert said <= texts
+    assert CLUSTERS[cluster, gpus] <= texts
     levels = set(drawing.frame["level"])
     assert levels <= texts
     assert {line.split()[0] for line in drawing.table.splitlines()[1:]} == levels
     assert max(map(len, drawing.table.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("dgx-h10",), "unknown cluster `dgx-h10`; did you mean `dgx-h100`?"),
-        (
-            ("dgx-h100", "--gpus", "8,16"),
-            "--gpus: `8,16` is not one number of GPUs; `topology` draws one cluster",
-        ),
-        (("dgx-h100", "--gpus", "12"), "12 GPUs are no whole number of `dgx-h100` nodes"),
-        (("dgx-h100:8+dgx-a100-80gb:8",), "`topology` is drawn for one kind of GPU"),
-        (("dgx-h100", "a.yaml", "b.yaml"), "`topology` draws one cluster with one plan, not 2"),
-        (("dgx-h100", "--points", "3"), "--points: is for `frontier`, not `topology`"),
-    ],
-)
-def test_what_cannot_be_drawn(meshwright, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    answer = meshwright("plot", "topology", *words, "-o", str(tmp_path / "x.png"))
+REFUSED = {
+    "dgx-h10": "unknown cluster `dgx-h10`; did you mean `dgx-h100`?",
+    "dgx-h100 --gpus 8,16": "--gpus: `8,16` is not one number of GPUs; `topology` draws one cluster",
+    "dgx-h100 --gpus 12": "12 GPUs are no whole number of `dgx-h100` nodes",
+    "dgx-h100:8+dgx-a100-80gb:8": "`topology` is drawn for one kind of GPU",
+    "dgx-h100 a.yaml b.yaml": "`topology` draws one cluster with one plan, not 2",
+    "dgx-h100 --points 3": "--points: is for `frontier`, not `topology`",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_cannot_be_drawn(meshwright, tmp_path: Path, words: str) -> None:
+    answer = meshwright("plot", "topology", *words.split(), "-o", str(tmp_path / "x.png"))
     assert answer.code == 2
-    assert said in answer.err
+    assert REFUSED[words] in answer.err
 
 
 def test_a_plan_says_which_axis_uses_which_links(meshwright, plan_file: Path, tmp_path: Path) -> None:

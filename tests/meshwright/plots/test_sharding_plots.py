@@ -24,39 +24,26 @@ def plan(meshwright, tmp_path: Path) -> Path:
     return tmp_path / "plan.yaml"
 
 
-def test_stages_add_up_to_the_step_and_name_who_ends_them(plan: Path) -> None:
-    drawn = plot("time", plan).drawing
+def test_pictures_hold_what_the_plan_has(plan: Path) -> None:
     loaded = load_any_plan(plan)
     priced = estimate(loaded.question, loaded.sharding)
-    frame = drawn.frame
+    time, memory, sharding = (plot(kind, plan).drawing for kind in ("time", "memory", "sharding"))
+    frame = time.frame
     assert frame[frame["gpu"] == 0]["stage_seconds"].sum() == pytest.approx(priced.step_seconds)
     assert (frame["busy_seconds"] <= frame["stage_seconds"] * (1 + 1e-9)).all()
     ends = frame[frame["waits"]]
     assert len(ends) > 0
     assert list(ends["busy_seconds"]) == pytest.approx(list(ends["stage_seconds"]))
-    assert "GPUs wait most for GPU" in drawn.title
-
-
-def test_memory_has_a_bar_for_each_gpu_and_the_host(plan: Path) -> None:
-    drawn = plot("memory", plan).drawing
-    loaded = load_any_plan(plan)
-    priced = estimate(loaded.question, loaded.sharding)
-    frame = drawn.frame
-    assert list(frame["tier"]) == ["device"] * 4 + ["host"]
-    parts = frame[list(priced.device_parts)].sum(axis=1)
-    assert parts.iloc[:4].to_numpy() == pytest.approx(priced.device_bytes)
-    assert parts.iloc[4] == pytest.approx(priced.host_bytes[0])
-    assert "host 0 is" in drawn.title
-    drawn.save(plan.with_suffix(".svg"))
-
-
-def test_every_shard_has_its_cell(plan: Path) -> None:
-    drawn = plot("sharding", plan).drawing
-    at = drawn.frame.groupby("name")["gpu"].apply(list)
-    assert at["user"] == [0, 3]
-    assert at["item"] == [2]
-    assert at["shelf.0"] == at["shelf.1"] == [0, 1, 2, 3]
-    assert "1 table as `column2/host` has" in drawn.title
+    assert list(memory.frame["tier"]) == ["device"] * 4 + ["host"]
+    parts = memory.frame[list(priced.device_parts)].sum(axis=1).to_numpy()
+    assert parts == pytest.approx([*priced.device_bytes, priced.host_bytes[0]])
+    places = sharding.frame.groupby("name")["gpu"].apply(list).to_dict()
+    both = [0, 1, 2, 3]
+    assert places == {"user": [0, 3], "item": [2], "shelf.0": both, "shelf.1": both}
+    titles = ("GPUs wait most for GPU", "host 0 is", "1 table as `column2/host` has")
+    for drawing, words in zip((time, memory, sharding), titles, strict=True):
+        assert words in drawing.title
+        drawing.save(plan.with_suffix(".svg"))
 
 
 def test_kinds_of_another_family_are_refused_with_those_there_are(
