@@ -154,6 +154,8 @@ _SIDES = {
     ("right", "center"): (-1, 0),
 }
 """Corner or edge of the label beside its point, preferred first → direction from the point."""
+_AWAY = 0.2
+"""Share of the way to a label at which its line is beside the curve of its point."""
 _MARK_POINTS = 5.0
 """Across a mark, that no label covers."""
 _AIR = 2.5
@@ -216,7 +218,8 @@ def put_labels(
                 continue
             inside.append((distance, side))
             touches = any(box.overlaps(other) or _crosses(leader, other) for other in others)
-            if not touches and not any(_crosses(path, box) for path in paths):
+            crosses = any(_crosses(path, box) or path.intersects_path(leader, filled=False) for path in paths)
+            if not touches and not crosses:
                 break
         else:
             if not label.needed:
@@ -245,30 +248,24 @@ def _move(
     note.arrow_patch.set_visible(is_led)
     note.get_window_extent()  # puts the words where they now belong
     box = Text.get_window_extent(note).padded(air)
-    ends = [point, np.clip(point, box.min, box.max)]
+    end = np.clip(point, box.min, box.max)
+    ends = [point + _AWAY * (end - point), end]
     return box, Path(np.array(ends if is_led else ends[:0]).reshape(-1, 2))
 
 
 def _note(axes: Axes, label: Label) -> Annotation:
+    line: style.Look = {"linewidth": 0.6, "color": label.colour, "shrinkA": 0.5, "shrinkB": 2.5}
     look: style.Look = {
-        "arrowstyle": "-",
-        "linewidth": 0.6,
+        "size": label.size,
+        "weight": label.weight,
         "color": label.colour,
-        "shrinkA": 0.5,
-        "shrinkB": 2.5,
+        "linespacing": 1.15,
     }
-    note = axes.annotate(
-        label.text,
-        label.at,
-        textcoords="offset points",
-        xytext=(0, 0),
-        size=label.size,
-        weight=label.weight,
-        color=label.colour,
-        linespacing=1.15,
-        annotation_clip=False,
-        bbox=style.white_box(pad=0.8),
-        arrowprops=look,
-    )
+    look |= {
+        "bbox": style.white_box(pad=0.8),
+        "arrowprops": {"arrowstyle": "-", **line},
+        "annotation_clip": False,
+    }
+    note = axes.annotate(label.text, label.at, (0, 0), textcoords="offset points", **look)
     note.set_in_layout(False)
     return note

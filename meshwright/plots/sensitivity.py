@@ -22,6 +22,7 @@ from cost_models.reliability import Forecast, ends_of, least_steps
 from cost_models.reliability import forecast as forecast_of
 from cost_models.units import counted, format_bytes, format_days, format_seconds, grouped
 from meshwright.plots import style
+from meshwright.plots.parts import part_legend
 from meshwright.plots.style import Frame, fit_lines
 from meshwright.records import frame_of
 from meshwright.render.words import change, percent, sentence_list, time_unit
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _RUNGS = {
-    "base": (style.GREY, ""),
+    "base": (style.GREY, "a bare trainer"),
     "trainer": (style.BLUE, "what trainers do"),
     "mathematics": (style.VERMILION, "what changes the training"),
 }
@@ -49,7 +50,7 @@ def ladder(frame: Frame, subject: str) -> Figure:
         subject: what was priced.
     """
     subject += "; pale: what the plan lacks" if not frame["has"].all() else ""
-    figure, axes = style.new_chart(9.6, 1.5 + 0.42 * len(frame), _ladder_finding(frame), subject)
+    figure, axes = style.new_chart(9.6, 1.8 + 0.42 * len(frame), _ladder_finding(frame), subject)
     base = 0.0
     for at, row in enumerate(frame.to_dict(orient="records")):
         mfu, (colour, _) = 100 * float(row["mfu"]), _RUNGS[str(row["kind"])]
@@ -63,11 +64,15 @@ def ladder(frame: Frame, subject: str) -> Figure:
         base = mfu
     axes.set_yticks(range(len(frame)), [str(name) for name in frame["name"]])
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.3 * 100 * float(frame["mfu"].max()))
+    axes.set_xlim(0, 1.45 * 100 * float(frame["mfu"].max()))
     style.measure_axis(axes, "x", "MFU (%), and seconds for a batch of the plan's size")
     kinds = set(frame["kind"])
-    names = [(words, colour) for kind, (colour, words) in _RUNGS.items() if words and kind in kinds]
-    style.name_in_corner(axes, names, 0.99, 0.97, step=0.07)
+    part_legend(
+        figure,
+        [],
+        {},
+        *(Patch(color=colour, label=words) for kind, (colour, words) in _RUNGS.items() if kind in kinds),
+    )
     return figure
 
 
