@@ -175,7 +175,10 @@ class Batches:
         elif data == TEXT:
             self._draw = self._of_text
             self._tokens: npt.NDArray[np.generic] = text_tokens()
-            self._require_bytes()
+            if (largest := int(self._tokens.max())) >= vocabulary:
+                last = vocabulary - 1
+                raise InputError(f"the text has token {largest}; the model's vocabulary ends at {last}")
+            require_a_sequence(len(self._tokens), self._length, TEXT)
         else:
             header, self._tokens = open_tokens(Path(data), vocabulary)
             self.name, self._draw = header.sha256, self._of_folder
@@ -272,14 +275,6 @@ class Batches:
 
     def _windows(self, starts: Ints) -> _Windows:
         return np.stack([self._tokens[start : start + self._length + 1] for start in starts])
-
-    def _require_bytes(self) -> None:
-        largest = int(self._tokens.max())
-        if largest >= self.vocabulary:
-            raise InputError(
-                f"the text has token {largest}; the model's vocabulary ends at {self.vocabulary - 1}"
-            )
-        require_a_sequence(len(self._tokens), self._length, TEXT)
 
 
 Positions = npt.NDArray[np.uint64]

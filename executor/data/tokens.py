@@ -28,7 +28,6 @@ from cost_models.files.reading import is_pipe, parse_json
 from cost_models.files.whole import temporary_folder, write_whole
 from cost_models.units import MB, MIB, format_bytes, grouped
 from executor.checkpoints.manifest import digest_of
-from executor.data import tokens
 
 HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"
 CHECKED = "checked.json"
@@ -256,7 +255,7 @@ _CHUNK = 1 << 20
 class _Encoder:
     """An encoder of text as token numbers."""
 
-    kind: str
+    kind: Literal["bytes", "bpe"]
     vocabulary: int
     encode: Callable[[Path], Iterator[Sequence[int] | bytes]]
     save: Callable[[Path], None]
@@ -264,7 +263,7 @@ class _Encoder:
 
 def make_tokens(
     texts: Sequence[Path], folder: Path, *, pairs: int | None = None, like: Path | None = None
-) -> tokens.TokenHeader:
+) -> TokenHeader:
     """Write `folder`, whole or not at all.
 
     Folders among `texts` stand for every file in them, by name. `pairs` is the size of a vocabulary of byte pairs to
@@ -285,33 +284,31 @@ def make_tokens(
     return header
 
 
-def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> tokens.TokenHeader:
+def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeader:
     """Write every file of a token folder and flush it to the disk."""
-    dtype = "uint16" if encoder.vocabulary <= _NARROW else "uint32"
+    dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= _NARROW else "uint32"
     digest, count = hashlib.sha256(), 0
-    with (folder / tokens.TOKENS).open("wb") as stream:
+    with (folder / TOKENS).open("wb") as stream:
         for path in files:
             for piece in encoder.encode(path):
                 raw = np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else np.asarray(piece)
-                encoded = raw.astype(tokens.numpy_dtype(dtype)).tobytes()
+                encoded = raw.astype(numpy_dtype(dtype)).tobytes()
                 stream.write(encoded)
                 digest.update(encoded)
                 count += len(raw)
         stream.flush()
         os.fsync(stream.fileno())
     encoder.save(folder)
-    header = tokens.TokenHeader.model_validate(
-        {
-            "dtype": dtype,
-            "tokens": count,
-            "vocabulary": encoder.vocabulary,
-            "tokenizer": encoder.kind,
-            "texts": len(files),
-            "text_bytes": sum(path.stat().st_size for path in files),
-            "sha256": digest.hexdigest(),
-        }
+    header = TokenHeader(
+        dtype=dtype,
+        tokens=count,
+        vocabulary=encoder.vocabulary,
+        tokenizer=encoder.kind,
+        texts=len(files),
+        text_bytes=sum(path.stat().st_size for path in files),
+        sha256=digest.hexdigest(),
     )
-    tokens.write_header(header, folder)
+    write_header(header, folder)
     return header
 
 
@@ -345,13 +342,11 @@ def _obstacle(path: Path) -> str:
 def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _Encoder:
     if pairs is not None and like is not None:
         raise InputError("byte pairs are learnt or taken from another folder, not both")
-    if like is not None:
-        if tokens.read_header(like).tokenizer == "bytes":
-            return _by_bytes()
-        return _by_pairs(tokens.read_pairs(like / tokens.TOKENIZER))
-    if pairs is None:
-        return _by_bytes()
-    return _by_pairs(tokens.learn_pairs((lines for path in files for lines in _lines(path)), pairs))
+    if pairs is not None:
+        return _by_pairs(learn_pairs((lines for path in files for lines in _lines(path)), pairs))
+    if like is not None and read_header(like).tokenizer == "bpe":
+        return _by_pairs(read_pairs(like / TOKENIZER))
+    return _by_bytes()
 
 
 def _by_bytes() -> _Encoder:
@@ -361,23 +356,17 @@ def _by_bytes() -> _Encoder:
                 yield chunk
         yield b"\0"
 
-    return _Encoder("bytes", tokens.BYTES, encode, lambda folder: None)
+    return _Encoder("bytes", BYTES, encode, lambda folder: None)
 
 
 def _by_pairs(tokenizer: Any) -> _Encoder:
-    end = tokenizer.token_to_id(tokens.END)
-
     def encode(path: Path) -> Iterator[Sequence[int]]:
         for lines in _lines(path):
             yield tokenizer.encode(lines).ids
-        yield [end]
+        yield [tokenizer.token_to_id(END)]
 
-    return _Encoder(
-        "bpe",
-        tokenizer.get_vocab_size(),
-        encode,
-        lambda folder: tokenizer.save(str(folder / tokens.TOKENIZER)),
-    )
+    size = tokenizer.get_vocab_size()
+    return _Encoder("bpe", size, encode, lambda folder: tokenizer.save(str(folder / TOKENIZER)))
 
 
 def _lines(path: Path) -> Iterator[str]:

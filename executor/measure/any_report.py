@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -166,48 +167,31 @@ def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> Oper
             parts["restarting"] += gone
             parts["lost_work"] += took - gone
     parts["training"] = sum(step_seconds.values())
-    return OperationsReport(
-        every=every, steps=len(step_seconds), parts=parts, saves=_saves(lines), restarts=_restarts(lines)
-    )
+    saves, restarts = tuple(_saves(lines)), tuple(_restarts(lines))
+    return OperationsReport(every=every, steps=len(step_seconds), parts=parts, saves=saves, restarts=restarts)
 
 
-def _saves(lines: Sequence[Mapping[str, Any]]) -> tuple[SaveReport, ...]:
+def _saves(lines: Sequence[Mapping[str, Any]]) -> Iterator[SaveReport]:
     """The saves of every start in turn; after a restart a step may be saved again."""
-    saves: list[SaveReport] = []
-    for start in _starts(lines):
-        written = {line["saved"]: line for line in start if "saved" in line}
-        for line in start:
-            if "save" in line:
-                about = written.get(line["save"], {})
-                saves.append(
-                    SaveReport(
-                        step=line["save"],
-                        blocked_seconds=line["blocked_seconds"],
-                        flush_seconds=about.get("flush_seconds"),
-                        bytes=about.get("bytes"),
-                    )
-                )
-    return tuple(saves)
+    starts = accumulate("restart" in line for line in lines)
+    numbered = list(zip(starts, lines, strict=True))
+    written = {(start, line["saved"]): line for start, line in numbered if "saved" in line}
+    for start, line in numbered:
+        if "save" in line:
+            about = written.get((start, line["save"]), {})
+            yield SaveReport(
+                step=line["save"],
+                blocked_seconds=line["blocked_seconds"],
+                flush_seconds=about.get("flush_seconds"),
+                bytes=about.get("bytes"),
+            )
 
 
-def _starts(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """The lines of each start of the ranks."""
-    starts: list[list[Mapping[str, Any]]] = [[]]
+def _restarts(lines: Sequence[Mapping[str, Any]]) -> Iterator[RestartReport]:
     for line in lines:
         if "restart" in line:
-            starts.append([])
-        starts[-1].append(line)
-    return starts
-
-
-def _restarts(lines: Sequence[Mapping[str, Any]]) -> tuple[RestartReport, ...]:
-    return tuple(
-        RestartReport(
-            start=line["restart"], **{name: line[name] for name in RestartReport.model_fields if name in line}
-        )
-        for line in lines
-        if "restart" in line
-    )
+            fields = {name: line[name] for name in RestartReport.model_fields if name in line}
+            yield RestartReport(start=line["restart"], **fields)
 
 
 Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
