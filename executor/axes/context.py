@@ -4,12 +4,7 @@
 keys. A message is one buffer of several tensors, which are views of it, so that what is computed into them is sent as
 it lies there.
 
-Shape legend: c ranks, B batch, H query heads, G key/value heads, S tokens of this rank, K head width; queries, outputs
-and gradients are (B, H, S, K), keys and values (B, G, …, K), log-sum-exps (B, H, S).
-
 **Recurrences.** For their scans tokens are traded for heads, whichever way attention goes.
-
-Shape legend: B batch, S tokens of a rank, U heads, or groups of them, W numbers of each.
 
 **Ways.**
 
@@ -23,7 +18,9 @@ A ring and a gathered sequence are dealt in 2c pieces, and rank r has the r-th f
 leaves every rank the same work; with all-to-all it has the r-th of c. Why this is not torch's own
 `context_parallel`: docs/concepts/executor.md.
 
-Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, K head width.
+Shape legend: c ranks, B batch, H query heads, G key/value heads, S tokens of this rank, K head width; queries, outputs
+and gradients are (B, H, S, K), keys and values (B, G, …, K), log-sum-exps (B, H, S). Of a recurrence U heads, or groups
+of them, W numbers of each.
 """
 
 from __future__ import annotations

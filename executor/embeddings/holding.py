@@ -378,9 +378,6 @@ def rows_of_keys(keys: Tensor, part: Slice, *, name: str, rows: int, width: int,
 def _rows(numbers: Tensor, part: Slice, key: int, rows: int, width: int) -> Tensor:
     """The slice's columns of rows of these numbers."""
     columns = torch.arange(part.begin, part.end, device=numbers.device)
-    return (2.0 * _uniform(numbers[:, None] * width + columns, key) - 1.0) / sqrt(rows)
-
-
-def _uniform(places: Tensor, key: int) -> Tensor:
-    """int64 → fp32 in [0, 1)."""
-    return shifted(bits_of(places, key), 64 - _MANTISSA).float() / (1 << _MANTISSA)
+    bits = bits_of(numbers[:, None] * width + columns, key)
+    uniform = shifted(bits, 64 - _MANTISSA).float() / (1 << _MANTISSA)  # in [0, 1)
+    return (2.0 * uniform - 1.0) / sqrt(rows)

@@ -35,7 +35,7 @@ from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags
 from executor.embeddings.collection import AT_ONCE, CopyExchange, Embeddings, ids_of_part
 from executor.embeddings.exchanges import Parts, Peers, Router, Slice
-from executor.models.experts import Run, routers
+from executor.models.experts import routers
 
 
 @contextmanager
@@ -104,17 +104,15 @@ def _outside(member: Any) -> Any:
 def spread_evenly(parts: Iterable[nn.Module]) -> None:
     """Give the experts of every MoE layer the same number of copies, here and on all ranks it exchanges with; in place.
 
-    LookupCounts copies are numbers, which fake tensors do not have.
+    Counts of copies are numbers, which fake tensors do not have.
     """
     for part in parts:
         for routed in routers(part):
             exchange = routed.exchange
-            routed.exchange = _EvenExchange(exchange) if isinstance(exchange, Exchange) else _all_here
-
-
-def _all_here(rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
-    """Run the experts without an exchange: all are on this rank."""
-    return run(rows_RD, _evenly(rows_RD.shape[0], counts_E.shape[0]))
+            if isinstance(exchange, Exchange):
+                routed.exchange = _EvenExchange(exchange)
+            else:  # all are on this rank
+                routed.exchange = lambda rows, counts, run: run(rows, _evenly(rows.shape[0], counts.shape[0]))
 
 
 class _EvenExchange(Exchange):

@@ -263,17 +263,11 @@ class Optimizer:
             split = int(flat.shards > 1)
             for (parameter, gradient), norm in zip(flat.reduced, flat.norms(), strict=True):
                 entries.append((parameter, gradient, norm, split))
-        entries += self._norms_of_shards()
-        return sorted(entries, key=lambda entry: self._order[id(entry[0])])
-
-    def _norms_of_shards(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
-        """The same entries for parameters outside flat buffers; gradients of streamed blocks are on the host."""
-        entries: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
-        for gradients in self._shards_by_device():
+        for gradients in self._shards_by_device():  # those of streamed blocks are on the host
             norms = torch._foreach_norm([gradient for _, gradient in gradients], dtype=torch.float32)
             for (parameter, gradient), norm in zip(gradients, norms, strict=True):
                 entries.append((parameter, gradient, norm, self._over_replicas[id(parameter)]))
-        return entries
+        return sorted(entries, key=lambda entry: self._order[id(entry[0])])
 
     def _shards_by_device(self) -> list[list[tuple[nn.Parameter, Tensor]]]:
         """(parameter, this rank's gradient) without flat buffers, those on one device together."""

@@ -166,20 +166,15 @@ def _lock(descriptor: int, folder: Path, rendezvous: str) -> None:
     else:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, rendezvous.encode(), 0)
-    if first and rendezvous and _is_open(rendezvous):
-        raise HostError(
-            f"--rendezvous {rendezvous}: another program listens there, no node of this run",
-            hint="name a free port of one of the nodes",
-        )
+    if first and rendezvous:
+        host, _, port = rendezvous.rpartition(":")
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=_ENDING_SECONDS):
+            raise HostError(
+                f"--rendezvous {rendezvous}: another program listens there, no node of this run",
+                hint="name a free port of one of the nodes",
+            )
     if rendezvous:
         lock(descriptor)
-
-
-def _is_open(place: str) -> bool:
-    host, _, port = place.rpartition(":")
-    with suppress(OSError), socket.create_connection((host, int(port)), timeout=_ENDING_SECONDS):
-        return True
-    return False
 
 
 def failed_checks(folder: Path) -> list[dict[str, str]]:

@@ -3,15 +3,14 @@
 Positions decide which keys a query sees, the bias on its scores, and its rotation (Su et al. 2021). Rotation works on
 the two halves of a head, as Llama pairs them.
 
-Shape legend: B batch, H heads, Q queries, S keys or sequence, K head width.
-
 A rank has all tokens of a sequence here; shared sequences are in `executor.axes.context`. Windows and ALiBi run on a
 GPU by FlexAttention, which skips the blocks of scores that a window hides. There is no mask of S × S: a mask of blocks
 says where to look, and a slope is subtracted as scores are made. So the cost model prices a window where a stack has a
 flash kernel. The numbers are tested without a GPU, where the same functions run written out; neither the time nor the
 memory of its GPU kernels has been measured for this project.
 
-Shape legend: B batch, H query heads, G key/value heads, Q queries, S tokens, K head width.
+Shape legend: B batch, H query heads, G key/value heads, Q queries, S tokens of a sequence (keys, where queries are
+apart), K head width.
 """
 
 from __future__ import annotations
@@ -249,18 +248,17 @@ _DEVICES = ("cuda",)
 
 
 def suits_flex(query_BHSK: Tensor) -> bool:
-    """On a GPU, unless somebody watches operators: steps that are followed, timed or counted have a dense mask."""
-    return fits_flex(query_BHSK.device, query_BHSK.shape[-1]) and not _is_watched()
+    """On a GPU, unless somebody watches operators: steps that are followed, timed or counted have a dense mask.
+
+    A compiled block cannot ask, and torch compiles nothing that is watched.
+    """
+    watched = not torch.compiler.is_compiling() and _get_current_dispatch_mode() is not None
+    return fits_flex(query_BHSK.device, query_BHSK.shape[-1]) and not watched
 
 
 def fits_flex(device: torch.device, width: int) -> bool:
     """Whether FlexAttention has kernels for heads of this width on a device."""
     return device.type in _DEVICES and width >= _NARROWEST
-
-
-def _is_watched() -> bool:
-    """Never in a compiled block, which cannot ask: torch compiles nothing that is watched."""
-    return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is not None
 
 
 class FlexAttention:

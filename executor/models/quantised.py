@@ -52,14 +52,9 @@ def nf4_numbers() -> tuple[float, ...]:
 def dynamic_numbers() -> tuple[float, ...]:
     """The 256 numbers of a dynamic byte: a sign, zeros that give the power of ten, and evenly spaced fractions
     (Dettmers 2016, 8-bit approximations, arXiv 1511.04561, section 2)."""
-    powers = [10.0**power * _middles(1 << (power + 6)) for power in range(-6, 1)]
-    positive = torch.cat(powers)
+    edges = [(10.0**power, torch.linspace(0.1, 1, (1 << (power + 6)) + 1)) for power in range(-6, 1)]
+    positive = torch.cat([power * ((ends[:-1] + ends[1:]) / 2) for power, ends in edges])
     return tuple(torch.cat([-positive, torch.tensor([0.0, 1.0]), positive]).sort().values.tolist())
-
-
-def _middles(parts: int) -> Tensor:
-    edges = torch.linspace(0.1, 1, parts + 1)
-    return (edges[:-1] + edges[1:]) / 2
 
 
 def nearest(values: Tensor, numbers: tuple[float, ...]) -> Tensor:
@@ -76,6 +71,7 @@ class Part:
     full_shape: tuple[int, int]
     """Rows and columns of the whole matrix."""
     row: int
+    """First row of the part; the rows of its stored tensors follow from there."""
     column: int
     """First column of the part."""
     columns: int

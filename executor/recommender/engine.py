@@ -155,7 +155,8 @@ class RecommenderEngine:
 
     def _taken_gradients(self) -> Tensor:
         """Gradients of the dense network in one, padded to a share for every rank; parameters keep none."""
-        parts = [_gradient(one).view(-1) for one in self.network.parameters()]
+        parameters = list(self.network.parameters())
+        parts = [(torch.zeros_like(one) if one.grad is None else one.grad).view(-1) for one in parameters]
         number = sum(one.numel() for one in parts)
         flat = torch.cat([*parts, parts[0].new_zeros(-number % self.dense_peers.size)])
         self.dense_optimizer.zero_grad(set_to_none=True)
@@ -191,7 +192,3 @@ def _cut(samples: Tensor, shares: int) -> tuple[Tensor, ...]:
     """The samples of each share, in memory of their own as a rank has them: some products round by their alignment."""
     parts = samples.chunk(shares)
     return parts if shares == 1 else tuple(one.clone() for one in parts)
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -63,7 +63,7 @@ class SharedRank(Spec):
     stage_seconds: dict[str, float]
     """Median seconds by stage, from separate steps in which ranks begin each stage together. Empty: not measured."""
     sent_bytes: dict[str, int]
-    """SentBytes to other ranks in one of these steps, by stage; what tells of the loss left out."""
+    """Bytes sent to other ranks in one of these steps, by stage; what tells of the loss left out."""
     formula_bytes: dict[str, int]
     """Bytes sent by stage as the formula gives them for these tables, sharding and ids."""
     up_bytes: int
