@@ -88,12 +88,6 @@ class ExpertParameters:
         """Whether a parameter belongs to a routed expert."""
         return id(parameter) in self._parameter_ids
 
-    def splits(self, parameter: Tensor) -> int:
-        """Number of ranks over which a parameter is split apart from ZeRO: ranks with other experts, and ranks that
-        share one."""
-        parts = 1 if id(parameter) in self._unsplit_biases else dist.get_world_size(self._parts)
-        return dist.get_world_size(self._experts) * parts
-
     def square_sum(self, gradients: Sequence[tuple[nn.Parameter, Tensor]], *, sharded: bool) -> Tensor:
         """The sum of squares of the gradients of all experts of the stage, each element once, on all its ranks.
 

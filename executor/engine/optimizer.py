@@ -136,15 +136,6 @@ class Optimizer:
             updating.finish_update()
         return norm
 
-    def splits(self, parameter: nn.Parameter) -> int:
-        """Number of ranks of the stage over which a parameter is split during the update."""
-        if self.experts is not None and self.experts.contains(parameter):
-            shard = dist.get_world_size(self.experts.copies.shard) if self.plan.layout.zero else 1
-            return self.experts.splits(parameter) * shard
-        tensor = self.plan.layout.tp if self._over_tp[id(parameter)] else 1
-        over_replicas = self.flats[0].shards > 1 if self.flats else self._over_replicas[id(parameter)]
-        return tensor * (self.plan.layout.shard_group if over_replicas else 1)
-
     def same_shard(self, parameter: Tensor) -> dist.ProcessGroup | None:
         """The ranks with the same shard of a parameter that is in no flat buffer; None: this one alone."""
         experts = self.experts
@@ -192,9 +183,7 @@ class Optimizer:
         axes = ("copy", "shard", "tp") if self.experts else ("shard", "tp") if layout.zero else ("tp",)
         tensor_group = self.mesh["tp"].get_group() if axes == ("tp",) and layout.tp > 1 else None
         group = tensor_group or make_group_over(layout, axes)
-        ranks = 1 if group is None else dist.get_world_size(group)
-        copies = [ranks // self.splits(parameter) for parameter in self.parameters]
-        norms = WholeNorms(self.parameters, copies, group, self._join, self.mesh.device_type)
+        norms = WholeNorms(self.parameters, group, self._join, self.mesh.device_type)
         for optimizer, slices in zip(self.optimizers, self._slices(), strict=True):
             assert isinstance(optimizer, Lamb)
             optimizer.connect(norms, slices)
@@ -411,18 +400,16 @@ class WholeNorms:
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        copies: Sequence[int],
         group: dist.ProcessGroup | None,
         join_tied: Callable[[Callable[[Tensor], Tensor | None]], None],
         device: torch.device | str,
     ) -> None:
-        """`copies` of the ranks in `group` hold the same elements of a parameter; None: this one has all of them.
+        """`group` holds all elements of each parameter, some as often as others; None: this rank has all of them.
 
         `join_tied` adds up what the two copies of a tied matrix have; sums are made on `device`.
         """
         self._place = {id(parameter): place for place, parameter in enumerate(parameters)}
         self._group, self._join_tied, self._device = group, join_tied, device
-        self._copies = torch.tensor(copies, dtype=torch.float32, device=device).unsqueeze(1)
 
     def find(self, optimizers: Sequence[Lamb], *, tied: bool = False) -> None:
         """Begin the updates of optimizers and set the ratios of all their parameters, with one all-reduce."""
@@ -432,8 +419,7 @@ class WholeNorms:
             # one slice of each, as a flat buffer has it in one piece
             sums[self._place[id(parameter)]] = squares
         if self._group is not None:
-            sums.div_(self._copies)
-            dist.all_reduce(sums, group=self._group)
+            dist.all_reduce(sums, group=self._group)  # several times where ranks hold copies: the ratio stays
         if tied:  # twice the squares of both norms: their ratio stays, to the bit the same on both stages
             self._join_tied(lambda parameter: self._of(sums, parameter))
         x, r = sums.unbind(1)
