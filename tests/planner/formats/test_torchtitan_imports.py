@@ -101,6 +101,14 @@ def test_llama_3_as_torchtitan_trains_it(size: str) -> None:
 
 
 MESH = "config.parallelism"
+
+
+def test_of_every_so_many_blocks_one_is_recomputed() -> None:
+    job = JOB.format(flavor="8B", converters="", batch=1, tp=1, compiled="false", mode="selective")
+    for option, policy in (("1", "full"), ("2", "full:16"), ("5", "full:7")):
+        assert read(job.replace('"op"', f'"{option}"'), name="job.toml").layout.recompute == (policy,)
+
+
 SMALL = """
     def plan():
         config = Trainer.Config(model_spec=model_registry("8B"))
