@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from calling import Answer
 from effort import number
 from hypothesis import given, settings
@@ -194,39 +195,30 @@ def test_every_argument_of_a_table_has_one_fate(trainer: str) -> None:
     assert len(listed) == len(set(listed))
 
 
-STAGE = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
-DRIVE = {
-    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}},
-    "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
-    "expert_parallel": {"autoep_size": 2},
-}
-TUNED: dict[str, Any] = {"base_model": "x", "micro_batch_size": 1, "bf16": True}
-WITHIN: dict[str, tuple[Callable[..., Reading], tuple[dict[str, Any], ...]]] = {
-    "deepspeed": (
-        read_deepspeed,
-        (*(STAGE | {"zero_optimization": {"stage": stage}} for stage in range(4)), STAGE | DRIVE),
-    ),
-    "accelerate": (
-        read_accelerate,
-        ({}, {"distributed_type": "FSDP"}, {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 1}}),
-    ),
-    "axolotl": (
-        read_axolotl,
-        (
-            TUNED,
-            TUNED | {"fsdp_version": 2, "fsdp_config": {"offload_params": False}},
-            TUNED | {"fsdp": ["full_shard"]},
-            TUNED | {"deepspeed": {"zero_optimization": {"stage": 2}}},
-        ),
-    ),
-}
-"""Trainer → its reader, and files in each of which other settings act."""
+READ: dict[str, Callable[..., Reading]] = {"deepspeed": read_deepspeed, "accelerate": read_accelerate}
+READ["axolotl"] = read_axolotl
+WITHIN: dict[str, list[dict[str, Any]]] = yaml.safe_load("""
+    deepspeed:
+    - &zero {train_micro_batch_size_per_gpu: 1, bf16: {enabled: true}, zero_optimization: {stage: 0}}
+    - {<<: *zero, zero_optimization: {stage: 1}}
+    - {<<: *zero, zero_optimization: {stage: 2}}
+    - {<<: *zero, zero_optimization: {stage: 3}}
+    - {<<: *zero, zero_optimization: {stage: 3, offload_optimizer: {device: nvme}}, expert_parallel: {autoep_size: 2},
+       bf16: {enabled: true, bf16_master_weights_and_grads: true}}
+    accelerate: [{}, {distributed_type: FSDP}, {distributed_type: FSDP, fsdp_config: {fsdp_version: 1}}]
+    axolotl:
+    - &tuned {base_model: x, micro_batch_size: 1, bf16: true}
+    - {<<: *tuned, fsdp_version: 2, fsdp_config: {offload_params: false}}
+    - {<<: *tuned, fsdp: [full_shard]}
+    - {<<: *tuned, deepspeed: {zero_optimization: {stage: 2}}}
+""")
+"""Trainer → files in each of which other settings act."""
 
 
 @pytest.mark.parametrize("trainer", WITHIN)
 def test_what_other_settings_leave_without_use_is_named(trainer: str) -> None:
     """An argument that a price is made of is never called unknown, and acts in some file."""
-    read, documents = WITHIN[trainer]
+    read, documents = READ[trainer], WITHIN[trainer]
     model, idle = load_model("llama3.1-8b"), set[str]()
     for name, row in table_of(trainer).arguments.items():
         usual = {"switch": True, "off": False, "share": 0.5, "name": row.default, "list": [row.default]}
