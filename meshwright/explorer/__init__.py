@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshwright.terminal.output import Output
 
 _PLANS = (".yaml", ".yml")
-_SHOWN = {
+_EXAMPLE = {
     "model": "gpt3-175b",
     "cluster": "dgx-a100-80gb",
     "gpus": 1024,
@@ -65,8 +65,8 @@ def explore_command(options: ExploreOptions, output: Output) -> None:
     from meshwright.terminal.output import say
 
     if not options.model and not options.cluster:
-        unsaid = {name: value for name, value in _SHOWN.items() if not getattr(options, name)}
-        options = replace(options, **unsaid)  # type: ignore[arg-type]
+        defaults = {name: value for name, value in _EXAMPLE.items() if not getattr(options, name)}
+        options = replace(options, **defaults)  # type: ignore[arg-type]
     start = _start(options)
     listener = listening(options.port)
     address = f"http://{HOST}:{listener.getsockname()[1]}"

@@ -194,11 +194,11 @@ class Worker:
         self._process.join()
 
     def _begin(self) -> None:
-        self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(theirs, self._start), daemon=True)  # type: ignore[attr-defined]
+        self._pipe, child_pipe = self._context.Pipe()
+        self._process = self._context.Process(target=_serve, args=(child_pipe, self._start), daemon=True)  # type: ignore[attr-defined]
         with imports_of_workers():
             self._process.start()
-        theirs.close()
+        child_pipe.close()
 
 
 def _serve(pipe: Connection, start: Start) -> None:

@@ -139,13 +139,13 @@ def start_of_plan(
 ) -> Start:
     """The question of a plan file, within its restrictions. Raises InputError."""
     recommendation = plan.recommendation
-    asked = plan.restrictions if recommendation is None else recommendation.asked
+    limits = plan.restrictions if recommendation is None else recommendation.asked
     options = ExploreOptions(
-        fix=asked.fix,
-        forbid=asked.forbid,
-        allow=asked.allow,
-        max_memory=None if asked.max_memory is None else f"{asked.max_memory!r} B",
-        trainer=asked.trainer,
+        fix=limits.fix,
+        forbid=limits.forbid,
+        allow=limits.allow,
+        max_memory=None if limits.max_memory is None else f"{limits.max_memory!r} B",
+        trainer=limits.trainer,
         tokens=tokens,
         operations=operations,
     )
@@ -179,14 +179,14 @@ class ControlledQuestion:
     def shown(self) -> dict[str, str]:
         """Effective values of blank controls."""
         cluster, training = self.question.cluster, self.question.training
-        between, host = cluster.links.inter_node, cluster.gpu.host_bandwidth
+        network, host = cluster.links.inter_node, cluster.gpu.host_bandwidth
         values = {
             "gpus": grouped(cluster.num_gpus),
             "global-batch": grouped(training.global_batch),
             "sequence": grouped(training.sequence_length),
             "gpu-memory": format_bytes(cluster.gpu.memory),
             "intra-node": format_bandwidth(cluster.links.intra_node.bandwidth),
-            "inter-node": format_bandwidth(between.bandwidth) if between else "",
+            "inter-node": format_bandwidth(network.bandwidth) if network else "",
             "host-memory": format_bytes(cluster.host_memory) if cluster.host_memory else "",
             "host-bandwidth": format_bandwidth(host) if host else "",
         }
@@ -199,14 +199,14 @@ def read_controls(start: Start, values: Mapping[str, str]) -> ControlledQuestion
     Raises:
         InputError: everything that cannot be read, at once; each under the flag of its control.
     """
-    problems, own, given = Problems(), start.question, values.get
+    problems, base, text_of = Problems(), start.question, values.get
     cluster = problems.read(lambda: _cluster(start, values))
     model = problems.read(
-        lambda: _named(own.model, given("model"), "models", lambda name: resolve_model(name).spec)
+        lambda: _named_entry(base.model, text_of("model"), "models", lambda name: resolve_model(name).spec)
     )
-    stack = problems.read(lambda: _named(own.stack, given("stack"), "stacks", catalog.load_stack))
+    stack = problems.read(lambda: _named_entry(base.stack, text_of("stack"), "stacks", catalog.load_stack))
     amounts = {name: problems.read(lambda name=name: _amount(name, values)) for name in _AMOUNTS}  # type: ignore[misc]
-    operations = Operations(operations=start.options.operations, mtbf=given("mtbf"))
+    operations = Operations(operations=start.options.operations, mtbf=text_of("mtbf"))
     problems.read(lambda: operations_of(replace(operations, operations=None)))
     unread, text = "the job cannot be read", values.get("tokens", start.options.tokens)
     tokens = problems.read(lambda: read_flag("--tokens", text, read_tokens, unread))
@@ -220,13 +220,13 @@ def read_controls(start: Start, values: Mapping[str, str]) -> ControlledQuestion
     request = PlanOptions(
         model=model,
         cluster=cluster,
-        training=own.training,
-        global_batch=given("global-batch"),
-        sequence=given("sequence"),
-        precision=given("precision"),
-        profile=own.hardware if start.has_profile and cluster.name == own.cluster.name else None,
+        training=base.training,
+        global_batch=text_of("global-batch"),
+        sequence=text_of("sequence"),
+        precision=text_of("precision"),
+        profile=base.hardware if start.has_profile and cluster.name == base.cluster.name else None,
         trainer=limits.trainer,
-        host_memory=given("host-memory"),
+        host_memory=text_of("host-memory"),
         allow=limits.allow,
     )
     question, assumed = question_of(request, stack)
@@ -248,7 +248,7 @@ def choices_of(start: Start, catalogue: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([name, *sorted(catalog.names(catalogue))]))  # type: ignore[arg-type]
 
 
-def _named(start_spec: S, name: str | None, kind: str, load: Callable[[str], S]) -> S:
+def _named_entry(start_spec: S, name: str | None, kind: str, load: Callable[[str], S]) -> S:
     """The start's own, or the catalogue's of that name: an address may not name files."""
     if name is None or name == start_spec.name:
         return start_spec
@@ -262,7 +262,7 @@ def _named(start_spec: S, name: str | None, kind: str, load: Callable[[str], S])
 
 def _cluster(start: Start, values: Mapping[str, str]) -> ClusterSpec:
     """The cluster, cut or grown to the GPUs asked for."""
-    cluster = _named(start.cluster, values.get("cluster"), "clusters", catalog.load_cluster)
+    cluster = _named_entry(start.cluster, values.get("cluster"), "clusters", catalog.load_cluster)
     gpus = values.get("gpus", "").replace(",", "")
     if not gpus:
         return cluster if cluster is start.cluster else sized(cluster, start.cluster.num_gpus)

@@ -59,7 +59,7 @@ def page_of(start: Start, address: Mapping[str, str]) -> str:
 
 _HOSTS = ["127.0.0.1", "localhost"]
 """Names this machine has for itself: another is a stranger's page that was pointed here."""
-_KEPT = 64
+_MAX_ANSWERS = 64
 """Answers that are kept, for the back button."""
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; "
@@ -138,7 +138,7 @@ async def answer_lines(
         return
     if not failed:
         answers[key] = lines
-        while len(answers) > _KEPT:
+        while len(answers) > _MAX_ANSWERS:
             answers.popitem(last=False)
 
 
@@ -159,15 +159,15 @@ def listening(port: int | None) -> socket.socket:
     Raises:
         InputError: the port is taken, or may not be opened.
     """
-    if found := _first_free(range(PORT, PORT + _TRIED) if port is None else [port]):
-        return found
+    if listener := _first_free(range(PORT, PORT + _TRIED) if port is None else [port]):
+        return listener
     if port is None:
         raise InputError(f"ports {PORT} to {PORT + _TRIED - 1} are taken", hint="name one with --port")
     first = max(port, 1023) + 1
     hint = ""
-    if found := _first_free(range(first, min(first + _TRIED, 65536))):
-        with found:
-            hint = f"--port {found.getsockname()[1]} is free"
+    if listener := _first_free(range(first, min(first + _TRIED, 65536))):
+        with listener:
+            hint = f"--port {listener.getsockname()[1]} is free"
     raise InputError(f"port {port} is taken, or may not be opened", hint=hint)
 
 

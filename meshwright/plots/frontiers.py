@@ -41,20 +41,20 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
         subject: what was priced.
     """
     furthest = float(frame.loc[frame["chosen"], "peak_bytes"].max() or 0.0)
-    drawn = frame[~(frame["peak_bytes"] > max(_AXIS_LIMITS * limit_bytes, 1.05 * furthest))]
-    largest = float(drawn["peak_bytes"].max()) if len(drawn) else limit_bytes
-    fastest = float(drawn["tokens_per_second"].max()) if len(drawn) else 1.0
+    cloud = frame[~(frame["peak_bytes"] > max(_AXIS_LIMITS * limit_bytes, 1.05 * furthest))]
+    largest = float(cloud["peak_bytes"].max()) if len(cloud) else limit_bytes
+    fastest = float(cloud["tokens_per_second"].max()) if len(cloud) else 1.0
     near = limit_bytes <= _FAR_LIMIT * largest
     right = 1.06 * max(largest, limit_bytes) if near else 1.25 * largest
     (unit, scale), (word, per_tick) = size_unit(right), style.count_unit(fastest)
-    drawn = drawn.assign(x=drawn["peak_bytes"] / scale, y=drawn["tokens_per_second"] / per_tick)
-    line = drawn[drawn["pareto"]].sort_values("x")
+    cloud = cloud.assign(x=cloud["peak_bytes"] / scale, y=cloud["tokens_per_second"] / per_tick)
+    line = cloud[cloud["pareto"]].sort_values("x")
     figure, axes = style.new_chart(
         9.0, 5.8, _cloud_finding(frame, limit_bytes), _cloud_subject(subject, frame)
     )
     for layouts, area, colour in (
-        (drawn[~drawn["fits"]], 9, style.FAINT),
-        (drawn[drawn["fits"]], 9, style.PALE),
+        (cloud[~cloud["fits"]], 9, style.FAINT),
+        (cloud[cloud["fits"]], 9, style.PALE),
         (line[~line["proven"]], 9, style.BLUE),
         (line[line["proven"]], 30, style.BLUE),
     ):
@@ -76,8 +76,8 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
         texts.append(axes.text(at + margin, 0.985, "does not fit", **soft))
     else:
         style.write_in_chart(axes, 0.99, 0.02, f"{words}, far to the right →", ha="right", weight="bold")
-    chosen, others = drawn[drawn["chosen"]], line[~line["chosen"]]
-    style.mark_plan(axes, chosen["x"], chosen["y"], style.VERMILION)
+    plan_points, best_points = cloud[cloud["chosen"]], line[~line["chosen"]]
+    style.mark_plan(axes, plan_points["x"], plan_points["y"], style.VERMILION)
     axes.set_xlabel(f"peak memory of the fullest device ({unit})")
     axes.set_ylabel(f"throughput ({word}tokens/s, all GPUs)")
     style.linear_ticks(axes.xaxis)
@@ -85,10 +85,10 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     style.quiet_axis(axes, grid="both")
     labels = [
         replace(_cloud_label(row, "chosen, ", style.VERMILION), size=8, weight="bold", needed=True)
-        for _, row in chosen.iterrows()
+        for _, row in plan_points.iterrows()
     ]
-    proven = others[others["proven"]]
-    rows = [row for _, row in (proven if len(proven) >= _MAX_CLOUD_LABELS else others).iterrows()]
+    proven = best_points[best_points["proven"]]
+    rows = [row for _, row in (proven if len(proven) >= _MAX_CLOUD_LABELS else best_points).iterrows()]
     labels += [_cloud_label(row, "", style.BLUE) for row in ends_first(rows, _MAX_CLOUD_LABELS)]
     put_labels(axes, labels, lines=lines, marks=list(zip(line["x"], line["y"], strict=True)), texts=texts)
     return figure
@@ -256,13 +256,13 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
         colour = style.SERIES_COLOURS[place % len(style.SERIES_COLOURS)]
         look: style.Look = {"color": colour, "linewidth": 1.2, "marker": "o", "markersize": 5}
         lines += axes.plot(points["days"], points["cost"], **look)
-        first, *others = [
+        first, *other_labels = [
             Label(text=grouped(int(row["gpus"])), at=(row["days"], row["cost"]), colour=colour, size=7)
             for _, row in points.iterrows()
         ]
         words = f"{printable(str(cluster), 40)}, {first.text} GPUs"
         names.append(replace(first, text=words, weight="bold", size=8, needed=True))
-        numbers += others
+        numbers += other_labels
     axes.scatter(best["days"], best["cost"], s=90, facecolors="none", edgecolors=style.INK, zorder=4)
     axes.set(xlabel="days of the training run", ylabel="cost of the training run")
     style.scaled_ticks(axes, "x", float(frame["days"].min()), float(frame["days"].max()))

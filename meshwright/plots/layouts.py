@@ -216,8 +216,8 @@ def _residency_curve(axes: Axes, x: Frame, y: Frame, line: Frame, name: str) -> 
     colour, width, _ = _RESIDENCIES[name]
     zorder = 3.0 - 0.2 * width  # the wider, the lower
     axes.plot(x, y, color=colour, linewidth=width, zorder=zorder)
-    for chosen, face in ((~line["fits"], "white"), (line["fits"], colour)):
-        points = axes.scatter(x[chosen], y[chosen], s=9 * width, facecolors=face, edgecolors=colour)
+    for mask, face in ((~line["fits"], "white"), (line["fits"], colour)):
+        points = axes.scatter(x[mask], y[mask], s=9 * width, facecolors=face, edgecolors=colour)
         points.set(linewidths=1.0, zorder=zorder + 0.1)
     style.mark_plan(axes, x[line["chosen"]], y[line["chosen"]])
 
@@ -241,9 +241,9 @@ def _window_finding(lines: dict[str, Frame]) -> str:
     fitting = points[points["fits"]]
     if fitting.empty:
         return "However many blocks of one kind are in host memory, nothing fits"
-    chosen = fitting.loc[[fitting["step_seconds"].idxmin(), fitting["peak_bytes"].idxmin()]]
+    best_points = fitting.loc[[fitting["step_seconds"].idxmin(), fitting["peak_bytes"].idxmin()]]
     sentences = []
-    for _, row in chosen.drop_duplicates("layout").iterrows():
+    for _, row in best_points.drop_duplicates("layout").iterrows():
         words = _RESIDENCIES[row["residency"]][2].format(counted(int(row["blocks"]), "block"))
         mode = words if row["blocks"] else "all blocks on the device"
         step, peak = format_seconds(float(row["step_seconds"])), format_bytes(float(row["peak_bytes"]))

@@ -270,8 +270,8 @@ def ranks(frame: Frame, slow: Sequence[SlowRank], first_step: int, subject: str)
     look: style.Look = {"cmap": colours, "vmin": -edge, "vmax": edge}
     figure, axes, image = _rank_cells(table, ends, finding, subject, **look)
     mark: style.Look = {"marker": "|", "markersize": 14, "markeredgewidth": 2, "color": style.INK}
-    for one in slow:
-        axes.plot([first_step + one.since], [table.index.get_loc(one.rank)], **mark)
+    for slow_rank in slow:
+        axes.plot([first_step + slow_rank.since], [table.index.get_loc(slow_rank.rank)], **mark)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step")
     bar = figure.colorbar(image, ax=axes, format=PercentFormatter(1.0, decimals=0))

@@ -47,7 +47,7 @@ def stack_bars(
     numbers: bool = True,
 ) -> None:
     """A bar per row of `values`, a piece per column, with the number in each piece that has room for it."""
-    least = _MIN_LABEL_SHARE * values.sum(axis=1).max()
+    min_length = _MIN_LABEL_SHARE * values.sum(axis=1).max()
     start = np.zeros(len(values))
     for part in values:
         colour, lengths = colours[str(part)], values[part].to_numpy()
@@ -56,7 +56,7 @@ def stack_bars(
             axes.barh(range(len(values)), lengths, left=start, height=width, **look)
         else:
             axes.bar(range(len(values)), lengths, bottom=start, width=width, **look)
-        for row in np.flatnonzero(lengths >= least).tolist() if numbers else ():
+        for row in np.flatnonzero(lengths >= min_length).tolist() if numbers else ():
             x, y = (start[row] + lengths[row] / 2, row)[:: 1 if horizontal else -1]
             ink = style.text_colour(colour)
             axes.text(x, y, f"{lengths[row]:.1f}", ha="center", va="center", color=ink, size=8)
@@ -127,10 +127,10 @@ def draw_memory_bars(
     if count > 1:
         return []
     ends = parts.iloc[0].cumsum() / scale
-    named = [part for part in parts if parts[part].iloc[0] >= _MIN_LABEL_SHARE * totals[0]]
-    for part in named:
+    named_parts = [part for part in parts if parts[part].iloc[0] >= _MIN_LABEL_SHARE * totals[0]]
+    for part in named_parts:
         axes.text(0.42, ends[part] - parts[part].iloc[0] / scale / 2, part_label(part), va="center")
-    return named
+    return named_parts
 
 
 def _draw_limits(axes: Axes, limits: Any, words: str) -> None:
@@ -211,13 +211,13 @@ def put_labels(
     written = []
     for place, label in zip(places, labels, strict=False):
         note, inside = _note(axes, label), []
-        others = [*boxes, *(dot for dot in dots if not dot.contains(*place))]
+        obstacles = [*boxes, *(dot for dot in dots if not dot.contains(*place))]
         for distance, side in product(_DISTANCES, _SIDES):
             box, leader = _move(note, place, distance, side, _AIR * scale)
             if not (axes.bbox.contains(*box.min) and axes.bbox.contains(*box.max)):
                 continue
             inside.append((distance, side))
-            touches = any(box.overlaps(other) or _crosses(leader, other) for other in others)
+            touches = any(box.overlaps(obstacle) or _crosses(leader, obstacle) for obstacle in obstacles)
             crosses = any(_crosses(path, box) or path.intersects_path(leader, filled=False) for path in paths)
             if not touches and not crosses:
                 break

@@ -252,8 +252,10 @@ def draw_cloud(
     """
     from meshwright.plots.frontiers import frontier
 
-    most = None if exact and named else _MOST_NAMED
-    frame = frontier_frame(question, chosen, restrictions, budget, exact=exact, points=points, max_named=most)
+    max_named = None if exact and named else _MOST_NAMED
+    frame = frontier_frame(
+        question, chosen, restrictions, budget, exact=exact, points=points, max_named=max_named
+    )
     return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, subject_of(question)))
 
 

@@ -164,17 +164,13 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
     figure, axes = style.new_chart(width, 5.8, _stacked_finding(points, gpu_seconds), subject)
     stack_bars(axes, gpu_seconds[parts] / scale, style.TIME_COLOURS, _BAR_WIDTH)
     axes.axhline(totals[0] / scale, color=style.SOFT, linewidth=1.2, linestyle=style.DOTS)
-    below: style.Look = {
-        "xycoords": axes.get_xaxis_transform(),
-        "annotation_clip": False,
-        "color": style.SOFT,
-    }
+    soft: style.Look = {"xycoords": axes.get_xaxis_transform(), "annotation_clip": False, "color": style.SOFT}
     for at, row in points.iterrows():
         step, mfu = format_seconds(float(row["step_seconds"])), percent(float(row["mfu"]))
         words, place = f"{step}{'*' * (row['gap'] > 0)}\n{mfu} MFU", (at, totals[at] / scale)
         style.write_beside(axes, words, place, (0, 3), ha="center", va="bottom", size=8)
         layout = short_layout(str(row["layout"]), _BAR_LAYOUT_COLUMNS)
-        style.write_beside(axes, layout, (at, 0), (0, -32), ha="center", va="top", size=_LAYOUT_SIZE, **below)
+        style.write_beside(axes, layout, (at, 0), (0, -32), ha="center", va="top", size=_LAYOUT_SIZE, **soft)
     axes.set_xticks(range(len(points)), [grouped(int(gpus)) for gpus in points["gpus"]])
     axes.set_xlabel("GPUs, and the best layout on so many", labelpad=2)
     axes.set_ylim(0, 1.16 * float(totals.max()) / scale)
@@ -211,10 +207,12 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         inside: name of the level that the links leave.
         subject: what was priced.
     """
-    several, alone = frame[frame["domains"] != 1], frame[frame["domains"] == 1]
+    several, one_domain = frame[frame["domains"] != 1], frame[frame["domains"] == 1]
     lines = {int(many): line.sort_values("bandwidth") for many, line in several.groupby("domains", sort=True)}
     subject = f"{subject}; beside points: axes that cross{unproven(frame)}"
-    figure, axes = style.new_chart(9.6, 4.8, _far_links_finding(lines, alone, bandwidth, inside), subject)
+    figure, axes = style.new_chart(
+        9.6, 4.8, _far_links_finding(lines, one_domain, bandwidth, inside), subject
+    )
     axes.set_xscale("log", base=2)
     names = []
     for at, (domains, line) in enumerate(lines.items()):
@@ -228,8 +226,8 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
         names += [(counted(domains, inside), colour)] if domains else []
     style.name_in_corner(axes, names, 0.02, 0.97)
     rates = sorted({float(rate) * _GIGABITS for rate in several["bandwidth"]})
-    if not alone.empty:
-        level = 100 * float(alone["mfu"].iloc[0])
+    if not one_domain.empty:
+        level = 100 * float(one_domain["mfu"].iloc[0])
         axes.axhline(level, color=style.SOFT, linewidth=1.2, linestyle=style.DOTS)
         axes.text(rates[0], level, f" one {inside}", va="bottom", color=style.SOFT, weight="bold")
     axes.axvline(bandwidth * _GIGABITS, color=style.PALE, linewidth=1.2, zorder=0)
@@ -242,15 +240,15 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
     return figure
 
 
-def _far_links_finding(lines: dict[int, Frame], alone: Frame, bandwidth: float, inside: str) -> str:
+def _far_links_finding(lines: dict[int, Frame], one_domain: Frame, bandwidth: float, inside: str) -> str:
     """ "4 buildings at 25 Gb/s a GPU: 14.79 s a step, 1.2 % more than in one; pp and dp cross"."""
     domains, line = list(lines.items())[-1]
     point = line.iloc[(line["bandwidth"] - bandwidth).abs().argmin()]
     rate = f"{style.tick_text(round(float(point['bandwidth']) * _GIGABITS, 3))} Gb/s a GPU"
     place = f"{counted(domains, inside)} at {rate}" if domains else f"At {rate} from {inside} to {inside}"
     sentence = f"{place}: {format_seconds(float(point['step_seconds']))} a step"
-    if not alone.empty:
-        slowdown = float(point["step_seconds"]) / float(alone["step_seconds"].iloc[0]) - 1
+    if not one_domain.empty:
+        slowdown = float(point["step_seconds"]) / float(one_domain["step_seconds"].iloc[0]) - 1
         sentence += f", {percent(slowdown)} more than in one" if slowdown >= 5e-4 else ", as fast as in one"
     crossing = str(point["crossing"]).split()
     verb = "crosses" if len(crossing) == 1 else "cross"

@@ -113,7 +113,7 @@ def heatmap(frame: Frame, subject: str) -> Figure:
     height = 1.7 + _ROW_INCHES * len(tps) + _LINE_INCHES * len(legend)
     subject += "; MFU (%) of the best layout of each pair"
     figure, axes = style.new_chart(width, height, heatmap_finding(frame), subject)
-    least, most = float(frame["mfu"].min()), float(frame["mfu"].max())
+    min_mfu, max_mfu = float(frame["mfu"].min()), float(frame["mfu"].max())
     middle: style.Look = {"ha": "center", "va": "center"}
     for row in frame.to_dict(orient="records"):
         x, y = pps.index(int(row["pp"])), tps.index(int(row["tp"]))
@@ -123,7 +123,7 @@ def heatmap(frame: Frame, subject: str) -> Figure:
             words, box = _hole_words(row, rules), style.white_box(1.0, 1.5)
             axes.text(x, y, words, color=style.INK, size=8, bbox=box, **middle)
         else:
-            share = (float(row["mfu"]) - least) / (most - least) if most > least else 1.0
+            share = (float(row["mfu"]) - min_mfu) / (max_mfu - min_mfu) if max_mfu > min_mfu else 1.0
             depth = _DARKEST + (_LIGHTEST - _DARKEST) * share
             cell.set(facecolor=mpl.colormaps[_COLOUR_MAP](depth), edgecolor="white")
             ink = style.INK if depth > _INK_DEPTH else "white"
@@ -212,7 +212,7 @@ _MIN_GAIN = 5e-3
 
 @style.drawing()
 def tornado(frame: Frame, subject: str) -> Figure:
-    """Two bars for each quantity from the plan's step on; a diamond is the best plan then.
+    """Two bars for each quantity from the plan's step on; a diamond is the best_seconds plan then.
 
     Args:
         frame: a row for each quantity and factor with `quantity`, `factor`, `held_seconds`, `held_fits`,
@@ -237,16 +237,16 @@ def tornado(frame: Frame, subject: str) -> Figure:
         at = names.index(str(row["quantity"])) + (-_BAR_HEIGHT / 2 if is_more else _BAR_HEIGHT / 2)
         colour = style.BLUE if is_more else style.ORANGE
         handles[f"{percent(float(row['factor']) - 1, '+.0%')} of it"] = Patch(color=colour)
-        held, best = float(row["held_seconds"]), float(row["step_seconds"])
-        fits, can_replan = bool(row["held_fits"]), not math.isnan(best)
-        words = change(base, held) if fits else "does not fit"
-        if can_replan and not (fits and abs(best - held) <= 5e-4 * base):
-            words += f"{', ' if fits else '; '}re-planned {change(base, best)}"
+        held_seconds, best_seconds = float(row["held_seconds"]), float(row["step_seconds"])
+        fits, can_replan = bool(row["held_fits"]), not math.isnan(best_seconds)
+        words = change(base, held_seconds) if fits else "does not fit"
+        if can_replan and not (fits and abs(best_seconds - held_seconds) <= 5e-4 * base):
+            words += f"{', ' if fits else '; '}re-planned {change(base, best_seconds)}"
         if fits:
-            axes.barh(at, (held - base) / scale, left=base / scale, height=_BAR_HEIGHT, color=colour)
+            axes.barh(at, (held_seconds - base) / scale, left=base / scale, height=_BAR_HEIGHT, color=colour)
         if can_replan:
-            axes.plot([best / scale], [at], **diamond)
-        ends = [base, *([held] if fits else []), *([best] if can_replan else [])]
+            axes.plot([best_seconds / scale], [at], **diamond)
+        ends = [base, *([held_seconds] if fits else []), *([best_seconds] if can_replan else [])]
         end = max(ends, key=lambda seconds: abs(seconds - base))
         side, shift = ("left", 6) if end >= base else ("right", -6)
         style.write_beside(axes, words, (end / scale, at), (shift, 0), ha=side, va="center", size=8)
@@ -345,13 +345,13 @@ def forecast_frame(plan: Forecast, steps: Array | None = None) -> pd.DataFrame:
     intervals = [replace(plan, interval=interval) for interval in sorted({*counts.tolist(), plan.interval})]
     at = {plan.interval, *counts[:: (_INTERVALS - 1) // (_DRAWN_ENDS - 1)].tolist()}
     drawn = [(point.interval, *ends_of(point, steps)) for point in intervals if point.interval in at]
-    every, early, seconds, late = np.array(drawn).T
+    drawn_intervals, early, seconds, late = np.array(drawn).T
     rows = []
     for what, points in (("interval", intervals), ("gpus", _other_sizes(plan))):
         for point in points:
             place = np.log(point.interval if what == "interval" else plan.interval)
             early_ratio, late_ratio = (
-                np.interp(place, np.log(every), end / seconds) for end in (early, late)
+                np.interp(place, np.log(drawn_intervals), end / seconds) for end in (early, late)
             )
             rows.append(
                 {

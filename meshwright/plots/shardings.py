@@ -47,23 +47,23 @@ def stages(frame: Frame, subject: str) -> Figure:
     lengths = frame.groupby("stage", sort=False)["stage_seconds"].first()
     step, last = float(lengths.sum()), frame[frame["waits"]]
     finding = _stages_finding(frame, lengths, last)
-    drawn = gpus
+    drawn_gpus = gpus
     if len(gpus) > _MOST_GPUS:
         waited_for = set(last["gpu"])
         even = np.linspace(0, len(gpus) - 1, _MOST_GPUS - len(waited_for)).round().astype(int)
-        drawn = sorted(waited_for | {gpus[at] for at in even.tolist()})
-        subject += f"; {len(gpus) - len(drawn)} more GPUs not drawn"
+        drawn_gpus = sorted(waited_for | {gpus[at] for at in even.tolist()})
+        subject += f"; {len(gpus) - len(drawn_gpus)} more GPUs not drawn"
     unit, scale = time_unit(step)
-    figure, axes = style.new_chart(10.0, 2.0 + 0.26 * max(len(drawn), 4), finding, subject)
-    for stage in frame[frame["gpu"].isin(drawn)].itertuples():
+    figure, axes = style.new_chart(10.0, 2.0 + 0.26 * max(len(drawn_gpus), 4), finding, subject)
+    for stage in frame[frame["gpu"].isin(drawn_gpus)].itertuples():
         place: style.Look = {"left": stage.start_seconds / scale, "height": _BAR}
-        row, length = drawn.index(stage.gpu), stage.stage_seconds / scale
+        row, length = drawn_gpus.index(stage.gpu), stage.stage_seconds / scale
         axes.barh(row, length, color=style.FAINT, linewidth=0, **place)
         axes.barh(row, stage.busy_seconds / scale, color=_STAGE_COLOURS[stage.stage], linewidth=0, **place)
         if stage.waits:
             axes.barh(row, length, facecolor="none", edgecolor=style.INK, linewidth=1.4, zorder=4, **place)
-    axes.set(ylim=(len(drawn) - 0.4, -0.6), xlim=(0, step / scale))
-    axes.set_yticks(range(len(drawn)), [f"GPU {gpu}" for gpu in drawn])
+    axes.set(ylim=(len(drawn_gpus) - 0.4, -0.6), xlim=(0, step / scale))
+    axes.set_yticks(range(len(drawn_gpus)), [f"GPU {gpu}" for gpu in drawn_gpus])
     style.measure_axis(axes, "x", f"time of one step ({unit})")
     across: style.Look = {"transform": axes.get_xaxis_transform(), "color": style.SOFT}
     for start, end in pairwise([0.0, *(lengths.cumsum() / scale)]):
@@ -206,8 +206,8 @@ def _places_finding(sized: Frame) -> str:
         f" {percent(size / sized['bytes'].sum())}"
         for name, size, count in groups.head(2).itertuples()
     ]
-    others = int(groups["size"].iloc[2:].sum())
-    tail = f"; {counted(others, 'other table')} the rest" if others else ""
+    other_tables = int(groups["size"].iloc[2:].sum())
+    tail = f"; {counted(other_tables, 'other table')} the rest" if other_tables else ""
     return f"Of {format_bytes(float(sized['bytes'].sum()))}, {', '.join(words)}{tail}"
 
 

@@ -321,11 +321,11 @@ def gpu_ticks(
     """Make an axis logarithmic with ticks at the ends and at as many of these numbers as have room; returns them."""
     axis: Axis = getattr(axes, f"{along}axis")
     getattr(axes, f"set_{along}scale")("log", base=2)
-    first, *others = sorted(set(counts))
-    ticks = [first, *others[-1:]]
-    least = distance * math.log(ticks[-1] / first)
-    for count in others[:-1]:
-        if min(math.log(count / ticks[-2]), math.log(ticks[-1] / count)) >= least:
+    first, *later_counts = sorted(set(counts))
+    ticks = [first, *later_counts[-1:]]
+    min_log_ratio = distance * math.log(ticks[-1] / first)
+    for count in later_counts[:-1]:
+        if min(math.log(count / ticks[-2]), math.log(ticks[-1] / count)) >= min_log_ratio:
             ticks.insert(-1, count)
     axis.set_major_locator(FixedLocator(ticks))
     axis.set_major_formatter(FuncFormatter(tick_text))

@@ -24,7 +24,7 @@ _ROW, _LOW = 0.86, 0.42
 """Inches between rows, and below the lowest."""
 _FULL = 2.3
 """Inches of a bar that is full."""
-_MOST_GPUS, _MOST_OTHERS, _LEAVES = 8, 4, 16
+_MAX_GPUS, _MAX_MEMBERS, _LEAVES = 8, 4, 16
 """GPUs of one domain, other members of one, and GPUs in all that are drawn one by one."""
 
 
@@ -58,7 +58,7 @@ class _Tree:
             members = -(-self.size(at) // self.size(at - 1))
             room = max(1, _LEAVES // math.prod(sizes))
             few = (1 if count > 3 else 2) if at else 4
-            most = min(_MOST_OTHERS if at else _MOST_GPUS, room)
+            most = min(_MAX_MEMBERS if at else _MAX_GPUS, room)
             sizes[at] = members if members <= most else min(few, room)
         return sizes
 
