@@ -65,22 +65,18 @@ def values_of(address: Iterable[tuple[str, str]]) -> dict[str, str]:
         InputError: unknown or repeated words, and values that are too long; all of them at once.
     """
     pairs = [(name, value.strip()) for name, value in address]
-    problems = [
-        Problem(printable(name), f"is no control{did_you_mean(name[:LONGEST], CONTROLS)}")
-        for name, _ in pairs
-        if name not in CONTROLS
-    ]
-    known_values = [(name, value) for name, value in pairs if name in CONTROLS]
-    times = Counter(name for name, _ in known_values)
-    problems += [Problem(f"--{name}", f"is said {count} times") for name, count in times.items() if count > 1]
-    problems += [
-        Problem(f"--{name}", f"has {len(value):,} characters; {LONGEST} are the most")
-        for name, value in known_values
-        if len(value) > LONGEST
-    ]
+    times, problems = Counter(name for name, _ in pairs), []
+    for name, value in pairs:
+        if name not in CONTROLS:
+            suggestion = did_you_mean(name[:LONGEST], CONTROLS)
+            problems.append(Problem(printable(name), f"is no control{suggestion}"))
+        elif len(value) > LONGEST:
+            problems.append(Problem(f"--{name}", f"has {len(value):,} characters; {LONGEST} are the most"))
+        elif times[name] > 1:
+            problems.append(Problem(f"--{name}", f"is said {times.pop(name)} times"))
     if problems:
         raise InputError("the page's address cannot be read", problems=problems)
-    return {name: value for name, value in known_values if value}
+    return {name: value for name, value in pairs if value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

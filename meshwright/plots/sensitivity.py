@@ -90,7 +90,6 @@ _INK_DEPTH = 0.55
 """From this depth on ink stands out more than white."""
 _NEAR_BEST = 0.05
 """Layouts so close to the best are counted in the title."""
-_OTHERS_ALIKE = ", and the like"
 _NUMBER = re.compile(r"\d[\d,.]*")
 _LINE_INCHES = 0.19
 _ROW_INCHES, _COLUMN_INCHES = 0.62, 0.95
@@ -105,11 +104,9 @@ def heatmap(frame: Frame, subject: str) -> Figure:
         subject: what was priced.
     """
     tps, pps = (sorted(int(degree) for degree in frame[name].unique()) for name in ("tp", "pp"))
-    rules = _broken_rules(frame)
+    frame, lines = _with_signs(frame)
     width = max(6.4, 1.6 + _COLUMN_INCHES * len(pps))
-    legend = [
-        line for words in _sign_legend(frame, rules) for line in fit_lines(words, 72 * (width - 0.4), size=8)
-    ]
+    legend = [line for words in lines for line in fit_lines(words, 72 * (width - 0.4), size=8)]
     height = 1.7 + _ROW_INCHES * len(tps) + _LINE_INCHES * len(legend)
     subject += "; MFU (%) of the best layout of each pair"
     figure, axes = style.new_chart(width, height, heatmap_finding(frame), subject)
@@ -120,8 +117,8 @@ def heatmap(frame: Frame, subject: str) -> Figure:
         cell = Rectangle((x - 0.5, y - 0.5), 1, 1)
         if row["reason"]:
             cell.set(facecolor="white", edgecolor=style.PALE, hatch="////", linewidth=0)
-            words, box = _hole_words(row, rules), style.white_box(1.0, 1.5)
-            axes.text(x, y, words, color=style.INK, size=8, bbox=box, **middle)
+            box = style.white_box(1.0, 1.5)
+            axes.text(x, y, row["sign"], color=style.INK, size=8, bbox=box, **middle)
         else:
             share = (float(row["mfu"]) - min_mfu) / (max_mfu - min_mfu) if max_mfu > min_mfu else 1.0
             depth = _DARKEST + (_LIGHTEST - _DARKEST) * share
@@ -176,34 +173,27 @@ def _hole_counts(frame: Frame) -> str:
     return sentence_list([f"{n} {_REASONS[reason][n > 1]}" for reason, n in counts.items() if n])
 
 
-def _broken_rules(frame: Frame) -> dict[str, tuple[str, str]]:
-    """Text of a rule or a limit without its numbers → its letter, and the words of the first such cell."""
-    rules: dict[str, tuple[str, str]] = {}
-    for why in frame["why"][frame["reason"].isin(("rule", "limit"))]:
-        words = str(why).split(REASON_SEPARATOR)[0]
-        rule = _NUMBER.sub("#", words)
-        letter, first = rules.setdefault(rule, (ascii_lowercase[len(rules) % 26], words))
-        if words != first.removesuffix(_OTHERS_ALIKE):
-            rules[rule] = (letter, first.removesuffix(_OTHERS_ALIKE) + _OTHERS_ALIKE)
-    return rules
+def _with_signs(frame: Frame) -> tuple[Frame, list[str]]:
+    """The frame with what is written in holes (`sign`), and explanations of letters and signs in the cells.
 
-
-def _hole_words(row: dict[str, object], rules: dict[str, tuple[str, str]]) -> str:
-    if row["reason"] == "memory":
-        return f"needs\n{format_bytes(float(str(row['peak_bytes'])))}"
-    if row["reason"] == "time":
-        return "not\nsearched"
-    return rules[_NUMBER.sub("#", str(row["why"]).split(REASON_SEPARATOR)[0])][0]
-
-
-def _sign_legend(frame: Frame, rules: dict[str, tuple[str, str]]) -> list[str]:
-    """Explanations of letters and signs in the cells."""
-    lines = [f"{letter}: {words.replace('`', '')}" for letter, words in rules.values()]
+    Rules and limits that differ in their numbers alone have one letter.
+    """
+    reasons = frame["why"].str.split(REASON_SEPARATOR).str[0]
+    has_letter = frame["reason"].isin(("rule", "limit"))
+    rules = reasons[has_letter].str.replace(_NUMBER, "#", regex=True)
+    letters = {rule: ascii_lowercase[place % 26] for place, rule in enumerate(rules.unique())}
+    needs = "needs\n" + frame["peak_bytes"].map(format_bytes)
+    signs = rules.map(letters).reindex(frame.index).where(has_letter, needs)
+    lines = []
+    for rule, letter in letters.items():
+        first, *others = reasons[has_letter][rules == rule].str.replace("`", "").unique()
+        lines.append(f"{letter}: {first}{', and the like' if others else ''}")
     if (frame["reason"] == "memory").any():
         lines.append("needs: the fullest device of the layout that comes closest to fitting")
     if (open_ones := int((frame["gap"] > 0).sum())) > 0:
         lines.append(f"*: {counted(open_ones, 'pair')} not proven the best in time")
-    return [*lines, "outlined: the plan"] if frame["chosen"].any() else lines
+    lines += ["outlined: the plan"] if frame["chosen"].any() else []
+    return frame.assign(sign=signs.mask(frame["reason"] == "time", "not\nsearched")), lines
 
 
 _MIN_GAIN = 5e-3
