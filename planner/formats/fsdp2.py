@@ -153,9 +153,9 @@ def _export_accelerate(export: JobExport) -> None:
     job, layout = export.job, export.job.layout
     _export_job(export, "accelerate")
     under_fsdp, gpus, nodes = _is_sharded(job), layout.num_gpus, job.question.cluster.nodes
-    kind = "FSDP" if under_fsdp else "MULTI_GPU" if gpus > 1 else "NO"
-    started = {"distributed_type": kind, "num_processes": gpus, "num_machines": nodes}
-    export.sets("layout.zero", started | _sharding(job, "accelerate"))
+    kind = "MULTI_GPU" if gpus > 1 else "NO"
+    started = {"distributed_type": "FSDP" if under_fsdp else kind, "num_processes": gpus}
+    export.sets("layout.zero", started | {"num_machines": nodes} | _sharding(job, "accelerate"))
     ways = {"": {}, "all-gather": {STRATEGY: "allgather"}, "ring": {STRATEGY: "alltoall"}}
     export.choose("layout.context", job.context, ways, "its context ranks pass keys or gather them")
     if not under_fsdp:

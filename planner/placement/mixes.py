@@ -62,9 +62,8 @@ def every_mix(size: int, allowed: Bools) -> Ints:
     """Number of blocks under each recompute policy in every split of `size` blocks among the allowed
     policies, (K, P)."""
     policies = np.flatnonzero(allowed).tolist()
-    counts = (
-        np.indices((size + 1,) * (len(policies) - 1)).reshape(len(policies) - 1, -1 if policies[1:] else 1).T
-    )
+    free = len(policies) - 1  # the last policy has the rest
+    counts = np.indices((size + 1,) * free).reshape(free, -1 if free else 1).T
     counts = counts[counts.sum(axis=1) <= size]
     mixes_KP = np.zeros((len(counts), len(allowed)), dtype=np.int64)
     mixes_KP[:, policies[:-1]] = counts
