@@ -170,9 +170,9 @@ def test_json_has_lines_too(folder: Path) -> None:
 
 
 def test_a_network_as_the_subnet_manager_sees_it(folder: Path) -> None:
-    """Two leaves of two hosts each, two spines of four cables, one of them at HDR; a storage host is left out."""
+    """Two leaves of two hosts each, two spines of four cables, one of them at HDR; one host has one adapter."""
     hosts = [(f"host{node} mlx5_{rail}", f"leaf{node // 2}") for node in range(4) for rail in range(8)]
-    hosts += [("store0 mlx5_0", "leaf0")]
+    hosts += [("box0 mlx5_0", "leaf0")]
     trunks = [(f"leaf{leaf}", f"spine{spine}") for leaf in range(2) for spine in range(2) for _ in range(4)]
     switch = "MF0;{}:MQM9700/U1".format
     cables = [(host, switch(leaf), "4xNDR") for host, leaf in hosts]
@@ -189,7 +189,7 @@ def test_a_network_as_the_subnet_manager_sees_it(folder: Path) -> None:
     found = levels(answer, "level", "gpus", "bandwidth")
     assert found == [("node", [8], 450e9), ("leaf", [16], 50e9), ("spine", [32], 25e9)]
     assert answer.links.fabric.odd == ("leaf1-spine1 has 200 Gb/s where its 7 siblings have 400 Gb/s",)
-    assert any("store0" in note for note in answer.links.notes)
+    assert any("box0" in note for note in answer.links.notes)
     assert any("8 GPUs a node" in one for one in answer.links.assumed)
     answer.save("again.yaml")
     assert resolve_cluster("again.yaml") == answer.cluster

@@ -58,6 +58,12 @@ def test_parts_sum_to_the_whole() -> None:
     assert found.goodput == pytest.approx(found.parts["training"] / found.parts.total)
 
 
+def test_energy_is_that_of_all_time_but_planned_stops() -> None:
+    found = forecast(replace(JOB, watts=700.0), BUSY)
+    seconds = found.parts.total - found.parts["maintenance"]
+    assert found.kilowatt_hours == pytest.approx(seconds * JOB.gpus * 0.7 / 3600)
+
+
 def test_draws_agree_with_mean_and_deviation() -> None:
     found = forecast(JOB, BUSY)
     ends = draw_ends(found)
