@@ -18,7 +18,7 @@ from executor.launch.environment import imports_of_workers, worker_environment
 from executor.launch.launch import run_plan
 from executor.launch.workers import run_workers
 from executor.run_config import RunConfig
-from meshwright.explorer.answers import _Worker
+from meshwright.explorer.answers import Worker
 
 NAMES = ("yaml", "numpy", "torch", "psutil", "executor", "cost_models", "json", "pickle", "multiprocessing")
 """Packages that ranks import: others', our own, Python's."""
@@ -49,12 +49,15 @@ def test_processes_that_measure_do_not_import_from_it(marker: Path, tmp_path: Pa
     assert not marker.exists()
 
 
-def test_processes_of_the_explorer_do_not_import_from_it(marker: Path) -> None:
+def test_processes_of_the_explorer_do_not_import_from_it(
+    marker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     start: Any = None
-    worker = _Worker(multiprocessing.get_context("spawn"), start)
+    worker = Worker(start)
 
     async def answers() -> list[Any]:
-        return [message async for message in worker.ask("no such stream", {})]
+        return [message async for message in worker.ask({})]
 
     try:
         assert "defect" in str(asyncio.run(answers()))
