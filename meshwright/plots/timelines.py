@@ -41,6 +41,8 @@ _MOVES = {
 """Name and colour of each kind of move."""
 _START_ACTIONS, _STEADY_ACTIONS = 20, 12
 """Actions of the first rank that a detail shows: few enough to read their numbers."""
+_HARDLY_SEEN = 0.03
+"""Share of a step below which what follows the passes is enlarged."""
 _WIDTH_INCHES = 12.0
 _SHARES = (0.58, 0.42)
 """Shares of the width: the start, which also holds the warm-up, and the steady state."""
@@ -142,12 +144,13 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
 def _detail_windows(frame: Frame, step: TimeSpan) -> list[TimeSpan]:
     """The start until every rank has gone backward once, and some actions in the middle; none of a short step.
 
-    Of a single rank, which never waits, the end of the step: what follows the passes.
+    Of a single rank, which never waits, the end of the step where what follows the passes is hardly seen.
     """
     passes = _passes_of(frame)
     if frame["rank"].max() == 0:
         tail = step.end - float(passes["end_seconds"].max())
-        return [TimeSpan("end", step.end - 1.5 * tail, step.end)] if tail > 0 else []
+        is_hidden = 0 < tail < _HARDLY_SEEN * step.end
+        return [TimeSpan("end", step.end - 1.5 * tail, step.end)] if is_hidden else []
     forwards = passes["kind"] == "F"
     first = passes[passes["rank"] == 0].sort_values("start_seconds")
     actions_end = float(first["end_seconds"].iloc[:_START_ACTIONS].iloc[-1])

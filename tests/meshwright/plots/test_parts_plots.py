@@ -33,9 +33,9 @@ def test_long_timelines_are_shown_whole_and_in_part(pp: int, microbatches: int, 
 def test_one_rank_has_the_end_of_its_step_enlarged() -> None:
     passes = timeline_points("1f1b", 1, 1, 4)
     end = float(passes["end_seconds"].max())
-    tail = passes.tail(1).assign(kind="optimizer", chunk=-1, start_seconds=end, end_seconds=1.1 * end)
+    tail = passes.tail(1).assign(kind="optimizer", chunk=-1, start_seconds=end, end_seconds=1.02 * end)
     detail = timeline(pd.concat([passes, tail]), 1, "subject").axes[1]
-    assert detail.get_xlim() == pytest.approx((0.95 * end, 1.1 * end))
+    assert detail.get_xlim() == pytest.approx((0.99 * end, 1.02 * end))
 
 
 def test_moves_lie_in_lanes_below_their_rank() -> None:
