@@ -138,16 +138,6 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_a_page_of_a_recommender() -> None:
-    from cost_models.specs.recommender.training import RecommenderTraining
-
-    plan = mw.plan("dlrm-tiny", "dgx-a100-80gb", RecommenderTraining(global_batch=1024), gpus=2)
-    found = report(plan)  # type: ignore[arg-type]
-    assert "Where tables lie" in found.chapters
-    with pytest.raises(InputError, match="--tokens does not go with a recommender"):
-        report(plan, tokens="1B")  # type: ignore[arg-type]
-
-
 def test_errors(tmp_path: Path) -> None:
     (tmp_path / "no.json").write_text("{}")
     with pytest.raises(InputError, match="is no run report"):
