@@ -28,6 +28,7 @@ import numpy as np
 from cost_models.arrays import MAD_TO_DEVIATION, Array, group_by
 from cost_models.compute.gemm import gemm_seconds, rated_device
 from cost_models.errors import InputError
+from cost_models.measured.calibration.least_squares import rounded
 from cost_models.recommender.accesses import POLICIES
 from cost_models.recommender.prices import change_bytes, lookup_bytes, sum_bytes
 from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, Precision
@@ -331,15 +332,6 @@ def measured_gpu(rows: Rows, gpu: GpuSpec) -> GpuSpec:
     copies = (row.size / row.quiet_seconds for row in select(rows, "memory", "copy"))
     bandwidth = max(copies, default=gpu.memory_bandwidth)
     return gpu.model_copy(update={"peak": peak, "memory_bandwidth": bandwidth})
-
-
-_DIGITS = 4
-"""Significant digits of a time: far finer than its noise, and short to read."""
-
-
-def rounded(value: float) -> float:
-    """Round a measured value to `_DIGITS` significant digits."""
-    return float(f"{value:.{_DIGITS}g}")
 
 
 def operator_curves(rows: Rows) -> tuple[OperatorCurve, ...]:

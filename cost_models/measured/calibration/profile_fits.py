@@ -177,7 +177,7 @@ def cross_validate(
 
 
 OnRow = Callable[[int], None]
-"""Hears how many rows were read."""
+"""Function that is called with the number of rows read."""
 _SLIP = 10.0
 """Factor between measured and predicted time beyond which a cell is taken for a slip: milliseconds, a lost digit."""
 _MAX_NAME_LENGTH = 100
@@ -205,7 +205,7 @@ def select_runs(
 
     Rows that name no framework are read as run on `stack`; rows that name another are left out, except where `stack`
     is a file or no row names it: then all are read as run on it. Rows with one id are numbered; a row that occurs
-    twice, cell by cell, counts once. `on_row` hears how many rows were read.
+    twice, cell by cell, counts once. `on_row` is called with the number of rows read.
 
     Raises:
         InputError: no such stack or GPU.

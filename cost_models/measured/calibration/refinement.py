@@ -22,7 +22,7 @@ from cost_models.arrays import Array
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
-from cost_models.measured.calibration.least_squares import Interval, intervals, shrink
+from cost_models.measured.calibration.least_squares import Interval, intervals, rounded, shrink
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import (
@@ -57,14 +57,14 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
         "collectives": tuple(_slowed(curve, transfer) for curve in profile.collectives),
     }
     if profile.gemm_operand_bandwidth is not None:
-        changes["gemm_operand_bandwidth"] = _short(profile.gemm_operand_bandwidth / compute)
+        changes["gemm_operand_bandwidth"] = rounded(profile.gemm_operand_bandwidth / compute, _DIGITS)
     if profile.measured_peak is not None:
         rise = max(rise, profile.gemm_efficiency / compute)
-        changes["measured_peak"] = _short(profile.measured_peak * rise)
+        changes["measured_peak"] = rounded(profile.measured_peak * rise, _DIGITS)
     if profile.measured_bandwidth is not None:
         rates = profile.memory_efficiency / compute, profile.optimizer_efficiency / factors.optimizer
         bandwidth_rise = max(bandwidth_rise, *rates)
-        changes["measured_bandwidth"] = _short(profile.measured_bandwidth * bandwidth_rise)
+        changes["measured_bandwidth"] = rounded(profile.measured_bandwidth * bandwidth_rise, _DIGITS)
     shares = {
         "gemm_efficiency": (compute, rise),
         "attention_forward_efficiency": (compute, rise),
@@ -75,9 +75,9 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
         "network_efficiency": (transfer, 1.0),
     }
     for name, (slower, peak_rise) in shares.items():
-        changes[name] = min(1.0, _short(getattr(profile, name) / slower / peak_rise))
+        changes[name] = min(1.0, rounded(getattr(profile, name) / slower / peak_rise, _DIGITS))
     for name, kind in _SECONDS.items():
-        changes[name] = _short(getattr(profile, name) * getattr(factors, kind))
+        changes[name] = rounded(getattr(profile, name) * getattr(factors, kind), _DIGITS)
     return profile.model_copy(update=changes)
 
 
@@ -95,14 +95,10 @@ def _slowed(curve: Curve, factor: float) -> Curve:
     """Copy of a curve with the seconds of all its points multiplied by `factor`."""
 
     def slower(point: CurvePoint) -> CurvePoint:
-        return CurvePoint(size=point.size, seconds=_short(point.seconds * factor))
+        return CurvePoint(size=point.size, seconds=rounded(point.seconds * factor, _DIGITS))
 
     passes = {name: tuple(map(slower, points)) for name, points in curve if isinstance(points, tuple)}
     return curve.model_copy(update=passes)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
 
 
 _COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
@@ -243,7 +239,7 @@ def quantities(result: Estimate) -> dict[str, float]:
 
 def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
     """Profile with seconds scaled by the factors that have (C,) `logarithms`, in the order of `_PULLS`."""
-    factors = {kind: float(f"{factor:.4g}") for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
+    factors = {kind: rounded(factor) for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
     contention = round(factors.pop("contention") - 1.0, 4)
     by = FittedFactors(**factors)
     return scale_seconds(start, by).model_copy(update={"moved": by, "contention": contention})

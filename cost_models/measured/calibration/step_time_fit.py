@@ -50,7 +50,14 @@ import numpy as np
 from cost_models.arrays import MAD_TO_DEVIATION, Array, group_by
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_value
 from cost_models.documents import printable
-from cost_models.measured.calibration.least_squares import Expansion, Interval, expand, intervals, shrink
+from cost_models.measured.calibration.least_squares import (
+    Expansion,
+    Interval,
+    expand,
+    intervals,
+    rounded,
+    shrink,
+)
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.scores import source_weights, sweep_of, weighted_quantile
@@ -194,8 +201,8 @@ class TimedCases:
     def values_at(self, points: Array) -> dict[str, Array]:
         """Constants by name at (..., C) points, which are logarithms, rounded to the digits that a profile's
         file has."""
-        rounded = np.vectorize(lambda value: float(f"{value:.4g}"))(np.exp(points))
-        return dict(zip(self.constants, np.moveaxis(rounded, -1, 0), strict=True))
+        values = np.vectorize(rounded)(np.exp(points))
+        return dict(zip(self.constants, np.moveaxis(values, -1, 0), strict=True))
 
     def errors_at(self, points: Array) -> Array:
         """(K, N) logarithms of predicted over measured step times at (K, C) points."""
@@ -370,7 +377,7 @@ class Offset:
         values = {}
         for name, change in zip(self.constants, self.mean[1:].tolist(), strict=True):
             value = getattr(profile, name)
-            values[name] = min(float(f"{value * math.exp(change):.4g}"), max(value, ceiling_of(name)))
+            values[name] = min(rounded(value * math.exp(change)), max(value, ceiling_of(name)))
         return profile.model_copy(update=values)
 
 
