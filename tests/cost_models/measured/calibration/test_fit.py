@@ -45,31 +45,25 @@ def noisy(seed: int, outliers: float) -> Disturb:
     return disturb
 
 
+def timed(
+    kind: Kind, name: str, size: float, seconds: float, shape: tuple[int, ...] = (), *, fastest: float = 1.0
+) -> Measurement:
+    """A measurement whose fastest repetition took so much of the typical one's seconds."""
+    return Measurement(
+        kind=kind, name=name, shape=shape, size=size, seconds=seconds, quiet_seconds=fastest * seconds
+    )
+
+
 def machine(disturb: Disturb) -> list[Measurement]:
     """What microbenchmarks would read on a CPU with the constants above."""
     rows = []
 
     def add(kind: Kind, name: str, size: float, seconds: float, shape: tuple[int, ...] = ()) -> None:
-        timed = disturb(seconds)
-        rows.append(
-            Measurement(
-                kind=kind, name=name, shape=shape, size=size, seconds=timed, quiet_seconds=0.9 * timed
-            )
-        )
+        rows.append(timed(kind, name, size, disturb(seconds), shape, fastest=0.9))
 
     # One copy and one product at exactly the peak, so that the measured peaks are known.
-    copied = 2.0**28 / BANDWIDTH
-    rows.append(Measurement(kind="memory", name="copy", size=2.0**28, seconds=copied, quiet_seconds=copied))
-    rows.append(
-        Measurement(
-            kind="matrix",
-            name="forward.fp32",
-            shape=(4096, 4096, 4096),
-            size=PEAK,
-            seconds=1,
-            quiet_seconds=1,
-        )
-    )
+    rows.append(timed("memory", "copy", 2.0**28, 2.0**28 / BANDWIDTH))
+    rows.append(timed("matrix", "forward.fp32", PEAK, 1.0, (4096, 4096, 4096)))
     for m in (64, 128, 256, 512, 1024):
         for n, k in ((64, 16), (192, 64), (64, 256), (256, 1024), (1024, 256), (512, 512)):
             flops = 2.0 * m * n * k
@@ -125,6 +119,7 @@ def test_recovers_planted_constants_exactly_without_noise() -> None:
     assert profile.sharded_host_seconds == pytest.approx(3 * SPLIT, rel=1e-3)
     assert profile.action_host_seconds == pytest.approx(ACTION, rel=1e-3)
     assert profile.step_seconds == pytest.approx(UPDATE, rel=1e-3)
+    assert 0 < profile.host_layer_seconds < HOST + 5e-5  # operators account for something, not for everything
     assert profile.tier == "measured"
 
 
@@ -158,21 +153,15 @@ def test_updates_that_only_start_are_no_faster_than_memory() -> None:
 def test_the_peak_is_the_fastest_product_even_if_no_model_runs_it() -> None:
     """Products on operands that stay in the cache set the peak and take no part in the fit of the others."""
     rows = machine(quiet)
-    repeated = Measurement(
-        kind="matrix",
-        name="repeated.fp32",
-        shape=(512, 512, 512),
-        size=2.0 * 512**3,
-        seconds=1.0,
-        quiet_seconds=2.0 * 512**3 / (1.25 * PEAK),
-    )
+    flops = 2.0 * 512**3
+    repeated = timed("matrix", "repeated.fp32", flops, 1.0, (512,) * 3, fastest=flops / (1.25 * PEAK))
     profile = fitted([*rows, repeated])
     assert profile.measured_peak == pytest.approx(1.25 * PEAK, rel=1e-3)
     assert profile.gemm_efficiency == pytest.approx(EFFICIENCY / 1.25, rel=0.01)
 
 
 def test_of_rounds_the_fastest_quarter_counts() -> None:
-    row = Measurement(kind="memory", name="copy", size=1, seconds=1, quiet_seconds=1)
+    row = timed("memory", "copy", 1, 1)
     rounds = [
         [replace(row, seconds=s, quiet_seconds=s / 2)] for s in (8.0, 2.0, 3.0, 9.0, 4.0, 5.0, 6.0, 7.0)
     ]
@@ -185,12 +174,6 @@ def test_outliers_do_not_move_the_constants(seed: int) -> None:
     profile = fitted(machine(noisy(seed, outliers=0.08)))
     assert profile.gemm_efficiency == pytest.approx(EFFICIENCY, rel=0.05)
     assert profile.gemm_operand_bandwidth == pytest.approx(OPERANDS, rel=0.15)
-
-
-def test_host_time_is_the_tiny_block_beyond_its_operators() -> None:
-    """Operators account for something but not for everything."""
-    profile = fitted(machine(quiet))
-    assert 0 < profile.host_layer_seconds < HOST + 5e-5
 
 
 @pytest.mark.parametrize("slower", [1.0, 100.0])
@@ -221,11 +204,9 @@ def test_coefficients_below_the_least_are_fixed_at_it() -> None:
 
 
 def test_processes_are_averaged() -> None:
-    row = Measurement(kind="memory", name="copy", size=1, seconds=1, quiet_seconds=2)
-    other = Measurement(kind="memory", name="copy", size=1, seconds=3, quiet_seconds=4, rank=1)
-    assert merge([row, other]) == [
-        Measurement(kind="memory", name="copy", size=1, seconds=2, quiet_seconds=3)
-    ]
+    row = timed("memory", "copy", 1, 1.0)
+    other = replace(row, seconds=3.0, quiet_seconds=4.0, rank=1)
+    assert merge([row, other]) == [replace(row, seconds=2.0, quiet_seconds=2.5)]
 
 
 def test_a_missing_family_is_named() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_fit import EFFICIENCY, OPERANDS, PEAK, START_UP, fitted, machine, quiet
+from test_fit import EFFICIENCY, OPERANDS, PEAK, START_UP, fitted, machine, quiet, timed
 
 from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.defaults import complete_question
@@ -30,13 +30,8 @@ def product(name: str, slower: float) -> Measurement:
     """A product of 2048 each way, so much slower than the machine's burst."""
     side = 2048
     seconds = START_UP + 2.0 * side**3 / PEAK / EFFICIENCY + 4.0 * 3 * side**2 / OPERANDS
-    return Measurement(
-        kind="matrix",
-        name=f"{name}.fp32",
-        shape=(side, side, side),
-        size=2.0 * side**3,
-        seconds=1.02 * slower * seconds,
-        quiet_seconds=slower * seconds,
+    return timed(
+        "matrix", f"{name}.fp32", 2.0 * side**3, 1.02 * slower * seconds, (side,) * 3, fastest=1 / 1.02
     )
 
 
