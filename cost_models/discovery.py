@@ -491,14 +491,16 @@ def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus
         rdma, witness = list(nccl.adapters), nccl.file
     if rdma and (selection := machine.environment.get(_CHOICE, "")):
         selected = [one for one in rdma if _is_selected(one.name, selection)]
-        return _over(selected, f"those of {_CHOICE}", len(gpus), witness)
+        return _network_link(selected, f"those of {_CHOICE}", len(gpus), witness)
     if rdma:
         near = {device for gpu in gpus for device in topology.near(gpu)}
         beside = [one for one in rdma if one.name in near] or rdma
-        return _over(beside, "those beside the GPUs" if len(beside) < len(rdma) else "", len(gpus), witness)
+        return _network_link(
+            beside, "those beside the GPUs" if len(beside) < len(rdma) else "", len(gpus), witness
+        )
     wired = read_ethernet(machine)
     if len(wired) == 1:
-        return _over(wired, "", len(gpus), "/sys/class/net")
+        return _network_link(wired, "", len(gpus), "/sys/class/net")
     if not wired:
         return LinkReading(why_open="no adapter says at what rate it sends")
     rates = ", ".join(f"{one.name} {format_bandwidth(one.rate)}" for one in wired)
@@ -506,7 +508,7 @@ def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus
     return LinkReading(why_open=f"{which}: {rates}")
 
 
-def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) -> LinkReading:
+def _network_link(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) -> LinkReading:
     """Network link with the total rate of the given adapters divided evenly among the GPUs."""
     kinds = {one.kind for one in adapters}
     if len(kinds) != 1:

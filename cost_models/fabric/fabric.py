@@ -213,14 +213,14 @@ def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world:
         if not (level.odd or uneven or slowed < np.inf):
             level_shares.append(FULL_SHARE)
             continue
-        flows = flows or _Flows(listed(size, step, piece, stages, world))
+        flows = flows or _Flows(group_ranks(size, step, piece, stages, world))
         share, rate = flows.share(level, _views(fabric, at), slowed)
         slowed = min(slowed, rate) if np.less(share.ring, 1) else slowed
         level_shares.append(flows.with_places(level, share) if uneven else share)
     return tuple(level_shares)
 
 
-def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
+def group_ranks(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
     """Ranks of every communication group, as an array (groups, size)."""
     place = np.arange(world // stages)
     ranks = np.arange(stages)[:, None] * piece + place // piece * (piece * stages) + place % piece

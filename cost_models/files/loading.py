@@ -48,7 +48,7 @@ def _read_count(noun: str, examples: str, value: Any) -> Any:
     not text is returned unchanged. Raises ValueError."""
     if not isinstance(value, str):
         return value
-    match = _matched(_COUNT, value)
+    match = _full_match(_COUNT, value)
     count = None if match is None else _whole_number(match, 1024)
     if match is None or count is None or not (match[4] or noun).lower().startswith(noun[:5]):
         raise ValueError(f"`{printable(value, _LONGEST)}` is no number of {noun}; write it like {examples}")
@@ -74,7 +74,7 @@ def read_batch(value: Any, sequence: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    match = _matched(_COUNT, value)
+    match = _full_match(_COUNT, value)
     if match is None:
         shown = printable(value, _LONGEST)
         raise ValueError(f"`{shown}` is no number of sequences; write it like `512` or `4M tokens`")
@@ -107,7 +107,7 @@ def _sequences(match: re.Match[str], sequence: Any) -> int:
 
 def read_tokens(value: str | float) -> float:
     """Parse a number of training tokens, such as `15T`, `300 billion` or `1.4e12`. Raises ValueError."""
-    match = _matched(_TOKENS, str(value))
+    match = _full_match(_TOKENS, str(value))
     if match is None:
         return parse_count(printable(str(value), _LONGEST))
     return parse_count(_plain(match[1]) + (match[2] or "")[:1].upper())
@@ -115,7 +115,7 @@ def read_tokens(value: str | float) -> float:
 
 def read_duration(text: str) -> float:
     """Parse a duration such as `30d`, `30 days` or `2 weeks` into seconds. Raises ValueError."""
-    match = _matched(_DURATION, text)
+    match = _full_match(_DURATION, text)
     if match is None:
         raise ValueError(f"`{printable(text, _LONGEST)}` is not a duration; write it like `30d` or `36h`")
     number, unit = _plain(match[1]), match.lastgroup
@@ -124,7 +124,7 @@ def read_duration(text: str) -> float:
 
 def read_price(value: str | float) -> float:
     """Parse a price such as `2.5`, `$2.50` or `2.50 USD/h` into dollars per GPU-hour. Raises ValueError."""
-    match = _matched(_PRICE, str(value))
+    match = _full_match(_PRICE, str(value))
     try:
         price = float(value if match is None else _plain(match[1]))
     except ValueError:
@@ -136,7 +136,7 @@ def read_price(value: str | float) -> float:
     return price
 
 
-def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+def _full_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """Match a pattern against the entire text without surrounding blanks; None without a match, or where the text
     is too long."""
     return pattern.fullmatch(text.strip()) if len(text) <= _LONGEST else None
@@ -267,7 +267,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
     has_pools = _POOLS.fullmatch(text) is not None
     if not has_pools and not names_a_file(text):
         raise _unknown_cluster(text, gpus)
-    stated = _pooled(text) if has_pools else _of_file(text)
+    stated = _pools_of_text(text) if has_pools else _of_file(text)
     if isinstance(stated, MixedCluster):
         if gpus in (None, stated.num_gpus):
             return stated
@@ -298,7 +298,7 @@ def _of_file(path: str) -> ClusterSpec | MixedCluster:
         raise
 
 
-def _pooled(text: str) -> MixedCluster:
+def _pools_of_text(text: str) -> MixedCluster:
     """Build a cluster of several pools from a text such as `dgx-a100-80gb:512+dgx-h100:512`; every wrong part is
     reported."""
     pools: list[ClusterSpec] = []

@@ -50,7 +50,7 @@ def read_raw(path: str | Path, most_bytes: int) -> bytes:
     """
     name = printable(str(path))
     try:
-        with _opened_pipe(path) if stat.S_ISFIFO(os.stat(path).st_mode) else Path(path).open("rb") as file:
+        with _open_pipe(path) if stat.S_ISFIFO(os.stat(path).st_mode) else Path(path).open("rb") as file:
             return file.read(most_bytes)
     except OSError as error:
         raise InputError(f"cannot read `{name}`: {(error.strerror or str(error)).lower()}") from None
@@ -69,13 +69,13 @@ def opened(path: Path) -> BufferedReader:
     if stat.S_ISDIR(mode):
         raise InputError(f"`{name}` is a folder", hint=f"name the files in it, as {name.rstrip('/')}/*")
     if stat.S_ISFIFO(mode):
-        return _opened_pipe(path)
+        return _open_pipe(path)
     if not stat.S_ISREG(mode):
         raise InputError(f"`{name}` is a device, which may never end", hint="name a file")
     return path.open("rb")
 
 
-def _opened_pipe(path: str | Path) -> BufferedReader:
+def _open_pipe(path: str | Path) -> BufferedReader:
     """Open a pipe that somebody writes to, for reading in binary mode. Raises InputError where nobody does."""
     pipe = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     readable, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended

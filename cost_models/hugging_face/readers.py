@@ -226,7 +226,7 @@ def olmo3(config: Config) -> Derived:
     return windows(config, default=4096, full_every=4) | rotary(config, windowed_base=scaled)
 
 
-def turned_blocks(config: Config) -> list[bool]:
+def rotary_blocks(config: Config) -> list[bool]:
     """Whether each block has rotary positions, as `no_rope_layers` says, else all but every fourth block
     (`no_rope_layer_interval`)."""
     interval = max(1, whole_number(config, "no_rope_layer_interval", 4))
@@ -237,13 +237,13 @@ def turned_blocks(config: Config) -> list[bool]:
 def smollm3(config: Config) -> Derived:
     """Derive SmolLM3's windows and rotary positions. Every fourth block has no rotary positions, and may have a
     window."""
-    turned = turned_blocks(config)
+    turned = rotary_blocks(config)
     pattern = ["full" if one else "window" for one in turned]
     fields = rotary(config, base=2e6, pattern=turned)
     return fields | windows(config, pattern=pattern, switch="use_sliding_window")
 
 
-def multiplied(config: Config) -> Derived:
+def granite_factors(config: Config) -> Derived:
     """Derive Granite's factors on embedded tokens, attention scores, logits, and the output of each half of a
     block."""
     logits = config.get("logits_scaling", 1.0)
@@ -263,7 +263,7 @@ def _factor(config: Config, key: str) -> tuple[str, Any]:
     return key, value
 
 
-def turned_windows(config: Config, *, full_every: int = 0, without: bool = True) -> Derived:
+def windows_that_rotate(config: Config, *, full_every: int = 0, without: bool = True) -> Derived:
     """Derive windows and rotary positions of EXAONE 4 and Command R7B. Blocks with a window turn, every so many-th
     block has neither; where no block has a window, all turn or none (`without`)."""
     if not full_every:
@@ -299,7 +299,7 @@ def falcon(config: Config) -> Derived:
     return fields | {"positions": ("alibi", "rotary")} | rotary(config)
 
 
-def switched(config: Config, *, key: str, then: Mapping[str, Any], usual: bool = False) -> Derived:
+def fields_if_set(config: Config, *, key: str, then: Mapping[str, Any], usual: bool = False) -> Derived:
     """Derive the fields `then` where a key is set; `usual` is its value where it is absent."""
     return {name: (key, value) for name, value in then.items()} if config.get(key, usual) else {}
 
@@ -363,7 +363,7 @@ def blocks(config: Config) -> int:
     return min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
 
 
-def every_so_many(config: Config) -> Derived:
+def periodic_experts(config: Config) -> Derived:
     """Derive the blocks with experts, every `decoder_sparse_step`-th block except those in `mlp_only_layers`."""
     step, layers = max(1, whole_number(config, "decoder_sparse_step", 1)), blocks(config)
     listed = config.get("mlp_only_layers")
@@ -372,7 +372,7 @@ def every_so_many(config: Config) -> Derived:
     return mixtures("decoder_sparse_step", layers, expert_layers) | routing(config, normalized=False)
 
 
-def after_the_first(config: Config) -> Derived:
+def experts_after_dense(config: Config) -> Derived:
     """Derive the blocks with experts of DeepSeek-like models, in which the first blocks are dense. Then every
     `moe_layer_freq`-th has experts; shared ones have their width."""
     layers, first = blocks(config), whole_number(config, "first_k_dense_replace", 0)
@@ -441,7 +441,7 @@ def llama4(config: Config) -> Derived:
     """Derive experts, windows and rotary positions of Llama 4. Dense blocks have a width of their own; blocks
     without a window have no rotary positions."""
     layers, step = blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
-    written, turned = config.get("moe_layers"), turned_blocks(config)
+    written, turned = config.get("moe_layers"), rotary_blocks(config)
     listed = [one for one in written if isinstance(one, int)] if isinstance(written, list) else None
     expert_layers = range(step - 1, layers, step) if listed is None else listed
     pattern = ["window" if one else "full" for one in turned]
@@ -500,7 +500,7 @@ def hunyuan_refusal(config: Config) -> Iterator[str]:
         yield "its experts are not as wide as `intermediate_size`"
 
 
-def windows_of_dots(config: Config) -> Derived:
+def dots_windows(config: Config) -> Derived:
     """Derive the windows of dots.llm1, from block `max_window_layers` on, without a switch in the config."""
     return last_blocks(config, switch="") if config.get("sliding_window", 4096) else {}
 
@@ -584,7 +584,8 @@ def nemotron_h(config: Config) -> Derived:
         return fields
     width = "moe_shared_expert_intermediate_size"
     shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
-    fields |= after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
+    fields |= experts_after_dense(config) | mixtures(key, len(words), experts)
+    fields |= routing(config, normalized=True)
     fields |= look_up(config, num_experts=("n_routed_experts", None))
     fields |= look_up(config, experts_per_token=("num_experts_per_tok", None))
     fields |= look_up(config, moe_ffn_hidden_size=("moe_intermediate_size", None))

@@ -15,7 +15,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import ORDERS, Layout
 from cost_models.communication import collectives
 from cost_models.communication.topology import axis_groups, fabric_of, group_of
-from cost_models.fabric.fabric import FabricLevel, listed, shares
+from cost_models.fabric.fabric import FabricLevel, group_ranks, shares
 from cost_models.specs.cluster import ClusterSpec
 
 PRICES = (
@@ -180,7 +180,7 @@ def test_rings_over_any_adapters_are_as_fast_as_counting_one_by_one_says(
     ]
     odd = cluster(lines)
     load: Counter[int] = Counter()
-    for group in listed(size, step, 32, 1, 32).tolist():
+    for group in group_ranks(size, step, 32, 1, 32).tolist():
         for node in {rank // 8 for rank in group} if len({rank // 8 for rank in group}) > 1 else ():
             mine = sorted((rank for rank in group if rank // 8 == node), key=lambda rank: -rates[rank])
             most = max(range(1, len(mine) + 1), key=lambda k: (k * rates[mine[k - 1]], k))
