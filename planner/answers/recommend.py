@@ -80,8 +80,7 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
     If the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write
     them.
     """
-    if user.trainer is None and (names := trainers_of(question.stack)):
-        user = replace(user, trainer=names[0])
+    user = with_own_trainer(question, user)
     ordinary = _ordinary_restrictions(question, user)
     policies = ordinary.recompute(question)
     if "none" in policies and len(policies) > 1:
@@ -98,6 +97,13 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
             yield LayoutKind(f"use ordinary axes and {' and '.join(_DEGREES[one] for one in further)}", wider)
     if user.trainer is not None:
         yield LayoutKind(f"{trainer_named(user.trainer).name} can run", user)
+
+
+def with_own_trainer(question: Question, user: Restrictions) -> Restrictions:
+    """Restrictions narrowed to what the trainer of the question's stack can run, unless the user names a trainer
+    or the stack has none whose rules are known."""
+    names = () if user.trainer else trainers_of(question.stack)
+    return replace(user, trainer=names[0]) if names else user
 
 
 def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
@@ -310,7 +316,7 @@ def recommend(
     if (choice_made := choose_by_scenarios(question, step.limits, compared, budget)) is not None:
         is_fastest, kind, (layout, choice) = False, close_proof(compared), choice_made
     best = price(question, layout).within(restrictions.max_memory)
-    classical = classical_layout(question, sure)
+    classical = classical_layout(question, with_own_trainer(question, sure))
     return Recommendation(
         question=question,
         estimate=best,
@@ -332,18 +338,23 @@ def simplest_competitive(
     from the fastest. The fastest is that within `sure`, and the answer if no kind comes so close. None if
     nothing fits, or time ends.
 
-    If the trainer cannot run the fastest, a simpler kind need only come close to the fastest that it can run.
-    Layouts that are too slow, or slower than the best of an earlier kind (which contains no others), are not
-    searched for.
+    If the trainer cannot run the fastest, the fastest that it can run takes its place, so that the answer is one
+    that the trainer can run wherever any fits. Layouts that are too slow, or slower than the best of an earlier
+    kind (which contains no others), are not searched for.
     """
-    everything, best = LayoutKind("keep to the question", sure), result.best
-    reference, all_sure = fastest_feasible(question, sure, result, budget), None
+    best = result.best
+    reference, fallback = fastest_feasible(question, sure, result, budget), None
     if reference is None:
-        if (all_sure := budget.try_search(question, sure)) is None:
+        if (fallback := budget.try_search(question, sure)) is None:
             return None
-        reference = all_sure.best
-    cutoff, slower = _slowest_competitive(question, reference), list[tuple[SearchResult, LayoutKind]]()
+        reference = fallback.best
     kinds = [*layout_kinds(question, sure)]
+    everything, can_run_all = LayoutKind(f"fit with {100 * FITTING:.0f} %", sure), True
+    if _is_refused(question, kinds[-1].limits, reference):
+        runnable = budget.try_search(question, kinds[-1].limits)
+        if runnable is not None and runnable.estimates:
+            fallback, everything, reference, can_run_all = runnable, kinds[-1], runnable.best, False
+    cutoff = _slowest_competitive(question, reference)
     for number, step in enumerate(kinds):
         if reference is best and is_allowed(best.layout, question, step.limits):
             return result, step
@@ -351,23 +362,16 @@ def simplest_competitive(
         if kind is None or not kind.estimates:
             continue
         if chance_faster(question, kind.best, reference) < CLEAR:
-            for slower_kind in slower if _is_refused(question, step.limits, reference) else ():
-                if chance_faster(question, slower_kind[0].best, kind.best) < CLEAR:
-                    kind, step = slower_kind
-                    break
             return close_proof(kind), step
-        slower.append((kind, step))
         cutoff = min(cutoff, _no_slower_than(kind.best))
-        if number == 1 and len(kinds) > 3:  # most searches that get this far try every kind
+        if number == 1 and len(kinds) > 3 and can_run_all:  # most searches that get this far try every kind
             widest = budget.try_search(question, kinds[-1].limits, cutoff=cutoff, closes_with_ilp=False)
             if widest and widest.estimates and is_allowed(widest.best.layout, question, step.limits):
                 break  # kinds between contain no other
     if reference is best:
         return result, everything
-    all_sure = all_sure or budget.try_search(question, sure, cutoff=_no_slower_than(reference))
-    if all_sure is not None and not all_sure.estimates:  # the reference recomputes as the trainer cannot
-        all_sure = budget.try_search(question, sure)
-    return None if all_sure is None else (all_sure, LayoutKind(f"fit with {100 * FITTING:.0f} %", sure))
+    fallback = fallback or budget.try_search(question, sure, cutoff=_no_slower_than(reference))
+    return None if fallback is None else (fallback, everything)
 
 
 def fastest_feasible(

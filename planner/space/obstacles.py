@@ -39,6 +39,7 @@ from planner.rules.stack import FP8_SIDE, question_objections
 from planner.space.axes import CLOSED, divisors
 from planner.space.limits import beyond_limits, tensor_degrees
 from planner.space.restrictions import Restrictions, with_context_ways
+from planner.space.sizes import resized
 
 _MESH, _SHAPE = ("tp", "cp", "pp", "dp"), ("vpp", "schedule")
 MAX_EXAMPLES = 3
@@ -222,15 +223,41 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     if question.has_pools:
         place = f"the pools of `{question.cluster.name}`"
     message = f"no layout of {question.model.name} on {place} is legal with global batch {batch:,}"
-    hint = "try a global batch that more GPUs divide"
-    in_the_way = obstacles(question, Restrictions())
+    in_the_way, default = obstacles(question, Restrictions()), "try a global batch that more GPUs divide"
+    sizes = _legal_sizes(question) if in_the_way and not question.has_pools else ""
     if limits.flags and not in_the_way:
         in_the_way = obstacles(question, limits)
         message += f" under {' '.join(limits.flags)}"
-        hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
+        default = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
     problems = [Problem("", words.what) for words in in_the_way]
-    hint = next((words.hint for words in in_the_way if words.hint), hint)
+    hint = sizes or next((words.hint for words in in_the_way if words.hint), default)
     return InfeasibleError(message, problems=problems, hint=hint)
+
+
+_SIZES_TRIED = 32
+"""Numbers of GPUs, and global batches, that are tried in each direction for one with a legal layout."""
+
+
+def _legal_sizes(question: Question) -> str:
+    """Hint with the nearest numbers of GPUs, fewer and more, and the nearest global batch, for which some layout is
+    legal; empty if none of those tried has any."""
+    cluster, batch, steps = question.cluster, question.training.global_batch, range(1, _SIZES_TRIED + 1)
+    gpus = cluster.num_gpus
+    # how many GPUs the node of a part of one has is not known
+    step, more_steps = (cluster.gpus_per_node, steps) if cluster.nodes > 1 else (1, range(0))
+
+    def first_legal(changes: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+        asked = (change for change in changes if min(change) > 0)
+        return next((one for one in asked if not obstacles(resized(question, *one), Restrictions())), None)
+
+    fewer = first_legal((gpus - count * step, batch) for count in steps)
+    more = first_legal((gpus + count * step, batch) for count in more_steps)
+    dividing = {degree * round(batch / degree) for degree in divisors(gpus) if degree <= 2 * batch}
+    nearest = sorted(dividing - {batch}, key=lambda one: abs(one - batch))[:_SIZES_TRIED]
+    other_batch = first_legal((gpus, one) for one in nearest)
+    words = [f"--gpus {size[0]}" for size in (fewer, more) if size]
+    words += [f"--global-batch {other_batch[1]}"] if other_batch else []
+    return either(words) if words else ""
 
 
 def least_share(group: RankCosts) -> Array:

@@ -30,6 +30,7 @@ from planner.answers.recommend import (
     recommend,
 )
 from planner.formats.registry import exporter_of
+from planner.formats.trainers import refusals
 from planner.plan import make_plan
 from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions, parse_restrictions
@@ -66,6 +67,18 @@ def test_it_uses_no_axis_that_no_timed_run_used(told: Recommendation) -> None:
     layout = told.estimate.layout
     assert (layout.cp, layout.shard, layout.order) == (1, None, "tp-cp-dp-pp")
     assert set(told.estimate.layout.recompute) == {"none"}
+
+
+def test_the_stacks_own_trainer_can_run_it_though_it_cannot_run_the_fastest() -> None:
+    training = TrainingSpec(global_batch=1024, sequence_length=8192)
+    question = complete_question(
+        catalog.load_model("llama3-70b"), resolve_cluster("dgx-h100", 64), training, stack="megatron-core"
+    )
+    answer = recommended(question)
+    assert refusals("megatron", question, answer.fastest.estimate.layout)
+    assert not refusals("megatron", question, answer.estimate.layout)
+    assert answer.classical is not None
+    assert not refusals("megatron", question, answer.classical.estimate.layout)
 
 
 def test_it_surely_fits_and_is_judged_by_the_whole_device(told: Recommendation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from cost_models.errors import InfeasibleError, InputError
 from planner.search.search import search
 from planner.space.obstacles import nothing_legal, obstacles
 from planner.space.restrictions import parse_restrictions
+from planner.space.sizes import resized
 from planner.space.space import legal_space
 
 QUESTION = small_question(8)
@@ -61,6 +63,17 @@ def test_what_is_impossible_without_restrictions_is_not_blamed_on_them() -> None
     error = nothing_legal(small_question(gpus=7), parse_restrictions(["mbs=8"]))
     assert "under" not in error.headline
     assert error.problems
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(7, 8), (11, 8), (13, 6)])
+def test_sizes_that_a_hint_names_are_legal(gpus: int, batch: int) -> None:
+    question = small_question(gpus, global_batch=batch)
+    hint = nothing_legal(question, parse_restrictions([])).hint
+    sizes = re.findall(r"--(gpus|global-batch) (\d+)", hint)
+    assert sizes, hint
+    for flag, value in sizes:
+        gpus_or_batch = (int(value), batch) if flag == "gpus" else (gpus, int(value))
+        assert not obstacles(resized(question, *gpus_or_batch), parse_restrictions([])), hint
 
 
 AXES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard", "zero")
