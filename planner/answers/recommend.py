@@ -106,6 +106,12 @@ def with_own_trainer(question: Question, user: Restrictions) -> Restrictions:
     return replace(user, trainer=names[0]) if names else user
 
 
+def refusing_trainer(question: Question, user: Restrictions, layout: Layout) -> str:
+    """Name of the trainer that the user asked for, else of the stack's, if it cannot run a layout; else empty."""
+    name = with_own_trainer(question, user).trainer
+    return trainer_named(name).name if name and refusals(name, question, layout) else ""
+
+
 def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
     """Narrow the user's restrictions to layouts that are ordinary for the stack; degrees in `also` stay
     permitted.

@@ -48,7 +48,7 @@ from meshwright.render.tables import Table, in_notebook
 from meshwright.render.words import NEGLIGIBLE_SHARE, NOT_PROVED, Fact, change, facts_text, percent, wrapped
 from meshwright.terminal.answers import PlanAnswer
 from planner.answers.optimum import POINTS, PROVEN, Optimum
-from planner.answers.recommend import Alternative, Recommendation
+from planner.answers.recommend import Alternative, Recommendation, refusing_trainer
 from planner.explain.compare import difference
 from planner.formats.registry import exporter_of
 from planner.formats.trainers import trainers_of
@@ -104,8 +104,10 @@ def recommended_in_plan(plan: Plan) -> str:
         kind = f"among the layouts that {pick.why}, the one with the {choice_words(pick.choice)}"
     gain = 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
     fastest = f"The {FASTEST[pick.risk]}, {pick.fastest.brief}, takes {format_seconds(pick.fastest_seconds)}"
-    chance = f"and is {100 * pick.chance:.0f} % likely to be faster."
-    return wrapped(f"Recommended: {kind}. {fastest} ({percent(gain)} less) {chance}")
+    refusing = refusing_trainer(plan.question, plan.user_restrictions, pick.fastest)
+    chance = f"is {100 * pick.chance:.0f} % likely to be faster"
+    against = f", but {refusing} cannot run it" if refusing else f" and {chance}"
+    return wrapped(f"Recommended: {kind}. {fastest} ({percent(gain)} less){against}.")
 
 
 def recommendation_record(advice: Recommendation) -> dict[str, Any]:
@@ -164,8 +166,9 @@ def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fa
         yield Fact(name="choice", value=choice_words(advice.choice))
     if advice is not None and not advice.is_fastest:
         rival_words = _rival_words(advice.estimate, advice.fastest.estimate)
+        refusing = refusing_trainer(advice.question, advice.within, advice.fastest.estimate.layout)
         error = error_between(advice.estimate.layout, advice.fastest.estimate.layout, optimum.question)
-        against = _against(advice.question.risk, advice.fastest.chance, error)
+        against = _against(advice.question.risk, refusing, advice.fastest.chance, error)
         yield Fact(name="runner-up", value=f"{rival_words}; {against}")
     elif len(optimum.result.estimates) > 1:
         yield Fact(name="runner-up", value=_second(optimum))
@@ -192,7 +195,10 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
     if pick.choice is not None:
         yield Fact(name="choice", value=choice_words(pick.choice))
     words = _beside_words(step.step_seconds, pick.fastest, pick.fastest_seconds, pick.fastest_bytes)
-    against = _against(pick.risk, pick.chance, error_between(estimate.layout, pick.fastest, question))
+    refusing = refusing_trainer(question, plan.user_restrictions, pick.fastest)
+    against = _against(
+        pick.risk, refusing, pick.chance, error_between(estimate.layout, pick.fastest, question)
+    )
     yield Fact(name="runner-up", value=f"{words}; {against}")
 
 
@@ -229,8 +235,11 @@ def _behind(gain: float) -> str:
     return "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} slower than"
 
 
-def _against(risk: Risk, chance: float, error: float) -> str:
-    """Why the fastest on paper is not the recommended layout."""
+def _against(risk: Risk, refusing: str, chance: float, error: float) -> str:
+    """Why the fastest on paper is not the recommended layout: the trainer `refusing` cannot run it, or the chance that
+    it is faster in a run."""
+    if refusing:
+        return f"{FASTEST[risk]}, but {refusing} cannot run it"
     likely = f"{100 * chance:.0f} % likely to be faster"
     return f"{FASTEST[risk]}, but only {likely} (model error between such layouts: {percent(error)})"
 
