@@ -495,9 +495,8 @@ def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus
     if rdma:
         near = {device for gpu in gpus for device in topology.near(gpu)}
         beside = [one for one in rdma if one.name in near] or rdma
-        return _network_link(
-            beside, "those beside the GPUs" if len(beside) < len(rdma) else "", len(gpus), witness
-        )
+        which = "those beside the GPUs" if len(beside) < len(rdma) else ""
+        return _network_link(beside, which, len(gpus), witness)
     wired = read_ethernet(machine)
     if len(wired) == 1:
         return _network_link(wired, "", len(gpus), "/sys/class/net")
