@@ -45,9 +45,11 @@ def stack_bars(
     *,
     horizontal: bool = False,
     numbers: bool = True,
+    reach: float = 0.0,
 ) -> None:
-    """A bar per row of `values`, a piece per column, with the number in each piece that has room for it."""
-    min_length = _MIN_LABEL_SHARE * values.sum(axis=1).max()
+    """A bar per row of `values`, a piece per column, with the number in each piece that has room for it on an axis of
+    the longest bar, or that reaches further."""
+    min_length = _MIN_LABEL_SHARE * max(reach, values.sum(axis=1).max())
     start = np.zeros(len(values))
     for part in values:
         colour, lengths = colours[str(part)], values[part].to_numpy()
@@ -103,8 +105,9 @@ def draw_memory_bars(
     near = max(limits) <= _FAR_LIMIT * totals.max()
     highest = max(totals.max(), *limits) if near else totals.max()
     unit, scale = size_unit(highest)
-    stack_bars(axes, parts / scale, colours, _MEMORY_BAR, numbers=count <= _MAX_NUMBERED_BARS)
-    top = (1 + air) * highest / scale
+    reach, top = highest / scale, (1 + air) * highest / scale
+    numbers = count <= _MAX_NUMBERED_BARS
+    stack_bars(axes, parts / scale, colours, _MEMORY_BAR, numbers=numbers, reach=reach)
     axes.set(ylim=(0, top), xlim=(-0.6, max(count - 0.4, 1.0)))
     known = [format_bytes(limit) for limit in dict.fromkeys(limits) if limit == limit]
     words = f"limit {' and '.join(known) or 'unknown'}"
