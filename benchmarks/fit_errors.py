@@ -88,7 +88,7 @@ def write_rows(cases: Sequence[Case]) -> None:
                 [
                     case.row.row_id,
                     case.row.source,
-                    case.row.text("model_name"),
+                    case.row.model,
                     case.layout.model_copy(update={"layers": ()}).brief,
                     question.training.global_batch,
                     f"{measured:.6g}",

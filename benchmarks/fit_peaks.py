@@ -67,7 +67,7 @@ def _runs() -> list[_Peak]:
         priced, measured, oom = (
             estimate(one.case.question, one.case.layout),
             measured_bytes(one.row),
-            one.row.flag("oom"),
+            one.row.out_of_memory,
         )
         known = one.fits_probability is not None
         off = None if oom or not measured or not one.peak_bytes else math.log(measured / one.peak_bytes)

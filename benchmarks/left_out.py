@@ -77,7 +77,7 @@ def calibrated(cases: Sequence[Case], given: int) -> Sizes:
 
 
 def _sweep(row: Row) -> tuple[str, ...]:
-    return tuple(row.text(column) for column in ("source_id", "framework", "gpu"))
+    return row.source, row.trainer, row.cluster
 
 
 VERBS = {"anchors": anchored, "calibrate": calibrated}

@@ -35,9 +35,7 @@ from cost_models.expected import (
 )
 from cost_models.measured.calibration.profile_fits import fit_families, profiles_without, under_nearest
 from cost_models.measured.calibration.step_time_fit import errors_of, seconds_of
-from cost_models.measured.runs.cases import Case, shipped_rows
-from cost_models.measured.runs.rows import read_rows
-from cost_models.measured.runs.stack import is_suspect
+from cost_models.measured.runs.cases import Case, read_rows, shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
 from cost_models.pipeline.pricing import seconds_under_scenarios
@@ -125,7 +123,7 @@ def _ran(one: Prediction, case: Case, paper: float, known: Rows, errors: np.ndar
         run=one.row.row_id,
         sweep=sweep_of(one.row),
         layout=layout,
-        measured=None if one.row.flag("oom") else measured_seconds(one.row),
+        measured=None if one.row.out_of_memory else measured_seconds(one.row),
         paper=paper,
         under=under,
         unexplained=0.1 if scenarios is None else scenarios.unexplained,
@@ -137,7 +135,7 @@ def _ran(one: Prediction, case: Case, paper: float, known: Rows, errors: np.ndar
         roomy=one.verdict == "fits",
         chance=1.0 if one.fits_probability is None else one.fits_probability,
         tokens=layout.mbs * question.training.sequence_length / (layout.tp * layout.cp),
-        suspect=is_suspect(one.row),
+        suspect=one.row.suspect,
     )
 
 
@@ -146,7 +144,7 @@ def gathered(tables: Sequence[Path]) -> list[Prediction]:
     shipped = shipped_rows()
     sources = {row.source for row in shipped}
     more = [row for table in tables for row in read_rows(table) if row.source not in sources]
-    rows = [row for row in (*shipped, *more) if row.flag("oom") or measured_seconds(row)]
+    rows = [row for row in (*shipped, *more) if row.out_of_memory or measured_seconds(row)]
     return [one for one in predict(rows) if one.case is not None and one.step_seconds]
 
 

@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
 from cost_models.expected import expected_step
 from cost_models.files.whole import write_whole
-from cost_models.measured.runs.cases import Case, read_case, shipped_rows
-from cost_models.measured.runs.rows import Row, read_rows
+from cost_models.measured.runs.cases import read_case, read_rows, shipped_rows
+from cost_models.measured.runs.rows import Row
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.units import GIB, grouped
@@ -130,13 +130,11 @@ def _latest_recipes(rows: Sequence[Row]) -> Iterator[Row]:
     families: dict[tuple[str, str], dict[int, Row]] = {}
     most_layers: dict[str, int] = {}
     for row in rows:
-        name = row.text("model_name")
-        most_layers[name] = max(most_layers.get(name, 0), row.count("layers") or 0)
+        most_layers[row.model] = max(most_layers.get(row.model, 0), row.values["model.num_layers"])
     for row in rows:
-        name, gpus = row.text("model_name"), row.count("num_gpus")
-        if gpus is not None and row.count("layers") == most_layers[name]:
-            trainer = "jax" if "jax" in row.text("framework").lower() else "nemo"
-            families.setdefault((name, trainer), {})[gpus] = row
+        if row.layout is not None and row.values["model.num_layers"] == most_layers[row.model]:
+            trainer = "jax" if "jax" in row.trainer.lower() else "nemo"
+            families.setdefault((row.model, trainer), {})[row.layout.num_gpus] = row
     for by_gpus in families.values():
         yield from [by_gpus[gpus] for gpus in sorted({min(by_gpus), max(by_gpus)})]
 
@@ -159,7 +157,7 @@ def compared(row: Row, source: str, time_limit: float) -> Pair:
     return Pair(
         row=row,
         question=question,
-        theirs=estimate(question, _published(case)),
+        theirs=estimate(question, case.layout),
         recommended=found.best if told is None else told.estimate,
         fastest=found.best,
         free=free.best,
@@ -167,22 +165,13 @@ def compared(row: Row, source: str, time_limit: float) -> Pair:
     )
 
 
-def _published(case: Case) -> Layout:
-    """The row's layout; where its table says which blocks each chunk holds, placed like that."""
-    blocks, chunks, schedule = (case.row.text(cell) for cell in ("blocks", "chunks", "schedule"))
-    if not blocks:
-        return case.layout
-    scheduled = f" schedule={schedule}" if schedule else ""
-    return parse_layout(f"{unplaced(case.layout)} vpp{chunks}{scheduled} layers={blocks}")
-
-
 def record(source: str, pair: Pair) -> dict[str, object]:
     """One row of `results.csv`."""
-    question, measured = pair.question, pair.row.number("step_time_best_s")
+    question, measured = pair.question, pair.row.step_seconds
     return {
         "source": source,
         "row_id": pair.row.row_id,
-        "model": pair.row.text("model_name"),
+        "model": pair.row.model,
         "gpus": question.cluster.num_gpus,
         "gpu": question.cluster.gpu.name,
         "global_batch": question.training.global_batch,

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.importers.commands import Published, commands
 from cost_models.defaults import complete_question
 from cost_models.files.whole import write_whole
-from cost_models.measured.runs.cases import read_case
-from cost_models.measured.runs.rows import Row, read_rows
+from cost_models.measured.runs.cases import read_case, read_rows
+from cost_models.measured.runs.rows import Row
 from cost_models.pipeline.pricing import estimate
 from planner.formats.launches import launch_of
 from planner.formats.megatron import read_megatron
@@ -59,10 +59,7 @@ def priced() -> list[dict[str, str]]:
         question = complete_question(
             reading.model, case.question.cluster, reading.training, stack=reading.stack
         )
-        ours, theirs = (
-            estimate(question, reading.layout).step_seconds,
-            float(row.number("step_time_best_s") or 0),
-        )
+        ours, theirs = (estimate(question, reading.layout).step_seconds, float(row.step_seconds or 0))
         lines.append(
             {
                 "source": one.source,

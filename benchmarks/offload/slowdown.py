@@ -17,16 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from cost_models.axes.layout import NOWHERE
+from cost_models.axes.layout import NOWHERE, Layout
 from cost_models.axes.offload.channels import update_seconds
 from cost_models.errors import InputError
-from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.rows import Row, read_rows
+from cost_models.measured.runs.cases import Case, read_case, read_rows
+from cost_models.measured.runs.rows import Row
 from cost_models.pipeline.pricing import estimate
 
 TABLE = Path(__file__).with_name("runs.csv")
-LIKE = ("layers", "zero_stage", "recompute", "micro_batch")
-"""What the run without offload shares, as far as one does; the most important first."""
 NOTED_PEAK = re.compile(r"GPU memory ([\d.]+)")
 """Where the table has no column for a peak that its source printed without a unit."""
 NO_STACK = "l2l"
@@ -38,8 +36,10 @@ class Pair:
 
     def __init__(self, case: Case, base: Case) -> None:
         self.case, self.base = case, base
-        self.host = (case.row.source, case.row.text("interconnect"))
-        self.stated = update_seconds(case.question) if case.row.number("cpu_update_s") else None
+        self.host = case.row.source
+        self.stated = (
+            update_seconds(case.question) if "hardware.host_update_seconds" in case.row.values else None
+        )
 
     @property
     def measured(self) -> float:
@@ -66,8 +66,8 @@ def main(arguments: Sequence[str]) -> None:
     """Print the table and what of the rows it leaves out."""
     cases, left_out = _cases(read_rows(Path(arguments[0]) if arguments else TABLE))
     pairs = _pairs(cases)
-    print("| run | layers | offload | window | measured | u, ns | predicted | error | at default u | error |")
-    print("|--|--|--|--|--|--|--|--|--|--|")
+    print("| run | layers | offload | measured | u, ns | predicted | error | at default u | error |")
+    print("|--|--|--|--|--|--|--|--|--|")
     errors: list[float] = []
     defaults: list[float] = []
     for pair in pairs:
@@ -75,16 +75,10 @@ def main(arguments: Sequence[str]) -> None:
         found, default = pair.predicted(seconds), pair.predicted()
         errors.append(found / pair.measured - 1)
         defaults.append(default / pair.measured - 1)
-        row = pair.case.row
         cells = (
+            *_names(pair.case),
             *(
-                row.row_id,
-                row.text("layers"),
-                row.text("offload"),
-                row.text("window") or "–",
                 f"{pair.measured:.2f}",
-            ),
-            *(
                 f"{seconds * 1e9:.2f}",
                 f"{found:.2f}",
                 f"{errors[-1]:+.0%}",
@@ -106,13 +100,12 @@ def _print_peaks(cases: Sequence[Case]) -> None:
     print("\n| run | layers | offload | measured, GB | predicted | error |\n|--|--|--|--|--|--|")
     errors = []
     for case in cases:
-        noted = NOTED_PEAK.search(case.row.text("notes"))
-        peak = case.row.number("peak_memory_gb") or (float(noted[1]) if noted else None)
+        noted = NOTED_PEAK.search(case.row.notes)
+        peak = case.row.peak_gb or (float(noted[1]) if noted else None)
         if peak:
             found = estimate(case.question, case.layout).peak_bytes / 1e9
             errors.append(found / peak - 1)
-            cells = (case.row.row_id, case.row.text("layers"), case.row.text("offload"), f"{peak:.1f}")
-            print(f"| {' | '.join(cells)} | {found:.1f} | {errors[-1]:+.0%} |")
+            print(f"| {' | '.join(_names(case))} | {peak:.1f} | {found:.1f} | {errors[-1]:+.0%} |")
     within = sum(abs(error) <= 0.1 for error in errors)
     print(f"\npeaks: median {median(map(abs, errors)):.1%}, {within} of {len(errors)} within 10 %")
 
@@ -121,9 +114,9 @@ def _cases(rows: Sequence[Row]) -> tuple[list[Case], list[tuple[str, str]]]:
     cases, left_out = [], []
     for row in rows:
         try:
-            if NO_STACK in row.text("framework").lower():
+            if NO_STACK in row.trainer.lower():
                 raise InputError("no stack describes its trainer")
-            if row.number("step_time_best_s") is None:
+            if row.step_seconds is None:
                 raise InputError("not timed")
             cases.append(read_case(row))
         except InputError as error:
@@ -140,8 +133,24 @@ def _pairs(cases: Sequence[Case]) -> list[Pair]:
     return pairs
 
 
+def _names(case: Case) -> tuple[str, str, str]:
+    """Run, blocks and offload of a case."""
+    words = [word for word in str(case.layout).split() if word.startswith(("offload=", "ring="))]
+    return (
+        case.row.row_id,
+        str(case.question.model.num_layers),
+        " ".join(words).removeprefix("offload=") or "none",
+    )
+
+
 def _likeness(case: Case) -> Callable[[Case], tuple[bool, ...]]:
-    return lambda other: tuple(other.row.text(name) == case.row.text(name) for name in LIKE)
+    """What a run without offload shares with the case, as far as one does; the most important first."""
+
+    def compared(one: Case) -> tuple[object, ...]:
+        layout: Layout = one.layout
+        return one.question.model.num_layers, layout.zero, layout.recompute, layout.mbs
+
+    return lambda other: tuple(a == b for a, b in zip(compared(other), compared(case), strict=True))
 
 
 def _seconds(pair: Pair, pairs: Sequence[Pair]) -> float:
@@ -154,7 +163,7 @@ def _seconds(pair: Pair, pairs: Sequence[Pair]) -> float:
 
 
 def _step(row: Row) -> float:
-    return row.number("step_time_best_s") or 0.0
+    return row.step_seconds or 0.0
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def passes_frame(report: RunReport) -> pd.DataFrame:
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a table. Raises InputError with every cell that is not what it should be."""
     place = printable(str(path))
-    table = parse_table(read_table(path), place=place, needed=ACCURACY_COLUMNS, hint=_ACCURACY_HINT)
+    _, table = parse_table(read_table(path), place=place, needed=ACCURACY_COLUMNS, hint=_ACCURACY_HINT)
     problems, rows = [], []
     for line, cells in table:
         row: dict[str, Any] = {name: printable(cells.get(name, "").strip()) for name in ("label", "quantity")}

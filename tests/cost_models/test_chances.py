@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -71,13 +73,13 @@ def test_a_peak_is_within_the_share_where_its_chance_is_the_least_that_counts(
 def test_chances_are_held_against_what_ran() -> None:
     """Two runs at 90 % of which one ran, one at 100 %, and one that nobody knows of."""
 
-    def prediction(chance: float, **cells: str) -> Prediction:
-        return Prediction(row=Row({"row_id": "a", "source_id": "b", **cells}), fits_probability=chance)
+    def prediction(chance: float, **measured: Any) -> Prediction:
+        return Prediction(row=Row(row_id="a", source_id="b", **measured), fits_probability=chance)
 
     told = [
-        prediction(0.9, oom="1"),
-        prediction(0.9, step_time_best_s="1"),
-        prediction(1.0, peak_memory_gb="1"),
+        prediction(0.9, out_of_memory=True),
+        prediction(0.9, step_seconds=1.0),
+        prediction(1.0, peak_gb=1.0),
         prediction(0.1),
     ]
     found = chance_ranges(told)

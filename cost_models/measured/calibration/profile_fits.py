@@ -31,7 +31,6 @@ from cost_models.measured.calibration.step_time_fit import (
 )
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.runs.stack import is_suspect
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.scores import step_error
@@ -52,7 +51,7 @@ def is_fitted(case: Case) -> bool:
     a few runs on a strained machine would set its host's times alone; nor do recurrences, whose kernels on
     Blackwell take longer than their bytes for a reason that is not known (Nemotron 3 Nano: within 5 % on
     H100, 15 to 22 % fast there)."""
-    return not is_suspect(case.row) and case.question.model.recurrence is None
+    return not case.row.suspect and case.question.model.recurrence is None
 
 
 def fit_families(
@@ -203,7 +202,7 @@ def select_runs(
 ) -> Selection:
     """Select the timed rows that the cost model can predict, of one `stack` and the die of one `gpu` where given.
 
-    Rows that name no framework are read as run on `stack`; rows that name another are left out, except where `stack`
+    Rows that name no stack are read as run on `stack`; rows that name another are left out, except where `stack`
     is a file or no row names it: then all are read as run on it. Rows with one id are numbered; a row that occurs
     twice, cell by cell, counts once. `on_row` is called with the number of rows read.
 
@@ -218,7 +217,7 @@ def select_runs(
 
     def predictions(*, forced: bool) -> Iterator[Prediction]:
         for rows_done, row in enumerate(timed, start=1):
-            yield from predict((row,), stack=stack if forced or not row.text("framework") else None)
+            yield from predict((row,), stack=stack if forced or not row.stack else None)
             on_row(rows_done)
 
     forced = stack is not None and stack not in catalog.names("stacks")
@@ -240,7 +239,7 @@ def _exclusion_reason(prediction: Prediction, stack: str | None, die: str | None
     """Reason for leaving a predicted row out of a fit; empty where the row takes part."""
     case = prediction.case
     if prediction.step_seconds is None or case is None:
-        return "neither `num_gpus` nor `dp` is given"
+        return "how many GPUs it had is not stated"
     if not (math.isfinite(prediction.step_seconds) and prediction.step_seconds > 0):
         return "its step has no finite price"
     ratio = measured_seconds(case) / prediction.step_seconds
@@ -260,11 +259,11 @@ def _pair(case: Case) -> Pair:
 def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
     """Rows with unique ids, and duplicates (equal to another row in every cell) with the reason for leaving
     them out."""
-    seen, used_names, times = set[frozenset[tuple[str, str]]](), set[str](), Counter[str]()
+    seen, used_names, times = set[str](), set[str](), Counter[str]()
     distinct: list[Row] = []
     repeated: list[tuple[Row, str]] = []
     for row in rows:
-        cells, name = frozenset(row.cells.items()), row.row_id
+        cells, name = row.model_dump_json(), row.row_id
         if cells in seen:
             repeated.append((row, "repeats another row, cell by cell"))
             continue
@@ -273,7 +272,7 @@ def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]
             times[row.row_id] += 1
             name = f"{row.row_id} ({times[row.row_id] + 1})"
         used_names.add(name)
-        distinct.append(row if name == row.row_id else Row({**row.cells, "row_id": name}))
+        distinct.append(row.model_copy(update={"row_id": name}))
     return distinct, repeated
 
 
@@ -309,7 +308,7 @@ def anchor(
     """Calibrate the predicted step times of each sweep of runs on the measured times of `anchors` of its runs;
     keep the order.
 
-    A sweep here is the rows of one source, framework and GPU, as a user has them in old logs: what is unknown about
+    A sweep here is the rows of one source, trainer and cluster, as a user has them in old logs: what is unknown about
     them (clocks, fabric, versions) is the same for all, and a few rows tell most of it. Anchors no longer have
     predictions. A sweep without more timed rows than anchors keeps its predictions. `on_sweep` is called with the
     number of sweeps that are done and of all.
@@ -336,7 +335,7 @@ def anchor(
 
 def _sweep_of(case: Case) -> tuple[str, ...]:
     row = case.row
-    return row.source, row.text("framework"), row.text("gpu"), case.question.hardware.name
+    return row.source, row.trainer, row.cluster, case.question.hardware.name
 
 
 def spread_positions(count: int, number: int) -> Sequence[int]:

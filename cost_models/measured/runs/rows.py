@@ -1,25 +1,34 @@
-"""Rows of a table of published runs: cells as printed, read leniently, since no table is complete.
+"""Canonical tables of training runs: a line for each run, in the words of Meshwright's own specs.
 
-Tables are CSV files as spreadsheets write them, with the columns of `docs/guides/validating.md`; any may be missing or
-blank, and unknown columns are ignored. What is assumed to predict a row is noted.
+A table is CSV as spreadsheets write it. A column is a field of `Row`, or sets a field of the run's model, cluster,
+training job, stack or hardware profile by its path, as `model.num_layers` or `stack.attention`; the usual ones have
+`SHORT_NAMES`. Cells are YAML scalars in the units of input files. docs/guides/validating.md lists the columns.
 """
 
 from __future__ import annotations
 
 import codecs
+import copy
 import csv
 import io
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field
+
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.base import GpuCount, Spec
+from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem
-from cost_models.files import read_data
-from cost_models.files.reading import read_raw
+from cost_models.files.catalog import S, validate
+from cost_models.files.reading import parse_yaml, read_raw
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)
@@ -47,11 +56,15 @@ def read_table(path: Path) -> str:
     raise InputError(f"`{path}` is not a text file", problems=[problem])
 
 
+Cells = dict[str, str]
+"""Non-empty cells of one line of a table, by lower-case column name; under an empty one those beyond the last."""
+
+
 def parse_table(
-    text: str, *, place: str, needed: Sequence[str], hint: str
-) -> list[tuple[int, dict[str, str]]]:
-    """Parse a table separated by commas, semicolons or tabs into rows: the line where each ends (counted from 1), and
-    its non-empty cells by lower-case column name. `place` is the file in messages.
+    text: str, *, place: str, needed: Sequence[str] = (), hint: str = ""
+) -> tuple[list[str], list[tuple[int, Cells]]]:
+    """Parse a table separated by commas, semicolons or tabs into its column names and, for each row, the line where
+    it ends (counted from 1) and its cells. `place` is the file in messages.
 
     Raises:
         InputError: it is no table, or a needed column is missing.
@@ -60,106 +73,180 @@ def parse_table(
     table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         columns = table.fieldnames = [column.strip().lower() for column in table.fieldnames or ()]
-        filled = ({key: cell for key, cell in row.items() if isinstance(cell, str) and cell} for row in table)
+        table.restkey = ""
+        texts = ({key: "".join(cell or ()) for key, cell in row.items()} for row in table)
+        filled = ({key: cell for key, cell in row.items() if cell} for row in texts)
         rows = [(table.line_num, cells) for cells in filled]
     except csv.Error as error:
         problem = Problem(f"{place}:{table.line_num}", str(error))
         raise InputError(f"`{place}` is not a table", problems=[problem]) from None
     if names := ", ".join(f"`{column}`" for column in needed if column not in columns):
         raise InputError(f"`{place}` has no column {names}", hint=hint)
-    return rows
+    return columns, rows
 
 
-T = TypeVar("T")
+SPECS: dict[str, type[Spec]] = {
+    "model": TransformerSpec,
+    "cluster": ClusterSpec,
+    "training": TrainingSpec,
+    "stack": StackSpec,
+    "hardware": HardwareProfile,
+}
+"""First word of a column that sets a field → spec of the field."""
+SHORT_NAMES = {
+    "intra_node": "cluster.links.intra_node.bandwidth",
+    "inter_node": "cluster.links.inter_node.bandwidth",
+    "rails": "cluster.rails",
+    "sequence_length": "training.sequence_length",
+    "global_batch": "training.global_batch",
+    "precision": "training.precision",
+}
+"""Column → path of the field that it sets."""
+
+_Text = Annotated[str, BeforeValidator(str.strip)]
+_Listed = BeforeValidator(lambda cell: tuple(cell.split("; ")) if isinstance(cell, str) else cell)
+_Measured = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
-Notes = list[str]
-"""Assumptions made while reading one row of a run table, in order."""
+class Row(Spec):
+    """Training run as a row of a canonical table; all columns but those of specs, whose cells are `values`."""
 
+    row_id: _Text = ""
+    """Name of the run; default: the table's name and a number."""
+    source_id: _Text = ""
+    """Short name of who measured it; default: the table's name."""
+    source_cite: _Text = ""
+    """Where it was published; for readers."""
+    task: _Text = ""
+    """What was trained; for readers."""
+    run_date: _Text = ""
+    """When it ran; for readers."""
+    trainer: _Text = ""
+    """Trainer and release. Runs of one source, trainer and cluster are calibrated together."""
+    sweep: _Text = ""
+    """Name of the runs that differ in layout alone, its parts between ` | `; default: see `sweep_key`."""
+    model: _Text = ""
+    """Model of the catalogue, or any name beside `model.*` columns with a shape."""
+    cluster: _Text = ""
+    """Cluster of the catalogue, or a GPU: eight over PCIe a node."""
+    gpus_per_node: GpuCount | None = None
+    """GPUs that the run had in a node; default: the cluster's. The layout has the number of all."""
+    stack: _Text = ""
+    """Software stack of the catalogue or a file; default: that of `plan`."""
+    layout: Annotated[
+        Layout | None, BeforeValidator(lambda cell: parse_layout(cell) if isinstance(cell, str) else cell)
+    ] = None
+    """Layout in the notation, with `layers=` where blocks do not divide into stages."""
+    unstated: Annotated[tuple[Literal["gpus", "degrees", "recompute"], ...], _Listed] = ()
+    """What the source does not state: of its GPUs only the memory is predicted, of degrees nothing where the undivided
+    model does not fit, of recompute not that a run does not fit."""
+    assumptions: Annotated[tuple[str, ...], _Listed] = ()
+    """What was assumed to fill in the row."""
+    skipped: _Text = ""
+    """Reason why the run cannot be predicted; its other cells may then be blank."""
 
-_FLAGS = dict.fromkeys(["1", "true", "yes", "y", "on"], True)
-_FLAGS |= dict.fromkeys(["0", "false", "no", "n", "off"], False)
-"""Words of cells that say yes or no, and what they mean."""
+    step_seconds: _Measured = None
+    """Measured seconds of an optimizer step."""
+    step_deviation: _Measured = None
+    """Standard deviation of the step's seconds; for readers."""
+    tokens_per_second_per_gpu: _Measured = None
+    """Tokens a second and GPU as published; for readers."""
+    tflops_per_gpu: _Measured = None
+    """TFLOP/s of a GPU as published; for readers."""
+    mfu: _Measured = None
+    """MFU as published; for readers."""
+    peak_gb: _Measured = None
+    """Measured peak memory, in 1e9 bytes."""
+    peak_counts: Literal["allocated", "reserved", "in use"] = "allocated"
+    """What the peak counts: tensors, what the allocator holds, or the device as the driver reports it."""
+    peak_rank: int | None = None
+    """Pipeline rank of the peak, counted from 0, from the last at -1; default: the fullest."""
+    out_of_memory: bool | None = None
+    """Whether the run ran out of memory; None: it ended otherwise."""
+    suspect: bool = False
+    """Whether its time is noisy, or bound by what no column says: refits of shipped profiles leave it out."""
+    flags: _Text = ""
+    """Remarks on the measurement; for readers."""
+    notes: _Text = ""
+    """Remarks; for readers."""
 
-
-def with_note(value: T, words: str, notes: Notes) -> T:
-    """Return `value`, an assumption of which the `words` go into the notes."""
-    notes.append(words)
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Published run as a row of a table, with its cells by column name."""
-
-    cells: Mapping[str, str]
-
-    @property
-    def row_id(self) -> str:
-        """Name of the run in its table, from the column `row_id`."""
-        return self.text("row_id")
+    place: Annotated[str, Field(exclude=True)] = ""
+    """File and line, for messages."""
+    values: dict[str, Any] = Field(default_factory=dict)
+    """Column → value, for columns that set a field of a spec."""
 
     @property
     def source(self) -> str:
-        """Short name of the run's publisher, from the column `source_id`."""
-        return self.text("source_id")
+        """Short name of the run's publisher."""
+        return self.source_id
 
-    def text(self, column: str) -> str:
-        """Text of the cell in `column` without surrounding blanks; empty where the cell is missing."""
-        return (self.cells.get(column) or "").strip()
+    def with_fields(self, part: str, base: S | dict[str, Any], spec_type: type[S]) -> S:
+        """Spec of one `part` of the run: a `base`, or its fields, with those of the row's columns.
 
-    def words(self, *columns: str) -> str:
-        """Text of the cells in `columns` in small letters, with `; ` between cells."""
-        return "; ".join(map(self.text, columns)).lower()
-
-    def number(self, column: str) -> float | None:
-        """Finite number in the cell of `column`; None where the cell holds none."""
-        try:
-            value = float(self.text(column).replace(",", ""))
-        except ValueError:
-            return None
-        return value if math.isfinite(value) else None
-
-    def positive(self, column: str) -> float | None:
-        """Finite number above zero in the cell of `column`; None where the cell holds none."""
-        value = self.number(column)
-        return value if value is not None and value > 0 else None
-
-    def count(self, column: str) -> int | None:
-        """Positive whole number in the cell of `column` (`8.0` counts as 8); None where the cell holds none."""
-        value = self.positive(column)
-        return int(value) if value is not None and value.is_integer() else None
-
-    def count_or(self, column: str, default: int, words: str, notes: Notes) -> int:
-        """Whole number in the cell of `column`; where it holds none, `default`, noted in `words` with a `{}` for it."""
-        if (count := self.count(column)) is None:
-            notes.append(words.format(count := default))
-        return count
-
-    def flag(self, column: str) -> bool | None:
-        """True or False for a cell of `column` that says yes or no; None where it says neither."""
-        return _FLAGS.get(self.words(column).removesuffix(".0"))
+        Raises:
+            InputError: all columns whose values the spec does not take.
+        """
+        paths = {column: SHORT_NAMES.get(column, column).split(".") for column in self.values}
+        if isinstance(base, Spec) and not any(path[0] == part for path in paths.values()):
+            return base
+        fields: dict[str, Any] = base.model_dump(mode="json") if isinstance(base, Spec) else base
+        columns = dict[Key, str]()
+        for column, value in self.values.items():
+            head, *path = paths[column]
+            if head == part:
+                group = fields
+                for name in path[:-1]:
+                    group[name] = group = group[name] if isinstance(group.get(name), dict) else {}
+                group[path[-1]] = value
+                columns[tuple(path)] = f"{self.place}  {column}"
+        return validate(Document(source=self.place, value=fields, flags=columns), spec_type)
 
 
-def spellings() -> dict[str, Any]:
-    """Patterns of words in cells with their meanings, by kind (`gpus`, `precisions`, ...), from
-    `data/published/spellings.yaml`."""
-    return read_data("published/spellings")
+_FIELDS = [name for name in Row.model_fields if name not in ("place", "values")]
+_AT = _FIELDS.index("stack")
+COLUMNS = (*_FIELDS[:_AT], *SHORT_NAMES, *_FIELDS[_AT:])
+"""Columns of a canonical table in their usual order, before those that set other fields of specs."""
+NEEDED = ("model", "cluster", "layout", "sequence_length", "global_batch")
+"""Columns without which no run is predicted."""
 
 
-def meaning(kind: str, words: str) -> Any:
-    """Meaning of the first pattern of a kind (`gpus`, `precisions`, ...) that is found in `words`, or None."""
-    return next((meant for pattern, meant in spellings()[kind] if re.search(pattern, words)), None)
+def unknown_columns(columns: Sequence[str]) -> list[str]:
+    """Names of columns that no canonical table has."""
+    return [name for name in columns if name not in COLUMNS and name.partition(".")[0] not in SPECS]
 
 
-def read_rows(path: Path) -> tuple[Row, ...]:
-    """Read the published runs of a CSV file; rows without an id are numbered, the file's name replaces a missing
-    source.
+_TEXT = {name for name, field in Row.model_fields.items() if field.default not in (None, False)} | {"layout"}
+"""Columns whose cells are text as it stands; all others hold YAML scalars."""
+
+
+@lru_cache(maxsize=2**16)
+def scalar(cell: str) -> Any:
+    """Value of a cell as in an input file: a number, `true`, `null`, a list, text. Raises InputError."""
+    return parse_yaml(cell, source="the cell").value
+
+
+def parse_row(cells: Mapping[str, str], place: str) -> Row:
+    """Row of a canonical table from its cells by column; `place` is its file and line in messages.
 
     Raises:
-        InputError: the file cannot be read, or is no table of runs.
+        InputError: all cells that are no value of their column.
     """
-    hint = "docs/guides/validating.md lists the columns of a table of runs"
-    rows = parse_table(read_table(path), place=str(path), needed=("num_gpus", "layers", "hidden"), hint=hint)
-    names = ({"row_id": f"{path.stem}-{number:04}", "source_id": path.stem} for number in count(1))
-    return tuple(Row(name | cells) for name, (_, cells) in zip(names, rows, strict=False))
+    fields, values, problems = dict[str, Any](place=place), dict[str, Any](), dict[Key, Problem]()
+    for column, cell in cells.items():
+        if not cell.strip():
+            continue
+        try:
+            if not column:
+                raise InputError("more cells than columns; put quotes around a cell that holds commas")
+            target = values if column in SHORT_NAMES or column not in COLUMNS else fields
+            target[column] = cell if column in _TEXT else copy.deepcopy(scalar(cell))
+        except InputError as error:
+            problems[(column,)] = Problem(f"{place}  {column}", f"`{printable(cell, 30)}`: {error.headline}")
+    return validate(Document(source=place, value=fields | {"values": values}, problems=problems), Row)
+
+
+def with_cells(row: Row, cells: Mapping[str, str]) -> Row:
+    """Copy of a row with further cells, by column, in place of its own. Raises InputError as `parse_row`."""
+    changed = parse_row(cells, row.place)
+    fields = {name: getattr(changed, name) for name in changed.model_fields_set}
+    return row.model_copy(update=fields | {"values": row.values | changed.values})

@@ -24,7 +24,7 @@ from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
 from cost_models.files import catalog, read_data
 from cost_models.measured.runs.cases import Case, Profile, case_or_reason, read_case, shipped_rows
-from cost_models.measured.runs.rows import Row, meaning
+from cost_models.measured.runs.rows import Row, with_cells
 from cost_models.memory.device import used_device_bytes
 from cost_models.pipeline.pricing import estimate, estimate_each
 from cost_models.pipeline.seconds import FRAGMENTATION
@@ -36,14 +36,12 @@ _BATCH_ROWS = 256
 
 def peak_bytes(case: Case, priced: Estimate) -> float:
     """Predicted peak bytes on the rank that the row names, else on the fullest; allocated, reserved or in use
-    as `memory_kind` says."""
-    words = case.row.words("memory_kind")
-    rank: int | None = meaning("memory_ranks", words)
+    as the row's peak counts."""
+    rank, counts = case.row.peak_rank, case.row.peak_counts
     memory = priced.rank_memory[priced.fullest_rank if rank is None else rank]
-    kind = meaning("memory_kinds", words)
-    if kind == "in use":
+    if counts == "in use":
         return float(used_device_bytes(case.question, LayoutColumns.of([priced.layout]), memory.total)[0])
-    return memory.total if kind == "reserved" else memory.total - memory[FRAGMENTATION]
+    return memory.total if counts == "reserved" else memory.total - memory[FRAGMENTATION]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +105,10 @@ def _prediction(row: Row, case: Case | str, priced: Estimate | str) -> Predictio
         return Prediction(row=row, skipped=str(priced))
     memory = priced.rank_memory[priced.fullest_rank]
     states = sum(memory.get(part, 0.0) for part in ("weights", "gradients", "optimizer"))
-    if states > priced.memory_limit and not any(row.text(axis) for axis in ("tp", "pp", "cp", "ep")):
+    if states > priced.memory_limit and "degrees" in row.unstated:
         return Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
     # a run that recomputed more than is assumed had more room
-    is_certain = priced.fits or bool(case.row.text("recompute"))
+    is_certain = priced.fits or "recompute" not in row.unstated
     return Prediction(
         row=row,
         case=case,
@@ -191,7 +189,7 @@ def _predicted(group: Figures) -> Iterator[Figure]:
     for point in group.points:
         if question is None or not group.ladder:
             row = rows[point.row or group.row or ""]
-            case = read_case(Row({**row.cells, **group.cells, **point.cells}), profile=group.profile)
+            case = read_case(with_cells(row, group.cells | point.cells), profile=group.profile)
             question, layout = case.question, case.layout
         stack = catalog.load_stack(point.stack) if point.stack else question.stack
         question = question.updated("stack", **{name: getattr(stack, name) for name in point.fields})

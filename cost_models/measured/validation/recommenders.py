@@ -55,7 +55,7 @@ def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
     Raises InputError."""
     (shipped,) = data_files("published_recommenders", ".csv")
     text, place = read_table(path) if path else shipped.read_text("utf-8"), str(path or shipped.name)
-    rows = parse_table(text, place=place, needed=_COLUMNS, hint="the shipped table shows them all")
+    _, rows = parse_table(text, place=place, needed=_COLUMNS, hint="the shipped table shows them all")
     return tuple(_run(cells, place) for _, cells in rows)
 
 

@@ -37,8 +37,6 @@ from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.specs.hardware import HardwareProfile
 
-SWEEP_COLUMNS = ("model_name", "seq_len", "num_gpus", "global_batch", "gpu", "precision")
-"""Columns in which the rows of one sweep agree."""
 MIN_RANKED = 3
 """Fewest timed rows of a sweep for a regret."""
 MIN_ORDERED = 5
@@ -83,7 +81,7 @@ class SweepScore:
     or more timed rows."""
 
     key: tuple[str, ...]
-    """The sweep's cells of `SWEEP_COLUMNS`."""
+    """Name of the sweep, in parts."""
     rows: int
     regret: float
     """How much slower the row predicted fastest ran than the fastest row, as a share."""
@@ -123,20 +121,26 @@ def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
 
 
 def sweep_of(row: Row) -> tuple[str, ...]:
-    """Cells of a row that identify its sweep within its source (model, sequence length, GPUs, batch, GPU,
-    precision)."""
-    return tuple(row.text(column) for column in SWEEP_COLUMNS)
+    """Name of a row's sweep within its source, in parts; by default model, sequence length, GPUs, batch, cluster and
+    precision."""
+    if row.sweep:
+        return tuple(row.sweep.split(" | "))
+    sequence, batch, precision = (
+        row.values.get(one, "") for one in ("sequence_length", "global_batch", "precision")
+    )
+    return tuple(
+        map(str, (row.model, sequence, row.layout and row.layout.num_gpus, batch, row.cluster, precision))
+    )
 
 
 def measured_seconds(row: Row) -> float | None:
     """Published step seconds of a row; None where it has none."""
-    return row.positive("step_time_best_s")
+    return row.step_seconds
 
 
 def measured_bytes(row: Row) -> float | None:
-    """Published peak memory of a row in bytes, which tables print in GB of 1e9; None where it has none."""
-    gigabytes = row.positive("peak_memory_gb")
-    return None if gigabytes is None else gigabytes * 1e9
+    """Published peak memory of a row in bytes; None where it has none."""
+    return None if row.peak_gb is None else row.peak_gb * 1e9
 
 
 def step_error(prediction: Prediction) -> float | None:
@@ -194,9 +198,9 @@ def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
     sweeps = tuple(_score_sweep(key, rows) for key, rows in timed.items() if len(rows) >= MIN_RANKED)
     regrets, taus = [one.regret for one in sweeps], [one.tau for one in sweeps if one.tau is not None]
     outcomes = Counter(
-        (bool(one.row.flag("oom")), not one.fits)
+        (bool(one.row.out_of_memory), not one.fits)
         for one in predicted
-        if one.fits is not None and (one.row.flag("oom") or measured_seconds(one.row))
+        if one.fits is not None and (one.row.out_of_memory or measured_seconds(one.row))
     )
     caught, missed, false_alarms, agreed = (outcomes[pair] for pair in product((True, False), (True, False)))
     totals = caught + missed, caught + false_alarms
@@ -354,10 +358,10 @@ def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | Non
 def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
     """(P(fits), whether the run ran) for all runs whose outcome is known."""
     return [
-        (one.fits_probability, not one.row.flag("oom"))
+        (one.fits_probability, not one.row.out_of_memory)
         for one in predictions
         if one.fits_probability is not None
-        and (one.row.flag("oom") or measured_seconds(one.row) or measured_bytes(one.row))
+        and (one.row.out_of_memory or measured_seconds(one.row) or measured_bytes(one.row))
     ]
 
 

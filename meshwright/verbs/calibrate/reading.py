@@ -16,8 +16,8 @@ from cost_models.measured.calibration.profile_fits import Pair, UnseenSource, re
 from cost_models.measured.calibration.profile_fits import cross_validate as leave_sources_out
 from cost_models.measured.calibration.refinement import ObservedRun, refine
 from cost_models.measured.calibration.step_time_fit import StepTimeFit
-from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.rows import Row, read_rows
+from cost_models.measured.runs.cases import Case, read_rows
+from cost_models.measured.runs.rows import Row
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, grouped
 from executor.measure.observed_run import machine_of, observed_run

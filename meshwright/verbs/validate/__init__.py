@@ -71,7 +71,13 @@ class ValidateFlags(ValidateOptions):
         panel="subject",
     )
     recommenders: bool = switch("Runs of recommenders, in columns of their own.")
-    out: Path | None = output_flag("Write a page with plots.", "FOLDER")
+    convert: Path | None = flag(
+        "OLD.csv",
+        "Print a table of other columns in those of --runs; -o: into a file.",
+        kind=Path,
+        panel="subject",
+    )
+    out: Path | None = output_flag("Write a page with plots; of --convert the table.", "PATH")
 
 
 @command(ValidateFlags, name="validate")
@@ -82,8 +88,18 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
     from meshwright.terminal.progress import progress
     from meshwright.verbs.validate.validated import PAGE, ask
 
+    if options.convert is not None:
+        _convert(options, options.convert, output)
+        return
     if options.recommenders:
-        _refuse_others(options)
+        _refuse(
+            options,
+            "goes with runs of transformers, not with --recommenders",
+            "stack",
+            "profile",
+            "anchors",
+            "out",
+        )
         output.check_places()
         output.show(validate_recommenders(*options.runs))
         return
@@ -105,12 +121,31 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
         output.note(f"Wrote {folder / PAGE}")
 
 
-def _refuse_others(options: ValidateFlags) -> None:
-    """Raises InputError where an option means nothing to runs of recommenders."""
-    names = ("--stack", "--profile", "--anchors", "-o")
-    values = (options.stack, options.profile, options.anchors, options.out)
-    if strange := [name for name, value in zip(names, values, strict=True) if value]:
-        raise InputError(f"{', '.join(strange)} goes with runs of transformers, not with --recommenders")
+def _refuse(options: ValidateFlags, reason: str, *names: str) -> None:
+    """Raises InputError where an option of these names is given, for the reason."""
+    if strange := ["-o" if name == "out" else f"--{name}" for name in names if getattr(options, name)]:
+        raise InputError(f"{', '.join(strange)} {reason}")
+
+
+def _convert(options: ValidateFlags, table: Path, output: Output) -> None:
+    """Print or write the canonical table of a table of other columns; rows that cannot be predicted stay."""
+    from functools import partial
+
+    from cost_models.files.whole import write_whole
+    from cost_models.measured.runs.conversion import convert_table
+    from cost_models.units import counted
+    from meshwright.terminal.output import as_csv
+
+    _refuse(
+        options, "goes with predictions, not with --convert", "runs", "recommenders", "profile", "anchors"
+    )
+    rows = output.read(lambda: convert_table(table, stack=options.stack))
+    text, out = as_csv(rows), options.out
+    files = [partial(write_whole, out, text)] if out is not None else []
+    output.answer({"rows": rows}, rows, *([] if files else [text.removesuffix("\n")]), files=files)
+    skipped = sum(bool(cells.get("skipped")) for cells in rows)
+    output.note(f"{counted(len(rows), 'run')}; {skipped} cannot be predicted, `skipped` says why")
+    output.wrote(out, f"meshwright validate --runs {out}")
 
 
 def _check_folder(folder: Path | None, page: str) -> None:

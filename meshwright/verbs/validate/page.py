@@ -73,7 +73,7 @@ def accuracy_page(
         memory_headers=text.MEMORY_HEADERS,
         memory=[text.memory_cells(source) for source in sources if text.speaks_of_memory(source)],
         chance_headers=text.CHANCE_HEADERS,
-        out_of_memory=any(one.row.flag("oom") for one in predictions),
+        out_of_memory=any(one.row.out_of_memory for one in predictions),
         chances=[text.chance_cells(one) for one in chance_ranges(predictions)],
         chances_heading=text.chances_heading(predictions),
         figures=[_figures(group) for group in figures],
@@ -159,7 +159,7 @@ def _worst(predictions: Sequence[Prediction]) -> Cells:
     ordered = sorted(timed, key=lambda pair: -abs(pair[0]))
     for error, row in _examples(ordered, lambda pair: pair[1].row.source):
         assert row.case is not None
-        first = row.row.row_id, row.row.text("model_name"), f"`{row.case.layout.brief}`"
+        first = row.row.row_id, row.row.model, f"`{row.case.layout.brief}`"
         times = measured_seconds(row.row) or 0.0, row.step_seconds or 0.0
         cells.append([*first, *map(format_seconds, times), text.signed_percent(error)])
     return cells

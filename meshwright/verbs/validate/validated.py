@@ -15,8 +15,8 @@ from cost_models.errors import UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.whole import write_whole
 from cost_models.measured.calibration.profile_fits import anchor
-from cost_models.measured.runs.cases import shipped_rows
-from cost_models.measured.runs.rows import Row, read_rows
+from cost_models.measured.runs.cases import read_rows, shipped_rows
+from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Figures, Prediction, predict, published_figures
 from cost_models.measured.validation.scores import (
     ChanceRange,
@@ -60,7 +60,7 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
         **fields_of(prediction, "fits_probability", "verdict"),
         "measured_step_seconds": measured_seconds(prediction.row),
         "measured_peak_bytes": measured_bytes(prediction.row),
-        "ran_out_of_memory": prediction.row.flag("oom"),
+        "ran_out_of_memory": prediction.row.out_of_memory,
         "layout": case and str(case.layout),
         "stack": case and case.question.stack.name,
         "profile": case and case.question.hardware.name,
@@ -186,7 +186,7 @@ def validation_text(
             " not to; precision: share of predictions of running out that were right.",
             table(MEMORY_HEADERS, [memory_cells(source) for source in with_memory], words=("source",)),
         )
-    if any(one.row.flag("oom") for one in predictions):
+    if any(one.row.out_of_memory for one in predictions):
         chances = [chance_cells(one) for one in chance_ranges(predictions)]
         yield from _section(chances_heading(predictions), table(CHANCE_HEADERS, chances))
     yield summary(predictions, anchors=anchors)

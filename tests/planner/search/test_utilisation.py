@@ -11,7 +11,6 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.cases import timed_cases
-from cost_models.measured.runs.stack import is_suspect
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.operators.flops import causal_flops, model_flops, utilisation
 from cost_models.specs.cluster import Precision
@@ -51,7 +50,7 @@ def timed(gpu: str, precision: Precision) -> tuple[tuple[int, float, float], ...
     for case in timed_cases():
         model, training, cluster = case.question.model, case.question.training, case.question.cluster
         alike = cluster.gpu.name == gpu or cluster.gpu.name.startswith(f"{gpu}-")
-        if not alike or training.precision != precision or is_suspect(case.row):
+        if not alike or training.precision != precision or case.row.suspect:
             continue
         seconds, peak = measured_seconds(case.row), cluster.gpu.peak[precision]
         classical, causal = (

@@ -18,7 +18,6 @@ from cost_models.measured.calibration.step_time_fit import (
     prior_widths,
 )
 from cost_models.measured.runs.cases import Case, timed_cases
-from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
 
@@ -34,7 +33,7 @@ def start() -> HardwareProfile:
 def cases() -> tuple[Case, ...]:
     """Layouts of published runs, as if of a source that no profile has seen."""
     return tuple(
-        replace(case, row=Row({**case.row.cells, "source_id": "mine"}))
+        replace(case, row=case.row.model_copy(update={"source_id": "mine"}))
         for case in timed_cases()
         if case.row.source == "megatron_sc21" and case.question.stack.name == "megatron-2021"
     )[:12]
@@ -44,13 +43,13 @@ def as_timed(cases: Sequence[Case], profile: HardwareProfile, noise: Sequence[fl
     """The cases as a cluster of such constants would have timed them."""
     seconds = StepTimes(cases).seconds(profile) * np.exp(noise)
     return [
-        replace(case, row=Row({**case.row.cells, "step_time_best_s": repr(float(one))}))
+        replace(case, row=case.row.model_copy(update={"step_seconds": float(one)}))
         for case, one in zip(cases, seconds, strict=True)
     ]
 
 
 def error_on(cases: Sequence[Case], profile: HardwareProfile) -> float:
-    measured = np.array([float(case.row.text("step_time_best_s")) for case in cases])
+    measured = np.array([case.row.step_seconds for case in cases])
     return float(np.median(np.abs(StepTimes(cases).seconds(profile) / measured - 1)))
 
 

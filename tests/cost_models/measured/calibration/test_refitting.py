@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from printed_rows import from_printed
 
 from cost_models.errors import UnknownNameError
 from cost_models.measured.calibration.profile_fits import (
@@ -50,7 +51,7 @@ def row(number: int, *, step_seconds: float = 1.0, source: str = "lab", **cells:
         "precision": "bf16",
         "step_time_best_s": step_seconds,
     } | cells
-    return Row({name: str(value) for name, value in shown.items()})
+    return from_printed({name: str(value) for name, value in shown.items()})
 
 
 SPLITS = ((1, 1), (2, 1), (8, 1), (2, 2))
@@ -84,16 +85,16 @@ def timed(cases: Sequence[Case], seconds: Sequence[float], *, sources: str = "on
     return [
         with_cells(
             case,
-            step_time_best_s=repr(float(time)),
+            step_seconds=float(time),
             source_id=case.row.row_id if sources == "each" else case.row.source,
         )
         for case, time in zip(cases, seconds, strict=True)
     ]
 
 
-def with_cells(case: Case, **cells: str) -> Case:
+def with_cells(case: Case, **cells: object) -> Case:
     """The case with other cells in its row."""
-    return dataclasses.replace(case, row=Row({**case.row.cells, **cells}))
+    return dataclasses.replace(case, row=case.row.model_copy(update=cells))
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +243,7 @@ def test_rows_are_left_out_with_their_reason() -> None:
     selection = select_runs(
         [
             whole,
-            Row(dict(whole.cells)),
+            whole.model_copy(),
             row(2, **GPT, step_seconds=0.0),
             row(3, **GPT, gpu="Abacus"),
             row(4, **GPT, gpu="H100"),
@@ -260,23 +261,23 @@ def test_rows_are_left_out_with_their_reason() -> None:
         "lab-3": "GPU `Abacus` is not in the catalogue",
         "lab-4": "ran on h100-sxm",
         "lab-5": "ran under nemo",
-        "lab-6": "neither `num_gpus` nor `dp` is given",
+        "lab-6": "how many GPUs it had is not stated",
         "lab-7": "its time is more than 10 times off: a slip of units?",
     }
     assert not selection.forced
 
 
 @pytest.mark.parametrize(
-    ("frameworks", "used", "forced"),
+    ("stacks", "used", "forced"),
     [
-        (("ours", "Megatron-Core"), 2, True),
-        (("", "Megatron-Core"), 1, False),
-        (("DeepSpeed", "Megatron-Core"), 1, False),
-        (("DeepSpeed", ""), 2, False),
+        (("nemo", "megatron-core"), 2, True),
+        (("", "megatron-core"), 1, False),
+        (("deepspeed", "megatron-core"), 1, False),
+        (("deepspeed", ""), 2, False),
     ],
 )
-def test_rows_of_the_stack_that_was_asked_for(frameworks, used: int, forced: bool) -> None:
-    rows = [row(number, **GPT, framework=name) for number, name in enumerate(frameworks)]
+def test_rows_of_the_stack_that_was_asked_for(stacks, used: int, forced: bool) -> None:
+    rows = [row(number, **GPT).model_copy(update={"stack": name}) for number, name in enumerate(stacks)]
     selection = select_runs(rows, stack="deepspeed")
     assert (len(selection.cases), selection.forced) == (used, forced)
     assert list(selection.pairs()) == [("a100-sxm-80gb", "deepspeed")]

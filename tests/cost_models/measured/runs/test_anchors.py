@@ -12,7 +12,7 @@ import pytest
 from cost_models.measured.calibration.profile_fits import anchor, spread_positions
 from cost_models.measured.calibration.step_time_fit import offset_of
 from cost_models.measured.runs.cases import shipped_rows
-from cost_models.measured.runs.rows import Row
+from cost_models.measured.runs.rows import Row, parse_row
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import score, step_error
 
@@ -22,14 +22,14 @@ def untimed() -> tuple[Prediction, ...]:
     return tuple(predict(sweep_rows()))
 
 
-def timed(factors: Sequence[float | None], **cells: str) -> list[Prediction]:
+def timed(factors: Sequence[float | None], **names: str) -> list[Prediction]:
     """Predictions of the first layouts as if each had run `factors` times as long as predicted, or not been timed."""
     predictions = []
     for one, factor in zip(untimed(), factors, strict=False):
         assert one.case is not None
         assert one.step_seconds is not None
-        measured = {} if factor is None else {"step_time_best_s": str(factor * one.step_seconds)}
-        row = Row(one.row.cells | measured | cells)
+        measured = None if factor is None else factor * one.step_seconds
+        row = one.row.model_copy(update={"step_seconds": measured, **names})
         predictions.append(replace(one, row=row, case=replace(one.case, row=row)))
     return predictions
 
@@ -54,7 +54,7 @@ def test_a_sweep_that_is_half_as_fast_comes_out_right() -> None:
     rows = anchor(timed([2.0] * 5), 3)
     assert [row.anchor for row in rows] == [True, False, True, False, True]
     for row in (rows[1], rows[3]):
-        assert row.step_seconds == pytest.approx(float(row.row.text("step_time_best_s")), rel=0.02)
+        assert row.step_seconds == pytest.approx(row.row.step_seconds, rel=0.02)
         assert sum(row.parts.values()) == pytest.approx(row.step_seconds)
         assert "3 anchors" in row.assumptions[-1]
     (source,) = score(rows)
@@ -74,7 +74,7 @@ def test_rows_without_a_time_are_calibrated_but_never_anchors() -> None:
 
 
 def test_sweeps_of_another_gpu_or_with_too_few_rows_keep_their_predictions() -> None:
-    few = timed([2.0] * 3, gpu="A100-PCIE-80GB")
+    few = timed([2.0] * 3, cluster="pcie-a100")
     rows = anchor([*timed([2.0] * 5), *few], 3)
     assert rows[5:] == tuple(few)
     assert anchor(few, 0) == tuple(few)
@@ -98,23 +98,22 @@ def sweep_rows() -> list[Row]:
     """Nine layouts of a 7B model on eight A100."""
     cells = {
         "source_id": "lab",
-        "framework": "Megatron-LM 2021",
-        "gpu": "A100-SXM-80GB",
-        "num_gpus": "8",
-        "layers": "32",
-        "hidden": "4096",
-        "heads": "32",
-        "vocab": "51200",
-        "seq_len": "2048",
+        "model": "GPT",
+        "model.num_layers": "32",
+        "model.hidden_size": "4096",
+        "model.num_heads": "32",
+        "model.vocab_size": "51200",
+        "cluster": "dgx-a100-80gb",
+        "stack": "megatron-2021",
+        "sequence_length": "2048",
         "global_batch": "64",
-        "zero_stage": "0",
-        "vp": "1",
         "precision": "fp16",
     }
     layouts = [(tp, pp, mbs) for tp in (1, 2, 4) for pp, mbs in ((1, 1), (2, 2), (2, 4))]
+    notations = [f"tp{tp} pp{pp} dp{8 // tp // pp} mbs{mbs} zero0 recompute=full" for tp, pp, mbs in layouts]
     return [
-        Row(cells | {"row_id": f"{n:04}", "tp": str(tp), "pp": str(pp), "micro_batch": str(mbs)})
-        for n, (tp, pp, mbs) in enumerate(layouts)
+        parse_row(cells | {"row_id": f"{n:04}", "layout": text}, "lab.csv")
+        for n, text in enumerate(notations)
     ]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from printed_rows import from_printed
 
 from cost_models.errors import InputError
-from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.rows import Row
+from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.conversion import printed_case
+from cost_models.measured.runs.printed import PrintedRow
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.pipeline.pricing import estimate
 
@@ -29,11 +31,11 @@ LARGE = {
 
 
 def read(**cells: str) -> Case:
-    return read_case(Row(LARGE | cells))
+    return printed_case(PrintedRow(LARGE | cells))
 
 
 def predicted(**cells: str) -> Prediction:
-    (one,) = predict([Row(LARGE | cells)])
+    (one,) = predict([from_printed(LARGE | cells)])
     return one
 
 

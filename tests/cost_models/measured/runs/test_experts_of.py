@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.measured.runs.rows import Row
-from cost_models.measured.runs.stack import expert_changes, further_tokens, keeps_experts_whole
+from cost_models.measured.runs.printed import PrintedRow, expert_changes, further_tokens, keeps_experts_whole
 
 FLEX = {"expert_dispatch": "tokens", "weighs_inside_experts": True}
 BRIDGE = "Megatron-Bridge, NeMo container {}"
@@ -67,8 +66,8 @@ BRIDGE = "Megatron-Bridge, NeMo container {}"
     ],
 )
 def test_words_and_releases(cells: dict[str, str], changes: dict[str, Any]) -> None:
-    assert expert_changes(Row({"moe_experts": "128", **cells})) == changes
-    assert expert_changes(Row({"moe_experts": "", **cells})) == {}
+    assert expert_changes(PrintedRow({"moe_experts": "128", **cells})) == changes
+    assert expert_changes(PrintedRow({"moe_experts": "", **cells})) == {}
 
 
 @pytest.mark.parametrize(
@@ -82,10 +81,14 @@ def test_words_and_releases(cells: dict[str, str], changes: dict[str, Any]) -> N
     ],
 )
 def test_tokens_predicted_beyond_the_next(name: str, framework: str, times: int) -> None:
-    assert further_tokens(Row({"model_name": name, "framework": framework})) == times
+    assert further_tokens(PrintedRow({"model_name": name, "framework": framework})) == times
 
 
 def test_recipes_that_keep_experts_whole() -> None:
-    assert keeps_experts_whole(Row({"moe_experts": "128", "framework": BRIDGE.format("26.04")}))
-    assert keeps_experts_whole(Row({"moe_experts": "128", "framework": "mcore", "other_kernels": "DeepEP"}))
-    assert not keeps_experts_whole(Row({"moe_experts": "8", "framework": "NeMo (DGXC recipe v24.11.1)"}))
+    assert keeps_experts_whole(PrintedRow({"moe_experts": "128", "framework": BRIDGE.format("26.04")}))
+    assert keeps_experts_whole(
+        PrintedRow({"moe_experts": "128", "framework": "mcore", "other_kernels": "DeepEP"})
+    )
+    assert not keeps_experts_whole(
+        PrintedRow({"moe_experts": "8", "framework": "NeMo (DGXC recipe v24.11.1)"})
+    )

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.runs.hardware import cluster_of
-from cost_models.measured.runs.rows import Notes, Row, meaning, spellings
+from cost_models.measured.runs.printed import Notes, PrintedRow, cluster_of, meaning, spellings
 
 
 @pytest.mark.parametrize("gpu", sorted({name for _, name in spellings()["gpus"]}))
 def test_every_gpu_that_tables_name_is_in_the_catalogue_with_a_cluster(gpu: str) -> None:
     assert gpu in catalog.names("gpus")
-    small = cluster_of(Row({}), gpu, 1, Notes())
-    large = cluster_of(Row({"gpus_per_node": "8"}), gpu, 144, Notes())
+    small = cluster_of(PrintedRow({}), gpu, 1, Notes())
+    large = cluster_of(PrintedRow({"gpus_per_node": "8"}), gpu, 144, Notes())
     assert small.gpu.name == large.gpu.name == gpu
     assert (small.num_gpus, large.num_gpus) == (1, 144)
 
@@ -74,7 +73,7 @@ def test_names_of_gpus(words: str, gpu: str | None) -> None:
 )
 def test_networks(gpu: str, words: str, gigabits: float, kind: str) -> None:
     network = cluster_of(
-        Row({"interconnect": words, "gpus_per_node": "8"}), gpu, 16, Notes()
+        PrintedRow({"interconnect": words, "gpus_per_node": "8"}), gpu, 16, Notes()
     ).links.inter_node
     assert network is not None
     assert network.bandwidth * 8 / 1e9 == pytest.approx(gigabits)
@@ -82,7 +81,7 @@ def test_networks(gpu: str, words: str, gigabits: float, kind: str) -> None:
 
 
 def test_pcie_takes_the_place_of_nvlink() -> None:
-    row = Row({"interconnect": "PCIe only", "gpus_per_node": "8"})
+    row = PrintedRow({"interconnect": "PCIe only", "gpus_per_node": "8"})
     assert cluster_of(row, "h100-sxm", 8, Notes()).links.intra_node.bandwidth == 64e9
     assert cluster_of(row, "t4", 8, Notes()).links.intra_node.bandwidth == 8e9
 
@@ -92,12 +91,12 @@ def test_pcie_takes_the_place_of_nvlink() -> None:
 )
 def test_jobs_of_several_racks_take_sixteen_trays_of_each(gpus: int, per_rack: int, racks: int) -> None:
     """256 GPUs are four racks of 64: groups of 32 or 64 lie inside one."""
-    cluster = cluster_of(Row({"gpus_per_node": "4"}), "gb200", gpus, Notes())
+    cluster = cluster_of(PrintedRow({"gpus_per_node": "4"}), "gb200", gpus, Notes())
     assert (cluster.gpus_per_node, cluster.nodes, cluster.num_gpus) == (per_rack, racks, gpus)
 
 
 def test_figures_in_the_cell_are_those_of_the_board() -> None:
-    row = Row({"gpu": "H100-SXM-96GB-HBM2e (500W, 2.4TB/s)"})
+    row = PrintedRow({"gpu": "H100-SXM-96GB-HBM2e (500W, 2.4TB/s)"})
     gpu = cluster_of(row, "h100-sxm", 8, notes := Notes()).gpu
     assert gpu.memory == pytest.approx(94.9 * 2**30, rel=0.01)
     assert (gpu.tdp_watts, gpu.memory_bandwidth) == (500, 2.4e12)
@@ -114,12 +113,12 @@ def test_figures_in_the_cell_are_those_of_the_board() -> None:
     ],
 )
 def test_labels_of_the_catalogues_own_boards_change_nothing(words: str, gpu: str) -> None:
-    assert cluster_of(Row({"gpu": words}), gpu, 8, Notes()).gpu == catalog.load_gpu(gpu)
+    assert cluster_of(PrintedRow({"gpu": words}), gpu, 8, Notes()).gpu == catalog.load_gpu(gpu)
 
 
 def test_efa_is_slower_to_answer_than_infiniband_and_as_wide() -> None:
     links = [
-        cluster_of(Row({"interconnect": words}), "h100-sxm", 64, Notes()).links.farthest
+        cluster_of(PrintedRow({"interconnect": words}), "h100-sxm", 64, Notes()).links.farthest
         for words in ("EFA 3200 Gb/s per node", "8x400Gb NDR IB", "RoCE", "")
     ]
     assert [link.bandwidth for link in links] == [50e9] * 4

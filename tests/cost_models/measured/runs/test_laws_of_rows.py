@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from printed_rows import from_printed
 
-from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import predict
 
 ROW = {
@@ -56,7 +56,7 @@ LAWS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
 def test_one_cell_moves_predictions_the_right_way(
     trainer: str, column: str, cells: tuple[str, ...], memory: str, seconds: str
 ) -> None:
-    rows = [Row(ROW | {"row_id": cell, "framework": trainer, column: cell}) for cell in cells]
+    rows = [from_printed(ROW | {"row_id": cell, "framework": trainer, column: cell}) for cell in cells]
     found = list(predict(rows))
     assert not [one.skipped for one in found if one.skipped]
     for law, values in (

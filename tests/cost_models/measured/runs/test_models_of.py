@@ -6,14 +6,14 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.measured.runs.cases import model_of
-from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.conversion import model_of
+from cost_models.measured.runs.printed import Notes, PrintedRow
 from cost_models.specs.transformer import TransformerSpec
 
 
 def read(notes: Notes | None = None, **cells: str) -> TransformerSpec:
     return model_of(
-        Row({"seq_len": "4096"} | cells), catalog.load_stack("fsdp"), [] if notes is None else notes
+        PrintedRow({"seq_len": "4096"} | cells), catalog.load_stack("fsdp"), [] if notes is None else notes
     )
 
 
@@ -76,7 +76,7 @@ def test_words_in_parentheses_and_fewer_blocks_keep_latents(name: str, layers: i
         "moe_layers": str(layers - 3) if layers > 4 else "3",
     }  # fmt: skip
     whole = catalog.load_model("deepseek-v3")
-    read = model_of(Row(cells), catalog.load_stack("nemo"), Notes())
+    read = model_of(PrintedRow(cells), catalog.load_stack("nemo"), Notes())
     assert read.num_layers == layers
     assert (read.head_dim, read.latent_attention) == (whole.head_dim, whole.latent_attention)
     assert (read.expert_groups, read.shared_expert_ffn_hidden_size) == (whole.expert_groups, 2048)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from printed_rows import from_printed
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Offload
@@ -12,9 +13,17 @@ from cost_models.axes.words import EVERY
 from cost_models.files import catalog
 from cost_models.measured.calibration.profile_fits import fit_families, pair_of
 from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.hardware import cluster_of
-from cost_models.measured.runs.rows import Notes, Row
-from cost_models.measured.runs.stack import is_suspect, precision_of, recompute_of, stack_of, zero_of
+from cost_models.measured.runs.conversion import printed_case
+from cost_models.measured.runs.printed import (
+    Notes,
+    PrintedRow,
+    cluster_of,
+    is_suspect,
+    precision_of,
+    recompute_of,
+    stack_of,
+    zero_of,
+)
 from cost_models.memory.states import state_bytes
 from cost_models.pipeline.pricing import estimate
 
@@ -42,7 +51,7 @@ GPT = {"ffn_kind": "gelu", "model_name": "GPT"}
 
 
 def read(**cells: str) -> Case:
-    return read_case(Row(ROW | cells))
+    return printed_case(PrintedRow(ROW | cells))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +69,7 @@ def read(**cells: str) -> Case:
     ],
 )
 def test_precisions(words: str, wanted: str) -> None:
-    row, notes = Row({"precision": words}), Notes()
+    row, notes = PrintedRow({"precision": words}), Notes()
     assert precision_of(row, cluster_of(row, "h100-sxm", 8, notes), notes) == wanted
 
 
@@ -92,7 +101,7 @@ def test_tf32_runs_on_tensor_cores() -> None:
 )
 def test_recomputation(words: str, wanted: str, said: bool) -> None:
     notes = Notes()
-    assert recompute_of(Row({"recompute": words}), catalog.load_stack("fsdp"), notes) == wanted
+    assert recompute_of(PrintedRow({"recompute": words}), catalog.load_stack("fsdp"), notes) == wanted
     assert bool(notes) is said
 
 
@@ -116,11 +125,11 @@ def test_blank_tables_of_recipes_that_recompute(
     model: str, gpu: str, precision: str, policy: str, drops: set[str]
 ) -> None:
     cells = {"framework": "Megatron-Bridge, NeMo container 26.04", "model_name": model}
-    row, notes = Row(cells | {"gpu": gpu, "precision": precision, "moe_experts": "128"}), Notes()
+    row, notes = PrintedRow(cells | {"gpu": gpu, "precision": precision, "moe_experts": "128"}), Notes()
     stack = stack_of(row, None, notes)
     assert recompute_of(row, stack, notes) == policy
     assert stack.drops == drops
-    stated = Row(dict(row.cells) | {"recompute": "full"})
+    stated = PrintedRow(dict(row.cells) | {"recompute": "full"})
     assert recompute_of(stated, stack_of(stated, None, notes), notes) == "full"
 
 
@@ -141,7 +150,7 @@ def test_blank_tables_of_recipes_that_recompute(
     ],
 )
 def test_names_of_zero_stages(words: str, framework: str, stage: int) -> None:
-    row = Row({"zero_stage": words, "framework": framework})
+    row = PrintedRow({"zero_stage": words, "framework": framework})
     assert zero_of(row, catalog.load_stack("fsdp"), 64, Notes()) == stage
 
 
@@ -300,12 +309,11 @@ def test_modules_that_a_row_names_are_what_its_stack_drops(notes: str, wanted: t
 
 def test_doubtful_rows_take_no_part_in_fits() -> None:
     timed = ROW | {"framework": "nobody's", "step_time_best_s": "10"}
-    sound = [read_case(Row(timed | {"row_id": f"lab-{i}", "num_gpus": str(8 * i)})) for i in range(1, 7)]
-    noisy = [
-        read_case(Row({**case.row.cells, "row_id": f"noisy-{i}", "flags": "NOISY"}))
-        for i, case in enumerate(sound)
-    ]
+    cells = [timed | {"row_id": f"lab-{i}", "num_gpus": str(8 * i)} for i in range(1, 7)]
+    sound, noisy = (
+        [read_case(from_printed(one | {"flags": flags})) for one in cells] for flags in ("", "NOISY")
+    )
     pairs = {pair_of(sound[0])}
     assert not fit_families([*sound[:3], *noisy], pairs)
-    assert is_suspect(Row({"flags": "HOST_OR_FABRIC_BOUND"}))
-    assert not is_suspect(Row({"flags": "UNEVEN_PP"}))
+    assert is_suspect(PrintedRow({"flags": "HOST_OR_FABRIC_BOUND"}))
+    assert not is_suspect(PrintedRow({"flags": "UNEVEN_PP"}))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.measured.runs.rows import Notes, Row
-from cost_models.measured.runs.stack import stack_of
+from cost_models.measured.runs.printed import Notes, PrintedRow, stack_of
 from cost_models.specs.stack import StackSpec
 
 
 def stack(**cells: str) -> StackSpec:
-    return stack_of(Row({"row_id": "lab-1", "framework": "nanotron", "gpu": "H100"} | cells), None, Notes())
+    return stack_of(
+        PrintedRow({"row_id": "lab-1", "framework": "nanotron", "gpu": "H100"} | cells), None, Notes()
+    )
 
 
 @pytest.mark.parametrize(

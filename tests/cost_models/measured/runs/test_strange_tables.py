@@ -6,16 +6,20 @@ import codecs
 import csv
 import io
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from printed_rows import from_printed
 
 from cost_models.errors import InputError
 from cost_models.measured.calibration.profile_fits import anchor
-from cost_models.measured.runs.cases import LARGEST_COUNTS
-from cost_models.measured.runs.rows import Row, parse_table, read_rows
+from cost_models.measured.runs.cases import read_rows
+from cost_models.measured.runs.conversion import LARGEST_COUNTS, convert_table
+from cost_models.measured.runs.printed import PrintedRow
+from cost_models.measured.runs.rows import parse_row
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import score
 
@@ -108,7 +112,7 @@ ODD = st.one_of(
 
 
 def predicted(**changed: str) -> Prediction:
-    (one,) = predict([Row(GOOD | changed)])
+    (one,) = predict([from_printed(GOOD | changed)])
     return one
 
 
@@ -128,7 +132,7 @@ def test_any_cells_are_predicted_or_skipped_with_a_reason(cells: dict[str, str])
     assert one.peak_bytes is not None
     assert 0 < one.peak_bytes < math.inf
     if one.step_seconds is None:  # how many GPUs there were is not said: memory can be told, time cannot
-        row = Row(GOOD | cells)
+        row = PrintedRow(GOOD | cells)
         assert row.count("dp") is None
         assert row.count("num_gpus") is None
         return
@@ -142,15 +146,22 @@ def test_a_row_of_unknown_size_has_a_peak_and_no_time() -> None:
     assert one.peak_bytes is not None
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.text(max_size=400), st.booleans())
-def test_any_text_is_a_table_or_refused(text: str, headed: bool) -> None:
-    try:
-        text = "num_gpus,layers,hidden\n" + text if headed else text
-        rows = [Row(cells) for _, cells in parse_table(text, place="x.csv", needed=["hidden"], hint="")]
-    except InputError:
-        return
-    assert len(list(predict(rows))) == len(rows)
+HEADS = (
+    "",
+    "num_gpus,layers,hidden\n",
+    "model,cluster,layout,sequence_length,global_batch,model.num_layers\n",
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(HEADS), st.text(max_size=400))
+def test_any_text_is_a_table_or_refused(tmp_path: Path, head: str, text: str) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(head + text, encoding="utf-8", errors="surrogatepass")
+    for read in (read_rows, lambda path: [parse_row(cells, "x.csv") for cells in convert_table(path)]):
+        with suppress(InputError):
+            rows = read(path)
+            assert len(list(predict(rows))) == len(rows)
 
 
 @pytest.mark.parametrize("column", sorted(LARGEST_COUNTS))
@@ -198,18 +209,18 @@ def as_csv(delimiter: str = ",", newline: str = "\n") -> str:
 def test_files_as_spreadsheets_write_them(raw: bytes, tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_bytes(raw)
-    (row,) = read_rows(path)
-    (one,) = predict([row])
+    (cells,) = convert_table(path)
+    (one,) = predict([parse_row({column: cell for column, cell in cells.items() if cell}, "runs.csv:2")])
     assert one.step_seconds == predicted().step_seconds
 
 
 def test_short_rows_and_missing_ids(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("layers,hidden,num_gpus,gpu\n24,2048\n24,2048,8,A100\n,,,\n")
-    rows = read_rows(path)
-    assert [row.row_id for row in rows] == ["mine-0001", "mine-0002", "mine-0003"]
-    assert {row.source for row in rows} == {"mine"}
-    assert all(one.skipped for one in predict(rows))
+    rows = convert_table(path)
+    assert [row["row_id"] for row in rows] == ["mine-0001", "mine-0002", "mine-0003"]
+    assert {row["source_id"] for row in rows} == {"mine"}
+    assert all(row["skipped"] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +236,6 @@ def test_what_is_no_table_is_refused(raw: bytes, said: str, tmp_path: Path) -> N
     path = tmp_path / "runs.csv"
     path.write_bytes(raw)
     with pytest.raises(InputError) as caught:
-        read_rows(path)
+        convert_table(path)
     assert said in caught.value.headline
     assert str(path) in caught.value.headline

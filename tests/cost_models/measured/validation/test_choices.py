@@ -8,21 +8,18 @@ from dataclasses import replace
 import pytest
 
 from cost_models.measured.runs.cases import shipped_rows
-from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import choice_scores, sweep_of
 
 
 @pytest.fixture(scope="module")
 def predictions() -> list[Prediction]:
-    timed = [
-        row for row in shipped_rows() if row.source == "bloom_prequel" and row.number("step_time_best_s")
-    ]
+    timed = [row for row in shipped_rows() if row.source == "bloom_prequel" and row.step_seconds]
     return [one for one in predict(timed[:60]) if one.step_seconds]
 
 
 def measured_as(one: Prediction, seconds: float) -> Prediction:
-    return replace(one, row=Row({**one.row.cells, "step_time_best_s": str(seconds)}))
+    return replace(one, row=one.row.model_copy(update={"step_seconds": seconds}))
 
 
 def test_a_model_without_error_has_no_regret_and_covers_all(predictions: list[Prediction]) -> None:

@@ -7,8 +7,8 @@ allocated on the last rank. BigScience: chronicles of the 176B model's preparati
 from __future__ import annotations
 
 import pytest
+from printed_rows import from_printed
 
-from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction, predict
 
 LAST_RANK = "torch allocated_bytes.all.peak on LAST rank"
@@ -97,7 +97,7 @@ PEAKS: dict[str, tuple[dict[str, object], dict[str, object], float, float]] = {
 
 def predicted(*cells: dict[str, object]) -> Prediction:
     merged = {key: str(value) for part in cells for key, value in part.items()}
-    (one,) = predict([Row({"row_id": "run", "source_id": "test"} | merged)])
+    (one,) = predict([from_printed({"row_id": "run", "source_id": "test"} | merged)])
     assert not one.skipped
     return one
 

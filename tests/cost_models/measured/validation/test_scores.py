@@ -20,18 +20,16 @@ def prediction(
     sweep: str = "gpt",
     source: str = "lab",
 ) -> Prediction:
-    cells = {
-        "row_id": f"{source}-{number:04}",
-        "source_id": source,
-        "model_name": sweep,
-        "oom": str(int(oom)),
-    }
-    if measured is not None:
-        cells["step_time_best_s"] = str(measured)
-    if memory is not None:
-        cells["peak_memory_gb"] = str(memory[0])
-    peak = memory[1] if memory is not None else None
-    return Prediction(row=Row(cells), step_seconds=predicted, fits=fits, peak_bytes=peak)
+    gigabytes, peak = memory or (None, None)
+    row = Row(
+        row_id=f"{source}-{number:04}",
+        source_id=source,
+        model=sweep,
+        out_of_memory=oom,
+        step_seconds=measured,
+        peak_gb=gigabytes,
+    )
+    return Prediction(row=row, step_seconds=predicted, fits=fits, peak_bytes=peak)
 
 
 def only(*predictions: Prediction) -> SourceScore:

@@ -6,10 +6,11 @@ import runpy
 from pathlib import Path
 
 import pytest
+from printed_rows import from_printed
 
 from cost_models.axes.offload.channels import update_seconds
-from cost_models.measured.runs.cases import read_case
-from cost_models.measured.runs.rows import Row, read_rows
+from cost_models.measured.runs.cases import read_case, read_rows
+from cost_models.measured.runs.rows import Row
 
 FOLDER = Path(__file__).parents[4] / "benchmarks" / "offload"
 
@@ -29,17 +30,22 @@ def test_a_log_says_how_fast_its_host_is(row_id: str, nanoseconds: float) -> Non
     assert any("ns, as its log says" in one for one in case.assumptions)
 
 
-@pytest.mark.parametrize("cell", ["", "0", "-1", "soon"])
-def test_a_log_that_says_nothing(cell: str) -> None:
-    row = rows()["stronghold_ae-0023"]
-    case = read_case(Row({**row.cells, "cpu_update_s": cell}))
-    assert case.question.hardware.host_update_seconds is None
-
-
-def test_a_run_without_offload_needs_no_host() -> None:
-    row = rows()["stronghold_ae-0003"]
-    case = read_case(Row({**row.cells, "cpu_update_s": "5"}))
-    assert case.question.hardware.host_update_seconds is None
+@pytest.mark.parametrize(
+    ("cell", "offload"), [("", "cpu"), ("0", "cpu"), ("-1", "cpu"), ("soon", "cpu"), ("5", "none")]
+)
+def test_a_log_that_says_nothing_of_its_host(cell: str, offload: str) -> None:
+    cells = {
+        "framework": "DeepSpeed",
+        "gpu": "V100",
+        "num_gpus": "1",
+        "layers": "32",
+        "hidden": "2048",
+        "seq_len": "1024",
+    }
+    row = from_printed(
+        cells | {"micro_batch": "4", "global_batch": "4", "offload": offload, "cpu_update_s": cell}
+    )
+    assert read_case(row).question.hardware.host_update_seconds is None
 
 
 def test_slowdowns_as_published(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,20 +11,16 @@ from calling import told
 
 from cost_models.files.catalog import load_profile
 
-COLUMNS = (
-    "framework,gpu,num_gpus,layers,hidden,heads,kv_heads,ffn_hidden,ffn_kind,vocab,seq_len,micro_batch,global_batch,"
-    "zero_stage,recompute,step_time_best_s"
-)
-LLAMA = "32,4096,32,8,14336,swiglu,128256,8192"
+COLUMNS = "model,cluster,stack,sequence_length,global_batch,layout,step_seconds,skipped"
 MINE = (
-    f"torchtitan,H100 SXM,8,{LLAMA},1,16,3,full,2.86",
-    f"torchtitan,H100 SXM,64,{LLAMA},1,128,3,full,2.93",
-    f"torchtitan,H100 SXM,128,{LLAMA},2,256,3,full,2.90",
+    "llama3-8b,dgx-h100,torchtitan,8192,16,dp8 mbs1 zero3 recompute=full,2.86,",
+    "llama3-8b,dgx-h100,torchtitan,8192,128,dp64 mbs1 zero3 recompute=full,2.93,",
+    "llama3-8b,dgx-h100,torchtitan,8192,256,dp128 mbs2 zero3 recompute=full,2.90,",
 )
 OTHERS = (
-    f"NeMo,H100 SXM,64,{LLAMA},1,128,1,full,3.0",
-    f"torchtitan,Abacus,64,{LLAMA},1,128,3,full,2.93",
-    f"torchtitan,H100 SXM,64,{LLAMA},1,128,3,full,",
+    "llama3-8b,dgx-h100,nemo,8192,128,dp64 mbs1 zero1 recompute=full,3.0,",
+    "llama3-8b,,torchtitan,8192,128,,2.93,GPU `Abacus` is not in the catalogue",
+    "llama3-8b,dgx-h100,torchtitan,8192,128,dp64 mbs1 zero3 recompute=full,,",
 )
 
 

@@ -14,7 +14,9 @@ from calling import Answer, told
 from effort import number
 
 from cost_models.measured.runs.cases import shipped_rows, source_notes
+from cost_models.measured.runs.conversion import convert_table
 from cost_models.measured.validation.predictions import Prediction, predict
+from meshwright.terminal.output import as_csv
 
 COLUMNS = (
     "row_id,source_id,framework,layers,hidden,heads,vocab,seq_len,gpu,num_gpus,tp,pp,micro_batch,global_batch,"
@@ -30,11 +32,16 @@ ROWS = (
 )
 
 
+def converted(path: Path, *rows: str) -> Path:
+    """Canonical table of some rows."""
+    path.write_text("\n".join((COLUMNS, *rows)) + "\n")
+    path.write_text(as_csv(convert_table(path)))
+    return path
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.csv"
-    path.write_text("\n".join((COLUMNS, *ROWS)) + "\n")
-    return path
+    return converted(tmp_path / "mine.csv", *ROWS)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
@@ -156,8 +163,7 @@ def test_the_page_says_what_known_sources_leave_open(capsys, table: Path, tmp_pa
 
 
 def test_a_page_without_a_timed_row_has_no_plots(capsys, tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text(f"{COLUMNS}\n{ROWS[4]}\n")
+    path = converted(tmp_path / "mine.csv", ROWS[4])
     folder = tmp_path / "docs"
     assert run(capsys, "--runs", str(path), "-o", str(folder))[0] == 0
     assert "images/" not in (folder / "accuracy.md").read_text()
@@ -170,8 +176,7 @@ def test_nobody_can_write_a_page_into_a_file(capsys, table: Path) -> None:
 
 
 def test_cells_cannot_write_markup_into_the_page(capsys, tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text(f"{COLUMNS}\n{ROWS[5].replace('Abacus', '<b>[x](y)|z')}\n")
+    path = converted(tmp_path / "mine.csv", ROWS[5].replace("Abacus", "<b>[x](y)|z"))
     run(capsys, "--runs", str(path), "-o", str(tmp_path / "docs"))
     page = (tmp_path / "docs" / "accuracy.md").read_text()
     assert "<b>" not in page

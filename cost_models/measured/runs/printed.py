@@ -1,31 +1,262 @@
-"""The software stack of a row, its policies, and switches of its trainer.
+"""Cells of tables of runs as their authors printed them: the GPU, node and network of a row, its software stack and
+policies.
 
 The stack follows from the framework's name, the kernels and the ZeRO stage. Policies (precision, recomputation, ZeRO
 stage, shard group, offload) are numbers, or the names trainers use; a row may also state how fast its host updates
 parameters. A switch of the notes counts where it stands alone between semicolons, as
 `--no-gradient-accumulation-fusion` without its dashes does in the logs of Megatron-LM. Facts that are not named stay as
 in the stack, or in the recipe of that release.
+
+The GPU cell may name memory, power limit and bandwidth of that very board, as `H100 SXM 96GB HBM2e (500W, 2.4TB/s)`.
+The bandwidth of a GPU's share of its node's network is given in bits or bytes, per GPU or per node.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import NOWHERE, USUAL_RING, Layout, Offload
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.words import EVERY
 from cost_models.documents import printable
-from cost_models.files import catalog
-from cost_models.measured.runs.rows import Notes, Row, meaning, spellings, with_note
+from cost_models.files import catalog, read_data
+from cost_models.files.local import LOCAL
+from cost_models.measured.runs.cases import cluster_named, host_link
 from cost_models.question import Question
 from cost_models.specs.choices import CORE, OUTPUTS, Recompute, SelectiveDrops
-from cost_models.specs.cluster import AttentionKernel, ClusterSpec, Precision
+from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, Links, LinkSpec, Precision
 from cost_models.specs.stack import STORES_SCORES, StackSpec
+from cost_models.units import GIB
 
-_UNIT = 1e-9
+T = TypeVar("T")
+
+
+Notes = list[str]
+"""Assumptions made while reading one row of a run table, in order."""
+
+
+_FLAGS = dict.fromkeys(["1", "true", "yes", "y", "on"], True)
+_FLAGS |= dict.fromkeys(["0", "false", "no", "n", "off"], False)
+"""Words of cells that say yes or no, and what they mean."""
+
+
+def with_note(value: T, words: str, notes: Notes) -> T:
+    """Return `value`, an assumption of which the `words` go into the notes."""
+    notes.append(words)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedRow:
+    """Published run as a row of a table, with its cells by column name."""
+
+    cells: Mapping[str, str]
+
+    @property
+    def row_id(self) -> str:
+        """Name of the run in its table, from the column `row_id`."""
+        return self.text("row_id")
+
+    @property
+    def source(self) -> str:
+        """Short name of the run's publisher, from the column `source_id`."""
+        return self.text("source_id")
+
+    def text(self, column: str) -> str:
+        """Text of the cell in `column` without surrounding blanks; empty where the cell is missing."""
+        return (self.cells.get(column) or "").strip()
+
+    def words(self, *columns: str) -> str:
+        """Text of the cells in `columns` in small letters, with `; ` between cells."""
+        return "; ".join(map(self.text, columns)).lower()
+
+    def number(self, column: str) -> float | None:
+        """Finite number in the cell of `column`; None where the cell holds none."""
+        try:
+            value = float(self.text(column).replace(",", ""))
+        except ValueError:
+            return None
+        return value if math.isfinite(value) else None
+
+    def positive(self, column: str) -> float | None:
+        """Finite number above zero in the cell of `column`; None where the cell holds none."""
+        value = self.number(column)
+        return value if value is not None and value > 0 else None
+
+    def count(self, column: str) -> int | None:
+        """Positive whole number in the cell of `column` (`8.0` counts as 8); None where the cell holds none."""
+        value = self.positive(column)
+        return int(value) if value is not None and value.is_integer() else None
+
+    def count_or(self, column: str, default: int, words: str, notes: Notes) -> int:
+        """Whole number in the cell of `column`; where it holds none, `default`, noted in `words` with a `{}` for it."""
+        if (count := self.count(column)) is None:
+            notes.append(words.format(count := default))
+        return count
+
+    def flag(self, column: str) -> bool | None:
+        """True or False for a cell of `column` that says yes or no; None where it says neither."""
+        return _FLAGS.get(self.words(column).removesuffix(".0"))
+
+
+def spellings() -> dict[str, Any]:
+    """Patterns of words in cells with their meanings, by kind (`gpus`, `precisions`, ...), from
+    `data/published/spellings.yaml`."""
+    return read_data("published/spellings")
+
+
+def meaning(kind: str, words: str) -> Any:
+    """Meaning of the first pattern of a kind (`gpus`, `precisions`, ...) that is found in `words`, or None."""
+    return next((meant for pattern, meant in spellings()[kind] if re.search(pattern, words)), None)
+
+
+_MEMORY = re.compile(r"(?<![\d.])(\d{2,3})\s*gi?b\b(?!\s*/\s*s)", re.IGNORECASE)
+_WATTS = re.compile(r"(?<![\d.])(\d{2,4})\s*w(?:atts?)?\b", re.IGNORECASE)
+_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*([tg])b\s*/\s*s", re.IGNORECASE)
+_SCALES = {"g": 1e9, "t": 1e12}
+_REPORTED = 79.1 / 80
+"""GiB that the runtime reports for each GB of an H100's label."""
+_SAME_LABEL = 0.07
+"""Difference between label and catalogue within which a cell names the catalogue's own board."""
+_BOARDS = (0.5, 1.6)
+"""Range of a board's memory relative to the catalogue's GPU; beyond, a cell counts several GPUs."""
+
+
+def board_of_cell(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
+    """GPU specification with the memory, power limit and bandwidth that the words of a row's GPU cell state."""
+    label, limit, rate = (pattern.search(words) for pattern in (_MEMORY, _WATTS, _BANDWIDTH))
+    memory = int(label[1]) * _REPORTED * GIB if label else gpu.memory
+    ratio, printed = memory / gpu.memory, dict[str, Any]()
+    other_board = abs(ratio - 1) > _SAME_LABEL and _BOARDS[0] < ratio < _BOARDS[1]
+    printed |= {"memory": memory} if other_board else {}
+    printed |= {"tdp_watts": int(limit[1])} if limit else {}
+    printed |= {"memory_bandwidth": float(rate[1]) * _SCALES[rate[2].lower()]} if rate else {}
+    changed = {name: value for name, value in printed.items() if value != getattr(gpu, name)}
+    if changed:
+        notes.append(f"{', '.join(name.replace('_', ' ') for name in changed)} as the GPU's cell says")
+    return gpu.model_copy(update=changed)
+
+
+_RATE = r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<scale>[gGtT])"
+_UNIT = r"(?P<unit>[bB](?:(?:it|yte)s?)?)"
+_RAILS = re.compile(rf"(?P<rails>\d+)\s*[x×]\s*{_RATE}\s*{_UNIT}?")
+_SPEED = re.compile(rf"{_RATE}\s*-?{_UNIT}(?:ps|/s|it/s|E\b|(?<=it)|(?<=its))(?!\s*memory)", re.IGNORECASE)
+_GENERATION = re.compile(r"(?i)((?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>[1248]00)\b(?!\s*[gt]b)")
+"""Pattern of InfiniBand by generation and Gb/s, as in `8x NDR400`."""
+_OMNI_PATH = re.compile(r"(?P<rails>\d+)\s*[x×]\s*omni", re.IGNORECASE)
+_NVLINK, _BYTES = r"nv(?:link|switch)", r"\d+(?:\.\d+)?\s*[GT]B/s"
+_BUS = re.compile(rf"(?i){_NVLINK}[^,;+]*?{_BYTES}|{_BYTES}[^,;+]*?{_NVLINK}")
+"""Words for the links inside a node."""
+_ADAPTER = r"connectx|\bcx-?\d|infiniband|\bib\b|roce|ethernet|\bhca|\bnics?\b|[hnex]dr|efa|slingshot|omni"
+"""Words for an adapter of the network, which may itself be said to sit on PCIe."""
+_OTHER_USE = r"manage|mgmt|\bbmc\b|out[- ]of[- ]band|storage|front[- ]?end|in[- ]band"
+_NO_NETWORK = re.compile(rf"(?is){_OTHER_USE}|^(?!.*(?:{_ADAPTER})).*pcie")
+"""Words for networks that training does not use, and for the host's bus where no adapter is named."""
+_PER_GPU = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
+_ONE_ADAPTER = re.compile(r"ethernet|gbe\b|\btcp", re.IGNORECASE)
+_ONE_ADAPTER_BITS, _OMNI_PATH_BITS = 101e9, 100e9
+_ADAPTER_BITS = 401e9
+"""Bits/s of the fastest adapter in the tables: a higher figure is a whole node's."""
+
+
+def network_bits(words: str, per_node: int) -> float | None:
+    """Network bandwidth of a node divided by its GPUs, in bits/s; None where the words state none.
+
+    A rate that one adapter can have is a GPU's, unless the words say node or it is the instance's (EFA) or the only
+    one of its box (Ethernet up to 100 Gb/s).
+    """
+    if match := _OMNI_PATH.search(words):
+        return int(match["rails"]) * _OMNI_PATH_BITS / per_node
+    parts = re.split(r"([,;+()])", _BUS.sub("", words))
+    outside = "".join(part for part in parts if not _NO_NETWORK.search(part))
+    if several := [int(match["rails"]) * _bits(match) for match in _RAILS.finditer(outside)]:
+        return max(several) / per_node
+    if match := _SPEED.search(outside):
+        bits = _bits(match)
+        of_node = re.search(r"node|instance|\befa\b", outside, re.IGNORECASE) or bits > _ADAPTER_BITS
+        single_adapter = _ONE_ADAPTER.search(outside) and bits < _ONE_ADAPTER_BITS
+        return bits / per_node if (of_node or single_adapter) and not _PER_GPU.search(outside) else bits
+    if match := _GENERATION.search(outside):
+        bits = float(match["rate"]) * 1e9
+        return bits * int(match["rails"]) / per_node if match["rails"] else bits
+    return None
+
+
+def _bits(match: re.Match[str]) -> float:
+    """Bits/s of a matched rate, with `GB` and `Gbyte` read as bytes and `Gb`, `Gbit`, `GbE` and a bare `G` as
+    bits."""
+    in_bytes = re.fullmatch(r"B|(?i:bytes?)", match["unit"] or "")
+    return float(match["rate"]) * _SCALES[match["scale"].lower()] * (8 if in_bytes else 1)
+
+
+_BOX = re.compile(r"\s*([1-9]|1[0-6])\s*[x×]\s*[a-z]", re.IGNORECASE)
+"""Number of a node's GPUs before their name: `8 x H100 SXM5`."""
+_UNNAMED_NETWORK = LinkSpec.model_validate({"kind": "infiniband", "bandwidth": "100 Gb/s", "latency": "5 us"})
+"""Network between boxes that the catalogue has without one: an EDR adapter a GPU."""
+_LARGEST_BOX = 16
+"""Largest number of GPUs in a machine; a catalogue node with more is a rack."""
+
+
+def cluster_of(row: PrintedRow, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
+    """Catalogue cluster of the GPU, with the row's node size and network where given."""
+    words = row.text("interconnect")
+    cluster = _catalogue_cluster(gpu, words)
+    stated, box = row.count("gpus_per_node"), _BOX.match(row.text("gpu"))
+    per_node = stated or (int(box[1]) if box else cluster.gpus_per_node)
+    if not stated and not box:
+        notes.append(f"{per_node} GPUs a node")
+    if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
+        per_node = _allocated(num_gpus, max(per_node, cluster.gpus_per_node), notes)
+    per_node = min(per_node, num_gpus)
+    bits = network_bits(words, stated or cluster.gpus_per_node)
+    intra, inter = cluster.links.intra_node, cluster.links.inter_node
+    if bits is not None and inter is not None:
+        inter = inter.model_copy(update={"bandwidth": bits / 8})
+    elif num_gpus > per_node:
+        inter = inter or _UNNAMED_NETWORK
+        notes.append(f"network of {inter.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
+    if intra.kind in ("nvlink", "nvswitch") and "pcie" in words.lower() and "nvlink" not in words.lower():
+        intra = host_link(cluster.gpu)
+    match = _RAILS.search(_BUS.sub("", words))
+    adapters = int(match["rails"]) if match else 0
+    rails = adapters if adapters and per_node % adapters == 0 else None
+    size = {"gpus_per_node": per_node, "nodes": -(-num_gpus // per_node), "rails": rails}
+    board = board_of_cell(cluster.gpu, row.text("gpu"), notes)
+    links = Links(intra_node=intra, inter_node=inter)
+    return cluster.model_copy(update=size | {"gpu": board, "links": links})
+
+
+def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
+    """GPUs that a job of several racks uses in each, all of them, or a power of two (64 of 72) where only that
+    divides the job.
+
+    Megatron Bridge's recipes give HybridEP 64 ranks of an NVLink domain of 72 (perf_recipes, `NVLINK_DOMAIN_SIZE`).
+    """
+    even = 1 << (rack.bit_length() - 1)
+    if num_gpus <= rack or num_gpus % rack == 0 or num_gpus % even:
+        return rack
+    return with_note(even, f"{even} of a rack's {rack} GPUs", notes)
+
+
+def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
+    """Catalogue cluster of the GPU with the network named in `words`; where none is named, InfiniBand if
+    there is one."""
+    specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
+    # a row names a node and a network, no levels
+    candidates = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
+    network = meaning("networks", words.lower()) or "infiniband"
+    if not candidates:
+        return cluster_named(gpu)
+    networks = ((spec, spec.links.inter_node) for spec in candidates)
+    return next((spec for spec, link in networks if link and link.kind == network), candidates[0])
+
+
+_UPDATE_UNIT = 1e-9
 """Seconds of a parameter at which the rate that a log implies is computed."""
 
 NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
@@ -34,7 +265,7 @@ _LACKING: dict[Precision, tuple[Precision, ...]] = {"tf32": ("fp32",), "fp4": ("
 """Precision that a GPU may lack → those that stand for it, the first that it has; of others bf16, else fp16."""
 
 
-def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
+def precision_of(row: PrintedRow, cluster: ClusterSpec, notes: Notes) -> Precision:
     """Precision of matrix products in a row; bf16 where blank or unknown, a replacement where the GPU lacks it."""
     words, peak = row.words("precision"), cluster.gpu.peak
     stated: Precision | None = meaning("precisions", words)
@@ -50,7 +281,7 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     return precision
 
 
-def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
+def recompute_of(row: PrintedRow, stack: StackSpec, notes: Notes) -> Recompute:
     """Recompute policy (`none`, `selective` or `full`) of a row; where blank, that of its recipe or of the
     stack's users."""
     words = row.words("recompute")
@@ -73,7 +304,7 @@ _RECIPE = ("framework", "model_name", "gpu", "precision")
 """Columns by which the recipe of a row is known."""
 
 
-def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
+def modules_of(row: PrintedRow) -> tuple[SelectiveDrops, ...]:
     """Modules of a block that Megatron recomputed (`--recompute-modules`), where the row names only known
     ones; else empty."""
     match = re.search(r"recompute(?:[- _]modules)?[ =:\[]+([a-z_, ]+)", row.words("recompute", "notes"))
@@ -83,13 +314,13 @@ def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
     return tuple(sorted({*drops})) if len(drops) == len(names) else ()
 
 
-def _recipe_modules(row: Row) -> str:
+def _recipe_modules(row: PrintedRow) -> str:
     """Names of modules that the trainer's recipe recomputes, where the table leaves recomputation blank; else
     empty."""
     return "" if row.text("recompute") else str(meaning("recipe_modules", row.words(*_RECIPE)) or "")
 
 
-def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
+def zero_of(row: PrintedRow, stack: StackSpec, replicas: int, notes: Notes) -> int:
     """ZeRO stage of a row with `replicas` data-parallel ranks; where blank, the usual stage of the stack."""
     stated, usual = meaning("zero_stages", row.words("zero_stage")), stack.usual_zero_stage
     if replicas == 1:
@@ -112,7 +343,7 @@ def names_hybrid(words: str) -> bool:
 _STATES_OFFLOADED = "optimizer states in host memory, updated by the CPU"
 
 
-def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[Offload, int]:
+def offload_of(row: PrintedRow, stack: StackSpec, blocks: int, notes: Notes) -> tuple[Offload, int]:
     """Offload to host memory in a row's model of `blocks` blocks, and buffers of the ring for streamed blocks."""
     words = row.words("offload")
     if not words or NOTHING.fullmatch(words):
@@ -137,17 +368,20 @@ def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[O
     return offload, USUAL_RING
 
 
-def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes) -> Question:
+def with_host_update(row: PrintedRow, question: Question, layout: Layout, notes: Notes) -> Question:
     """Question with the host's seconds per parameter update from the row's log; unchanged where the row has none."""
-    stated, slow = row.positive("cpu_update_s"), question.updated("hardware", host_update_seconds=_UNIT)
-    by_unit = channel_seconds(slow, LayoutColumns.of([layout])).update[0] / _UNIT if stated else 0
+    stated, slow = (
+        row.positive("cpu_update_s"),
+        question.updated("hardware", host_update_seconds=_UPDATE_UNIT),
+    )
+    by_unit = channel_seconds(slow, LayoutColumns.of([layout])).update[0] / _UPDATE_UNIT if stated else 0
     if not stated or by_unit == 0:
         return question
     notes.append(f"its host updates a parameter in {stated / by_unit * 1e9:.2f} ns, as its log says")
     return question.updated("hardware", host_update_seconds=stated / by_unit)
 
 
-def is_suspect(row: Row) -> bool:
+def is_suspect(row: PrintedRow) -> bool:
     """Whether the transcriber flagged the row's time as noisy, suspect, or bound by something the row does
     not say."""
     return re.search(r"noisy|suspect|inconsistent|regression|_bound\b", row.words("flags")) is not None
@@ -157,7 +391,7 @@ _WHERE_SPLIT = re.compile(r"[^;,]*when tp\*pp ?> ?1[^;,]*", re.IGNORECASE)
 """Pattern of a remark that holds only where the model is split, such as `bf16 moments when tp*pp>1`."""
 
 
-def _remarks(row: Row) -> list[str]:
+def _remarks(row: PrintedRow) -> list[str]:
     """Words that stand alone between separators in a row's notes and assumed fields, without leading dashes."""
     text = f"{row.text('notes')};{row.text('assumed_fields')}"
     if (row.count("tp") or 1) * (row.count("pp") or 1) == 1:
@@ -178,7 +412,7 @@ def _facts(kind: str, remarks: Iterable[str]) -> dict[str, Any]:
 _DROPOUT = re.compile(r"dropout(?: default)?[ =](0(?:\.\d+)?)")
 
 
-def training_changes(row: Row) -> dict[str, Any]:
+def training_changes(row: PrintedRow) -> dict[str, Any]:
     """Fields of `TrainingSpec` → values that the row's notes set (dropout, optimizer, bf16 moments)."""
     remarks, dropout = _remarks(row), row.number("dropout")
     for match in filter(None, map(_DROPOUT.match, remarks)):
@@ -187,21 +421,21 @@ def training_changes(row: Row) -> dict[str, Any]:
     return _facts("training_facts", remarks) | {"dropout": dropout if usable else None}
 
 
-def keeps_experts_whole(row: Row) -> bool:
+def keeps_experts_whole(row: PrintedRow) -> bool:
     """Whether the recipes for the row's trainer do not split experts over tensor ranks. All of Megatron
     Bridge's set `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts that DeepEP
     exchanges."""
     return "bridge" in row.words("framework") or expert_changes(row).get("expert_dispatch") == "tokens"
 
 
-def expert_changes(row: Row) -> dict[str, Any]:
+def expert_changes(row: PrintedRow) -> dict[str, Any]:
     """Fields of `StackSpec` → values that an MoE row's framework, kernels and notes imply; empty for dense models."""
     if (row.count("moe_experts") or 1) == 1:
         return {}
     return _facts("expert_facts", [f"{row.words(*_RECIPE)} | {row.words('other_kernels', 'notes')}"])
 
 
-def further_tokens(row: Row) -> int:
+def further_tokens(row: PrintedRow) -> int:
     """Multi-token-prediction depth (0 or 1) of the model in a table row, from its name, else from the known
     recipe."""
     return int(meaning("further_tokens", row.words(*_RECIPE)))
@@ -221,7 +455,7 @@ _UNFUSED_UNTIL = "2025-10"
 """Last month in which no attention kernel of the `lts` container's Transformer Engine added up in a fixed order."""
 
 
-def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
+def stack_of(row: PrintedRow, forced: str | None, notes: Notes) -> StackSpec:
     """Stack named by `forced`, or the catalogue's for the row's framework and date, with the kernels that the
     row names."""
     stack = catalog.load_stack(forced or _release_of(_stack_name(row, notes), row))
@@ -240,7 +474,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     return stack.model_copy(update=changes)
 
 
-def _release_of(family: str, row: Row) -> str:
+def _release_of(family: str, row: PrintedRow) -> str:
     """Stack of the earliest release of `family` whose last month is no earlier than the row's date; else `family`."""
     year = _year(row)
     month = month_of(row) or (f"{year}-12" if year else "undated")
@@ -249,7 +483,7 @@ def _release_of(family: str, row: Row) -> str:
     return min(releases)[1] if releases else family
 
 
-def _stack_name(row: Row, notes: Notes) -> str:
+def _stack_name(row: PrintedRow, notes: Notes) -> str:
     """Catalogue name of the stack for the row's framework; for an unknown one, `fsdp`, or a Megatron if the
     model is split."""
     words = row.words("framework")
@@ -267,12 +501,12 @@ def _stack_name(row: Row, notes: Notes) -> str:
     return "megatron-lm" if year > 2023 else f"megatron-{max(year, 2021)}"
 
 
-def kernel_is_assumed(row: Row) -> bool:
+def kernel_is_assumed(row: PrintedRow) -> bool:
     """Whether the table's author filled in the row's attention kernel as an assumption."""
     return re.search(r"attention[ _]kernel", row.words("assumed_fields")) is not None
 
 
-def _kernel(row: Row, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) -> AttentionKernel:
+def _kernel(row: PrintedRow, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) -> AttentionKernel:
     """Attention kernel that the row names; where it names no known one, the stack's default. `facts` are those of the
     row's notes.
 
@@ -298,12 +532,12 @@ def _kernel(row: Row, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) 
     return with_note("unfused", "attention stores its scores: no flash kernel for this GPU or year", notes)
 
 
-def month_of(row: Row) -> str | None:
+def month_of(row: PrintedRow) -> str | None:
     """Month (as `2024-07`) in the row's framework or date; None where neither has one."""
     dated = re.search(r"20\d\d-(?:0[1-9]|1[0-2])", row.words("framework", "run_date"))
     return dated[0] if dated else None
 
 
-def _year(row: Row) -> int:
+def _year(row: PrintedRow) -> int:
     """Latest year in the row's date or framework; 0 where neither has one."""
     return max(map(int, re.findall(r"\b(20[12]\d)\b", row.words("run_date", "framework"))), default=0)
