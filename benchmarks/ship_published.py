@@ -45,7 +45,11 @@ def main() -> None:
 
 def _shipped(row: PrintedRow) -> Cells:
     """Cells of a run to ship, its citation without its place in a file."""
-    blank = {column: cell for column, cell in _FILLED.get(row.source, {}).items() if not row.text(column)}
+    blank = {
+        column: cell
+        for column, cell in _FILLED.get(row.text("source_id"), {}).items()
+        if not row.text(column)
+    }
     untimed = {"step_time_best_s": ""} if _FUNCTIONAL_TEST in row.text("task") else {}
     cells = canonical_cells(PrintedRow({**row.cells, **blank, **untimed}))
     cells["source_cite"] = cells.get("source_cite", "").split(" table ")[0][:120].strip()

@@ -117,7 +117,8 @@ def model_of(row: PrintedRow, stack: StackSpec, notes: Notes) -> TransformerSpec
     # 4h, or for three matrices 8h/3 rounded up to a multiple of 256
     usual_inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
     fields: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name or row.row_id)[:_LONGEST_NAME].strip("._-") or "model",
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name or row.text("row_id"))[:_LONGEST_NAME].strip("._-")
+        or "model",
         "num_layers": layers,
         "hidden_size": hidden,
         "num_heads": heads,
@@ -280,7 +281,7 @@ def printed_case(row: PrintedRow, *, stack: str | None = None) -> Case:
     question = with_host_update(row, question, layout, notes)
     sized = row.count("num_gpus") is not None or row.count("dp") is not None
     assumptions = tuple(note.replace(";", ",") for note in notes)
-    names = Row(row_id=row.row_id, source_id=row.source)
+    names = Row(row_id=row.text("row_id"), source_id=row.text("source_id"))
     return Case(row=names, question=question, layout=layout, assumptions=assumptions, sized=sized)
 
 
@@ -490,10 +491,10 @@ def _case_cells(row: PrintedRow, measured: Cells, case: Case, stack: str | None)
         cells |= {
             f"model.{name}": _cell(value) for name, value in shape.items() if derived.get(name) != value
         }
-    base = cluster_fields(parse_row(cells, row.row_id), layout.num_gpus)
+    base = cluster_fields(parse_row(cells, row.text("row_id")), layout.num_gpus)
     cells |= _changes("cluster", base, question.cluster.model_dump(mode="json"))
     for _ in range(2):
-        again = read_case(parse_row(measured | cells, row.row_id)).question
+        again = read_case(parse_row(measured | cells, row.text("row_id"))).question
         differing = [part for part in SPECS if getattr(again, part) != getattr(question, part)]
         for part in differing:
             dumps = (getattr(one, part).model_dump(mode="json") for one in (again, question))

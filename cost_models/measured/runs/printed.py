@@ -57,16 +57,6 @@ class PrintedRow:
 
     cells: Mapping[str, str]
 
-    @property
-    def row_id(self) -> str:
-        """Name of the run in its table, from the column `row_id`."""
-        return self.text("row_id")
-
-    @property
-    def source(self) -> str:
-        """Short name of the run's publisher, from the column `source_id`."""
-        return self.text("source_id")
-
     def text(self, column: str) -> str:
         """Text of the cell in `column` without surrounding blanks; empty where the cell is missing."""
         return (self.cells.get(column) or "").strip()

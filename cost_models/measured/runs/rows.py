@@ -109,18 +109,13 @@ _Measured = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
 class Row(Spec):
-    """Training run as a row of a canonical table; all columns but those of specs, whose cells are `values`."""
+    """Training run as a row of a canonical table: columns that are read, and `values` of those that set fields of
+    specs."""
 
     row_id: _Text = ""
     """Name of the run; default: the table's name and a number."""
     source_id: _Text = ""
     """Short name of who measured it; default: the table's name."""
-    source_cite: _Text = ""
-    """Where it was published; for readers."""
-    task: _Text = ""
-    """What was trained; for readers."""
-    run_date: _Text = ""
-    """When it ran; for readers."""
     trainer: _Text = ""
     """Trainer and release. Runs of one source, trainer and cluster are calibrated together."""
     sweep: _Text = ""
@@ -147,14 +142,6 @@ class Row(Spec):
 
     step_seconds: _Measured = None
     """Measured seconds of an optimizer step."""
-    step_deviation: _Measured = None
-    """Standard deviation of the step's seconds; for readers."""
-    tokens_per_second_per_gpu: _Measured = None
-    """Tokens a second and GPU as published; for readers."""
-    tflops_per_gpu: _Measured = None
-    """TFLOP/s of a GPU as published; for readers."""
-    mfu: _Measured = None
-    """MFU as published; for readers."""
     peak_gb: _Measured = None
     """Measured peak memory, in 1e9 bytes."""
     peak_counts: Literal["allocated", "reserved", "in use"] = "allocated"
@@ -165,8 +152,6 @@ class Row(Spec):
     """Whether the run ran out of memory; None: it ended otherwise."""
     suspect: bool = False
     """Whether its time is noisy, or bound by what no column says: refits of shipped profiles leave it out."""
-    flags: _Text = ""
-    """Remarks on the measurement; for readers."""
     notes: _Text = ""
     """Remarks; for readers."""
 
@@ -204,7 +189,17 @@ class Row(Spec):
 
 _FIELDS = [name for name in Row.model_fields if name not in ("place", "values")]
 _AT = _FIELDS.index("stack")
-COLUMNS = (*_FIELDS[:_AT], *SHORT_NAMES, *_FIELDS[_AT:])
+FOR_READERS: tuple[str, ...] = (
+    "source_cite",
+    "task",
+    "run_date",
+    "flags",
+    "step_deviation",
+    "tokens_per_second_per_gpu",
+)
+FOR_READERS += ("tflops_per_gpu", "mfu")
+"""Columns that nothing reads, of where a run was published and what else was printed of it."""
+COLUMNS = (*_FIELDS[:_AT], *SHORT_NAMES, *_FIELDS[_AT:], *FOR_READERS)
 """Columns of a canonical table in their usual order, before those that set other fields of specs."""
 NEEDED = ("model", "cluster", "layout", "sequence_length", "global_batch")
 """Columns without which no run is predicted."""
@@ -233,7 +228,7 @@ def parse_row(cells: Mapping[str, str], place: str) -> Row:
     """
     fields, values, problems = dict[str, Any](place=place), dict[str, Any](), dict[Key, Problem]()
     for column, cell in cells.items():
-        if not cell.strip():
+        if column in FOR_READERS or not cell.strip():
             continue
         try:
             if not column:

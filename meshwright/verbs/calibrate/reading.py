@@ -144,7 +144,7 @@ def fit_tables(
         raise InputError(
             f"{subject} no row to fit to",
             problems=[Problem(counted(count, "row"), printable(reason)) for reason, count in reasons],
-            hint="a row needs `step_time_best_s`, seconds of a step; see docs/guides/calibrating-from-runs.md",
+            hint="a row needs `step_seconds`, of a step; see docs/guides/calibrating-from-runs.md",
         )
     if len(pairs) > 1 and not has_folder:
         raise InputError(

@@ -137,11 +137,13 @@ def test_a_run_that_cannot_be_is_refused() -> None:
 
 def test_runs_of_others_are_validated(tmp_path: Path) -> None:
     table = tmp_path / "mine.csv"
-    columns = "row_id,framework,layers,hidden,heads,vocab,seq_len,gpu,num_gpus,tp,pp,micro_batch,global_batch"
-    run = "Megatron-LM,24,2048,16,51200,2048,{gpu},8,{tp},1,4,64,{seconds}"
-    cells = [("A100 80GB", 1, 2.0), ("A100 80GB", 2, 2.2), ("A100 80GB", 4, 2.9), ("Abacus", 8, 3.9)]
-    lines = [f"a-{tp}," + run.format(gpu=gpu, tp=tp, seconds=seconds) for gpu, tp, seconds in cells]
-    table.write_text("\n".join([f"{columns},step_time_best_s", *lines]))
+    columns = "row_id,model,cluster,sequence_length,global_batch,stack,layout,step_seconds,skipped"
+    run = "llama2-7b,dgx-a100-80gb,2048,64,megatron-2023,tp{tp} dp{dp} mbs4,{seconds}"
+    cells = [(1, 2.0, ""), (2, 2.2, ""), (4, 2.9, ""), (8, 3.9, "an Abacus")]
+    lines = [
+        f"a-{tp}," + run.format(tp=tp, dp=8 // tp, seconds=seconds) + f",{why}" for tp, seconds, why in cells
+    ]
+    table.write_text("\n".join([columns, *lines]))
     answer = mw.validate(table)
     frame = answer.to_frame()
     assert frame["row_id"].tolist() == ["a-1", "a-2", "a-4", "a-8"]
