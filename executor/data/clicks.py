@@ -69,7 +69,7 @@ class MadeUpClicks:
         """No ids out of range."""
         return []
 
-    def told(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
+    def stray_sentences(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
         """No notes: every id has a row."""
         return []
 
@@ -216,7 +216,7 @@ class RecordedClicks:
         """Stray ids of each table so far on this rank: their count, and the row and id of the first."""
         return [[stray.count, stray.sample, stray.first_id] for stray in self.strays]
 
-    def told(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
+    def stray_sentences(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
         """Sentences on tables with stray ids, from the counts of all ranks."""
         sentences = []
         for table, name, of_table in zip(

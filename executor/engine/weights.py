@@ -78,7 +78,7 @@ def _await_buffers(part: nn.Module, device: torch.device) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ParameterPlace:
     """Name of a parameter, the shape of the full parameter, and the offsets of this part in it."""
 
     name: str
@@ -86,13 +86,13 @@ class Named:
     offsets: tuple[int, ...]
 
 
-def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
+def parameter_names(parts: Sequence[nn.Module]) -> dict[int, ParameterPlace]:
     """id of each parameter → its name and place; take them before anything gathers or swaps parameters."""
-    names: dict[int, Named] = {}
+    names: dict[int, ParameterPlace] = {}
     for part in parts:
         for prefix, module in part.named_modules():
             for name, parameter in module.named_parameters(recurse=False):
-                names.setdefault(id(parameter), _named(prefix, name, parameter, module))
+                names.setdefault(id(parameter), _place_of(prefix, name, parameter, module))
     return names
 
 
@@ -100,7 +100,7 @@ def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
 class Owned:
     """Elements of a parameter that this rank updates: those of `tensor`, flat, from `start` on."""
 
-    place: Named
+    place: ParameterPlace
     boxes: list[Box]
     """Boxes of the full parameter, in their order in the tensor."""
     tensor: nn.Parameter
@@ -117,7 +117,7 @@ class Owned:
             first += box.elements
 
 
-def owned(optimizer: Optimizer, names: dict[int, Named]) -> Iterator[Owned]:
+def owned(optimizer: Optimizer, names: dict[int, ParameterPlace]) -> Iterator[Owned]:
     """Elements that this rank updates, parameter by parameter."""
     for flat in optimizer.flats:
         for parameter, begin, end, start in flat.owned():
@@ -130,7 +130,9 @@ def owned(optimizer: Optimizer, names: dict[int, Named]) -> Iterator[Owned]:
         yield Owned(place, boxes, updated, 0, of, optimizer.same_shard(parameter))
 
 
-def frozen(parts: Sequence[nn.Module], names: dict[int, Named]) -> Iterator[tuple[Named, Box, Tensor]]:
+def frozen(
+    parts: Sequence[nn.Module], names: dict[int, ParameterPlace]
+) -> Iterator[tuple[ParameterPlace, Box, Tensor]]:
     """Frozen parameters on this rank: place, box of the full parameter, values."""
     for parameter in {id(one): one for part in parts for one in part.parameters()}.values():
         place = names[id(parameter)]
@@ -165,7 +167,7 @@ def _first_row(parameter: Tensor) -> int:
     return box_here(parameter).offsets[0] if isinstance(parameter, DTensor) else 0
 
 
-def _boxes(parameter: nn.Parameter, place: Named, begin: int, end: int) -> list[Box]:
+def _boxes(parameter: nn.Parameter, place: ParameterPlace, begin: int, end: int) -> list[Box]:
     """Elements `begin` to `end` − 1 of the local tensor, as boxes of the whole."""
     shard = (
         box_here(parameter)
@@ -197,11 +199,11 @@ def box_here(tensor: DTensor) -> Box:
     return Box(tuple(offsets), tuple(sizes))
 
 
-def _named(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module) -> Named:
+def _place_of(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module) -> ParameterPlace:
     shape = tuple(parameter.shape)  # a `DTensor` answers with the shape of the whole
     parts = module.parts_of_wholes() if isinstance(module, RoutedExperts) else {}
     whole_shape, offsets = parts.get(name, (shape, (0,) * len(shape)))
-    return Named(_plain(f"{prefix}.{name}" if prefix else name), whole_shape, offsets)
+    return ParameterPlace(_plain(f"{prefix}.{name}" if prefix else name), whole_shape, offsets)
 
 
 def _plain(name: str) -> str:

@@ -48,16 +48,16 @@ class FileWatcher(Watcher):
     """Appends to `progress.jsonl`; with `again` it goes on with what an earlier start of the same run wrote."""
 
     def __init__(
-        self, folder: Path, *, goes_on: bool, start: int = 1, save_interval: int | None = None
+        self, folder: Path, *, is_continued: bool, start: int = 1, save_interval: int | None = None
     ) -> None:
         """`start`: how often ranks were started, this time included; `every`: steps from save to save, if any."""
         super().__init__()
         self._start, self._save_interval = start, save_interval
-        self._last_sign = last_sign(folder) if goes_on else None
+        self._last_sign = last_sign(folder) if is_continued else None
         self._path, self._report = folder / PROGRESS, folder / REPORT
-        self._goes_on = goes_on
+        self._is_continued = is_continued
         self._earlier: list[dict[str, Any]] = []
-        if goes_on:
+        if is_continued:
             self._earlier = read_progress(self._path)
             self.notes += [line["note"] for line in self._earlier if "note" in line]
 
@@ -79,7 +79,7 @@ class FileWatcher(Watcher):
 
     def resumed(self, step: int, loading_seconds: float) -> None:
         """Append the time that a loss of ranks took; nothing where a person restarted the run."""
-        if not self._goes_on:
+        if not self._is_continued:
             return
         now, process_start = date(), process_began()
         dated_lines = [line for line in self._earlier if "at" in line]
@@ -113,7 +113,7 @@ class FileWatcher(Watcher):
 
     def earlier_report(self) -> AnyReport | None:
         """The report that an earlier start of this run wrote, complete or not; None where there is none."""
-        return load_any_report(self._report) if self._goes_on and self._report.exists() else None
+        return load_any_report(self._report) if self._is_continued and self._report.exists() else None
 
     def metrics_before(self, step: int) -> tuple[list[float], list[float]]:
         """Losses and gradient norms of the steps up to `step`, each as it was trained last."""
@@ -237,13 +237,13 @@ def _meet(
     own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
     first = dist.get_rank() == 0
     ours = first and starts > 1 and (own_launcher or rendezvous.is_owned_by(out_dir, owners))
-    goes_on = bool(largest_count(device, int(ours)))
+    is_continued = bool(largest_count(device, int(ours)))
     save_interval = None if config.saving is None else config.saving.every
-    watcher = FileWatcher(out_dir, goes_on=goes_on, start=starts, save_interval=save_interval)
+    watcher = FileWatcher(out_dir, is_continued=is_continued, start=starts, save_interval=save_interval)
     if first:
-        if not goes_on and not own_launcher:
+        if not is_continued and not own_launcher:
             clear_run_folder(out_dir)
-        if goes_on:
+        if is_continued:
             watcher.note(f"start {starts}: {failures.what_happened(out_dir, dist.get_world_size())}")
             failures.delete_failures(out_dir)
             delete_answers(out_dir)

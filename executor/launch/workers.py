@@ -38,9 +38,9 @@ _KILL_SECONDS = 10.0
 
 def on_one_node(processes: int, logs: Path) -> list[str]:
     """Arguments of torchrun for processes that meet nobody else: what it knows is in a file beside `logs`."""
-    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
-    meeting += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright", "--local-addr", LOOPBACK]
-    return ["--nnodes", "1", *meeting, "--nproc-per-node", str(processes)]
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
+    rendezvous += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright", "--local-addr", LOOPBACK]
+    return ["--nnodes", "1", *rendezvous, "--nproc-per-node", str(processes)]
 
 
 def rendezvous_file(logs: Path) -> Path:

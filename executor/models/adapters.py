@@ -76,10 +76,10 @@ def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
             if name in targets and isinstance(matrix, nn.Linear):
                 adapter = Adapter(tuning, matrix)
                 module.add_module(f"{child}{ENDING}", adapter)
-                matrix.register_forward_hook(_beside(adapter))
+                matrix.register_forward_hook(_adapter_hook(adapter))
 
 
-def _beside(adapter: Adapter) -> Any:
+def _adapter_hook(adapter: Adapter) -> Any:
     def added(_matrix: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         wider: Tensor = output + adapter(inputs[0])
         return wider

@@ -286,7 +286,7 @@ def _require_room(plan: ServingPlan, host_rows: Ints, device: torch.device) -> N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class BatchAnswers:
     """Batches of one size."""
 
     batch: int
@@ -303,13 +303,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Answered batches by size, and the device they ran on."""
+    """BatchAnswers batches by size, and the device they ran on."""
 
     device: str
     """`cpu`, or the name of the GPU."""
     drive_bytes: int
     """Bytes of rows on the drive."""
-    answered: tuple[Answered, ...]
+    answered: tuple[BatchAnswers, ...]
 
 
 def serve(
@@ -343,7 +343,7 @@ def serve(
         batch_answers = []
         for size in batches:
             count = max(1, samples // size)
-            _answered(
+            _timed_answers(
                 tables, size, drawn(model, size, count if plan.question.policy == "lru" else 1, seed=size + 1)
             )
             id_batches = (
@@ -351,11 +351,13 @@ def serve(
                 if recorded_ids is None
                 else in_batches(recorded_ids, size)
             )
-            batch_answers.append(_answered(tables, size, id_batches, keep=recorded_ids is not None))
+            batch_answers.append(_timed_answers(tables, size, id_batches, keep=recorded_ids is not None))
     return Served(device=name_of(device), drive_bytes=tables.drive_bytes, answered=tuple(batch_answers))
 
 
-def _answered(tables: ServedTables, size: int, batches: Iterable[Batch], *, keep: bool = False) -> Answered:
+def _timed_answers(
+    tables: ServedTables, size: int, batches: Iterable[Batch], *, keep: bool = False
+) -> BatchAnswers:
     counts_before, samples = tables.counts(), 0
     seconds: list[tuple[float, float]] = []
     batch_vectors: list[list[Tensor]] = []
@@ -369,7 +371,7 @@ def _answered(tables: ServedTables, size: int, batches: Iterable[Batch], *, keep
         samples += len(ids[0].lengths)
         if keep:
             batch_vectors.append([one.float().cpu() for one in vectors])
-    return Answered(
+    return BatchAnswers(
         batch=size,
         samples=samples,
         seconds=np.array(seconds)[:, 0],

@@ -154,7 +154,7 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
         host_bytes=held_on_host(engine),
     )
     reports = gather_json([own_report.model_dump_json(), run.clicks.counted()])
-    strays = run.clicks.told([counted for _, counted in reports])
+    strays = run.clicks.stray_sentences([counted for _, counted in reports])
     for sentence in strays:
         if rank == 0:
             watcher.note(sentence)

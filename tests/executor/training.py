@@ -202,7 +202,7 @@ def reported(plan: Plan, folder: Path, **how: Any) -> RunReport:
     from executor.run_config import REPORT, RunConfig
     from executor.transformer.train import train
 
-    watcher = FileWatcher(folder, goes_on=False)
+    watcher = FileWatcher(folder, is_continued=False)
     report = train(plan, torch.device("cpu"), RunConfig(**how), watcher)
     assert isinstance(report, RunReport)
     if torch.distributed.get_rank() == 0:

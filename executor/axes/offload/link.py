@@ -421,7 +421,7 @@ class HostOptimizer:
         if drive is not None:
             self._at_work = nn.Parameter(torch.empty(0))
             self._updates = make([self._at_work])
-            self._places = [_placed(drive, optimizer, one, weights=weights) for one in self._parameters]
+            self._places = [_place_states(drive, optimizer, one, weights=weights) for one in self._parameters]
 
     def step(self) -> None:
         """Update all parameters with gradients; raises DriveError where the drive fails."""
@@ -493,7 +493,7 @@ class HostOptimizer:
         self._updates.step()
 
 
-def _placed(
+def _place_states(
     drive: Drive, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, *, weights: bool
 ) -> dict[str, FileRange]:
     """Kind of state of a parameter → where it lies on the drive from now on."""

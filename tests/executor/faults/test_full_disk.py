@@ -76,7 +76,7 @@ def test_other_errors_of_the_system_are_no_full_disk(tmp_path: Path) -> None:
 def test_half_a_line_is_taken_back(room: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk may take some bytes of a line; a run that goes on later reads whole ones."""
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
-    watcher = FileWatcher(tmp_path, goes_on=False)
+    watcher = FileWatcher(tmp_path, is_continued=False)
     watcher.saved(1, 0.0)
     really = os.write
     monkeypatch.setattr(os, "write", full if room is None else lambda file, text: really(file, text[:room]))

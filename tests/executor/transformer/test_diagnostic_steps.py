@@ -54,13 +54,13 @@ def trained(
         return plain(engine, *batch)
 
     Engine.forward_backward = forward_backward  # type: ignore[method-assign]
-    watcher, config = FileWatcher(folder, goes_on=again), RunConfig(steps=STEPS, warm_up=1)
+    watcher, config = FileWatcher(folder, is_continued=again), RunConfig(steps=STEPS, warm_up=1)
     try:
         report = train(plan, torch.device("cpu"), config, watcher)
         assert isinstance(report, RunReport)
         return report, ""
     except RunError as error:
-        return FileWatcher(folder, goes_on=True).earlier_report(), error.headline
+        return FileWatcher(folder, is_continued=True).earlier_report(), error.headline
     finally:
         Engine.forward_backward = plain  # type: ignore[method-assign]
 
