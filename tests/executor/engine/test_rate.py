@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from effort import few
 from processes import Processes
-from training import plan_for, train
+from training import plan_for, train, train_weights
 
 from cost_models.errors import InputError
 from executor.launch.launch import run_plan
@@ -54,6 +54,12 @@ def test_clip_and_schedule_make_a_difference(processes: Processes) -> None:
     ]
     losses = [curve[-1][0] for curve in curves]
     assert min(abs(losses[0] - other) for other in losses[1:]) > 1e-3
+
+
+def test_a_clipped_step_is_as_long_as_it_may_be(processes: Processes) -> None:
+    """Of plain gradient descent, rate times the largest norm."""
+    ((_, way),) = processes.run(1, train_weights, plan_for("mbs8"), 1, True, Rate(peak=0.2), CLIP)
+    assert sum((gone**2).sum() for gone in way.values()) ** 0.5 == pytest.approx(0.2 * CLIP, rel=1e-3)
 
 
 def test_what_makes_no_sense_is_told_at_once() -> None:
