@@ -193,7 +193,8 @@ def test_experts_trade_what_is_priced(
 )
 def test_data_parallel_ranks_send_what_is_priced(layout: str, processes: Processes, in_bytes: None) -> None:
     """Every gradient scattered once a step, and its share added up over shard groups; every weight gathered once, or
-    under ZeRO-3 before forward and before backward of every microbatch. Not priced are the two numbers of the gradient's norm."""
+    under ZeRO-3 before forward and before backward of every microbatch. Not priced are the two numbers of the
+    gradient's norm."""
     plan = plan_for(layout, LLAMA)
     found, held = processes.run(plan.layout.num_gpus, sent, plan)[0]
     seen = messages(found, GATHER, SCATTER, "allreduce_")
