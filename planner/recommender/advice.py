@@ -283,17 +283,15 @@ def advise_sharding(
             key = question.model.class_of_table[table], str(placed.option), str(target.option)
             groups.setdefault(key, {})[table] = target
     separate = {key: estimate(question, _with(today, moved)) for key, moved in groups.items()}
-    remaining = {key: moved for key, moved in groups.items() if _gains(separate[key], running)}
     sharding, reached, changes = today, running, list[ShardingChange]()
+    prices = {key: priced for key, priced in separate.items() if _gains(priced, running)}
     while len(changes) < CHANGES:
-        prices = {key: estimate(question, _with(sharding, moved)) for key, moved in remaining.items()}
-        steps = {key: (not one.fits, one.step_seconds) for key, one in prices.items() if _gains(one, reached)}
-        if not steps:
+        if not (better := [key for key, priced in prices.items() if _gains(priced, reached)]):
             break
-        key = min(steps, key=lambda group: steps[group])
-        moved = remaining.pop(key)
-        sharding, reached = _with(sharding, moved), prices[key]
-        changes.append(ShardingChange(tuple(moved), *key[1:], separate[key], reached, sharding))
+        key = min(better, key=lambda group: (not prices[group].fits, prices[group].step_seconds))
+        sharding, reached = _with(sharding, groups[key]), prices.pop(key)
+        changes.append(ShardingChange(tuple(groups[key]), *key[1:], separate[key], reached, sharding))
+        prices = {other: estimate(question, _with(sharding, groups[other])) for other in prices}
     goal, best = answer.sharding, estimate(question, answer.sharding)
     if reached.fits and reached.step_seconds <= best.step_seconds:
         goal, best = sharding, reached

@@ -7,9 +7,8 @@
 
 The optimum over options is a lower bound: every sharding has these x, its busiest GPU loads no less than the mean, and
 some GPU holds the largest shard. With places, T[k] ≥ load of stage k on every GPU, and memories of every GPU and node
-hold their shards. GPUs that nothing tells apart are named: the heaviest table lies on the first ones, or with `ordered`
-they stand in the order of their loads. That helps a solver that does not see symmetry by itself, CBC, and hinders one
-that does, HiGHS.
+hold their shards. With `ordered`, GPUs that nothing tells apart stand in the order of their loads. That helps a solver
+that does not see symmetry by itself, CBC, and hinders one that does, HiGHS.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ class OptionsProgram:
         self.problem = pulp.LpProblem("sharding", pulp.LpMinimize)
         self.category = pulp.LpInteger if integer else pulp.LpContinuous
         self.counts, self.rows = problem.counts, problem.rows
+        self.mean, self.places = problem.mean, problem.places
         self.shard, self.base = self.rows.shard[:, problem.loads], problem.base[:, problem.loads]
         self.most: list[int] = self.counts[self.rows.unit_class].tolist()
         floors, variable = problem.stage_floors.tolist(), self.problem.add_variable
@@ -78,7 +78,7 @@ class OptionsProgram:
         lengths: T[k] ≥ mean load over GPUs, T[k] ≥ E[k] + largest load of a GPU by tables with given places."""
         for k, (length, total) in enumerate(zip(self.T, self.E, strict=True)):
             self.problem += self.sum(self.rows.everywhere[:, k]) - total == 0, f"everywhere_{k}"
-            excess = self.sum(self.of.mean[:, k]) - length
+            excess = self.sum(self.mean[:, k]) - length
             self.problem += excess <= -float(self.base[:, k].mean()), f"mean_{k}"
             self.problem += total - length <= -float(self.base[:, k].max()), f"there_{k}"
 
@@ -86,7 +86,7 @@ class OptionsProgram:
         """Constrain mean memory of GPUs at each moment, and of hosts, to their limit."""
         for m in range(self.base.shape[1], self.of.base.shape[1]):
             each = self.of.priced.gpus_per_node if m == self.of.base.shape[1] - 1 else 1
-            mean, everywhere, base = self.of.mean[:, m], self.rows.everywhere[:, m], self.of.base[::each, m]
+            mean, everywhere, base = self.mean[:, m], self.rows.everywhere[:, m], self.of.base[::each, m]
             if mean.any():
                 self.problem += self.sum(mean) <= 1 - float(base.mean()), f"memory_mean_{m}"
                 self.problem += self.sum(everywhere) <= 1 - float(base.max()), f"memory_there_{m}"
@@ -109,9 +109,9 @@ class OptionsProgram:
     def stage_is_no_shorter_than_a_shard(self) -> None:
         """Constrain stages to last at least as long as the large shards on some one GPU, which holds no
         fewer than the mean of an option's shards. One table holds one of its rows, so these share a constraint."""
-        of, shards, places = self.of, self.rows.shards, self.of.places
+        of, shards = self.of, self.rows.shards
         large = (shards > 0)[:, None] & (self.shard > SMALL * of.least_stages)
-        base_load, least = self.base.min(axis=0), (-(-shards // places)).tolist()
+        base_load, least = self.base.min(axis=0), (-(-shards // self.places)).tolist()
         for class_index, count in enumerate(self.counts.tolist()):
             rows = of.rows_of(class_index)
             rows = rows[large[rows].any(axis=1)]
@@ -127,7 +127,7 @@ class OptionsProgram:
 
     def _most_on_a_gpu(self, row: int, count: int) -> pulp.LpVariable:
         """Add the variable z[r], a lower bound on the most shards of a row on one GPU."""
-        shards, places = int(self.rows.shards[row]), int(self.of.places[row])
+        shards, places = int(self.rows.shards[row]), int(self.places[row])
         z = self.problem.add_variable(f"z_{row}", 0, -(-shards * count // places), self.category)
         self.problem += shards * self.x[row] - places * z <= 0, f"some_gpu_{row}"
         return z
@@ -147,17 +147,15 @@ class PlacesProgram(OptionsProgram):
         variable, placed = self.problem.add_variable, np.flatnonzero(self.rows.shards)
         self.y = {
             row: [variable(f"y_{row}_{at}", 0, self.most[row], self.category) for at in range(places)]
-            for row, places in zip(placed.tolist(), problem.places[placed].tolist(), strict=True)
+            for row, places in zip(placed.tolist(), self.places[placed].tolist(), strict=True)
         }
         self.every_shard_has_a_place()
         self.every_gpu_holds_its_shards()
         self.every_host_within_its_memory()
         nodes_matter = problem.priced.nodes > 1 and (self.rows.on_nodes.any() or self.rows.shard[:, -1].any())
-        if not nodes_matter and not np.ptp(problem.base, axis=0).any():  # nothing tells GPUs apart
-            if ordered:
-                self.alike_gpus_in_order_of_load()
-            else:
-                self.heaviest_lies_first()
+        are_alike = not nodes_matter and not np.ptp(problem.base, axis=0).any()
+        if ordered and are_alike:
+            self.alike_gpus_in_order_of_load()
 
     def every_shard_has_a_place(self) -> None:
         """Constrain places of each option row, Σ_p y[r, p] = shards · x[r], and slices of a table to different places,
@@ -205,17 +203,6 @@ class PlacesProgram(OptionsProgram):
             both = ((first, 1), (second, -1))
             terms = [(self.y[row][gpu], sign * float(work[row])) for row in rows for gpu, sign in both]
             self.problem += weighted(terms) >= 0, f"order_{first}"
-
-    def heaviest_lies_first(self) -> None:
-        """Break symmetry by fixing the shards of one unit to the first places, y[r, p] = x[r], of the class of one unit
-        whose shards have the largest least load."""
-        work = self.shard.sum(axis=1)
-        classes = np.flatnonzero(self.counts == 1).tolist()
-        heaviest = max(classes, key=lambda one: work[self.of.rows_of(one)].min(), default=None)
-        for row in [] if heaviest is None else self.of.rows_of(heaviest).tolist():
-            for place, y in enumerate(self.y.get(row, [])):
-                first = place < int(self.rows.shards[row])
-                self.problem += (y - self.x[row] if first else y) == 0, f"first_{row}_{place}"
 
     def placement(self) -> Placement:
         """Placement in the solver's solution, with shards of an option row dealt to its units in turn."""

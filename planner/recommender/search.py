@@ -1,11 +1,14 @@
-"""The search of shardings: greedy, a linear relaxation over options, its rounding, local search, and the program of
-record over options and places.
+"""The search of shardings: greedy, a linear relaxation over options, its rounding, a descent, and the integer program
+over options and places.
 
 The relaxation bounds all shardings, and by its reduced costs says which option rows something better than the
-incumbent may use. Where few distinct tables are left with few places, the program of record closes the proof, case by
-case: a table whose options matter most takes one row in each, and rows that cost too much go (probing).
+incumbent may use. Where few distinct tables are left with few places, each open row is probed (a relaxed program with
+a unit in it), and the program over options and places closes the proof; where it finds a sharding by which many rows
+close, it begins anew without them.
 
-The answer is the best sharding found with the proof of its quality, for one question and at each number of GPUs.
+A search ends by the work of the solver and by rounds, not by the clock, so that the same question has the same answer
+on any machine that is fast enough for its time limit. The answer is the best sharding found with the proof of its
+quality, for one question and at each number of GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import count
 from threading import Event
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
@@ -32,7 +36,6 @@ from cost_models.units import counted
 from planner.exact.solvers import (
     Solved,
     SolverName,
-    Watch,
     available_solver,
     bounds_with_variable,
     interruptible,
@@ -50,11 +53,10 @@ if TYPE_CHECKING:
 
 ROUNDED = 1e-7
 """Relative rounding error of a linear program's optimum, which is subtracted from bounds."""
-SPLIT = 0.6
-"""Minimum share of the open gap that all cases but one must close for the search to branch on a table."""
 FEWER = 0.95
-"""Maximum share of option rows left after probing (testing each row by a relaxed program) for which it is
-repeated."""
+"""Maximum share of option rows left after probing for which it is repeated."""
+FAR_FEWER = 0.85
+"""Maximum share of option rows left open by a new incumbent for which the program of record begins anew."""
 FLAT_PLACES = 20_000
 """Largest number of place variables in the program of record."""
 FLAT_CLASSES = 100
@@ -62,25 +64,18 @@ FLAT_CLASSES = 100
 only."""
 FLAT_GAP = 1e-7
 """Relative gap at which the program of record ends."""
-ENOUGH = 0.01
-"""Relative gap between sharding and bound at which a search ends early: prices of tables are known to a few
-per cent."""
-ENOUGH_SHARE, ENOUGH_SECONDS = 1 / 20, 3.0
-"""Share of the time limit, and least seconds, after which that gap is enough; before, a search goes on to prove the
-optimum."""
 PROVEN = 1e-9
 """Relative gap at which a sharding counts as proven optimal."""
-OPTIONS_GAP = 1e-4
-"""Relative gap at which the program over options ends and local search is done."""
-OPTIONS_SECONDS = 5.0
+ENOUGH, ENOUGH_WORK = 0.01, 2e8
+"""Relative gap that is enough, as prices of tables are known to a few per cent, and work of the solver
+(`Search.solve`) for each second of the time limit after which it is. A smaller gap takes less work, by its square,
+though not less than a tenth of that gap; before, a search goes on to prove the optimum."""
+USUAL_SECONDS = 60.0
+"""Time limit that work is measured by where there is none."""
+OPTIONS_GAP, OPTIONS_WORK = 1e-4, 1e9
+"""Relative gap at which the program over options ends and the descent is done, and work that the former may take."""
 PATIENCE = 12
-"""Rounds without improvement that end local search; with few distinct tables, three times as many or one per unit."""
-LOCAL_SECONDS = 3.0
-"""Longest local search, and longest of all further ones, where the program of record follows."""
-SEEDS = 4
-"""Number of local searches if few distinct tables leave a gap of more than `SMALL_GAP`."""
-SMALL_GAP, PROOF_SECONDS = 5e-3, 12.0
-"""Relative gap, and seconds after which a search with no larger one ends without a proof of the optimum."""
+"""Rounds without improvement that end the descent; with few distinct tables, three times as many or one per unit."""
 
 
 Value = TypeVar("Value", float, Array)
@@ -96,8 +91,9 @@ class Search:
     solver: SolverName
     interrupt: Event = field(default_factory=Event)
     time_limit: float = math.inf
-    """Limit in seconds; a search within `ENOUGH` of the optimum ends after `ENOUGH_SHARE` of it, or
-    `ENOUGH_SECONDS`, and one within `SMALL_GAP` after `PROOF_SECONDS`."""
+    """Limit in seconds of the clock."""
+    effort: float = USUAL_SECONDS
+    """Seconds by which the solver's work is limited (`ENOUGH_WORK`)."""
     progress: Progress | None = None
     best: Placement | None = None
     value: float = math.inf
@@ -107,10 +103,10 @@ class Search:
     """Whether the solved program included the places of shards."""
     left_open: bool = False
     """Whether the time limit or the user ended a part of the search early."""
-    row_bounds: Array = field(default_factory=lambda: np.zeros(0))
+    row_bounds: Array = field(init=False)
     """(R,) lower bound in seconds of shardings with a unit in each option row."""
     scale: float = field(init=False)
-    """Unit of time in local search and in the integer programs, in seconds."""
+    """Unit of time in the descent and in the integer programs, in seconds."""
     unit: Problem = field(init=False)
     """Problem with its loads in the unit of time `scale`."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
@@ -118,23 +114,21 @@ class Search:
     def __post_init__(self) -> None:
         self.scale = float(self.problem.least_stages.sum()) or 1.0
         self.unit = self.problem.in_units_of(self.scale)
+        self.row_bounds = np.zeros(len(self.problem.rows.picks))
 
     @property
     def seconds_left(self) -> float:
-        """Remaining seconds of the search; the limit shrinks once the gap is small enough."""
-        limit = self.time_limit
-        if self.gap <= ENOUGH:
-            limit = min(limit, max(ENOUGH_SECONDS, ENOUGH_SHARE * limit))
-        if self.gap <= SMALL_GAP:
-            limit = min(limit, PROOF_SECONDS)
-        return self.start + limit - time.monotonic()
+        """Remaining seconds of the search."""
+        return self.start + self.time_limit - time.monotonic()
 
     @property
     def gap(self) -> float:
         """Relative gap (value − bound) / value; 1 without a placement that fits."""
-        if self.best is None:
-            return 1.0
-        return max(0.0, 1 - self.bound / self.value) if self.value > 0 else 0.0
+        return self.gap_of(self.value)
+
+    def gap_of(self, value: float) -> float:
+        """Relative gap of a placement of so many seconds; 1 if infinite."""
+        return max(0.0, 1 - self.bound / value) if value > 0 else 0.0
 
     @property
     def has_few_classes(self) -> bool:
@@ -174,7 +168,13 @@ class Search:
         return first
 
     def prove(self, bound: float) -> None:
-        """Raise the proven lower bound, at most to the incumbent's value."""
+        """Raise the proven lower bound, at most to the incumbent's value; an infinite one proves the incumbent optimal.
+
+        Raises:
+            DoesNotFitError: it is infinite, without an incumbent.
+        """
+        if bound == math.inf and self.best is None:
+            raise no_room_error(self.problem)
         self.bound = max(self.bound, min(bound, self.value))
 
     def seconds(self, lengths: Value) -> Value:
@@ -182,26 +182,30 @@ class Search:
         return lengths * self.scale + self.problem.fixed
 
     def solve(
-        self, program: OptionsProgram, seconds: float = math.inf, gap: float = 0.0, watch: Watch | None = None
+        self,
+        program: OptionsProgram,
+        gap: float = 0.0,
+        is_enough: Callable[[float, float, float], bool] = lambda value, bound, work: False,
     ) -> Solved:
-        """Solve a program in the time that is left, for at most `seconds`."""
-        limit, stop = min(seconds, self.seconds_left), self.interrupt
+        """Solve a program in the time that is left, or until its value and bound in seconds are enough after so much
+        work: the number of times that the solver asks, about twice for a node, times the square of that of variables,
+        by which the time of a node grows."""
+        size, calls = len(program.problem.variables()) ** 2, count(1)
+
+        def watch(value: float, bound: float) -> bool:
+            return is_enough(self.seconds(value), self.seconds(bound), next(calls) * size)
+
+        limit, stop = self.seconds_left, self.interrupt
         return solve(program.problem, self.solver, seconds=limit, gap=gap, interrupt=stop, watch=watch)
 
     def prove_by(self, solved: Solved) -> None:
-        """Raise the lower bound by a program whose optimum bounds all shardings. Where it is infeasible, the incumbent
-        is the optimum.
-
-        Raises:
-            DoesNotFitError: it is infeasible, without an incumbent.
-        """
-        if solved.verdict == "infeasible" and self.best is None:
-            raise no_room_error(self.problem)
+        """Raise the lower bound by a relaxed program, whose optimum bounds all shardings."""
         self.prove(self.seconds(solved.bound * (1 - ROUNDED)))
 
 
 def run(search: Search) -> None:
-    """Run the sharding search until optimality is proved, time is up or the user interrupts.
+    """Run the sharding search until optimality is proved, a small gap is after enough work, time is up or the user
+    interrupts.
 
     Raises:
         DoesNotFitError: proven that no placement fits.
@@ -209,12 +213,10 @@ def run(search: Search) -> None:
     """
     problem, unit = search.problem, search.unit
     search.prove(float(problem.least_stages.sum()) + problem.fixed)
-    search.row_bounds = np.full(len(problem.rows.picks), search.bound)
+    search.row_bounds[:] = search.bound
     first = search.begin()
     if not problem.members:
-        if search.best is None:
-            raise no_room_error(problem)
-        search.prove(search.value)
+        search.prove(math.inf)
         return
     search.report("bounding")
     relaxed = OptionsProgram(unit, integer=False)
@@ -229,19 +231,16 @@ def run(search: Search) -> None:
     if not search.stopped():
         open_rows = search.open_rows
         options = OptionsProgram(unit.with_rows(open_rows))
-        seconds = min(OPTIONS_SECONDS, search.seconds_left / 3)
-        solved = search.solve(options, seconds=seconds, gap=OPTIONS_GAP / 10)
+        solved = search.solve(options, OPTIONS_GAP / 10, lambda value, bound, work: work > OPTIONS_WORK)
         search.prove_by(solved)
         search.report("placing")
         if solved.has_solution:
             starts.insert(0, place_units(unit, np.repeat(open_rows, options.row_counts())))
-    seconds = search.seconds_left
-    until = time.monotonic() + (min(seconds / 6, LOCAL_SECONDS) if search.has_few_classes else seconds)
     for start in starts[:1] if search.offer(starts[0]) else starts:
-        if search.gap > OPTIONS_GAP and time.monotonic() < until:
-            _improve(search, start, 0, until)
-    if search.has_few_classes and search.gap > PROVEN and not search.stopped():
-        _prove_with_places(search, starts[0])
+        if search.gap > OPTIONS_GAP:
+            _descend(search, start)
+    if search.has_few_classes:
+        _prove_with_places(search)
     if search.best is None:
         if search.interrupt.is_set():
             raise KeyboardInterrupt
@@ -251,153 +250,83 @@ def run(search: Search) -> None:
         raise RunError("no sharding that fits was found, nor shown that there is none", hint=hint)
 
 
-def _improve(search: Search, start: Placement, seed: int, until: float) -> None:
-    """Improve a placement by local search within the open option rows, and offer the result as incumbent."""
+def _descend(search: Search, start: Placement) -> None:
+    """Improve a placement by a descent within the open option rows, and offer the result as incumbent."""
     state = State(search.unit)
     state.load(start)
     state.keep_to(search.open_rows)
     patience = min(3 * PATIENCE, len(start.row)) if search.has_few_classes else PATIENCE
     target = (search.bound - search.problem.fixed) / search.scale * (1 + OPTIONS_GAP)
-
-    def stop() -> bool:
-        return search.stopped() or time.monotonic() > until
-
-    search.offer(improve(state, patience=patience, seed=seed, target=target, stop=stop))
+    search.offer(improve(state, patience=patience, seed=0, target=target, stop=search.stopped))
 
 
-def _restart(search: Search, start: Placement) -> None:
-    """Repeat local search with other random seeds while the gap is large."""
-    until = time.monotonic() + min(search.seconds_left / 4, LOCAL_SECONDS)
-    for seed in range(1, SEEDS):
-        if search.gap > SMALL_GAP and time.monotonic() < until:
-            _improve(search, start, seed, until)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Case:
-    """A subproblem of a sharding search, with open option rows and a lower bound in seconds on any placement in
-    them."""
-
-    rows: Ints
-    bound: float
-    row_bounds: Array
-    """(rows,) lower bounds in seconds on placements with a unit in each option row."""
-    has_places: bool = False
-    """Whether the bounds account for the places of shards."""
-
-
-def probed(search: Search, case: Case, *, has_places: bool) -> Case | None:
-    """Drop the option rows that no placement as good as the incumbent can use, by solving the relaxed program
-    with a unit in each row. It is repeated while rows are dropped; None if no placement can be as good."""
-    limit = search.value * (1 + ROUNDED)
-    while True:
-        problem = search.unit.with_rows(case.rows)
-        program = OptionsProgram(problem, integer=False)
-        if has_places:
-            program = PlacesProgram(problem, integer=False, limit=search.value / search.scale)
+def probe(search: Search, relaxed: type[OptionsProgram]) -> bool:
+    """Close the option rows that no placement as good as the incumbent can use, by solving the relaxed program
+    with a unit in each row, again while rows close; returns whether a placement can be as good."""
+    while not search.stopped():
+        limit, rows = search.value * (1 + ROUNDED), search.open_rows
+        problem = search.unit.with_rows(rows)
+        program = relaxed(problem, integer=False, limit=search.value / search.scale)
         solved = search.solve(program)
-        if solved.verdict == "infeasible":
-            return None
+        search.prove_by(solved)
         if solved.verdict != "optimal":
-            return replace(case, row_bounds=np.full(len(case.rows), case.bound), has_places=has_places)
+            return solved.verdict != "infeasible"
         cutoff = (limit - search.problem.fixed) / search.scale * (1 + ROUNDED)
         stop, left = search.interrupt, search.seconds_left
         bounds = bounds_with_variable(program.problem, solved, program.x, cutoff, stop, left)
-        row_bounds = np.maximum(search.seconds(np.array(bounds) * (1 - ROUNDED)), case.bound)
+        row_bounds = search.seconds(np.array(bounds) * (1 - ROUNDED))
+        search.row_bounds[:] = np.inf
+        search.row_bounds[rows] = row_bounds
         bound = max(float(row_bounds[problem.rows_of(one)].min()) for one in range(len(problem.members)))
+        search.prove(bound)
         if bound > limit or bound == math.inf:
-            return None
-        open_rows = np.flatnonzero(row_bounds <= limit)
-        before = len(case.rows)
-        case = Case(case.rows[open_rows], bound, np.maximum(row_bounds[open_rows], bound), has_places)
-        if len(open_rows) > FEWER * before:
-            return case
+            return False
+        if len(search.open_rows) > FEWER * len(rows):
+            return True
+    return True
 
 
-def split(search: Search, case: Case) -> list[Case] | None:
-    """Branch on the option of the table whose second-best option raises the bound most; None if the gain is
-    too small. With one large table in rows another has to lie in slices, and each case is far smaller than
-    all."""
-    problem = search.unit.with_rows(case.rows)
-    gains = np.zeros(len(problem.members))
-    for class_index in np.flatnonzero(problem.counts == 1).tolist():
-        bounds = np.sort(case.row_bounds[problem.rows_of(class_index)])
-        gains[class_index] = bounds[1] - case.bound if len(bounds) > 1 else 0.0
-    split_class = int(np.argmax(gains))
-    if gains[split_class] < SPLIT * (search.value - case.bound):
-        return None
-    others = np.flatnonzero(problem.rows.unit_class != split_class)
-    parts = (np.sort(np.append(others, row)) for row in problem.rows_of(split_class))
-    bounds = case.row_bounds[problem.rows_of(split_class)].tolist()
-    cases = (Case(case.rows[part], bound, case.row_bounds) for part, bound in zip(parts, bounds, strict=True))
-    return [one for part in cases if (one := probed(search, part, has_places=False)) is not None]
-
-
-def _prove_with_places(search: Search, start: Placement) -> None:
-    """Solve the program with places over the open option rows, case by case, lowest bound first, if places are not too
-    many. Once cases have raised the bound, local search goes on from `start`, before the solver runs."""
-    rows, problem = search.open_rows, search.problem
-    if int(problem.places[rows][problem.rows.shards[rows] > 0].sum()) > FLAT_PLACES:
-        _restart(search, start)
-        return
-    search.flat = True
-    search.report("proving")
-    first = probed(search, Case(rows, search.bound, search.row_bounds[rows]), has_places=False)
-    open_cases = [first] if first else []
-    decided = math.inf  # the least bound of cases that the solver is done with
-    searched = False
-    while open_cases and not search.stopped():
-        case = min(open_cases, key=lambda candidate: candidate.bound)
-        search.prove(min(case.bound, decided))
+def _prove_with_places(search: Search) -> None:
+    """Probe the open option rows and solve the program with places over those left, if places are not too many; once
+    more where that has found a placement that closes many rows."""
+    problem, work, is_open = search.problem, 0.0, True
+    while is_open and search.gap > PROVEN and not search.stopped():
+        rows = search.open_rows
+        if int(problem.places[rows][problem.rows.shards[rows] > 0].sum()) > FLAT_PLACES:
+            return
+        search.flat = True
         search.report("proving")
-        if case.has_places and not searched:
-            _restart(search, start)
-            searched = True
-        open_cases.remove(case)
-        if case.bound > search.value * (1 + ROUNDED):
-            continue
-        if case.has_places:
-            bound, is_done = _solve_case(search, case, min([decided, *(one.bound for one in open_cases)]))
-            if is_done:
-                decided = min(decided, bound)
-            else:
-                open_cases.append(replace(case, bound=bound))
-        elif (parts := split(search, case)) is not None:
-            open_cases += parts
-        elif (placed := probed(search, case, has_places=True)) is not None:
-            open_cases.append(placed)
-    if not open_cases:
-        if search.best is None:
-            raise no_room_error(problem)
-        search.prove(decided)
+        if probe(search, OptionsProgram) and probe(search, PlacesProgram):
+            work, is_open = _solve_with_places(search, work)
+        else:
+            search.prove(math.inf)
+            return
 
 
-def _solve_case(search: Search, case: Case, other_bounds: float) -> tuple[float, bool]:
-    """Solve one subproblem with places, and return its bound and whether it was solved to the end. No other
-    subproblem has a bound below `other_bounds`.
+def _solve_with_places(search: Search, work_before: float) -> tuple[float, bool]:
+    """Solve the program with places over the open option rows; returns the work of all such programs, and whether the
+    new incumbent closes so many rows that it ended early."""
+    rows, ordered = search.open_rows, search.solver == "cbc"
+    limit, total, closes_rows = search.value / search.scale, work_before, False
+    program = PlacesProgram(search.unit.with_rows(rows), ordered=ordered, limit=limit)
 
-    It is left to a later turn once others hold the bound back by more than half of what is left to prove.
-    """
-    unit, ordered = search.unit.with_rows(case.rows), search.solver == "cbc"
-    program = PlacesProgram(unit, ordered=ordered, limit=search.value / search.scale)
-    enough = (other_bounds + search.value) / 2 if other_bounds < math.inf else math.inf
-
-    def watch(_: float, bound: float) -> bool:
-        proved = search.seconds(bound)
+    def is_enough(value: float, bound: float, work: float) -> bool:
+        nonlocal total, closes_rows
         if math.isfinite(bound):
-            search.prove(min(proved, other_bounds))
+            search.prove(bound)
         search.report("proving")
-        return enough < proved < math.inf or search.seconds_left <= 0
+        value, total = min(value, search.value), work_before + work
+        closes_rows = (search.row_bounds[rows] <= value).sum() < FAR_FEWER * len(rows)
+        share = max(search.gap_of(value) / ENOUGH, 0.1)
+        is_close = share <= 1 and total > share**2 * ENOUGH_WORK * search.effort
+        return closes_rows or is_close or search.seconds_left <= 0
 
-    solved = search.solve(program, gap=FLAT_GAP, watch=watch)
+    solved = search.solve(program, FLAT_GAP, is_enough)
     if solved.has_solution:
         placement = program.placement()
-        search.offer(placement._replace(row=case.rows[placement.row]))
-    bound = max(case.bound, search.seconds(solved.bound))
-    search.prove(min(bound, other_bounds))
-    is_done = solved.verdict != "stopped"
-    search.left_open = search.left_open or (not is_done and bound <= enough)
-    return bound, is_done
+        search.offer(placement._replace(row=rows[placement.row]))
+    search.prove(search.seconds(solved.bound))
+    return total, solved.verdict == "stopped" and closes_rows
 
 
 def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
@@ -486,9 +415,14 @@ def plan_sharding(
         KeyboardInterrupt: the user ended it, unless interrupts are kept.
     """
     budget, start = budget or Budget(), time.monotonic()
-    limit, solver = min(budget.seconds_left, seconds), budget.solver or available_solver()
-    problem = pose(priced, objective, restrictions)
-    search = Search(problem=problem, solver=solver, time_limit=limit, progress=progress)
+    problem, limit = pose(priced, objective, restrictions), min(budget.time_limit or math.inf, seconds)
+    search = Search(
+        problem=problem,
+        solver=budget.solver or available_solver(),
+        time_limit=min(budget.seconds_left, seconds),
+        effort=limit if limit < math.inf else USUAL_SECONDS,
+        progress=progress,
+    )
     with interruptible(search.interrupt):
         run(search)
     ended = search.interrupt.is_set()

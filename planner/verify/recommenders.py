@@ -151,7 +151,8 @@ def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
         require_host(plan.question)
     except InfeasibleError as error:
         return (Check("host", False, error.headline),)
-    tables, order = plan.question.tables, filling_order(plan.question.tables)
+    tables = plan.question.tables
+    order = filling_order(tables)
     filled, hits = float(tables.counts @ (plan.rows * tables.row_bytes)), tables.hits(plan.rows)
     row_bytes = float(tables.counts @ tables.row_bytes)  # as the requested size may end within a row
     fewest_hits, most_hits = (

@@ -1,9 +1,8 @@
-"""Cases of the program of record: none of them leaves out the optimum, and together they bound it."""
+"""Probing of option rows: it closes none that the optimum needs, and its bounds hold."""
 
 from __future__ import annotations
 
 import math
-from threading import Event
 
 import numpy as np
 from effort import number
@@ -13,21 +12,15 @@ from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError
 from planner.exact.solvers import SolverName
-from planner.recommender.problem import OBJECTIVES, Objective, Problem, pose
+from planner.recommender.problem import OBJECTIVES, Objective, pose
+from planner.recommender.program import OptionsProgram, PlacesProgram
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search import Case, Search, probed, split
-
-
-def search_of(problem: Problem, solver: SolverName, value: float) -> tuple[Search, Case]:
-    """A search with a known value, and the case of all option rows."""
-    rows = np.arange(len(problem.rows.picks))
-    search = Search(problem=problem, solver=solver, interrupt=Event(), value=value)
-    return search, Case(rows, 0.0, np.zeros(len(rows)))
+from planner.recommender.search import Search, probe
 
 
 @settings(max_examples=number(15, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1000, 10**6), st.sampled_from(OBJECTIVES), st.floats(1.0, 1.2))
-def test_the_least_case_is_never_above_the_optimum(seed: int, objective: Objective, known: float) -> None:
+def test_probing_leaves_the_optimum_open(seed: int, objective: Objective, known: float) -> None:
     priced = random_prices(seed, tables=3)
     least = least_of_all(priced, objective)
     try:
@@ -36,26 +29,20 @@ def test_the_least_case_is_never_above_the_optimum(seed: int, objective: Objecti
         return
     if math.isinf(least):
         return
-    search, every = search_of(problem, "highs", least * known)
-    whole = probed(search, every, has_places=False)
-    assert whole is not None
-    assert whole.bound <= least * (1 + 1e-9)
-    for parts in ([whole], _split_through(search, whole)):
-        found = [probed(search, part, has_places=True) for part in parts]
-        bounds = [one.bound for one in found if one is not None]
-        assert min(bounds) <= least * (1 + 1e-9)
-
-
-def _split_through(search: Search, case: Case) -> list[Case]:
-    parts = split(search, case)
-    return [case] if parts is None else [end for one in parts for end in _split_through(search, one)]
+    search = Search(problem=problem, solver="highs", value=least * known)
+    for relaxed in (OptionsProgram, PlacesProgram):
+        assert probe(search, relaxed)
+        assert search.bound <= least * (1 + 1e-9)
+        classes = problem.rows.unit_class[search.open_rows]
+        assert set(classes.tolist()) == set(range(len(problem.members)))
 
 
 def test_probing_says_more_than_reduced_costs() -> None:
     problem = pose(random_prices(5, tables=20, gpus=4), "step", ShardingRestrictions())
     solvers: tuple[SolverName, ...] = ("highs", "cbc")
-    solved, by_costs = (probed(*search_of(problem, solver, 1.0), has_places=False) for solver in solvers)
-    assert solved is not None
-    assert by_costs is not None
-    assert (solved.row_bounds >= by_costs.row_bounds * (1 - 1e-6)).all()
-    assert (solved.row_bounds > by_costs.row_bounds * 1.001).any()
+    searches = [Search(problem=problem, solver=solver, value=1.0) for solver in solvers]
+    assert all(probe(search, OptionsProgram) for search in searches)
+    by_solving, by_costs = (search.row_bounds for search in searches)
+    assert (by_solving >= by_costs * (1 - 1e-6)).all()
+    assert (by_solving > by_costs * 1.001).any()
+    assert np.isfinite(by_costs).all()
