@@ -76,6 +76,8 @@ OPTIONS_GAP, OPTIONS_WORK = 1e-4, 1e9
 """Relative gap at which the program over options ends and the descent is done, and work that the former may take."""
 PATIENCE = 12
 """Rounds without improvement that end the descent; with few distinct tables, three times as many or one per unit."""
+WIDE_GAP, SEEDS = 0.02, 4
+"""Relative gap above which a search of few distinct tables descends so many times, each with another seed."""
 
 
 Value = TypeVar("Value", float, Array)
@@ -240,6 +242,9 @@ def run(search: Search) -> None:
         if search.gap > OPTIONS_GAP:
             _descend(search, start)
     if search.has_few_classes:
+        for seed in range(1, SEEDS):
+            if search.gap > WIDE_GAP:
+                _descend(search, starts[0], seed)
         _prove_with_places(search)
     if search.best is None:
         if search.interrupt.is_set():
@@ -250,14 +255,14 @@ def run(search: Search) -> None:
         raise RunError("no sharding that fits was found, nor shown that there is none", hint=hint)
 
 
-def _descend(search: Search, start: Placement) -> None:
+def _descend(search: Search, start: Placement, seed: int = 0) -> None:
     """Improve a placement by a descent within the open option rows, and offer the result as incumbent."""
     state = State(search.unit)
     state.load(start)
     state.keep_to(search.open_rows)
     patience = min(3 * PATIENCE, len(start.row)) if search.has_few_classes else PATIENCE
     target = (search.bound - search.problem.fixed) / search.scale * (1 + OPTIONS_GAP)
-    search.offer(improve(state, patience=patience, seed=0, target=target, stop=search.stopped))
+    search.offer(improve(state, patience=patience, seed=seed, target=target, stop=search.stopped))
 
 
 def probe(search: Search, relaxed: type[OptionsProgram]) -> bool:
