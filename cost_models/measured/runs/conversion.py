@@ -448,11 +448,8 @@ def canonical_cells(row: PrintedRow, *, stack: str | None = None) -> Cells:
     memory, ran_out = row.words("memory_kind"), row.flag("oom")
     cells: dict[str, Any] = {column: row.text(printed) for column, printed in _TEXTS.items()}
     cells |= {column: row.positive(printed) for column, printed in _FIGURES.items()}
-    cells |= {
-        "sweep": " | ".join(map(row.text, _SWEEP)),
-        "out_of_memory": ran_out,
-        "suspect": is_suspect(row) or None,
-    }
+    cells["sweep"] = " | ".join(map(row.text, _SWEEP))
+    cells |= {"out_of_memory": ran_out, "suspect": is_suspect(row) or None}
     cells |= {"peak_counts": meaning("memory_kinds", memory), "peak_rank": meaning("memory_ranks", memory)}
     filled = {column: value for column, value in cells.items() if value not in ("", None)}
     measured = {column: value if isinstance(value, str) else _cell(value) for column, value in filled.items()}
@@ -488,9 +485,8 @@ def _case_cells(row: PrintedRow, measured: Cells, case: Case, stack: str | None)
         shape = question.model.model_dump(mode="json", exclude_defaults=True)
         derived = {"kind": "transformer", "name": cells["model"], "vocab_multiple": VOCABULARY_UNIT}
         derived |= {"moe_ffn_hidden_size": 0}
-        cells |= {
-            f"model.{name}": _cell(value) for name, value in shape.items() if derived.get(name) != value
-        }
+        shape = {name: value for name, value in shape.items() if derived.get(name) != value}
+        cells |= {f"model.{name}": _cell(value) for name, value in shape.items()}
     base = cluster_fields(parse_row(cells, row.text("row_id")), layout.num_gpus)
     cells |= _changes("cluster", base, question.cluster.model_dump(mode="json"))
     for _ in range(2):

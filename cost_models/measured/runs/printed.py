@@ -360,10 +360,8 @@ def offload_of(row: PrintedRow, stack: StackSpec, blocks: int, notes: Notes) -> 
 
 def with_host_update(row: PrintedRow, question: Question, layout: Layout, notes: Notes) -> Question:
     """Question with the host's seconds per parameter update from the row's log; unchanged where the row has none."""
-    stated, slow = (
-        row.positive("cpu_update_s"),
-        question.updated("hardware", host_update_seconds=_UPDATE_UNIT),
-    )
+    stated = row.positive("cpu_update_s")
+    slow = question.updated("hardware", host_update_seconds=_UPDATE_UNIT)
     by_unit = channel_seconds(slow, LayoutColumns.of([layout])).update[0] / _UPDATE_UNIT if stated else 0
     if not stated or by_unit == 0:
         return question

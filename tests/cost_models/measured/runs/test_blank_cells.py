@@ -15,19 +15,10 @@ from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.pipeline.pricing import estimate
 
 LARGE = {
-    "row_id": "lab-1",
-    "framework": "Megatron-Core",
-    "model_name": "llama3.1-405b",
-    "seq_len": "8192",
-    "gpu": "H100-SXM-80GB",
-    "gpus_per_node": "8",
-    "num_gpus": "8192",
-    "tp": "8",
-    "pp": "16",
-    "global_batch": "2048",
-    "precision": "bf16",
-    "recompute": "none",
-}
+    "row_id": "lab-1", "framework": "Megatron-Core", "model_name": "llama3.1-405b", "seq_len": "8192",
+    "gpu": "H100-SXM-80GB", "gpus_per_node": "8", "num_gpus": "8192", "tp": "8", "pp": "16",
+    "global_batch": "2048", "precision": "bf16", "recompute": "none",
+}  # fmt: skip
 
 
 def read(**cells: str) -> Case:

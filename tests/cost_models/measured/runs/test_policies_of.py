@@ -28,25 +28,11 @@ from cost_models.memory.states import state_bytes
 from cost_models.pipeline.pricing import estimate
 
 ROW = {
-    "row_id": "lab-1",
-    "framework": "PyTorch FSDP",
-    "model_name": "Llama-3-8B",
-    "layers": "32",
-    "hidden": "4096",
-    "heads": "32",
-    "kv_heads": "8",
-    "ffn_hidden": "14336",
-    "ffn_kind": "swiglu",
-    "vocab": "128256",
-    "seq_len": "4096",
-    "gpu": "H100-SXM-80GB",
-    "num_gpus": "64",
-    "micro_batch": "1",
-    "global_batch": "256",
-    "zero_stage": "3",
-    "recompute": "full",
-    "precision": "bf16",
-}
+    "row_id": "lab-1", "framework": "PyTorch FSDP", "model_name": "Llama-3-8B", "layers": "32",
+    "hidden": "4096", "heads": "32", "kv_heads": "8", "ffn_hidden": "14336", "ffn_kind": "swiglu",
+    "vocab": "128256", "seq_len": "4096", "gpu": "H100-SXM-80GB", "num_gpus": "64", "micro_batch": "1",
+    "global_batch": "256", "zero_stage": "3", "recompute": "full", "precision": "bf16",
+}  # fmt: skip
 GPT = {"ffn_kind": "gelu", "model_name": "GPT"}
 
 
