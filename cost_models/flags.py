@@ -1,7 +1,6 @@
 """Command-line flags, declared in the options class of a verb (a subcommand) as metadata of its fields.
 
-    @dataclass(frozen=True, kw_only=True)
-    class Options:
+    class PlanOptions(Options, kw_only=True):
         gpus: int | None = flag("N", "GPUs to use.", kind=int)
 
 The field is a keyword of the verb's function (`as_keywords`) and a flag of its command
@@ -13,10 +12,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, dataclass_transform, get_args
 
 P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741
@@ -61,6 +60,16 @@ class Flag:
     together with the other. Empty: none."""
     command_default: Any = AS_FIELD
     """Default of the flag if it differs from the field's default; `...` marks a required flag."""
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Options:
+    """Options of a verb. Its classes are frozen dataclasses; with `kw_only` their fields are given by name."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls, kw_only: bool = False) -> None:
+        dataclass(frozen=True, kw_only=kw_only)(cls)
 
 
 def flag(

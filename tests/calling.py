@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,6 +14,11 @@ class Answer(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def said(self) -> str:
+        """Stdout on one line."""
+        return " ".join(self.out.split())
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
@@ -25,3 +31,23 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
     return Answer(code, *capsys.readouterr())
+
+
+class CommandLine:
+    """The command line, called with words."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> Answer:
+        return told(self._capsys, *words)
+
+    def json(self, *words: str) -> Any:
+        """The document that `--json` prints."""
+        return json.loads(self(*words, "--json").out)
+
+    def refusal(self, *words: str, code: int = 2) -> str:
+        """Stderr on one line, of a call that ends with this exit code."""
+        answer = self(*words)
+        assert answer.code == code, answer
+        return " ".join(answer.err.split())

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from calling import Answer, told
+from calling import CommandLine
 from effort import THOROUGH, spread
 from hypothesis import settings
 
@@ -67,6 +66,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture
-def meshwright(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+def meshwright(capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """Call the command line with these words."""
-    return partial(told, capsys)
+    return CommandLine(capsys)

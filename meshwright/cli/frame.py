@@ -62,14 +62,19 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
     if record is not None:
         defaults |= defaults_of(record)
 
+    def value(name: str, given: Any) -> Any:
+        """Value of an option: a list as a tuple, its default where it was not given."""
+        if get_origin(verb_flags[name].kind) is not list:
+            return given
+        return tuple(given) if given else () if defaults[name] is MISSING else defaults[name]
+
     def call(**values: Any) -> None:
-        options = {name: _value(values[name], defaults[name], one) for name, one in verb_flags.items()}
+        options = {name: value(name, values[name]) for name in verb_flags}
         if nested:
             options["config"] = {name: values[name] for name in nested}
         output = Output(**{name: values[name] for name in output_flags})
-        if (
-            not command.out and not {"out", "config"} & options.keys()
-        ):  # other verbs check what they write together with the rest
+        # other verbs check what they write together with the rest
+        if not command.out and not {"out", "config"} & options.keys():
             output.check_places()
         command.call(command.options(**options), output)
 
@@ -89,13 +94,6 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
     call.__name__ = command.name
     call.__doc__ = command.help
     return call
-
-
-def _value(given: Any, default: Any, flag: Flag) -> Any:
-    """Value of an option: a list as a tuple, its default where it was not given."""
-    if get_origin(flag.kind) is list:
-        return tuple(given) if given else () if default is MISSING else default
-    return given
 
 
 def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: bool) -> inspect.Parameter:
@@ -217,8 +215,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in words  # wherever it stands
     try:
         _call([word for word in words if word != "--debug"])
-    except BrokenPipeError:
-        _leave_closed_pipe()
+    except (
+        BrokenPipeError
+    ):  # the reader of stdout has gone (`| head`): end with nothing left to flush into it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except (ValueError, OSError) as error:
         worded = _worded(error)
         if debug or worded is None:
@@ -286,9 +287,3 @@ def _worded(error: Exception) -> MeshwrightError | None:
 
             return spec_error(error)
     return None
-
-
-def _leave_closed_pipe() -> None:
-    """The reader of stdout has gone (`| head`): end quietly, with nothing left to flush into it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, require_installed
@@ -25,7 +25,6 @@ _EXAMPLE = {
 """Default question, one with published runs."""
 
 
-@dataclass(frozen=True)
 class ExploreOptions(Limits, Failures, Request):
     """Options of `meshwright explore`."""
 

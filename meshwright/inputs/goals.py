@@ -48,10 +48,11 @@ def choice_of(words: Sequence[Word], word: str, flag: str, headline: str) -> Wor
 
 def known_word(words: Sequence[Word], word: str, flag: str, headline: str, reason: str = "") -> Word:
     """Read a flag's word, and say `reason` if it is not one of `words`. Raises InputError if it is not."""
-    if (match := next((known for known in words if known == word), None)) is None:
-        reason = reason or f"is not one of {', '.join(f'`{known}`' for known in words)}"
-        raise InputError(headline, problems=[Problem(flag, f"`{word}` {reason}{did_you_mean(word, words)}")])
-    return match
+    for known in words:
+        if known == word:
+            return known
+    reason = reason or f"is not one of {', '.join(f'`{known}`' for known in words)}"
+    raise InputError(headline, problems=[Problem(flag, f"`{word}` {reason}{did_you_mean(word, words)}")])
 
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:
@@ -59,27 +60,26 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     problems, unread = Problems(), "the objective cannot be read"
     price, tokens = _amounts(goal, problems, unread)
     goal_name = goal.objective or ("cost" if goal.price is not None else "time")
-    name = problems.read(lambda: known_word(OBJECTIVES, goal_name, "--objective", unread))
-    deadline = problems.read(lambda: read_flag("--deadline", goal.deadline, read_duration, unread))
+    name = problems.read(known_word, OBJECTIVES, goal_name, "--objective", unread)
+    deadline = problems.read(read_flag, "--deadline", goal.deadline, read_duration, unread)
     operations = goal.operations
     if isinstance(operations, str):
-        operations = problems.read(lambda: read_flag("--operations", operations, load_operations, unread))
+        operations = problems.read(read_flag, "--operations", operations, load_operations, unread)
     problems.require(unread)
-    assert name is not None
     return Objective(name=name, price=price, deadline=deadline, operations=operations), tokens
 
 
 def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | None, float | None]:
     """The price of one cluster's GPUs, and the tokens to train on."""
-    price = problems.read(lambda: read_flag("--price", amounts.price, _one_price, unread))
-    return price, problems.read(lambda: read_flag("--tokens", amounts.tokens, read_tokens, unread))
 
+    def single_price(price: str | float | Sequence[float]) -> float | None:
+        prices = read_prices(price)
+        if len(prices) > 1:
+            raise ValueError(f"names {len(prices)} prices for one cluster")
+        return prices[0] if prices else None
 
-def _one_price(price: str | float | Sequence[float]) -> float | None:
-    prices = read_prices(price)
-    if len(prices) > 1:
-        raise ValueError(f"names {len(prices)} prices for one cluster")
-    return prices[0] if prices else None
+    price = problems.read(read_flag, "--price", amounts.price, single_price, unread)
+    return price, problems.read(read_flag, "--tokens", amounts.tokens, read_tokens, unread)
 
 
 def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:
@@ -147,24 +147,21 @@ def operations_of(options: Operations) -> OperationsSpec:
     """
     problems, unread, source = Problems(), "the operations cannot be read", options.operations
     base = source if isinstance(source, OperationsSpec) else load_operations(source or DEFAULT_OPERATIONS)
-    mtbf = problems.read(lambda: read_flag("--mtbf", options.mtbf, _duration, unread))
-    restart = problems.read(lambda: read_flag("--restart", options.restart, _duration, unread))
-    storage = problems.read(lambda: read_flag("--storage", options.storage, parse_bandwidth, unread))
-    spares = problems.read(lambda: read_flag("--spares", options.spares, _not_below_zero, unread))
+    mtbf = problems.read(read_flag, "--mtbf", options.mtbf, _duration, unread)
+    restart = problems.read(read_flag, "--restart", options.restart, _duration, unread)
+    storage = problems.read(read_flag, "--storage", options.storage, parse_bandwidth, unread)
+    if options.spares is not None and options.spares < 0:
+        reason = f"must not be below zero, and is {options.spares}"
+        problems.errors.append(InputError(unread, problems=[Problem("--spares", reason)]))
     problems.require(unread)
-    changed = {"mtbf": (mtbf, " s"), "restart": (restart, " s"), "storage_write": (storage, " B/s")}
     # as files have them, so that they are checked as a file's are
-    amounts = [(name, value, unit) for name, (value, unit) in changed.items() if value is not None]
-    written: dict[str, Any] = {name: f"{value}{unit}" for name, value, unit in amounts}
-    written |= {} if spares is None else {"spares": spares}
+    amounts = {"mtbf": (mtbf, " s"), "restart": (restart, " s"), "storage_write": (storage, " B/s")}
+    written: dict[str, Any] = {
+        name: f"{value}{unit}" for name, (value, unit) in amounts.items() if value is not None
+    }
+    written |= {} if options.spares is None else {"spares": options.spares}
     written |= {} if storage is None else {"storage_read": None}
     return OperationsSpec.model_validate(base.model_dump(mode="json") | written)
-
-
-def _not_below_zero(count: int) -> int:
-    if count < 0:
-        raise ValueError(f"must not be below zero, and is {count}")
-    return count
 
 
 def _duration(text: str) -> float:
@@ -182,10 +179,9 @@ def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
         InputError: a word that cannot be read; all of them at once.
     """
     problems = Problems()
-    restrictions = problems.read(lambda: parse_restrictions(limits.fix, limits.forbid, allow=limits.opened))
-    size = problems.read(lambda: read_flag("--max-memory", limits.max_memory, parse_bytes))
+    restrictions = problems.read(parse_restrictions, limits.fix, limits.forbid, allow=limits.opened)
+    size = problems.read(read_flag, "--max-memory", limits.max_memory, parse_bytes)
     problems.require()
-    assert restrictions is not None
     return replace(restrictions, max_memory=size, trainer=trainer)
 
 

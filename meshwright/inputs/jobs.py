@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, cast, get_args
 
 from cost_models.documents import printable
-from cost_models.errors import MOST_PROBLEMS, InputError, Problem, did_you_mean
+from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files.reading import read_text
 from cost_models.operators.parameters import matrix_names, missing_targets
 from cost_models.specs.kinds import frozen_parts
@@ -24,18 +25,17 @@ from cost_models.specs.training import (
     TrainingSpec,
     TuningSpec,
     grouped_lengths,
-    truncated_share,
 )
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped
 from meshwright.inputs.goals import choice_of
 from meshwright.inputs.options import Job
+from meshwright.inputs.problems import not_one_of
 
 _MOST_BYTES = 100_000_000
 """Most bytes of a file of lengths, some ten million documents."""
 _HINT = "write --lengths 'lognormal(600,0.9)': mean in tokens, deviation of the logarithms; or name a file of lengths"
 _LOGNORMAL = re.compile(r"\s*lognormal\s*\(\s*([^,()]+),([^,()]+)\)\s*")
-_WORTH_SAYING = 0.001
 
 
 def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
@@ -61,25 +61,15 @@ def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
     return training.model_copy(update={"lengths": lengths, "answers": answers})
 
 
-def documents_told(training: TrainingSpec) -> Iterator[str]:
-    """Sentences on assumptions about documents."""
-    cut = truncated_share(training.lengths, training.sequence_length) if training.lengths else 0.0
-    if cut >= _WORTH_SAYING:
-        yield f"{100 * cut:.1f} % of documents are longer than a sequence, and cut to it"
-
-
 def _read(source: str | LengthsSpec, sequence: int) -> tuple[LengthsSpec, float | None]:
     """Lengths, and the share of their tokens that are answers, where a file says it."""
     if isinstance(source, LengthsSpec):
         return source, None
-    try:
-        if match := _LOGNORMAL.fullmatch(source):
+    if match := _LOGNORMAL.fullmatch(source):
+        with suppress(ValueError):
             return LengthsSpec(lognormal=(float(match[1]), float(match[2]))), None
-        if "(" in source:
-            raise ValueError
-    except ValueError:
-        reason = f"`{printable(source)}` is no distribution of lengths"
-        raise InputError(f"--lengths: {reason}", hint=_HINT) from None
+    if "(" in source:
+        raise InputError(f"--lengths: `{printable(source)}` is no distribution of lengths", hint=_HINT)
     try:
         lines = read_text(source, most_bytes=_MOST_BYTES).splitlines()
     except InputError as error:
@@ -116,15 +106,13 @@ def _of_lines(path: str, lines: list[str], sequence: int) -> tuple[list[int], fl
         answer_tokens += answer
     if problems or not documents or (column is not None and not answer_tokens):
         lacks = "length" if not documents else "answer"
-        reason = "lengths cannot be read" if problems else f"--lengths: {path} holds no {lacks}"
-        too_long = max(documents, default=0) > sequence
+        longest = max(documents, default=0)
+        hint = f"--sequence {longest}, or cut what is longer"
         raise InputError(
-            reason,
+            "lengths cannot be read" if problems else f"--lengths: {path} holds no {lacks}",
             problems=problems[:MOST_PROBLEMS],
             more=max(0, len(problems) - MOST_PROBLEMS),
-            hint=f"--sequence {max(documents)}, or cut what is longer"
-            if too_long
-            else "write a number of tokens on each line",
+            hint=hint if longest > sequence else "write a number of tokens on each line",
         )
     return documents, None if column is None else answer_tokens / sum(documents)
 
@@ -140,26 +128,38 @@ def with_parts(
     Raises:
         InputError: the model has no such part, or the job is none of such a model.
     """
-    if problems := [Problem(*one) for one in (*_absent(model, training), *_freezing(model, training))]:
+    if problems := [Problem(*one) for one in _wrong_parts(model, training)]:
         raise InputError(f"`{model.name}` is not trained so", problems=problems)
-    kind = "an encoder-decoder" if model.stacks else "a decoder behind a vision tower" if model.tower else ""
-    kind = kind or ("a diffusion transformer" if model.diffusion else "")
-    kind = kind or ("frozen in part" if training.freeze else "")
-    odd = {
-        "documents of unlike length (--lengths)": training.lengths,
-        "preferences (--task dpo)": training.reference,
-        "rewards (--task reward)": training.reward or None,
-        "answers alone (--answers)": training.answers,
-        "several kinds of GPUs": True if mixed and not (model.stacks or model.diffusion) else None,
+    kinds = {
+        "an encoder-decoder": model.stacks,
+        "a decoder behind a vision tower": model.tower,
+        "a diffusion transformer": model.diffusion,
+        "frozen in part": training.freeze,
     }
-    unpriced = [what for what, said in odd.items() if said is not None]
+    kind = next((kind for kind, part in kinds.items() if part), "")
+    odd = {
+        "documents of unlike length (--lengths)": training.lengths is not None,
+        "preferences (--task dpo)": training.reference is not None,
+        "rewards (--task reward)": training.reward,
+        "answers alone (--answers)": training.answers is not None,
+        "several kinds of GPUs": mixed and not (model.stacks or model.diffusion),
+    }
+    unpriced = [what for what, said in odd.items() if said]
     if kind and unpriced:
         raise InputError(f"`{model.name}` is {kind}, for which {unpriced[0]} have no price")
+    length = training.sequence_length
     if model.stacks is not None and training.target_length is None:
-        length = training.sequence_length
         note = f"`--decoder-sequence {length}`: the decoder's sequences are as long as the encoder's"
         return training.model_copy(update={"target_length": length}), (note,)
-    return _with_images(model, training)
+    if model.tower is None:
+        return training, ()
+    images, side = training.images or 1, model.tower.image
+    tokens = images * model.tower.features
+    if tokens >= length:
+        reason = f"{images} images of {model.tower.features} tokens leave no place for text in a sequence of {length:,}"
+        raise InputError(reason, hint="raise --sequence, or lower --images")
+    note = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
+    return training.model_copy(update={"images": images}), (note,) if training.images is None else ()
 
 
 def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
@@ -179,15 +179,13 @@ def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec
     return model.model_copy(update={"diffusion": image.model_copy(update={"latent": side * image.patch})})
 
 
-def _absent(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
+def _wrong_parts(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Flags on parts that the model lacks or that cannot be frozen, each with the reason."""
     if model.stacks is None and training.target_length is not None:
         reason = f"is of a decoder behind an encoder, and `{model.name}` is one stack"
         yield f"--decoder-sequence {training.target_length}", reason
     if model.tower is None and training.images is not None:
         yield f"--images {training.images}", f"`{model.name}` has no vision tower"
-
-
-def _freezing(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
     if not training.freeze:
         return
     if training.tuning is not None or training.reference is not None or training.reward:
@@ -202,18 +200,6 @@ def _freezing(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[
         yield f"--freeze first={training.first_frozen}", f"`{model.name}` has {blocks} such blocks"
     if frozen_parts(model, training).trains_nothing:
         yield "--freeze", "leaves nothing to train"
-
-
-def _with_images(model: TransformerSpec, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:
-    if model.tower is None:
-        return training, ()
-    images, length, side = training.images or 1, training.sequence_length, model.tower.image
-    tokens = images * model.tower.features
-    if tokens >= length:
-        reason = f"{images} images of {model.tower.features} tokens leave no place for text in a sequence of {length:,}"
-        raise InputError(reason, hint="raise --sequence, or lower --images")
-    note = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
-    return training.model_copy(update={"images": images}), (note,) if training.images is None else ()
 
 
 _TASKS = ("full", "lora", "qlora", "dpo", "reward")
@@ -236,13 +222,19 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
     targets = options.targets.split(",") if isinstance(options.targets, str) else options.targets
     targets = targets and [one.removesuffix(_OF_PEFT) if one not in _TARGETS else one for one in targets]
     values = {"--rank": options.rank, "--targets": targets, "--base-precision": options.base_precision}
-    problems = [
-        *_unknown("--task", [options.task], _TASKS),
-        *_unknown("--targets", targets or [], _TARGETS),
-        *_unknown("--base-precision", [options.base_precision], _BASES),
-        *_unknown("--reference", [options.reference], _REFERENCES),
-    ]
     flags = [flag for flag, value in values.items() if value is not None]
+    words: list[tuple[str, Sequence[str | None], tuple[str, ...]]] = [
+        ("--task", [options.task], _TASKS),
+        ("--targets", targets or [], _TARGETS),
+        ("--base-precision", [options.base_precision], _BASES),
+        ("--reference", [options.reference], _REFERENCES),
+    ]
+    problems = [
+        Problem(flag, not_one_of(word, choices))
+        for flag, given, choices in words
+        for word in given
+        if word is not None and word not in choices
+    ]
     task = options.task or (training.tuning.task if training.tuning else None)
     reference = training.reference if options.task is None else None
     reward = options.task == "reward" or (options.task is None and training.reward)
@@ -264,13 +256,14 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
     adapted = targets or (training.tuning.targets if training.tuning else ())
     names = tuple(one for one in adapted if one in _TARGETS)
     missing = missing_targets(model, names) if model and task != "full" else ()
-    place = "--targets" if targets else "tuning.targets"
-    problems += [Problem(place, f"`{model.name}` has no `{one}`") for one in missing if model]
+    place, hint = "--targets" if targets else "tuning.targets", ""
+    if missing and model:
+        problems += [Problem(place, f"`{model.name}` has no `{one}`") for one in missing]
+        hint = f"it has {_matrices(model)}"
     if problems:
-        hint = f"it has {_matrices(model)}" if missing and model else ""
         raise InputError("what is trained cannot be read", problems=problems, hint=hint)
+    job: dict[str, Any] = {"tuning": None, "reference": reference, "reward": reward}
     if task in (None, "full"):
-        job = {"tuning": None, "reference": reference, "reward": reward}
         return training.model_copy(update=job) if task else training
     fields: dict[str, Any] = training.tuning.model_dump() if training.tuning else {}
     fields |= {name: value for name, value in (("rank", options.rank), ("targets", targets)) if value}
@@ -278,24 +271,12 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
         fields["base"] = None if options.base_precision == "bf16" else options.base_precision
     elif options.task is not None:
         fields["base"] = (fields.get("base") or "nf4") if options.task == "qlora" else None
-    return training.model_copy(update={"tuning": _spec(fields), "reference": reference, "reward": reward})
+    fields |= {"targets": tuple(fields["targets"])} if "targets" in fields else {}
+    return training.model_copy(update=job | {"tuning": TuningSpec(**fields)})
 
 
 def _matrices(model: TransformerSpec) -> str:
     return ", ".join(f"`{one}`" for one in matrix_names(model))
-
-
-def _spec(fields: dict[str, Any]) -> TuningSpec:
-    if "targets" in fields:
-        fields |= {"targets": tuple(fields["targets"])}
-    return TuningSpec(**fields)
-
-
-def _unknown(flag: str, words: Any, choices: tuple[str, ...]) -> Iterator[Problem]:
-    for word in words:
-        if word is not None and word not in choices:
-            reason = f"`{printable(str(word))}` is not one of {', '.join(choices)}"
-            yield Problem(flag, f"{reason}{did_you_mean(str(word), choices)}")
 
 
 def fine_tuned(

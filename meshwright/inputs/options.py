@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cost_models.flags import Panel, argument, flag, switch
+from cost_models.flags import Options, Panel, argument, flag, switch
 
 if TYPE_CHECKING:
     from datetime import date
@@ -39,8 +40,7 @@ def tokens_flag(panel: Panel = "job", listed_after: str = "") -> Any:
     return flag("N", "Tokens to train on, e.g. 1.4T.", panel=panel, listed_after=listed_after)
 
 
-@dataclass(frozen=True)
-class Nouns:
+class Nouns(Options):
     """A model and a cluster, each by name, as a file or as a value."""
 
     model: str | TransformerSpec | RecommenderSpec | Document = field(
@@ -53,64 +53,56 @@ class Nouns:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
+job_flag, job_switch = partial(flag, panel="job"), partial(switch, panel="job")
+search_flag, goal_flag = partial(flag, panel="search"), partial(flag, panel="objective")
+
+
+class Job(Options, kw_only=True):
     """A training job and what runs it: a file or a spec, of which single amounts replace fields."""
 
     gpus: int | str | Sequence[int] | None = flag(
         "N", "GPUs to use; the cluster is sized to them.", kind=int, panel="machine"
     )
-    global_batch: int | str | None = flag("N", "Sequences per optimizer step, or '4M tokens'.", panel="job")
-    sequence: int | str | None = flag("N", "Tokens per sequence, e.g. 8192 or 8K.", panel="job")
-    decoder_sequence: int | str | None = flag(
-        "N", "Tokens per sequence of the decoder after an encoder; default: as many.", panel="job"
+    global_batch: int | str | None = job_flag("N", "Sequences per optimizer step, or '4M tokens'.")
+    sequence: int | str | None = job_flag("N", "Tokens per sequence, e.g. 8192 or 8K.")
+    decoder_sequence: int | str | None = job_flag(
+        "N", "Tokens per sequence of the decoder after an encoder; default: as many."
     )
-    images: int | None = flag(
-        "N",
-        "Images per sequence of a model with a vision tower; default 1.",
-        kind=int,
-        minimum=1,
-        panel="job",
+    images: int | None = job_flag(
+        "N", "Images per sequence of a model with a vision tower; default 1.", kind=int, minimum=1
     )
-    precision: str | Sequence[str] | None = flag("TYPE", "bf16, fp16, fp32, tf32, fp8 or fp4.", panel="job")
-    dropout: float | None = flag(
-        "SHARE", "Dropout of hidden activations; default: the stack's usual.", kind=float, panel="job"
+    precision: str | Sequence[str] | None = job_flag("TYPE", "bf16, fp16, fp32, tf32, fp8 or fp4.")
+    dropout: float | None = job_flag(
+        "SHARE", "Dropout of hidden activations; default: the stack's usual.", kind=float
     )
-    optimizer: str | None = flag(
+    optimizer: str | None = job_flag(
         "NAME",
         "adamw (default), paged-adamw, adamw-8bit, paged-adamw-8bit, adamw-4bit, lion, lion-8bit, lamb, sgd, muon, "
         "adafactor.",
-        panel="job",
     )
-    optimizer_in_backward: bool = switch("Update each parameter as soon as it has its gradient.", panel="job")
-    state_dtype: str | None = flag(
-        "TYPE", "Type of updated weights and moments: fp32 (default) or bf16.", panel="job"
+    optimizer_in_backward: bool = job_switch("Update each parameter as soon as it has its gradient.")
+    state_dtype: str | None = job_flag("TYPE", "Type of updated weights and moments: fp32 (default) or bf16.")
+    task: str | None = job_flag("TASK", "full (default), lora, qlora, dpo or reward.")
+    rank: int | None = job_flag("N", "Rank of adapters; default 16.", kind=int, minimum=1)
+    targets: str | Sequence[str] | None = job_flag(
+        "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ..."
     )
-    task: str | None = flag("TASK", "full (default), lora, qlora, dpo or reward.", panel="job")
-    rank: int | None = flag("N", "Rank of adapters; default 16.", kind=int, minimum=1, panel="job")
-    targets: str | Sequence[str] | None = flag(
-        "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ...", panel="job"
+    base_precision: str | None = job_flag("TYPE", "Type of frozen matrices: bf16, int8 or nf4.")
+    freeze: str | Sequence[str] | None = job_flag(
+        "PART[,PART]", "Parts that are not trained: tower, projector, language, embedding, first=N."
     )
-    base_precision: str | None = flag("TYPE", "Type of frozen matrices: bf16, int8 or nf4.", panel="job")
-    freeze: str | Sequence[str] | None = flag(
-        "PART[,PART]",
-        "Parts that are not trained: tower, projector, language, embedding, first=N.",
-        panel="job",
+    reference: str | None = job_flag(
+        "HOW", "Reference model of dpo: resident (default), host, or computed once."
     )
-    reference: str | None = flag(
-        "HOW", "Reference model of dpo: resident (default), host, or computed once.", panel="job"
+    lengths: str | LengthsSpec | None = job_flag(
+        "FILE", "Tokens of each document: a file, or 'lognormal(MEAN,SIGMA)'."
     )
-    lengths: str | LengthsSpec | None = flag(
-        "FILE", "Tokens of each document: a file, or 'lognormal(MEAN,SIGMA)'.", panel="job"
+    packing: str | None = job_flag("HOW", "Sequences made of documents: pack (default), pad or bucket.")
+    answers: float | None = job_flag(
+        "SHARE", "Share of tokens that the loss counts (answers only).", kind=float
     )
-    packing: str | None = flag(
-        "HOW", "Sequences made of documents: pack (default), pad or bucket.", panel="job"
-    )
-    answers: float | None = flag(
-        "SHARE", "Share of tokens that the loss counts (answers only).", kind=float, panel="job"
-    )
-    training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
-        "FILE", "Training YAML; flags override it.", panel="job"
+    training: str | Path | TrainingSpec | RecommenderTraining | None = job_flag(
+        "FILE", "Training YAML; flags override it."
     )
     stack: str | None = flag(
         "NAME", "Software stack: catalogue name or file.", panel="machine", completion="stacks"
@@ -120,25 +112,22 @@ class Job:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fitting:
+class Fitting(Options, kw_only=True):
     """Options on how surely a layout must fit, and on the trainer whose rules it obeys."""
 
-    confidence: float | str | None = flag(
-        "SHARE", "Minimum probability of fitting in memory, e.g. 95%; default 54.8%.", panel="search"
+    confidence: float | str | None = search_flag(
+        "SHARE", "Minimum probability of fitting in memory, e.g. 95%; default 54.8%."
     )
     host_memory: str | None = flag(
         "SIZE", "Memory of each host, e.g. 128GiB; default: the cluster's.", panel="machine"
     )
-    trainer: str | None = flag(
+    trainer: str | None = search_flag(
         "TRAINER",
         "Keep to what it can run: megatron, nemo, torchtitan, deepspeed, accelerate, axolotl.",
         names=("--for",),
-        panel="search",
     )
 
 
-@dataclass(frozen=True)
 class Request(Fitting, Job, Nouns):
     """A model, a cluster, a training job and how it must fit: what every price depends on."""
 
@@ -148,38 +137,24 @@ class Request(Fitting, Job, Nouns):
         return ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Options, kw_only=True):
     """Restrictions of a plan, as the user wrote them."""
 
-    fix: Sequence[str] = flag(
-        "AXIS=VALUE",
-        "Restrict an axis, e.g. tp=8, tp=2,4, pp>=2.",
-        kind=list[str],
-        panel="search",
-        default=(),
+    fix: Sequence[str] = search_flag(
+        "AXIS=VALUE", "Restrict an axis, e.g. tp=8, tp=2,4, pp>=2.", kind=list[str], default=()
     )
-    forbid: Sequence[str] = flag(
-        "CHOICE",
-        "Exclude a choice, e.g. zero3, cp or recompute=full.",
-        kind=list[str],
-        panel="search",
-        default=(),
+    forbid: Sequence[str] = search_flag(
+        "CHOICE", "Exclude a choice, e.g. zero3, cp or recompute=full.", kind=list[str], default=()
     )
-    allow: Sequence[str] = flag(
+    allow: Sequence[str] = search_flag(
         "AXIS",
         "Also search offload, overlap, replicas, parallel-block, window=N, lamb or hot.",
         kind=list[str],
-        panel="search",
         default=(),
     )
     """Options left alone unless asked for: axes of a layout, and changes of the mathematics."""
-    together: Sequence[str] = flag(
-        "TABLE,TABLE",
-        "Recommenders: tables to place on the same GPU.",
-        kind=list[str],
-        panel="search",
-        default=(),
+    together: Sequence[str] = search_flag(
+        "TABLE,TABLE", "Recommenders: tables to place on the same GPU.", kind=list[str], default=()
     )
     max_memory: str | None = flag("SIZE", "Device memory to plan with, e.g. 70GiB.", panel="machine")
 
@@ -207,81 +182,67 @@ class Limits:
         return [word for text in self.allow for word in text.split(",")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failures:
+class Failures(Options, kw_only=True):
     """Failures that the time of training counts."""
 
-    operations: str | OperationsSpec | None = flag(
+    operations: str | OperationsSpec | None = goal_flag(
         "NAME",
         "Failure rates and storage: catalogue name or file.",
-        panel="objective",
         completion="operations",
         listed_after="deadline",
     )
     """Operations of the cluster; None: the usual ones if an end is asked for, else none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending(Failures):
+class Ending(Failures, kw_only=True):
     """Options on the end of a training job: its start date, and the price of its GPUs."""
 
-    price: str | float | None = flag("MONEY", "Price of one GPU-hour, e.g. 2.50.", panel="objective")
-    start: str | date | None = flag("DATE", "First day of training, e.g. 2027-01-04.", panel="objective")
+    price: str | float | None = goal_flag("MONEY", "Price of one GPU-hour, e.g. 2.50.")
+    start: str | date | None = goal_flag("DATE", "First day of training, e.g. 2027-01-04.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operations(Failures):
+class Operations(Failures, kw_only=True):
     """The operations of a cluster, and flags that change them."""
 
-    mtbf: str | None = flag("TIME", "GPU-hours between failures, e.g. 50000h.", panel="objective")
-    restart: str | None = flag("TIME", "Time from a detected failure to the first step.", panel="objective")
-    storage: str | None = flag("RATE", "Bandwidth of checkpoint storage, e.g. '200 GB/s'.", panel="objective")
-    spares: int | None = flag("N", "Standby nodes.", kind=int, minimum=0, panel="objective")
+    mtbf: str | None = goal_flag("TIME", "GPU-hours between failures, e.g. 50000h.")
+    restart: str | None = goal_flag("TIME", "Time from a detected failure to the first step.")
+    storage: str | None = goal_flag("RATE", "Bandwidth of checkpoint storage, e.g. '200 GB/s'.")
+    spares: int | None = goal_flag("N", "Standby nodes.", kind=int, minimum=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Amount:
+class Amount(Options, kw_only=True):
     """How much is trained on, and what a GPU costs meanwhile."""
 
     tokens: str | float | None = tokens_flag("objective", listed_after="objective")
-    samples: str | int | None = flag(
-        "N", "Samples to train on: documents, or whole sequences.", panel="objective", listed_after="tokens"
+    samples: str | int | None = goal_flag(
+        "N", "Samples to train on: documents, or whole sequences.", listed_after="tokens"
     )
-    epochs: float | None = flag(
-        "N", "Passes over the samples.", kind=float, panel="objective", listed_after="samples"
-    )
-    price: str | float | Sequence[float] | None = flag(
-        "MONEY[,MONEY]", "Price of one GPU-hour; one per cluster.", panel="objective", listed_after="epochs"
+    epochs: float | None = goal_flag("N", "Passes over the samples.", kind=float, listed_after="samples")
+    price: str | float | Sequence[float] | None = goal_flag(
+        "MONEY[,MONEY]", "Price of one GPU-hour; one per cluster.", listed_after="epochs"
     )
     """Price of one GPU-hour; for several clusters one price for each, in their order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Goal(Amount, Failures):
+class Goal(Amount, Failures, kw_only=True):
     """Options on the objective of the answer, with the amounts it needs."""
 
-    objective: str | None = flag(
-        "WHAT",
-        "time, mfu, gpu-hours, cost, memory or gpus; default: cost if there is a price, else time.",
-        panel="objective",
+    objective: str | None = goal_flag(
+        "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default: cost if there is a price, else time."
     )
     """Objective; None: the cost if there is a price, else time."""
-    deadline: str | None = flag(
-        "TIME", "Time in which all tokens are to be trained, e.g. 30d.", panel="objective"
-    )
+    deadline: str | None = goal_flag("TIME", "Time in which all tokens are to be trained, e.g. 30d.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Searching:
+class Searching(Options, kw_only=True):
     """How long a search may take; a budget says that and more, for Python."""
 
-    time_limit: float | None = flag(
+    time_limit: float | None = search_flag(
         "SECONDS",
         "Time limit of the search; then the gap proved so far is printed.",
         kind=float,
         minimum=0.001,
         command_default=TIME_LIMIT,
-        panel="search",
         is_part_of_question=False,
         listed_after="top",
     )
@@ -295,14 +256,12 @@ class Searching:
         return self.budget or Budget(time_limit=self.time_limit, keep_on_interrupt=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proving(Searching):
+class Proving(Searching, kw_only=True):
     """How long a search may take, and what proves its answer."""
 
-    solver: str | None = flag(
+    solver: str | None = search_flag(
         "HOW",
         "Solver: search (default), or ilp for one integer program.",
-        panel="search",
         is_part_of_question=False,
         listed_after="time_limit",
     )

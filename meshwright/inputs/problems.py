@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
-from cost_models.errors import InputError, Problem
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem, did_you_mean
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -26,19 +28,25 @@ def read_flag(flag: str, value: Any, parse: Callable[[Any], T], headline: str = 
         raise InputError(headline or f"{flag}: {reason}", problems=problems) from None
 
 
+def not_one_of(word: object, choices: Sequence[str]) -> str:
+    """ "`x` is not one of a, b", with the nearest choice."""
+    text = str(word)
+    return f"`{printable(text)}` is not one of {', '.join(choices)}{did_you_mean(text, choices)}"
+
+
 @dataclass(slots=True)
 class Problems:
     """The errors met so far."""
 
     errors: list[InputError] = field(default_factory=list)
 
-    def read(self, reader: Callable[[], T]) -> T | None:
-        """Return what `reader` returns; None where it raised, which `require` will tell."""
+    def read(self, reader: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
+        """Value of `reader` for these arguments; where it raised InputError a None, which `require` lets nobody use."""
         try:
-            return reader()
+            return reader(*arguments, **keywords)
         except InputError as error:
             self.errors.append(error)
-            return None
+            return cast(T, None)
 
     def require(self, headline: str = "") -> None:
         """Do nothing where nothing was wrong. Raises InputError: the one that was met, or all as one of a headline."""

@@ -9,7 +9,7 @@ from typing import cast, get_args
 
 from cost_models.defaults import assumed_dropout, assumed_padding, complete_question, questions_by_precision
 from cost_models.documents import Document, printable
-from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
 from cost_models.files.loading import (
     LoadedModel,
@@ -25,23 +25,18 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.training import TrainingSpec, apply_changes
+from cost_models.specs.training import TrainingSpec, apply_changes, truncated_share
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
-from meshwright.inputs.jobs import (
-    documents_told,
-    fine_tuned,
-    images_of,
-    with_lengths,
-    with_parts,
-    with_tuning,
-)
+from meshwright.inputs.jobs import fine_tuned, images_of, with_lengths, with_parts, with_tuning
 from meshwright.inputs.options import Request
-from meshwright.inputs.problems import Problems
+from meshwright.inputs.problems import Problems, not_one_of
 from planner.formats.trainers import require_own_stack, trainer_named
 
 MOST_HOST_MEMORY = 1e15
 """Bytes beyond which somebody mistook the unit."""
+_WORTH_SAYING = 0.001
+"""Share of documents that are cut from which an assumption says it."""
 
 
 def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Question, tuple[str, ...]]:
@@ -52,24 +47,20 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     """
     require_nouns(request)
     problems = Problems()
-    model = problems.read(lambda: _model(request.model))
-    cluster = problems.read(lambda: cluster_of(request.cluster, _one_count(request.gpus)))
-    host_memory = problems.read(lambda: read_host_memory(request.host_memory))
-    job = training = problems.read(lambda: _training(request, model.spec if model else None))
+    model = problems.read(loaded_model, request.model)
+    cluster = problems.read(lambda: cluster_of(request.cluster, one_count(request.gpus)))
+    host_memory = problems.read(read_host_memory, request.host_memory)
+    job = training = problems.read(_training, request, model.spec if model else None)
     if job is not None:
-        training = problems.read(lambda: with_tuning(job, request, model.spec if model else None))
-        training = problems.read(lambda: with_lengths(training or job, request))
+        training = problems.read(with_tuning, job, request, model.spec if model else None)
+        training = problems.read(with_lengths, training or job, request)
     base = own_stack or problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     trainer = problems.read(lambda: trainer_named(request.trainer) if request.trainer else None)
     if base is not None and trainer is not None:
-        problems.read(lambda: require_own_stack(str(request.trainer), base))
-    problems.read(lambda: require_profile(request.profile))
-    confidence = problems.read(lambda: read_confidence(request.confidence))
+        problems.read(require_own_stack, str(request.trainer), base)
+    problems.read(require_profile, request.profile)
+    confidence = problems.read(read_confidence, request.confidence)
     problems.require()
-    assert model is not None
-    assert cluster is not None
-    assert training is not None
-    assert confidence is not None
     cluster = with_host_memory(cluster, host_memory)
     spec, training = apply_changes(model.spec, training, request.changes)
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
@@ -83,7 +74,9 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     question = complete_question(spec, cluster, training, stack=stack, profile=request.profile)
     question = replace(question, confidence=confidence)
     assumed = (*assumed_dropout(training, question), *assumed_padding(spec, question))
-    notes = (*parted, *tuned, *documents_told(training), *dropped, *assumed)
+    cut = truncated_share(training.lengths, training.sequence_length) if training.lengths else 0.0
+    documents = f"{100 * cut:.1f} % of documents are longer than a sequence, and cut to it"
+    notes = (*parted, *tuned, *[documents] * (cut >= _WORTH_SAYING), *dropped, *assumed)
     return question, (*model.assumptions, *_read_as(request, training), *notes)
 
 
@@ -93,14 +86,12 @@ def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
     """
-    problems = Problems()
-    words = in_words(request.precision)
-    precisions = problems.read(lambda: read_precisions(words))
+    problems, words = Problems(), in_words(request.precision)
+    precisions = problems.read(read_precisions, words)
     several = words is not None and "," in words
     single = replace(request, precision=precisions[0] if precisions else None) if several else request
-    answer = problems.read(lambda: question_of(single))
+    answer = problems.read(question_of, single)
     problems.require()
-    assert answer is not None
     question, assumptions = answer
     return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
 
@@ -130,11 +121,11 @@ def single_count(gpus: int | str | Sequence[int] | None) -> int | None:
     return int(word) if word.removeprefix("-").isdecimal() and len(word) < 100 else None
 
 
-def _one_count(gpus: int | str | Sequence[int] | None) -> int | None:
+def one_count(gpus: int | str | Sequence[int] | None, hint: str = "") -> int | None:
     """The number of GPUs of a question that takes one. Raises InputError."""
     count = single_count(gpus)
     if gpus is not None and count is None:
-        raise InputError(f"--gpus: `{printable(str(gpus))}` is not one number of GPUs")
+        raise InputError(f"--gpus: `{printable(str(gpus))}` is not one number of GPUs", hint=hint)
     return count
 
 
@@ -177,12 +168,8 @@ def read_precisions(text: str | None) -> tuple[Precision, ...]:
     if len(names) == 1:
         return ()
     choices: tuple[Precision, ...] = get_args(Precision)
-    problems = [
-        Problem("--precision", f"`{name}` is not one of {', '.join(choices)}{did_you_mean(name, choices)}")
-        for name in names
-        if name not in choices
-    ]
-    if problems:
+    unknown = [name for name in names if name not in choices]
+    if problems := [Problem("--precision", not_one_of(name, choices)) for name in unknown]:
         raise InputError("--precision names what is none", problems=problems)
     return tuple(choices[choices.index(cast(Precision, name))] for name in names)
 
@@ -225,13 +212,10 @@ def in_words(values: str | float | Sequence[str] | Sequence[int] | None) -> str 
 
 def require_nouns(request: Request) -> None:
     """Raises InputError where model or cluster are missing, or each in the place of the other."""
-    missing = [noun for noun, value in (("MODEL", request.model), ("CLUSTER", request.cluster)) if not value]
-    if missing:
-        raise InputError(
-            "nothing to plan for",
-            problems=[Problem(noun, "missing") for noun in missing],
-            hint="meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048",
-        )
+    nouns = {"MODEL": request.model, "CLUSTER": request.cluster}
+    if missing := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
+        hint = "meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048"
+        raise InputError("nothing to plan for", problems=missing, hint=hint)
     model, cluster = request.model, request.cluster
     if not isinstance(model, str) or not isinstance(cluster, str):
         return
@@ -239,7 +223,8 @@ def require_nouns(request: Request) -> None:
         raise InputError("MODEL and CLUSTER are swapped", hint=f"write them as `{cluster} {model}`")
 
 
-def _model(model: str | TransformerSpec | RecommenderSpec | Document) -> LoadedModel:
+def loaded_model(model: str | TransformerSpec | RecommenderSpec | Document) -> LoadedModel:
+    """A transformer by its name, its file, what that holds, or itself."""
     assert not isinstance(model, RecommenderSpec), "another family reads it"
     return resolve_model(model) if isinstance(model, (str, Document)) else LoadedModel(spec=model)
 
@@ -272,11 +257,10 @@ def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
 def _read_as(request: Request, training: TrainingSpec) -> Iterator[str]:
     """Say how amounts were read that are no plain numbers."""
     batch, length = grouped(training.global_batch), grouped(training.sequence_length)
-    if not _is_plain(request.sequence):
-        yield f"`--sequence {request.sequence}` is {length} tokens"
-    if not _is_plain(request.global_batch):
-        yield f"`--global-batch {request.global_batch}` is {batch} sequences of {length} tokens"
-
-
-def _is_plain(amount: int | str | None) -> bool:
-    return not isinstance(amount, str) or amount.strip().replace(",", "").isdecimal()
+    readings = {
+        "sequence": (request.sequence, f"{length} tokens"),
+        "global-batch": (request.global_batch, f"{batch} sequences of {length} tokens"),
+    }
+    for name, (amount, words) in readings.items():
+        if isinstance(amount, str) and not amount.strip().replace(",", "").isdecimal():
+            yield f"`--{name} {amount}` is {words}"

@@ -65,8 +65,7 @@ class Drawing:
         return picture.getvalue()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlotOptions(Failures):
+class PlotOptions(Failures, kw_only=True):
     """Options of the curves that are searched for; `forecast` counts failures."""
 
     gpus: str | None = flag("N,N,...", "Numbers of GPUs; also 64..1024, 64..16384x50.")

@@ -28,13 +28,13 @@ _UNLIKELY = 0.01
 """Chance below which text says `< 1 %`, or `> 99 %` of the opposite."""
 
 
+_CAUSAL_APART = 0.03
+"""Shares of the peak by which MFU and causal MFU differ where both are said."""
+
+
 def utilisation_words(estimate: Estimate) -> str:
     """Words on three MFUs: as usual, without masked scores, and with recomputed FLOPs."""
     return f"MFU {percent(estimate.mfu)} ({percent(estimate.causal_mfu)} causal), HFU {percent(estimate.hfu)}"
-
-
-_CAUSAL_APART = 0.03
-"""Shares of the peak by which MFU and causal MFU differ where both are said."""
 
 
 def causal_apart(estimate: Estimate) -> bool:
@@ -66,61 +66,37 @@ def step_words(seconds: float, expected: ExpectedStep | None) -> str:
 
 def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, note: str = "") -> tuple[Fact, ...]:
     """Step, speed and memory of a layout; `more` is said of its memory."""
-    per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
+    gpus = estimate.layout.num_gpus
+    rate = (
+        f"{grouped(round(estimate.tokens_per_second / gpus))} tokens/s per GPU{answers_words(estimate, gpus)}"
+    )
+    speed = f"{mfu_words(estimate)}; {rate}; bound by {part_label(estimate.bound_by)}"
     memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.allocatable_bytes)} per GPU"
     memory += f"; fits with probability {chance_text(estimate.fits_probability)}"
     return (
         Fact(name="step", value=step_words(estimate.step_seconds, expected)),
-        Fact(
-            name="speed",
-            value=f"{mfu_words(estimate)}; {grouped(round(per_gpu))} tokens/s per GPU"
-            f"{answers_words(estimate, gpus=estimate.layout.num_gpus)}; bound by"
-            f" {part_label(estimate.bound_by)}",
-        ),
+        Fact(name="speed", value=speed),
         Fact(name="memory", value="; ".join(filter(None, [memory, note]))),
     )
 
 
 def estimate_text(estimate: Estimate, *, searched: bool = False) -> str:
-    """Four sentences: layout, speed, time by part, memory by part; the split where it was `chosen`; and warnings."""
-    layout = estimate.layout
-    per_gpu = estimate.tokens_per_second / layout.num_gpus
-    speed = (
-        f"step {format_seconds(estimate.step_seconds)}, {utilisation_words(estimate)}, "
-        f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(round(per_gpu))} per GPU)"
-        f"{answers_words(estimate)}, "
-        f"{microbatches_text(estimate)}"
-    )
-    return "\n".join(
-        [
-            wrapped(f"layout {layout}"),
-            *split_lines(estimate, searched=searched),
-            wrapped(speed),
-            time_sentence(estimate),
-            memory_sentence(estimate),
-            *host_lines(estimate),
-            *warning_lines(estimate),
-        ]
-    )
-
-
-def microbatches_text(estimate: Estimate) -> str:
-    """ "12 microbatches", of replicas that take different numbers "4 to 12 microbatches"."""
+    """Four sentences: layout, speed, time by part, memory by part; the split where it was `searched`; and warnings."""
+    layout, per_gpu = estimate.layout, round(estimate.tokens_per_second / estimate.layout.num_gpus)
+    rate = f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(per_gpu)} per GPU)"
     fewest = min((min(pool.microbatches) for pool in estimate.replicas), default=estimate.microbatches)
-    maximum = counted(estimate.microbatches, "microbatch")
-    return maximum if fewest == estimate.microbatches else f"{fewest} to {maximum}"
-
-
-def split_lines(estimate: Estimate, *, searched: bool) -> list[str]:
-    """Lines about a split of blocks over stages that was chosen, not given; else nothing."""
-    layout = estimate.layout
-    if not searched or len(set(layout.layers)) == 1:
-        return []
-    subject = f"{counted(sum(layout.layers), 'block')} on {counted(layout.num_stages, 'stage')}"
-    fits = " that fits" * estimate.fits
-    word = str(layout).rpartition(" layers=")[2].partition(" ")[0]
-    chosen_split = f"`layers={word}` was chosen, the fastest split{fits}; yours can be said in the layout"
-    return [wrapped(f"{subject}: {chosen_split}")]
+    number = f"{fewest} to " * (fewest != estimate.microbatches) + counted(
+        estimate.microbatches, "microbatch"
+    )
+    speed = f"step {format_seconds(estimate.step_seconds)}, {utilisation_words(estimate)}, {rate}"
+    lines = [wrapped(f"layout {layout}")]
+    if searched and len(set(layout.layers)) > 1:
+        subject = f"{counted(sum(layout.layers), 'block')} on {counted(layout.num_stages, 'stage')}"
+        word = str(layout).rpartition(" layers=")[2].partition(" ")[0]
+        chosen = f"`layers={word}` was chosen, the fastest split{' that fits' * estimate.fits}"
+        lines.append(wrapped(f"{subject}: {chosen}; yours can be said in the layout"))
+    lines += [wrapped(f"{speed}{answers_words(estimate)}, {number}"), time_sentence(estimate)]
+    return "\n".join([*lines, memory_sentence(estimate), *host_lines(estimate), *warning_lines(estimate)])
 
 
 def warning_lines(estimate: Estimate) -> list[str]:
@@ -145,19 +121,13 @@ def memory_sentence(estimate: Estimate) -> str:
     text = f"memory {size}{place} = {parts_sentence(memory, unit)}"
     if not estimate.device_holds:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
-    text += f"; {_chance_words(estimate)}"
-    if estimate.device_is_tight:
-        text += _tight(estimate)
-    return wrapped(text)
-
-
-def _chance_words(estimate: Estimate) -> str:
-    """ "fits with probability 96 %"; what counts as fitting, where an even chance does not."""
     chance = estimate.fits_probability
     if estimate.device_holds or chance < EVEN:
-        return f"fits with probability {chance_text(chance)}"
-    bound = 100 * least_chance(estimate.confidence)
-    return f"fits with probability {100 * chance:.3g} %, less than the {bound:.3g} % that a layout must have"
+        text += f"; fits with probability {chance_text(chance)}"
+    else:
+        bound = 100 * least_chance(estimate.confidence)
+        text += f"; fits with probability {100 * chance:.3g} %, less than the {bound:.3g} % that a layout must have"
+    return wrapped(text + _tight(estimate) * estimate.device_is_tight)
 
 
 def _tight(estimate: Estimate) -> str:
@@ -167,28 +137,24 @@ def _tight(estimate: Estimate) -> str:
 
 def host_facts(estimate: Estimate) -> list[Fact]:
     """ "host memory: 95.2 GiB of 128.0 GiB on each host", and what lies on the drive; nothing where nothing does."""
-    tiers = []
-    if estimate.host_bytes:
-        tiers.append(("host memory", estimate.host_bytes, estimate.host_limit))
-    if estimate.layout.offload.drive:
-        tiers.append(("drive", estimate.drive_bytes, estimate.drive_limit))
-    tight = estimate.host_is_tight
-    return [
-        Fact(name=name, value=_tier_text(size, limit) + _tight(estimate) * (tight and not nth))
-        for nth, (name, size, limit) in enumerate(tiers)
+    tiers = [
+        ("host memory", estimate.host_bytes, estimate.host_limit, estimate.host_bytes > 0),
+        ("drive", estimate.drive_bytes, estimate.drive_limit, estimate.layout.offload.drive > 0),
     ]
+    facts = list[Fact]()
+    for name, size, limit, used in tiers:
+        if used:
+            text = f"{format_bytes(size)}{'' if limit is None else f' of {format_bytes(limit)}'} on each host"
+            if limit is not None and size > limit:
+                text += f"; does not fit: {format_bytes(size - limit)} too many"
+            text += _tight(estimate) * (estimate.host_is_tight and not facts)
+            facts.append(Fact(name=name, value=text))
+    return facts
 
 
 def host_lines(estimate: Estimate) -> list[str]:
     """Lines on the memory of hosts and drives."""
     return [wrapped(f"{fact.name} {fact.value}") for fact in host_facts(estimate)]
-
-
-def _tier_text(size: float, limit: float | None) -> str:
-    text = f"{format_bytes(size)}{'' if limit is None else f' of {format_bytes(limit)}'} on each host"
-    if limit is not None and size > limit:
-        text += f"; does not fit: {format_bytes(size - limit)} too many"
-    return text
 
 
 def chance_text(chance: float) -> str:
@@ -203,28 +169,24 @@ def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
     windows = host_windows(question, estimate)
     if windows is None:
         return ()
-    lines = (_channels(windows), _binds(windows), _ring(windows, estimate.layout.ring), _update(windows))
-    return tuple(wrapped(line) for line in lines if line)
-
-
-def _channels(host: HostWindows) -> str:
-    busy = f"link down {format_seconds(host.down)}, up {format_seconds(host.up)}"
-    waits = f"{format_seconds(host.exposed)} are waited for" if host.exposed else "nothing is waited for"
-    update = f"CPU update {format_seconds(host.update)}"
-    if host.read or host.write:
-        update += f", drive read {format_seconds(host.read)}, write {format_seconds(host.write)}"
-    hides = f"the passes can overlap {format_seconds(host.hidden)}"
-    if host.late_hidden < host.hidden:
-        hides += f", of updates {format_seconds(host.late_hidden)}"
-    return f"host: {busy}, {update} a step; {hides}; {waits}"
-
-
-def _binds(windows: HostWindows) -> str:
+    busy = f"link down {format_seconds(windows.down)}, up {format_seconds(windows.up)}"
+    waits = (
+        f"{format_seconds(windows.exposed)} are waited for" if windows.exposed else "nothing is waited for"
+    )
+    update = f"CPU update {format_seconds(windows.update)}"
+    if windows.read or windows.write:
+        update += f", drive read {format_seconds(windows.read)}, write {format_seconds(windows.write)}"
+    hides = f"the passes can overlap {format_seconds(windows.hidden)}"
+    if windows.late_hidden < windows.hidden:
+        hides += f", of updates {format_seconds(windows.late_hidden)}"
+    binds = f"Bottleneck on the host: {windows.binding.removeprefix('host ')}."
     if windows.binding == "nothing":
-        return "Nothing on the host is a bottleneck."
-    if windows.binding in ("host memory", "drive", "device memory"):
-        return f"Bottleneck of the tiers: {windows.binding}, which is full."
-    return f"Bottleneck on the host: {windows.binding.removeprefix('host ')}."
+        binds = "Nothing on the host is a bottleneck."
+    elif windows.binding in ("host memory", "drive", "device memory"):
+        binds = f"Bottleneck of the tiers: {windows.binding}, which is full."
+    channels = f"host: {busy}, {update} a step; {hides}; {waits}"
+    lines = channels, binds, _ring(windows, estimate.layout.ring), _update(windows)
+    return tuple(wrapped(line) for line in lines if line)
 
 
 def _ring(windows: HostWindows, ring: int) -> str:

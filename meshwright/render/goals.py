@@ -15,10 +15,10 @@ from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.sizes import narrow_copies
 from cost_models.question import Question
 from cost_models.specs.training import Reference, changes_of, sequences_of, undo_change
-from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
+from cost_models.units import counted, format_count, format_seconds, grouped
 from meshwright.records.estimates import pool_records
 from meshwright.render.tables import Table, table_of
-from meshwright.render.words import in_unit, money, percent, sentence_list, size_unit, wrapped
+from meshwright.render.words import UNIT_TEXTS, in_unit, percent, sentence_list, size_unit, wrapped
 from planner.answers.optimum import PROVEN, Optimum
 from planner.objectives import Measure, Unit
 
@@ -28,14 +28,8 @@ _MAX_LISTED = 6
 
 def value_text(value: float, unit: Unit) -> str:
     """A value of an objective: "18.73 s", "56.6 %", "508.0 k", "$1.27 M", "5.6 GiB"."""
-    if unit == "seconds":
-        return format_seconds(value)
-    if unit == "share":
-        return percent(value)
-    if unit == "bytes":
-        return format_bytes(value)
-    if unit == "money":
-        return money(value)
+    if unit in UNIT_TEXTS:
+        return UNIT_TEXTS[unit](value)
     if unit == "GPUs" or value < 1e4:
         return grouped(round(value)) if unit == "GPUs" or value >= 100 else f"{value:.2f}"
     return f"{value / 1e3:.1f} k" if value < 1e6 else format_count(value)
@@ -101,24 +95,15 @@ def pools_table(question: Question, estimate: Estimate) -> Table:
             "step alone": [format_seconds(record["step_seconds"]) for record in records],
         }
     else:
+        spans = [(record["ranks"][0], record["ranks"][-1]) for record in records]
         columns |= {
-            "ranks": [_span(record["ranks"]) for record in records],
+            "ranks": [str(first) if first == last else f"{first}-{last}" for first, last in spans],
             "blocks each": [_runs(record["blocks"]) for record in records],
             "recompute": [_runs(record["recompute"]) for record in records],
         }
-    columns["peak mem"] = [_filled(record, unit) for record in records]
-    words = ("microbatches each", "blocks each", "recompute")
-    return table_of(columns, names=("pool",), words=words)
-
-
-def _filled(record: dict[str, Any], unit: tuple[str, float]) -> str:
-    """ "61.3 of 77.9 GiB"."""
-    return f"{in_unit(record['peak_bytes'], unit)} of {in_unit(record['memory_limit'], unit)} {unit[0]}"
-
-
-def _span(ranks: list[int]) -> str:
-    """[4, 5, 6, 7] → "4-7"."""
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+    peaks = [[in_unit(record[key], unit) for key in ("peak_bytes", "memory_limit")] for record in records]
+    columns["peak mem"] = [f"{peak} of {limit} {unit[0]}" for peak, limit in peaks]
+    return table_of(columns, names=("pool",), words=("microbatches each", "blocks each", "recompute"))
 
 
 def _runs(values: list[Any]) -> str:

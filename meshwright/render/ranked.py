@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import Question
@@ -18,7 +18,7 @@ from meshwright.render.goals import (
     tuning_sentence,
     value_text,
 )
-from meshwright.render.tables import Table, table
+from meshwright.render.tables import Table, table_of
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
 from planner.answers.optimum import Optimum
 from planner.objectives import Certificate
@@ -57,79 +57,42 @@ def layout_text(question: Question, estimate: Estimate, words: str) -> tuple[str
     return question_header(question, estimate.trust), "", words, *notes
 
 
-HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
-
-
 def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table, ...]:
     """The table of pools below a plan; nothing on a cluster of one kind of GPU."""
     return ("", pools_table(question, estimate)) if question.has_pools else ()
 
 
-def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
-    """Cells of the plans table, best first, as text. `peak mem` is the fullest rank's."""
-    return [
-        (
-            str(rank),
-            estimate.layout.brief,
-            format_seconds(estimate.step_seconds),
-            percent(estimate.mfu),
-            grouped(round(estimate.tokens_per_second / estimate.layout.num_gpus)),
-            format_bytes(estimate.peak_bytes),
-            part_label(estimate.bound_by),
-        )
-        for rank, estimate in enumerate(estimates, start=1)
-    ]
+def plan_columns(
+    estimates: Sequence[Estimate], measures: Mapping[str, list[str]] | None = None
+) -> dict[str, list[str]]:
+    """Columns of the table of plans as text, best first: `measures` in place of tokens/s per GPU, and causal MFU where
+    it is another for any. `peak mem` is the fullest rank's."""
+    speeds = [grouped(round(one.tokens_per_second / one.layout.num_gpus)) for one in estimates]
+    causal = [percent(one.causal_mfu) for one in estimates]
+    return {
+        "#": [str(rank) for rank in range(1, len(estimates) + 1)],
+        "layout": [one.layout.brief for one in estimates],
+        "step": [format_seconds(one.step_seconds) for one in estimates],
+        "MFU": [percent(one.mfu) for one in estimates],
+        **({"causal": causal} if any(map(causal_apart, estimates)) else {}),
+        **(measures or {"tok/s/GPU": speeds}),
+        "peak mem": [format_bytes(one.peak_bytes) for one in estimates],
+        "bound by": [part_label(one.bound_by) for one in estimates],
+    }
 
 
 def optimum_table(optimum: Optimum) -> Table:
     """Table of plans, best first, with GPUs, GPU-hours or cost in place of tok/s/GPU if that is the objective."""
-    headers, rows = optimum_cells(optimum)
-    return table(headers, rows, words=("layout", "bound by"))
-
-
-def optimum_cells(optimum: Optimum) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Headers and cells of that table, as text; causal MFU where it is another for any."""
-    estimates = optimum.result.estimates
-    return with_causal(*_measured_cells(optimum, plans_rows(estimates)), estimates)
-
-
-def with_causal(
-    headers: tuple[str, ...], rows: list[tuple[str, ...]], estimates: Sequence[Estimate]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Headers and rows, with a column of causal MFU if it differs from MFU in any row."""
-    if not any(map(causal_apart, estimates)):
-        return headers, rows
-    place = headers.index("MFU") + 1
-    causal = [percent(estimate.causal_mfu) for estimate in estimates]
-    rows = [(*row[:place], cell, *row[place:]) for row, cell in zip(rows, causal, strict=True)]
-    return (*headers[:place], "causal", *headers[place:]), rows
-
-
-def _measured_cells(
-    optimum: Optimum, rows: list[tuple[str, ...]]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Headers and rows, with the objective in place of tok/s/GPU."""
-    estimates = optimum.result.estimates
-    name = optimum.objective.name
-    if optimum.plain or (name in ("time", "mfu", "memory") and not optimum.sizes):
-        return HEADERS, rows
-    measure = optimum.objective.measure
-    gpus = [grouped(estimate.layout.num_gpus) for estimate in estimates]
-    values = [value_text(optimum.value_of(estimate), measure.unit) for estimate in estimates]
-    if name not in ("gpu-hours", "cost"):
-        return _swapped(HEADERS, "GPUs"), [_swapped(row, cell) for row, cell in zip(rows, gpus, strict=True)]
-    headers = _swapped(HEADERS, measure.label)
-    rows = [_swapped(row, cell) for row, cell in zip(rows, values, strict=True)]
-    if not optimum.sizes:
-        return headers, rows
-    wide_rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, gpus, strict=True)]
-    return (headers[0], "GPUs", *headers[1:]), wide_rows
-
-
-def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
-    """Replace the cell of tok/s/GPU."""
-    place = HEADERS.index("tok/s/GPU")
-    return (*cells[:place], cell, *cells[place + 1 :])
+    estimates, name, measure = optimum.result.estimates, optimum.objective.name, optimum.objective.measure
+    gpus, measures = {"GPUs": [grouped(one.layout.num_gpus) for one in estimates]}, dict[str, list[str]]()
+    if name in ("gpu-hours", "cost"):
+        measures = {measure.label: [value_text(optimum.value_of(one), measure.unit) for one in estimates]}
+    elif optimum.sizes or name not in ("time", "mfu", "memory"):
+        measures = gpus
+    columns = plan_columns(estimates, {} if optimum.plain else measures)
+    if optimum.sizes and measures is not gpus:
+        columns = {"#": columns["#"], **gpus, **columns}
+    return table_of(columns, words=("layout", "bound by"))
 
 
 def proof_words(certificate: Certificate, best_seconds: float) -> str:
@@ -141,7 +104,13 @@ def proof_words(certificate: Certificate, best_seconds: float) -> str:
         work += f": {grouped(certificate.infeasible)} do not fit, {bounds}"
     if certificate.gap <= 0:
         took = f" in {seconds}" if certificate.seconds else ""  # plan files hold no durations
-        minimised = _minimised_words(certificate, best_seconds)
+        minimised = ""
+        if certificate.minimised != "none":
+            over = counted(certificate.scenarios, "scenario")
+            mean = (
+                f"expected over {over}" if certificate.minimised == "neutral" else f"over the slowest {over}"
+            )
+            minimised = f", {mean} ({format_seconds(best_seconds)})"
         return f"proved optimal under the cost model{minimised}{took}; {work}"
     bound = f"proved within {percent(certificate.gap)} of the optimum"
     proven = bound if certificate.gap < 1 else "nothing proved"
@@ -150,25 +119,10 @@ def proof_words(certificate: Certificate, best_seconds: float) -> str:
 
 
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
-    """Sentence on a proof, with the confirmation by an integer program."""
-    words = proof_words(certificate, best_seconds) + _settled_words(certificate)
-    return wrapped(f"{words[0].upper()}{words[1:]}")
-
-
-def _minimised_words(certificate: Certificate, best_seconds: float) -> str:
-    """Words on the quantity minimised, if it is not the step on paper: ", expected over 16 scenarios (18.04 s)"."""
-    if certificate.minimised == "none":
-        return ""
-    over = counted(certificate.scenarios, "scenario")
-    mean = f"expected over {over}" if certificate.minimised == "neutral" else f"over the slowest {over}"
-    return f", {mean} ({format_seconds(best_seconds)})"
-
-
-def _settled_words(certificate: Certificate) -> str:
-    """Whether the integer program agrees; it does so only where it had a choice."""
-    settled = certificate.settled
+    """Sentence on a proof, and whether an integer program agrees, which is said where it had a choice."""
+    words, settled = proof_words(certificate, best_seconds), certificate.settled
     if certificate.proved_by == "ilp":
-        return "; by one integer program over all of them"
-    if settled is None or settled.layouts == 1:
-        return ""
-    return f"; an integer program over the last {counted(settled.layouts, 'layout')} confirms it"
+        words += "; by one integer program over all of them"
+    elif settled is not None and settled.layouts > 1:
+        words += f"; an integer program over the last {counted(settled.layouts, 'layout')} confirms it"
+    return wrapped(f"{words[0].upper()}{words[1:]}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cost_models.estimate import Breakdown
-from cost_models.units import format_count, grouped
+from cost_models.units import format_bytes, format_count, format_seconds, grouped
 
 T = TypeVar("T")
 LINE_WIDTH = 80
@@ -27,6 +27,8 @@ NOT_PROVED = "warning: optimality is not proved; allow more time to close the ga
 """Said below an answer whose search ended early."""
 NEGLIGIBLE_SHARE = 0.0005
 """A part below this share of its total is left out of sentences."""
+_ROUNDING = 1e-6
+"""Relative difference between a plan's prediction and its price today up to which it is rounding."""
 _MANIFOLD = 10.0
 """From this ratio on a change is written as a multiple."""
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
@@ -69,6 +71,13 @@ def change_words(write: Callable[[float], str], unit: str, start: float, final: 
     return change(start, final) if start else "new"
 
 
+def drift_note(name: object, then: float, today: float, write: Callable[[float], str]) -> str:
+    """A note where a plan's step takes other seconds today than when its file was written; else nothing."""
+    if abs(today / then - 1) <= _ROUNDING:
+        return ""
+    return f"note: {name} was written with a step of {write(then)}; this version prices it at {write(today)}"
+
+
 def money(amount: float) -> str:
     """2.5 → "$2.50", 1270 → "$1,270", 508000 → "$508.0 k", 1168000 → "$1.168 M"."""
     if amount < 100:
@@ -76,6 +85,17 @@ def money(amount: float) -> str:
     if amount < 1e4:
         return f"${amount:,.0f}"
     return f"${amount / 1e3:.1f} k" if amount < 1e6 else f"${format_count(amount)}"
+
+
+UNIT_TEXTS: dict[str, Callable[[float], str]] = {
+    "seconds": format_seconds,
+    "bytes": format_bytes,
+    "share": percent,
+    "money": money,
+    "tokens/s": format_count,
+    "FLOP/s": format_count,
+}
+"""Unit of a quantity → how its values are written."""
 
 
 def time_unit(seconds: float) -> tuple[str, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, dataclass_transform
 
 from meshwright.records import JSON_SCHEMA, frame_of
 
@@ -12,22 +13,36 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from meshwright.render.tables import Table
-    from planner.plan import AnyPlan
-    from planner.search.search import Budget
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Answer:
-    """What a verb answers, which says its rows, its text and its document."""
+    """What a verb answers, which says its rows, its text and its document. Its classes are frozen dataclasses whose
+    fields are given by name."""
 
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True, repr=False)(cls)
+
+    def csv_rows(self) -> Sequence[Mapping[str, Any]]:
         """Flat rows, for `--csv`."""
         raise NotImplementedError
 
-    @property
-    def text(self) -> Sequence[str | Table]:
-        """What is printed."""
+    def view(self) -> Iterable[str | Table]:
+        """Sentences and tables for a person."""
         raise NotImplementedError
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Flat rows; seconds, bytes, shares."""
+        return [dict(row) for row in self.csv_rows()]
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What is printed."""
+        return tuple(self.view())
 
     def document(self) -> dict[str, Any]:
         """The JSON document but for the version of its schema."""
@@ -71,30 +86,6 @@ class SavedAnswer(Answer):
         return ""
 
 
-class PlanAnswer(SavedAnswer):
-    """An answer that is kept as a plan file."""
-
-    @property
-    def more(self) -> str:
-        """What else there is to ask for; empty where there is nothing."""
-        return ""
-
-    @property
-    def plan(self) -> AnyPlan:
-        """The answer as a plan."""
-        raise NotImplementedError
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan."""
-        from planner.plan import save_plan
-
-        save_plan(self.plan, Path(path))
-
-    def next_commands(self, path: Path) -> str:
-        """Commands for the plan file at `path`."""
-        return f"meshwright explain {path}"
-
-
 class Asked(Protocol):
     """A question that was read whole."""
 
@@ -105,10 +96,3 @@ class Asked(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """What its answer leaves out."""
-
-
-class PlanAsked(Asked, Protocol):
-    """A question that a plan answers."""
-
-    def answer(self, budget: Budget | None = None, top: int | None = None) -> PlanAnswer:
-        """Search within the budget, or price, and rank `top` plans. Raises InputError, InfeasibleError."""

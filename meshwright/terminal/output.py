@@ -56,7 +56,8 @@ def say(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _forget(sys.stdout)
+        # the rest goes to nowhere, so that it is not written again when the program ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise OSError(error.errno, error.strerror, "stdout") from None
 
 
@@ -72,11 +73,6 @@ def _write(text: str, stream: TextIO) -> None:
     lines = "\n".join(printable(line, limit=None) for line in text.split("\n"))
     encoding = stream.encoding or "utf-8"
     print(lines.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
-
-
-def _forget(stream: TextIO) -> None:
-    """Send the rest of a stream to nowhere, so that it is not written again when the program ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 Row = Mapping[str, Any]
@@ -216,7 +212,6 @@ class Output:
         asked = problems.read(ask)
         problems.read(self.check_places)
         problems.require()
-        assert asked is not None
         return asked
 
     def tell_of(self, question: Asked) -> None:

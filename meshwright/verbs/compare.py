@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import argument, as_keywords, flag, plan_file
+from cost_models.flags import Options, argument, as_keywords, flag, plan_file
 from meshwright.verbs.contract import command, read_plan
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answe
     return verbs.compare(first, choices[1:], trainer)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompareFlags:
+class CompareFlags(Options, kw_only=True):
     """Options of `meshwright compare`."""
 
     choices: tuple[str, ...] = field(
@@ -65,8 +64,7 @@ def compare_command(options: CompareFlags, output: Output) -> None:
     output.show(compare(*options.choices, trainer=options.trainer))
 
 
-@dataclass(frozen=True)
-class ReshardOptions:
+class ReshardOptions(Options):
     """Options of `reshard`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file("Where weights are."))

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from cost_models.errors import InputError
 from cost_models.families import Family, family_of_plan_kind, load
-from meshwright.terminal.answers import Answer, PlanAnswer, PlanAsked, SavedAnswer
+from meshwright.terminal.answers import Answer, Asked, SavedAnswer
 from meshwright.terminal.output import Output
 
 if TYPE_CHECKING:
     from cost_models.base import Spec
     from cost_models.documents import Document
+    from cost_models.estimate import Estimate
     from executor.measure.any_report import AnyReport
     from meshwright.inputs.plans import HasPlan
     from meshwright.pages.chapters import Chapter
-    from meshwright.plots.drawing import Draw
+    from meshwright.plots.drawing import Draw, Drawing
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
     from meshwright.verbs.ran import AnyRan
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from planner.verify import Check
 
 O = TypeVar("O")  # noqa: E741
-ALL = ("json", "csv", "quiet")
-"""Every flag of `Output`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,66 @@ def command(
 ) -> Callable[[Callable[[O, Output], None]], Command[O]]:
     """Decorate a function as a verb of the command line. Its docstring is the help."""
     return lambda call: Command(options, call, name, shows, hides, nested, head, out)
+
+
+class PlanAnswer(SavedAnswer):
+    """An answer that is kept as a plan file, and explained, compared and drawn as that plan."""
+
+    @property
+    def more(self) -> str:
+        """What else there is to ask for; empty where there is nothing."""
+        return ""
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The answer as a plan."""
+        raise NotImplementedError
+
+    @property
+    def best(self) -> Any:
+        """The best of the priced layouts, shardings or clusters."""
+        raise NotImplementedError
+
+    def explain(self) -> str:
+        """Say what binds the plan, what it wins by, and what would change it."""
+        from meshwright.verbs.explain import explain
+
+        return repr(explain(self))
+
+    def why_not(self, layout: str) -> str:
+        """Say why another layout is not the plan; what the layout leaves out is free."""
+        from meshwright.verbs.explain import why_not
+
+        return repr(why_not(self, layout))
+
+    @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        """Ranked layouts of a transformer, best first."""
+        return ()
+
+    def plot(self, kind: str = "", *, gpus: Sequence[int] | None = None) -> Drawing:
+        """Draw a kind of picture of the plan, at these numbers of GPUs where it has several. Raises UnknownNameError
+        where there is no such kind."""
+        from meshwright.plots.pictures import draw_plan
+
+        return draw_plan(kind, self.plan, self.estimates, gpus)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan."""
+        from planner.plan import save_plan
+
+        save_plan(self.plan, Path(path))
+
+    def next_commands(self, path: Path) -> str:
+        """Commands for the plan file at `path`."""
+        return f"meshwright explain {path}"
+
+
+class PlanAsked(Asked, Protocol):
+    """A question that a plan answers."""
+
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> PlanAnswer:
+        """Search within the budget, or price, and rank `top` plans. Raises InputError, InfeasibleError."""
 
 
 P = TypeVar("P", bound="AnyPlan", contravariant=True)

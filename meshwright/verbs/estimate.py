@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,10 @@ from meshwright.verbs.contract import command, require_options, verbs_of_model
 if TYPE_CHECKING:
     from cost_models.specs.recommender.training import RecommenderTraining
     from cost_models.specs.training import TrainingSpec
-    from meshwright.terminal.answers import PlanAnswer, PlanAsked
     from meshwright.terminal.output import Output
+    from meshwright.verbs.contract import PlanAnswer, PlanAsked
 
 
-@dataclass(frozen=True)
 class EstimateOptions(Amount, Request):
     """Options of `estimate`; of a recommender the layout is a sharding."""
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import as_keywords, flag, plan_file
+from cost_models.flags import Options, as_keywords, flag, plan_file
 from meshwright.inputs.options import Searching
 from meshwright.verbs.contract import command, read_plan
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
-    from meshwright.terminal.answers import Answer, PlanAnswer
+    from meshwright.terminal.answers import Answer
     from meshwright.terminal.output import Output
+    from meshwright.verbs.contract import PlanAnswer
     from planner.plan import AnyPlan
 
 
-@dataclass(frozen=True)
-class ExplainOptions:
+class ExplainOptions(Options):
     """Options of `explain`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
@@ -35,7 +35,6 @@ def explain(options: ExplainOptions) -> Answer:
     return verbs.explain(loaded)
 
 
-@dataclass(frozen=True)
 class WhyNotOptions(ExplainOptions):
     """Options of `why_not`."""
 
@@ -53,8 +52,7 @@ def why_not(options: WhyNotOptions) -> Answer:
     return verbs.why_not(loaded, options.layout)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExplainFlags(ExplainOptions):
+class ExplainFlags(ExplainOptions, kw_only=True):
     """Options of `meshwright explain`."""
 
     why_not: str | None = flag("LAYOUT", "Explain why this layout is not the answer.")
@@ -78,7 +76,6 @@ def explain_command(options: ExplainFlags, output: Output) -> None:
     output.show(answer)
 
 
-@dataclass(frozen=True)
 class AdviseOptions(Searching):
     """Options of `advise`."""
 

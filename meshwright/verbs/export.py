@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, replace
+from dataclasses import MISSING, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import argument, as_keywords, flag, plan_file, switch
+from cost_models.flags import Options, argument, as_keywords, flag, plan_file, switch
 from meshwright.inputs.options import TUNING, Request, Searching
 from meshwright.verbs.contract import command
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
     from cost_models.specs.cluster import ClusterSpec
     from cost_models.specs.recommender.model import RecommenderSpec
     from cost_models.specs.transformer import TransformerSpec
-    from meshwright.terminal.answers import PlanAnswer, PlanAsked
     from meshwright.terminal.output import Output
+    from meshwright.verbs.contract import PlanAnswer, PlanAsked
     from planner.formats.exporter import Exported
     from planner.plan import AnyPlan
 
 _TRAINERS = "megatron, nemo, torchtitan, deepspeed, accelerate, axolotl, torchrun, slurm, torchrec"
 
 
-@dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(Options):
     """Options of `export`."""
 
     plan: str | Path | AnyPlan = field(metadata=plan_file())
@@ -69,8 +68,7 @@ def export_command(options: ExportOptions, output: Output) -> None:
     output.remark(exported.remarks)
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(Options):
     source: str | Path = field(
         metadata=argument(
             "SOURCE",
@@ -79,7 +77,6 @@ class _Source:
     )
 
 
-@dataclass(frozen=True)
 class ImportOptions(Searching, Request, _Source):
     """Options of `import`."""
 
@@ -111,7 +108,7 @@ class ImportOptions(Searching, Request, _Source):
             from meshwright.families.recommender.planned import ask_import as ask_sharding
 
             return ask_sharding(self)
-        from meshwright.families.transformer.estimate import ask_import
+        from meshwright.families.transformer.trainer_files import ask_import
 
         return ask_import(kind, self)
 
@@ -134,8 +131,7 @@ def import_plan(options: ImportOptions) -> PlanAnswer:
     return options.question().answer(options.spending)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportFlags(ImportOptions):
+class ImportFlags(ImportOptions, kw_only=True):
     """Options of `meshwright import`."""
 
     nouns: tuple[str, ...] = field(

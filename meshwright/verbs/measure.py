@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.flags import argument, as_keywords, flag, plan_file
+from cost_models.flags import Options, argument, as_keywords, flag, plan_file
 from meshwright.verbs.contract import command, read_plan
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 Paths = str | Path | Sequence[str | Path]
 
 
-@dataclass(frozen=True)
-class MeasureOptions:
+class MeasureOptions(Options):
     """Options of `measure`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(
@@ -70,8 +69,7 @@ def _table(kind: str | None) -> str | None:
     return kind
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasureFlags(MeasureOptions):
+class MeasureFlags(MeasureOptions, kw_only=True):
     """Options of `meshwright measure`."""
 
     more: tuple[Path, ...] = field(

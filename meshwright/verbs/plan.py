@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
-from cost_models.flags import argument, as_keywords, flag, flags_of, given_flags, part_of, switch
+from cost_models.flags import Options, argument, as_keywords, flag, flags_of, given_flags, part_of, switch
 from meshwright.inputs.options import Goal, Limits, Proving, Request, Searching
 from meshwright.verbs.contract import command, option_word, require_options, verbs_of_model, verbs_of_plan
 
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from cost_models.specs.transformer import TransformerSpec
     from meshwright.families.recommender.serving import ServedRecommender
     from meshwright.families.transformer.largest import Largest
-    from meshwright.terminal.answers import PlanAnswer, PlanAsked
     from meshwright.terminal.output import Output
+    from meshwright.verbs.contract import PlanAnswer, PlanAsked
 
 
-@dataclass(frozen=True, kw_only=True)
-class LargestFlags:
+class LargestFlags(Options, kw_only=True):
     """Flags of `plan` that only the largest size knows."""
 
     largest: bool = switch("Find the largest size of a model family that fits; see --largest --help.")
@@ -37,7 +36,6 @@ class LargestFlags:
     )
 
 
-@dataclass(frozen=True)
 class LargestOptions(Searching, Limits, Request):
     """Options of `largest`; the model is a family."""
 
@@ -63,7 +61,14 @@ def largest(options: LargestOptions) -> Largest:
     return ask(options).answer(options.spending)
 
 
-def answer_largest(options: PlanFlags, output: Output) -> None:
+_NOT_LARGEST = (
+    *("tokens", "samples", "epochs", "price", "deadline", "operations", "objective"),
+    *("pick", "risk", "top", "replay", "solver"),
+)
+"""Flags of `plan` that mean nothing to the largest size."""
+
+
+def _answer_largest(options: PlanFlags, output: Output) -> None:
     """Read the question, search and print."""
     from meshwright.families.transformer.largest import ask
     from meshwright.terminal.progress import searching
@@ -71,8 +76,17 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     if options.longest:
         options = replace(options, largest=True, by=options.by or "sequence")
     require_options(verbs_of_model(options.model), "plan", ("largest",))
+
+    def require_growth() -> None:
+        if options.longest and options.by != "sequence":
+            raise InputError("`--longest` is --by sequence", hint="leave --by out")
+        if not options.largest:
+            raise InputError("`--by` says what grows from size to size", hint="it goes with --largest")
+        names = [name for name in _NOT_LARGEST if getattr(options, name) is not None]
+        _refuse("`--largest` takes fewer flags", names, "means nothing beside --largest")
+
     question_options = part_of(options, LargestOptions)
-    question = output.read(lambda: ask(question_options), lambda: _require_growth(options))
+    question = output.read(lambda: ask(question_options), require_growth)
     output.tell_of(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget)
@@ -80,39 +94,13 @@ def answer_largest(options: PlanFlags, output: Output) -> None:
     output.finish(answer, interrupted="sizes that were not tried may fit" * budget.interrupted)
 
 
-_LENGTHS = ("tokens", "samples", "epochs")
-_EXTRA = (
-    *_LENGTHS,
-    "price",
-    "deadline",
-    "operations",
-    "objective",
-    "pick",
-    "risk",
-    "top",
-    "replay",
-    "solver",
-)
-"""Flags of `plan` that mean nothing to the largest size."""
+def _refuse(headline: str, names: Sequence[str], reason: str) -> None:
+    """Raises InputError where options of these names were given, each for the reason."""
+    if problems := [Problem(option_word(name), reason) for name in names]:
+        raise InputError(headline, problems=problems)
 
 
-def _require_growth(options: PlanFlags) -> None:
-    """Raises InputError for flags of another question."""
-    if options.longest and options.by != "sequence":
-        raise InputError("`--longest` is --by sequence", hint="leave --by out")
-    if not options.largest:
-        raise InputError("`--by` says what grows from size to size", hint="it goes with --largest")
-    _refuse_beside("--largest", [name for name in _EXTRA if getattr(options, name) is not None])
-
-
-def _refuse_beside(word: str, names: Sequence[str]) -> None:
-    """Raises InputError where options of these names were given beside a flag to which they mean nothing."""
-    if problems := [Problem(option_word(name), f"means nothing beside {word}") for name in names]:
-        raise InputError(f"`{word}` takes fewer flags", problems=problems)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cache:
+class Cache(Options, kw_only=True):
     """The cache of every GPU: of a size, or the smallest with a share of hits."""
 
     cache: str | float | None = flag(
@@ -131,7 +119,6 @@ class Cache:
     )
 
 
-@dataclass(frozen=True)
 class CacheOptions(Cache):
     """Options of `plan_cache`."""
 
@@ -144,8 +131,7 @@ class CacheOptions(Cache):
     host_memory: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheFlags(Cache):
+class CacheFlags(Cache, kw_only=True):
     """Flags of `plan` that only serving knows."""
 
     serve: bool = switch(
@@ -154,10 +140,8 @@ class CacheFlags(Cache):
 
     def require_serving(self) -> None:
         """Raises InputError where one is said without `--serve`."""
-        names = [name for name in flags_of(Cache) if getattr(self, name) is not None]
-        if names and not self.serve:
-            problems = [Problem(option_word(name), "goes with --serve") for name in names]
-            raise InputError("flags of serving without `--serve`", problems=problems)
+        names = [name for name in flags_of(Cache) if getattr(self, name) is not None and not self.serve]
+        _refuse("flags of serving without `--serve`", names, "goes with --serve")
 
 
 @as_keywords(CacheOptions)
@@ -178,32 +162,26 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     return plan_cache(options)
 
 
-def answer_serving(options: PlanFlags, output: Output) -> None:
+def _answer_serving(options: PlanFlags, output: Output) -> None:
     """Plan the cache and print."""
     from meshwright.families.recommender.serving import plan_cache
-    from meshwright.inputs.questions import single_count
+    from meshwright.inputs.questions import one_count
 
-    _require_cache(options)
-    output.check_places()
-    count = single_count(options.gpus)
-    if options.gpus is not None and count is None:
-        raise InputError(f"--gpus: `{options.gpus}` is not one number of GPUs", hint="--serve asks about one")
-    answer = plan_cache(replace(part_of(options, CacheOptions), gpus=count))
-    output.assumed(answer.assumptions)
-    output.finish(answer)
-
-
-def _require_cache(options: PlanFlags) -> None:
     nouns = {"MODEL": options.model, "CLUSTER": options.cluster}
     if problems := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
         hint = "meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB"
         raise InputError("nothing to serve", problems=problems, hint=hint)
     allowed = ("gpus", "precision", "profile", "host_memory")
     strange = [name for name in given_flags(options) if name not in allowed]
-    _refuse_beside("--serve", strange + [n for n in ("top", "replay") if getattr(options, n) is not None])
+    strange += [name for name in ("top", "replay") if getattr(options, name) is not None]
+    _refuse("`--serve` takes fewer flags", strange, "means nothing beside --serve")
+    output.check_places()
+    count = one_count(options.gpus, "--serve asks about one")
+    answer = plan_cache(replace(part_of(options, CacheOptions), gpus=count))
+    output.assumed(answer.assumptions)
+    output.finish(answer)
 
 
-@dataclass(frozen=True)
 class PlanOptions(Proving, Goal, Limits, Request):
     """Options of `plan`."""
 
@@ -293,8 +271,7 @@ def plan(options: PlanOptions) -> PlanAnswer:
     return options.question().answer(options.spending, options.top)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanFlags(CacheFlags, LargestFlags, PlanOptions):
+class PlanFlags(CacheFlags, LargestFlags, PlanOptions, kw_only=True):
     """Options of `meshwright plan`: also the largest size, a cache for serving, and the question of a plan file."""
 
     replay: Path | None = flag(
@@ -305,38 +282,31 @@ class PlanFlags(CacheFlags, LargestFlags, PlanOptions):
 @command(PlanFlags, name="plan", head="Other questions", out="Write the plan to run.")
 def plan_command(options: PlanFlags, output: Output) -> None:
     """Find the best layout and prove it."""
+    from meshwright.render.words import sentence_list
     from meshwright.terminal.progress import searching
 
     if options.largest or options.longest or options.by is not None:
-        answer_largest(options, output)
+        _answer_largest(options, output)
         return
     if options.serve:
-        answer_serving(options, output)
+        _answer_serving(options, output)
         return
-    if options.replay is not None:
-        _require_nothing_else(options)
-    question = output.read(lambda: _question(options, output), options.require_serving)
+    if options.replay is not None:  # which takes everything from the plan file
+        nouns = [name for name in ("model", "cluster") if getattr(options, name)]
+        if words := list(dict.fromkeys(map(option_word, (*nouns, *options.option_names)))):
+            hint = f"leave out {sentence_list(words)}"
+            raise InputError("--replay takes its question from the plan", hint=hint)
+
+    def read_question() -> PlanAsked:
+        if options.replay is None:
+            return options.question()
+        plan = output.load(options.replay)
+        return verbs_of_plan(plan).ask_again(plan)
+
+    question = output.read(read_question, options.require_serving)
     output.tell_of(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget, options.top)
     extra_lines = [answer.more, "" if output.out else "`meshwright explain` of a plan file (-o) says why"]
     cut_short = "this is the best so far, and not proved" * budget.interrupted
     output.finish(answer, more=[*filter(None, extra_lines)], interrupted=cut_short)
-
-
-def _question(options: PlanFlags, output: Output) -> PlanAsked:
-    """Read the question of the flags, or of a plan file. Raises InputError."""
-    if options.replay is None:
-        return options.question()
-    plan = output.load(options.replay)
-    return verbs_of_plan(plan).ask_again(plan)
-
-
-def _require_nothing_else(options: PlanOptions) -> None:
-    """Raises InputError where something is asked beside `--replay`, which takes everything from the plan file."""
-    from meshwright.render.words import sentence_list
-
-    nouns = [name for name in ("model", "cluster") if getattr(options, name)]
-    if words := list(dict.fromkeys(map(option_word, (*nouns, *options.option_names)))):
-        hint = f"leave out {sentence_list(words)}"
-        raise InputError("--replay takes its question from the plan", hint=hint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="AnyReport")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class AnyRan(Answer, Generic[R]):
     """Quantities that a run measured, beside the predicted ones. A family says which, and how to tell them."""
 
@@ -51,14 +49,12 @@ class AnyRan(Answer, Generic[R]):
         """A row for each part of the time, of a run that saved: training, saving, work done again, restarting."""
         return [] if self.report.operations is None else operations_rows(self.report.operations)
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        lines = list(self.body())
+    def view(self) -> Iterator[str | Table]:
+        yield from self.body()
         if self.report.start is not None:
-            lines.append(wrapped(start_line(self.report.start)))
+            yield wrapped(start_line(self.report.start))
         if self.report.operations is not None:
-            lines += operations_text(self.report.operations, self.operations)
-        return tuple(lines)
+            yield from operations_text(self.report.operations, self.operations)
 
 
 def start_line(start: StartReport) -> str:
@@ -70,19 +66,10 @@ def start_line(start: StartReport) -> str:
 E = TypeVar("E", bound="AnyEmulation")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class AnyEmulated(SavedAnswer, Generic[E]):
     """One rank of a plan that ran alone, beside what was predicted: a family says which quantities, and tells it."""
 
     report: E
-
-    def body(self) -> Iterable[str | Table]:
-        """Text on the answer."""
-        raise NotImplementedError
-
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        return tuple(self.body())
 
     def document(self) -> dict[str, Any]:
         return {"comparison": self.rows, "report": self.report.model_dump(mode="json")}
@@ -150,19 +137,21 @@ def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsS
         hint = "--checkpoint saves, --every how often"
         raise InputError(f"`{name}` tells of no checkpoint that was written", hint=hint)
     save, restart, segment = seen.mean_save, seen.mean_restart, segment_of(seen)
+    written = save.size / save.flush
+    # what is loaded is read twice: for its digest first
+    read = 2 * save.size / restart.loading if restart.loading else written
+    seconds = {
+        "mtbf": min(segment.mtbf * gpus, _LONGEST_BETWEEN),
+        "detection": restart.detection,
+        "restart": restart.starting,
+    }
+    rates = {"storage_write": written, "storage_read": read, "host_copy": _FASTEST}
     return OperationsSpec.model_validate(
         {
             "name": "measured",
-            "mtbf": _seconds(min(segment.mtbf * gpus, _LONGEST_BETWEEN)),
-            "detection": _seconds(restart.detection),
-            "restart": _seconds(restart.starting),
-            "storage_write": _rate(save.size / save.flush),
-            # what is loaded is read twice: for its digest first
-            "storage_read": _rate(
-                2 * save.size / restart.loading if restart.loading else save.size / save.flush
-            ),
+            **{key: f"{max(value, _LEAST_SECONDS):.9f} s" for key, value in seconds.items()},
+            **{key: f"{min(max(rate, _SLOWEST), _FASTEST):.0f} B/s" for key, rate in rates.items()},
             "pause": save.blocked,  # with the copy to host memory in it
-            "host_copy": _rate(_FASTEST),
             "source": f"{name}: {counted(len(seen.saves), 'save')}, {counted(seen.failures, 'failure')}",
         }
     )
@@ -171,16 +160,6 @@ def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsS
 _SLOWEST, _FASTEST = 1e3, 1e17
 """Rates that operations may have, bytes/s."""
 _LEAST_SECONDS = 1e-6
-
-
-def _seconds(value: float) -> str:
-    return f"{max(value, _LEAST_SECONDS):.9f} s"
-
-
-def _rate(value: float) -> str:
-    return f"{min(max(value, _SLOWEST), _FASTEST):.0f} B/s"
-
-
 PART_WORDS = {
     "starting": "first start",
     "training": "training",
@@ -195,32 +174,24 @@ PART_WORDS = {
 
 
 def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
-    """Text on the parts of a run's time; `rows` are of `meshwright.verbs.ran`."""
-    yield ""
+    """Text on the parts of a run's time, its saves and its failures; `rows` are of `operations_rows`."""
     columns = {
         "where time went": [PART_WORDS[row["part"]] for row in rows],
         "forecast": [percent(row["forecast_share"]) for row in rows],
         "measured": [percent(row["share"]) for row in rows],
         "": [format_seconds(row["seconds"]) for row in rows],
     }
-    yield table_of(columns, words=("where time went",))
-    yield wrapped(_saves(seen))
-    if seen.restarts:
-        yield wrapped(_restarts(seen))
-
-
-def _saves(seen: OperationsReport) -> str:
-    save = seen.mean_save
+    yield from ("", table_of(columns, words=("where time went",)))
+    save, mean = seen.mean_save, seen.mean_restart
     often = f"{counted(len(seen.saves), 'save')}, every {counted(seen.every, 'step')}"
     words = f"{often}: each stops training for {format_seconds(save.blocked)}"
-    later = f"{format_seconds(save.flush)} later ({format_bytes(save.size)})"
-    return f"{words} and is readable {later}" if save.size else words
-
-
-def _restarts(seen: OperationsReport) -> str:
-    mean, lost = seen.mean_restart, fmean(one.steps_lost for one in seen.restarts)
-    return (
-        f"{counted(seen.failures, 'failure')}, on average {format_seconds(mean.detection)} until the restart,"
-        f" {format_seconds(mean.starting)} to start, {format_seconds(mean.loading)} to load, {lost:.1f} steps done"
-        " again; the forecast assumes these averages, and failures at random"
-    )
+    if save.size:
+        words += f" and is readable {format_seconds(save.flush)} later ({format_bytes(save.size)})"
+    yield wrapped(words)
+    if seen.restarts:
+        lost = fmean(one.steps_lost for one in seen.restarts)
+        yield wrapped(
+            f"{counted(seen.failures, 'failure')}, on average {format_seconds(mean.detection)} until the restart,"
+            f" {format_seconds(mean.starting)} to start, {format_seconds(mean.loading)} to load, {lost:.1f} steps done"
+            " again; the forecast assumes these averages, and failures at random"
+        )

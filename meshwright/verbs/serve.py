@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import as_keywords, flag, plan_file
+from cost_models.flags import Options, as_keywords, flag, plan_file
 from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from planner.serving import ServingPlan
 
 
-@dataclass(frozen=True)
-class ServeOptions:
+class ServeOptions(Options):
     """Options of `serve`."""
 
     plan: ServingPlan | str | Path = field(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import argument, flag
+from cost_models.flags import Options, argument, flag
 from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokensOptions:
+class TokensOptions(Options, kw_only=True):
     """Options of `meshwright tokens`."""
 
     texts: tuple[Path, ...] = field(

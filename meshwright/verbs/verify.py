@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ VERIFY_SECONDS = 600.0
 """A proof is done again from its beginning, so it may take as long as the user lets a search take, and more."""
 
 
-@dataclass(frozen=True)
 class VerifyOptions(Proving):
     """Options of `verify`."""
 
@@ -68,14 +67,14 @@ def _checks(plan: AnyPlan | ServingPlan, budget: Budget, options: VerifyOptions)
     from planner.serving import ServingPlan
     from planner.verify.recommenders import verify_cache
 
+    solver = options.solver
     if isinstance(plan, ServingPlan):
-        if options.solver is not None:
+        if solver is not None:
             raise InputError("--solver does not go with the plan of a cache", hint="leave it out")
         return verify_cache(plan)
     verbs = verbs_of_plan(plan)
-    require_options(verbs, "verify", () if options.solver is None else ("solver",))
-    if options.solver is not None:
-        budget.proof = proof_of(options.solver)
+    require_options(verbs, "verify", () if solver is None else ("solver",))
+    budget.proof = budget.proof if solver is None else proof_of(solver)
     return tuple(verbs.verify(plan, budget))
 
 
@@ -91,12 +90,14 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
         checks = _checks(loaded, budget, options)
     if isinstance(loaded, ServingPlan):
         about = f"cache of {loaded.question.model.name}"
-        answer = Verified(path, about, searched=True, checks=checks)
+        answer = Verified(path=path, about=about, searched=True, checks=checks)
     else:
         output.remark(loaded.notes)
         verbs = verbs_of_plan(loaded)
         figures = {} if loaded.problems() else verbs.figures(loaded)
-        answer = Verified(path, verbs.about(loaded), loaded.searched, checks, figures)
+        answer = Verified(
+            path=path, about=verbs.about(loaded), searched=loaded.searched, checks=checks, figures=figures
+        )
     output.show(answer)
     if not answer.passed:
         output.end_with_no()
@@ -105,7 +106,6 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
 _VERDICTS = {True: "pass", False: "FAIL", None: "open"}
 
 
-@dataclass(frozen=True, repr=False)
 class Verified(Answer):
     """A plan file and what its checks found."""
 
@@ -123,37 +123,31 @@ class Verified(Answer):
         """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each check."""
-        checks = [(one.name, _VERDICTS[one.passed], one.what) for one in self.checks]
-        return [dict(zip(("check", "verdict", "found"), check, strict=True)) for check in checks]
+        return [
+            {"check": one.name, "verdict": _VERDICTS[one.passed], "found": one.what} for one in self.checks
+        ]
 
     def document(self) -> dict[str, Any]:
         head = {"plan": str(self.path), "verified": self.passed, "proof": self.searched}
         checks = [{"check": one.name, "passed": one.passed, "found": one.what} for one in self.checks]
         return {**head, **self.figures, "checks": checks}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         from meshwright.render.tables import table
         from meshwright.render.words import wrapped
 
-        headers = ("check", "verdict", "found")
+        headers, number = ("check", "verdict", "found"), counted(len(self.checks), "check")
+        verdicts = [check.passed for check in self.checks]
+        conclusion = f"Verified: {number}, prices and proof"
+        if failed := verdicts.count(False):
+            conclusion = f"Not verified: {failed} of {number} failed"
+        elif still_open := verdicts.count(None):
+            conclusion = f"Not verified: {still_open} of {number} could not be decided in time"
+        elif not self.searched:
+            reason = "the layout was asked for, not searched, so the file claims no optimum"
+            conclusion = f"Verified as a price: {reason}"
         cells = [tuple(row.values()) for row in self.rows]
         checks = table(headers, cells, words=("found",), names=("check", "verdict"))
-        return wrapped(f"{self.path.name}: {self.about}"), "", checks, "", wrapped(self._conclusion)
-
-    @property
-    def _conclusion(self) -> str:
-        """The verdict in a sentence."""
-        checks = counted(len(self.checks), "check")
-        verdicts = [check.passed for check in self.checks]
-        if failed := verdicts.count(False):
-            return f"Not verified: {failed} of {checks} failed"
-        if still_open := verdicts.count(None):
-            return f"Not verified: {still_open} of {checks} could not be decided in time"
-        if not self.searched:
-            reason = "the layout was asked for, not searched, so the file claims no optimum"
-            return f"Verified as a price: {reason}"
-        return f"Verified: {checks}, prices and proof"
+        return wrapped(f"{self.path.name}: {self.about}"), "", checks, "", wrapped(conclusion)

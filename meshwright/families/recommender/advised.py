@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cost_models.recommender.prices import RecommenderEstimate
@@ -19,7 +18,7 @@ from meshwright.families.recommender.text import (
 from meshwright.records import fields_of
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, percent, sentence_list, wrapped
-from meshwright.terminal.answers import PlanAnswer
+from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import PROVEN
 from planner.recommender.advice import WORTH, ShardingAdvice, ShardingChange, advise_sharding
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
@@ -31,7 +30,6 @@ _LIMIT = 3
 _HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingAdvised(PlanAnswer):
     """Table of the sharding run today, the tables whose change gains most, and the best sharding."""
 
@@ -45,8 +43,7 @@ class ShardingAdvised(PlanAnswer):
         proof = advice.answer.certificate if best is advice.answer.sharding else None
         return make_recommender_plan(advice.question, best, self.limits, proof)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for today, for each change, for the best sharding, and for each other question."""
         advice, trouble = self.advice, "tables move"
         rows = [_row("today", "", None, advice.today)]
@@ -85,12 +82,8 @@ class ShardingAdvised(PlanAnswer):
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
         return [NOT_PROVED] if self.advice.answer.certificate.gap > PROVEN and not interrupted else []
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> Iterator[str | Table]:
         """Text that `meshwright advise` prints; no table if nothing is left to change."""
-        return tuple(self._text())
-
-    def _text(self) -> Iterator[str | Table]:
         advice, today = self.advice, self.advice.today
         yield question_text(advice.question, today)
         yield ""

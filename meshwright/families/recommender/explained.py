@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from cost_models.errors import InfeasibleError, RunError
@@ -24,7 +24,7 @@ from meshwright.families.recommender.text import (
 )
 from meshwright.records import fields_of
 from meshwright.render.tables import Table
-from meshwright.render.words import change, percent, sentence_list, spaced, wrapped
+from meshwright.render.words import change, drift_note, percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Answer
 from planner.recommender.advice import Alternative, BindingStage, alternative, binding_stages
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
@@ -35,11 +35,7 @@ from planner.search.search import Budget
 from planner.verify import Check, check_equal
 from planner.verify.recommenders import verify_sharding
 
-_DRIFT = 1e-6
-"""Relative difference between a plan's prediction and its price today that is not rounding."""
 
-
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingExplained(Answer):
     """Answer to why a sharding is as fast as it is."""
 
@@ -47,8 +43,7 @@ class ShardingExplained(Answer):
     estimate: RecommenderEstimate
     stages: Sequence[BindingStage]
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each table of a GPU that ends a stage."""
         names = self.plan.model.table_names
         return [
@@ -77,8 +72,7 @@ class ShardingExplained(Answer):
             "bottleneck": self.rows,
         }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         question, priced, proof = self.plan.question, self.estimate, self.plan.certificate
         head = question_text(question, priced), f"{step_text(question, priced)}\n{memory_text(priced)}"
         tables = stages_table(priced), gpus_table(priced), wrapped(self._longest)
@@ -116,11 +110,8 @@ def figures(plan: RecommenderPlan) -> dict[str, Any]:
 
 def drift(plan: RecommenderPlan, name: object) -> str:
     """A note where the plan in a file is priced otherwise today; else nothing."""
-    today, then = estimate(plan.question, plan.sharding).step_seconds, plan.prediction.step_seconds
-    if abs(today / then - 1) <= _DRIFT:
-        return ""
-    words = f"note: {name} was written with a step of {precise(then)}"
-    return f"{words}; this version prices it at {precise(today)}"
+    today = estimate(plan.question, plan.sharding).step_seconds
+    return drift_note(name, plan.prediction.step_seconds, today, precise)
 
 
 def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
@@ -148,7 +139,6 @@ _SEEN = 5e-4
 """Share of the step time. Stages that differ by less are not told."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingNotChosen(Answer):
     """Why tables are not held otherwise."""
 
@@ -162,8 +152,7 @@ class ShardingNotChosen(Answer):
     replanned: ShardingAnswer | None
     """All other tables placed anew; None where that was not searched, or found nothing."""
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each stage, or one with the rule."""
         if self.otherwise is None:
             return [{"stage": "", "refused": self.answer.refused}]
@@ -189,9 +178,8 @@ class ShardingNotChosen(Answer):
             "placed_anew": anew,
         }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        return tuple(map(wrapped, self._lines()))
+    def view(self) -> Iterator[str | Table]:
+        return map(wrapped, self._lines())
 
     def _lines(self) -> Iterator[str]:
         names, tables, planned = self.plan.model.table_names, self.answer.tables, self.plan.sharding.tables

@@ -42,7 +42,8 @@ from meshwright.inputs.problems import Problems, read_flag
 from meshwright.records import fields_of
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change_words, facts_text, percent, spaced, wrapped
-from meshwright.terminal.answers import Answer, PlanAnswer
+from meshwright.terminal.answers import Answer
+from meshwright.verbs.contract import PlanAnswer
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.export import ImportOptions
 from meshwright.verbs.plan import PlanOptions
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from meshwright.plots.drawing import Drawing
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingEstimated(PlanAnswer):
     """A question and the price of a sharding that was given."""
 
@@ -78,8 +78,7 @@ class ShardingEstimated(PlanAnswer):
         """Whether GPUs and hosts hold it."""
         return self.estimate.fits
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each table."""
         return table_rows(self.question, self.sharding)
 
@@ -92,21 +91,19 @@ class ShardingEstimated(PlanAnswer):
             "estimate": estimate_record(self.estimate),
         }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         question, priced = self.question, self.estimate
         tables = where_table(question, self.sharding), stages_table(priced), gpus_table(priced)
         end = f"{step_text(question, priced)}\n{memory_text(priced)}"
         return spaced(question_text(question, priced), *tables, end)
 
-    def plot(self, kind: str = "sharding") -> Drawing:
+    def plot(self, kind: str = "sharding", *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw `time`, `memory` or `sharding`, as a picture with its data. Raises UnknownNameError for another kind."""
         from meshwright.plots.pictures import draw_plan
 
         return draw_plan(kind, self.plan)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingPlanned(ShardingEstimated):
     """Answer with the best sharding and its proof."""
 
@@ -122,8 +119,7 @@ class ShardingPlanned(ShardingEstimated):
         certificate = self.certificate.model_dump(mode="json") | {"seconds": self.certificate.seconds}
         return super().document() | {"certificate": certificate}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         """Text that `meshwright plan` prints: the sharding, its step and memory, the proof, and which tables lie on
         which GPU."""
         question, priced, sharding = self.question, self.estimate, self.sharding
@@ -139,14 +135,12 @@ class ShardingPlanned(ShardingEstimated):
         return [f"warning: proved {proof}; more time may close the gap"]
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardingsCompared(Answer):
     """Shardings side by side, measured against the first."""
 
     priced: Sequence[ShardingEstimated]
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each quantity."""
         return [
             {"quantity": name, **{str(nth): value for nth, value in enumerate(values, 1)}, "unit": unit}
@@ -154,12 +148,15 @@ class ShardingsCompared(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
-        names = ("question", "layout", "estimate")
-        documents = [one.document() for one in self.priced]
-        return {"plans": [{name: document[name] for name in names} for document in documents]}
+        plans = [(question_record(one.question), str(one.sharding), one.estimate) for one in self.priced]
+        return {
+            "plans": [
+                {"question": question, "layout": layout, "estimate": estimate_record(priced)}
+                for question, layout, priced in plans
+            ]
+        }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         formats = {"seconds": precise, "bytes": format_bytes, "share": percent, "samples/s": format_count}
         cells = []
         for name, values, unit in self._lines:
@@ -257,20 +254,17 @@ def ask(options: PlanOptions) -> ShardingQuestion:
         InputError: something is missing or wrong; everything that is, at once.
     """
     problems = Problems()
-    gpus = problems.read(lambda: _one_count(options.gpus))
+    gpus = problems.read(_one_count, options.gpus)
     read = Problems()
     model = read.read(lambda: _model(options))
     request = options if model is None else replace(options, model=model)
-    question = problems.read(lambda: question_of(request, gpus or None))
-    limits = problems.read(lambda: _limits(options))
-    objective = problems.read(lambda: _objective(options.objective))
-    words = None if model is None or limits is None else problems.read(lambda: limits.read(model))
+    question = problems.read(question_of, request, gpus or None)
+    limits = problems.read(_limits, options)
+    objective = problems.read(_objective, options.objective)
+    words = None if model is None or limits is None else problems.read(limits.read, model)
     if question is not None and words is not None:
-        problems.read(lambda: _require_tiers(question, words))
+        problems.read(_require_tiers, question, words)
     problems.require()
-    assert question is not None
-    assert limits is not None
-    assert objective is not None
     assumed = tuple(_assumed(options, question))
     return ShardingQuestion(question=question, limits=limits, objective=objective, assumptions=assumed)
 
@@ -325,16 +319,13 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
     """
     questions.require_nouns(request)
     problems = Problems()
-    model = problems.read(lambda: _model(request))
-    cluster = problems.read(lambda: questions.cluster_of(request.cluster, gpus))
-    host_memory = problems.read(lambda: questions.read_host_memory(request.host_memory))
-    training = problems.read(lambda: _training(request))
+    model = problems.read(_model, request)
+    cluster = problems.read(questions.cluster_of, request.cluster, gpus)
+    host_memory = problems.read(questions.read_host_memory, request.host_memory)
+    training = problems.read(_training, request)
     problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
-    problems.read(lambda: questions.require_profile(request.profile))
+    problems.read(questions.require_profile, request.profile)
     problems.require()
-    assert model is not None
-    assert cluster is not None
-    assert training is not None
     _require_even_batch(training.global_batch, cluster)
     sized = questions.with_host_memory(cluster, host_memory)
     return complete_recommender(model, sized, training, stack=request.stack, profile=request.profile)
@@ -426,12 +417,16 @@ def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:
         yield f"hosts have {format_bytes(question.cluster.host_memory)} each"
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Imported(PlanAnswer):
     """A sharding of another trainer's file, beside the best."""
 
     today: ShardingEstimated
-    best: ShardingPlanned
+    planned: ShardingPlanned
+
+    @property
+    def best(self) -> ShardingPlanned:
+        """The best sharding."""
+        return self.planned
 
     @property
     def gain(self) -> float:
@@ -442,13 +437,11 @@ class Imported(PlanAnswer):
         """Fields of `estimate`, with the best sharding beside them."""
         return self.today.document() | {"best": self.best.record(), "gain": self.gain}
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each table."""
         return self.today.rows
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         return *self.today.text, "", self._comparison(), "", wrapped(self._finding())
 
     def _comparison(self) -> Table:
@@ -492,7 +485,7 @@ class ImportQuestion:
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Imported:
         """Price the sharding, and search for the best."""
         today = self.imported.answer()
-        return Imported(today=today, best=no_slower(self.best.answer(budget), today))
+        return Imported(today=today, planned=no_slower(self.best.answer(budget), today))
 
 
 def no_slower(best: ShardingPlanned, today: ShardingEstimated) -> ShardingPlanned:

@@ -71,12 +71,10 @@ class RecommenderRun(Running):
         return ShardEmulated(plan=self.plan, report=emulate(self.plan, rank, steps=steps))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class RecommenderRan(AnyRan[RecommenderReport]):
     """Quantities that a run measured, beside the predicted ones."""
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         report, predicted = self.report, self.report.plan.prediction
         rows = [("step", predicted.step_seconds, report.step_seconds)]
         rows += [(name, predicted.stages[name], seconds) for name, seconds in report.stage_seconds.items()]
@@ -130,23 +128,20 @@ def _worded(quantity: str, value: float) -> str:
 _HEADERS = ("rank", "slices", "rows", "tables", "as planned", "states", "as planned", "on its host")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardsBuilt(Answer):
     """Plan, and the ranks that were built for it without devices."""
 
     plan: RecommenderPlan
     ranks: Sequence[BuiltShards]
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each rank."""
         return [asdict(rank) for rank in self.ranks]
 
     def document(self) -> dict[str, Any]:
         return {"layout": self.plan.layout, "ranks": self.rows}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         plan, dense = self.plan, self.ranks[0].dense_parameters
         complete = len(self.ranks) == plan.num_ranks
         selection = "its ranks hold" if complete else "the fullest, the emptiest and others hold"
@@ -168,14 +163,12 @@ _COMPUTE = "compute"
 _EMULATED = ("quantity", "plan", "predicted", "emulated")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ShardEmulated(AnyEmulated["ShardEmulation"]):
     """A plan and the report of one of its ranks."""
 
     plan: RecommenderPlan
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each quantity: of the plan, predicted for what ran, and emulated."""
         from executor.emulate.recommender import HOST
 
@@ -194,7 +187,7 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
             rows.append(("step", step, step, report.step_seconds))
         return [dict(zip(_EMULATED, one, strict=True)) for one in rows]
 
-    def body(self) -> Iterator[str | Table]:
+    def view(self) -> Iterator[str | Table]:
         report: ShardEmulation = self.report
         plan = self.plan
         yield wrapped(f"{report.model}: rank {report.rank} of {report.ranks} alone on {report.device}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +61,6 @@ MOST_TABLES = 30
 """Classes of tables that are printed, those with most accesses."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ServedRecommender(SavedAnswer):
     """A recommender served from caches on GPUs."""
 
@@ -80,8 +78,7 @@ class ServedRecommender(SavedAnswer):
         """Share of accesses served by a cache of equal bytes that holds the same share of every table's rows."""
         return one_share_hits(self.plan.question.tables, self.plan.cache_bytes)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each class of tables."""
         tables, classes = self.plan.question.tables, self.plan.question.model.classes
         hits = tables.table_hits(self.plan.rows)
@@ -130,8 +127,7 @@ class ServedRecommender(SavedAnswer):
         tables = {"tables": self.rows, "batches": self.batches}
         return {"serving": serving, "assumptions": list(self.assumptions), **tables}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         launched, last = self.service.launch_seconds.any(), self.plan.question.policy == "lru"
         latency = (
             "Latency is from ids to vectors of one batch on one GPU: "
@@ -230,20 +226,17 @@ _SHARE = re.compile(r"\d{1,3}(\.\d+)?%?|0?\.\d+", re.ASCII)
 def plan_cache(options: CacheOptions) -> ServedRecommender:
     """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
     problems = Problems()
-    spec = problems.read(lambda: _model(options.model))
-    cluster = problems.read(lambda: cluster_of(options.cluster, options.gpus))
-    memory = problems.read(lambda: read_host_memory(options.host_memory))
-    size = problems.read(lambda: _amount("--cache", options.cache, parse_bytes))
-    rate = problems.read(lambda: _amount("--drive-rate", options.drive_rate, parse_bandwidth))
-    share = problems.read(lambda: read_flag("--hits", options.hits, _share, "hits cannot be read"))
-    batches = problems.read(lambda: read_batches(options.batch, BATCHES))
+    spec = problems.read(_model, options.model)
+    cluster = problems.read(cluster_of, options.cluster, options.gpus)
+    memory = problems.read(read_host_memory, options.host_memory)
+    size = problems.read(_amount, "--cache", options.cache, parse_bytes)
+    rate = problems.read(_amount, "--drive-rate", options.drive_rate, parse_bandwidth)
+    share = problems.read(read_flag, "--hits", options.hits, _share, "hits cannot be read")
+    batches = problems.read(read_batches, options.batch, BATCHES)
     problems.read(lambda: _require_known(options.precision, tuple(ELEMENT_BYTES), "--precision"))
-    problems.read(lambda: _require_known(options.policy, POLICIES, "--policy"))
-    problems.read(lambda: _require_one(options.cache, options.hits))
+    problems.read(_require_known, options.policy, POLICIES, "--policy")
+    problems.read(_require_one, options.cache, options.hits)
     problems.require()
-    assert spec is not None
-    assert cluster is not None
-    assert batches is not None
     host = with_host_memory(cluster, memory)
     if isinstance(host, MixedCluster):
         raise InputError(f"`{host.name}` has several kinds of GPU; a cache is planned for one")
@@ -341,9 +334,8 @@ def serve(options: ServeOptions) -> CacheServed:
     problems, source = Problems(), options.plan
     plan = problems.read(lambda: source if isinstance(source, ServingPlan) else load_serving_plan(source))
     batches = problems.read(lambda: read_batches(options.batch, ()))
-    problems.read(lambda: _require_meant(options))
+    problems.read(_require_meant, options)
     problems.require()
-    assert plan is not None
     require_torch("serve")
     from executor.recommender import serving
 
@@ -387,7 +379,6 @@ def _question_for(
     return with_rates(question, stack=OWN_STACK, profile=profile)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class CacheServed(ServedRecommender):
     """Lookups that were answered from the tiers of a plan, which is priced on what answered them."""
 
@@ -444,8 +435,7 @@ class CacheServed(ServedRecommender):
         hits = dict(zip(("predicted_hits", "measured_hits"), self.hits, strict=True))
         return super().document() | {"served": facts | hits}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         predicted, measured = self.hits
         core = "one core of this machine"
         on = core if self.run.device == "cpu" else self.plan.question.cluster.gpu.name

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.compare import Compared
     from meshwright.families.transformer.estimate import EstimateQuestion
     from meshwright.families.transformer.explain import Explained, NotChosen
-    from meshwright.families.transformer.question import PlanQuestion
-    from meshwright.families.transformer.ranked import ClustersQuestion
+    from meshwright.families.transformer.question import ClustersQuestion, PlanQuestion
     from meshwright.families.transformer.run import TransformerRun
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Draw

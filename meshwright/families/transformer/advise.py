@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cost_models.axes.layout import parse_layout
@@ -16,7 +15,7 @@ from meshwright.render.explanation import unplaced
 from meshwright.render.ranked import certificate_sentence, question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, wrapped
-from meshwright.terminal.answers import PlanAnswer
+from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import PROVEN
 from planner.explain.advice import Advice
 from planner.explain.advice import advise as advice_of
@@ -27,7 +26,6 @@ from planner.search.search import Budget
 from planner.space.restrictions import Restrictions
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Advised(PlanAnswer):
     """Layout run today, the changes that gain most for their trouble, and the best plan."""
 
@@ -52,8 +50,7 @@ class Advised(PlanAnswer):
         certificate = result.certificate if self.best is result.best else None
         return make_plan(self.advice.question, self.best, certificate, self.restrictions)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for today, for each change, and for the best plan."""
         advice = self.advice
         rows = [self._row("today", "", None, advice.today)]
@@ -98,13 +95,15 @@ class Advised(PlanAnswer):
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
         return [NOT_PROVED] if self.advice.result.certificate.gap > PROVEN and not interrupted else []
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         """Text that `meshwright advise` prints; no table if nothing is left to change."""
         advice = self.advice
-        header = question_header(advice.question, self.today.trust)
+        today, header = self.today, question_header(advice.question, self.today.trust)
+        step = f"{format_seconds(today.step_seconds)} a step, {mfu_words(today)}"
+        size = f"{format_bytes(today.peak_bytes)} of {today.limit_words}{', which does not fit' * (not today.fits)}"
+        start = wrapped(f"today {unplaced(today.layout)}: {step}, {size}")
         changes = (advice_table(advice), "") if advice.changes or not is_reached(advice) else ()
-        return header, "", today_sentence(advice), "", *changes, conclusion(advice)
+        return header, "", start, "", *changes, conclusion(advice)
 
 
 def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
@@ -114,32 +113,23 @@ def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
     return Advised(advice=advice, restrictions=restrictions)
 
 
-def today_sentence(advice: Advice) -> str:
-    """Sentence on the layout run today: its step, and whether it fits."""
-    today = advice.today
-    fits = "" if today.fits else ", which does not fit"
-    size, limit = format_bytes(today.peak_bytes), today.limit_words
-    step = f"{format_seconds(today.step_seconds)} a step, {mfu_words(today)}"
-    return wrapped(f"today {unplaced(today.layout)}: {step}, {size} of {limit}{fits}")
-
-
 def advice_table(advice: Advice) -> Table:
     """The path: today, each change on top of those before it, and the best plan; `alone` is today with that change."""
     today = advice.today
     rows = [("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))]
+
+    def in_all(reached: Estimate) -> tuple[str, str, str]:
+        return format_seconds(reached.step_seconds), _gain(today, reached), format_bytes(reached.peak_bytes)
+
     for move in advice.changes:
         cells = (format_seconds(move.by_itself.step_seconds), _gain(today, move.by_itself))
-        rows.append((f"+ {move.words}", move.trouble, *cells, *_in_all(today, move.with_earlier)))
+        rows.append((f"+ {move.words}", move.trouble, *cells, *in_all(move.with_earlier)))
     if not is_reached(advice):
         remainder, trouble = advice.final_change
         words = f"+ the rest: {remainder}" if remainder else "+ blocks placed as in the best plan"
-        rows.append((words, trouble, "", "", *_in_all(today, advice.best)))
+        rows.append((words, trouble, "", "", *in_all(advice.best)))
     headers = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
     return table(headers, rows, words=("change", "trouble"))
-
-
-def _in_all(today: Estimate, reached: Estimate) -> tuple[str, str, str]:
-    return format_seconds(reached.step_seconds), _gain(today, reached), format_bytes(reached.peak_bytes)
 
 
 def _gain(today: Estimate, estimate: Estimate) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from cost_models.expected import ExpectedStep, expected_step
 from cost_models.memory.states import moment_bytes
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
-from cost_models.units import format_bytes, format_count, format_seconds
+from cost_models.units import format_bytes, format_seconds
 from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems
 from meshwright.records.estimates import completed_record, estimate_record, question_record
@@ -28,6 +28,7 @@ from meshwright.render.goals import gpus_in_words
 from meshwright.render.tables import Table, table
 from meshwright.render.words import (
     NEGLIGIBLE_SHARE,
+    UNIT_TEXTS,
     Fact,
     change,
     change_words,
@@ -104,7 +105,6 @@ class Against:
         return f"{words}, {comparison} between two such layouts: it is {chance} likely to be {slower}."
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Compared(Answer):
     """Plans, with every quantity beside the first plan's."""
 
@@ -122,19 +122,31 @@ class Compared(Answer):
 
     @property
     def against(self) -> tuple[Against, ...]:
-        """The others beside the first; nothing where steps do different work."""
+        """The others beside the first, as far as the model can tell; nothing where steps do different work."""
         first, *rivals = self.plans
         if not same_work(self.questions):
             return ()
-        return tuple(_against(first, other, number) for number, other in enumerate(rivals, start=2))
+        compared = []
+        for number, rival in enumerate(rivals, start=2):
+            base, two = first.estimate, rival.estimate
+            ratio = two.step_seconds / base.step_seconds
+            error = chance = overlap = None
+            if not differences([first.question, rival.question]):
+                pair_error = pair_error_of(first.question)
+                error = error_between(base.layout, two.layout, first.question)
+                chance = chance_of_gain(abs(math.log(ratio)), base.layout, two.layout, pair_error)
+            if first.expected is not None and rival.expected is not None:
+                (low, high), (floor, top) = first.expected.interval, rival.expected.interval
+                overlap = low <= top and floor <= high
+            compared.append(Against(number=number, ratio=ratio, error=error, chance=chance, overlap=overlap))
+        return tuple(compared)
 
     @property
     def lines(self) -> list[Line]:
         """Every quantity, with a value for each plan."""
         return lines_of([plan.estimate for plan in self.plans], self.questions)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each quantity."""
         return [
             {"group": line.group, "quantity": line.name, "unit": line.unit}
@@ -151,9 +163,8 @@ class Compared(Answer):
             "against_first": [asdict(one) | {"clear": one.is_clear} for one in self.against],
         }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        heads, read = [], []
+    def view(self) -> tuple[str | Table, ...]:
+        heads, read, differing = [], [], list[str | Table]()
         for number, plan in enumerate(self.plans, start=1):
             fits = "" if plan.estimate.fits else ", does not fit"
             step = step_words(plan.estimate.step_seconds, plan.expected)
@@ -161,100 +172,63 @@ class Compared(Answer):
             heads += [wrapped(line, indent="   ") for line in lines]
             if plan.completed is not None and (filled := filled_sentence(plan.completed)):
                 read.append(f"{number}: {filled}")
+        if self.differs:
+            work = ", and their steps do different work: parts are shares of their own step."
+            words = f"They answer different questions{':' if same_work(self.questions) else work}"
+            plans = [str(number) for number in range(1, len(self.plans) + 1)]
+            rows = [(difference.what, *difference.values) for difference in self.differs]
+            differing += ["", wrapped(words), table(["", *plans], rows, words=["", *plans])]
         against = [wrapped(plan.words) for plan in self.against]
         verdicts = ["", *against] if against else []
-        return *heads, *read, *self._differences(), *verdicts, "", comparison_table(self.lines)
-
-    def _differences(self) -> tuple[str | Table, ...]:
-        """Table of differences between the questions, printed before any comparison."""
-        if not self.differs:
-            return ()
-        work = ", and their steps do different work: parts are shares of their own step."
-        words = f"They answer different questions{':' if same_work(self.questions) else work}"
-        plans = [str(number) for number in range(1, len(self.plans) + 1)]
-        rows = [(difference.what, *difference.values) for difference in self.differs]
-        return "", wrapped(words), table(["", *plans], rows, words=["", *plans])
-
-
-def _against(first: PricedPlan, rival: PricedPlan, number: int) -> Against:
-    """Compare two plans whose steps do the same work, as far as the model can tell."""
-    base, two = first.estimate, rival.estimate
-    ratio = two.step_seconds / base.step_seconds
-    error = chance = overlap = None
-    if not differences([first.question, rival.question]):
-        error = error_between(base.layout, two.layout, first.question)
-        chance = chance_of_gain(abs(math.log(ratio)), base.layout, two.layout, pair_error_of(first.question))
-    if first.expected is not None and rival.expected is not None:
-        (low, high), (floor, top) = first.expected.interval, rival.expected.interval
-        overlap = low <= top and floor <= high
-    return Against(number=number, ratio=ratio, error=error, chance=chance, overlap=overlap)
+        return *heads, *read, *differing, *verdicts, "", comparison_table(self.lines)
 
 
 def compare(first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
     """Price all under the rules of the trainer. Raises InputError: what cannot be; everything, at once."""
     if trainer is not None:
         trainer_named(trainer)
+
+    def priced(choice: str | Path | AnyPlan) -> PricedPlan:
+        """A plan, or a layout under the question of the first plan."""
+        if is_plan(choice):
+            plan = plan_of(choice)
+            require_legal(plan.question, plan.layout, trainer)
+            return PricedPlan(question=plan.question, estimate=priced_again(plan))
+        limits = replace(first.user_restrictions, trainer=trainer or first.user_restrictions.trainer)
+        completed = complete_layout(first.question, str(choice), limits)
+        return PricedPlan(question=first.question, estimate=completed.estimate, completed=completed)
+
     problems = Problems()
-    plans = [problems.read(partial(_priced_plan, first, trainer))]
-    plans += [problems.read(partial(_priced, choice, first, trainer)) for choice in choices]
+    plans = [problems.read(priced, choice) for choice in (first, *choices)]
     problems.require()
-    return Compared(plans=tuple(one for one in plans if one is not None))
+    return Compared(plans=tuple(plans))
 
 
-def _priced(choice: str | Path | AnyPlan, first: Plan, trainer: str | None) -> PricedPlan:
-    """A plan, or a layout under the question of the first plan."""
-    if is_plan(choice):
-        return _priced_plan(plan_of(choice), trainer)
-    limits = first.user_restrictions if trainer is None else replace(first.user_restrictions, trainer=trainer)
-    completed = complete_layout(first.question, str(choice), limits)
-    return PricedPlan(question=first.question, estimate=completed.estimate, completed=completed)
-
-
-def _priced_plan(plan: Plan, trainer: str | None) -> PricedPlan:
-    require_legal(plan.question, plan.layout, trainer)
-    return PricedPlan(question=plan.question, estimate=priced_again(plan))
-
-
-_FORMATS: dict[str, Callable[[float], str]] = {
-    "seconds": format_seconds,
-    "bytes": format_bytes,
-    "share": percent,
-    "tokens/s": format_count,
-    "FLOP/s": format_count,
-}
 _TOTALS = ("step", "peak memory")
 
 
 def comparison_table(lines: Sequence[Line]) -> Table:
-    """Parts are indented under their totals; `change` sets the last plan against the first."""
-    plans = len(lines[0].values)
-    headers = ["", *[str(number) for number in range(1, plans + 1)], "change"]
+    """Parts are indented under their totals; `change` sets the last plan against the first: shares in points,
+    everything else relative; a part is measured against the plan's own part."""
+    headers = ["", *[str(number + 1) for number in range(len(lines[0].values))], "change"]
     step, *tail = lines
-    ordered = [step, *sorted(tail, key=lambda line: line.group != "time")]  # then what follows, then memory
-    rows = [[_name(line), *[_cell(line, value) for value in line.values], _change(line)] for line in ordered]
+    rows = []
+    for line in (
+        step,
+        *sorted(tail, key=lambda line: line.group != "time"),
+    ):  # then what follows, then memory
+        is_part = line.group == "time" or (line.group == "memory" and line.name not in _TOTALS)
+        write, (start, *_, final) = UNIT_TEXTS[line.unit], line.values
+        cells = [write(value) if value else "-" for value in line.values]
+        changed = change_words(write, line.unit, start, final) if line.comparable else ""
+        rows.append(["  " * is_part + part_label(line.name), *cells, changed])
     return table(headers, rows, words=("",))
-
-
-def _cell(line: Line, value: float) -> str:
-    return _FORMATS[line.unit](value) if value else "-"
-
-
-def _name(line: Line) -> str:
-    is_part = line.group == "time" or (line.group == "memory" and line.name not in _TOTALS)
-    return f"{'  ' * is_part}{part_label(line.name)}"
-
-
-def _change(line: Line) -> str:
-    """Shares in points, everything else relative; a part is measured against the plan's own part."""
-    first, last = line.values[0], line.values[-1]
-    return change_words(_FORMATS[line.unit], line.unit, first, last) if line.comparable else ""
 
 
 _LABELS = ("name", "source", "vocab_multiple")
 """Fields of a model on which its parameters do not depend, but for padding of the vocabulary."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Resharded(Answer):
     """Bytes that move between two layouts of one model."""
 
@@ -264,8 +238,7 @@ class Resharded(Answer):
     traffic: ReshardBytes
     states: bool
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each rank, bytes."""
         names = [f"{name}_bytes" for name in self.traffic._fields]
         amounts = zip(*(own.tolist() for own in self.traffic), strict=True)
@@ -281,8 +254,7 @@ class Resharded(Answer):
             "ranks": self.rows,
         }
 
-    @property
-    def text(self) -> tuple[str, ...]:
+    def view(self) -> tuple[str, ...]:
         traffic, (inside, network) = self.traffic, self.traffic.seconds(self.question)
         sums = (float(own.sum()) for own in (traffic.needed, traffic.received_total, traffic.received_inside))
         needed, arriving, near = sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import layout_text
 from meshwright.render.tables import Table
+from meshwright.render.words import drift_note
 from meshwright.terminal.answers import Answer
 from planner.explain.compare import difference, same_degrees
 from planner.explain.reasons import Explanation, WhyNot
@@ -29,19 +30,24 @@ from planner.plan import Plan, priced_again
 from planner.space.obstacles import notes_of
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Explained(Answer):
     """Bottlenecks of a plan, its advantages, and changes that would move it."""
 
-    question: Question
     explanation: Explanation
     notes: tuple[str, ...] = ()
     """Sentences on effects that the answer leaves out."""
-    plan: Plan | None = None
-    """The plan that is explained."""
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def plan(self) -> Plan:
+        """The plan that is explained."""
+        return self.explanation.plan
+
+    @property
+    def question(self) -> Question:
+        """The question that the plan answers."""
+        return self.plan.question
+
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each part of the step, and of the memory of the fullest rank."""
         estimate = self.explanation.estimate
         memory = estimate.rank_memory[estimate.fullest_rank]
@@ -50,7 +56,7 @@ class Explained(Answer):
     def document(self) -> dict[str, Any]:
         explanation, estimate = self.explanation, self.explanation.estimate
         bound, rival = explanation.binding, explanation.rival
-        recommended = self.plan and self.plan.recommendation
+        recommended = self.plan.recommendation
         runner_up = None
         if rival is not None:
             parts = dict(difference(estimate.time, rival.time))
@@ -93,28 +99,27 @@ class Explained(Answer):
         """The output product and the loss."""
         return loss_part(self.question, self.explanation.estimate.layout)
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         return layout_text(self.question, self.explanation.estimate, repr(self))
 
     def __repr__(self) -> str:
         question, estimate = self.question, self.explanation.estimate
         lines = [explanation_text(self.explanation), loss_sentence(self.loss, estimate)]
-        counts, far = count_sentence(question, estimate.layout.tp), crossing(question, estimate)
-        lines += [counts, crossing_sentence(far)]
-        lines += [] if self.plan is None else [recommended_in_plan(self.plan)]
+        lines += [
+            count_sentence(question, estimate.layout.tp),
+            crossing_sentence(crossing(question, estimate)),
+        ]
+        lines.append(recommended_in_plan(self.plan))
         return "\n".join(filter(None, [*lines, *expected_lines(question, estimate.layout, self.expected)]))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class NotChosen(Answer):
     """Why a layout is not the plan."""
 
     answer: WhyNot
     plan: Estimate
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each part that differs, or for each rule that the layout breaks."""
         if self.answer.difference is None:
             reason = {"what": self.answer.reason}
@@ -133,16 +138,11 @@ class NotChosen(Answer):
             "difference_seconds": dict(self.answer.difference) if self.answer.difference else None,
         }
 
-    @property
-    def text(self) -> tuple[str, ...]:
+    def view(self) -> tuple[str, ...]:
         return (repr(self),)
 
     def __repr__(self) -> str:
         return why_not_text(self.answer, self.plan)
-
-
-DRIFT = 1e-6
-"""Relative difference between a plan's prediction and its price today that is not rounding."""
 
 
 def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:
@@ -160,8 +160,7 @@ def figures(plan: Plan) -> dict[str, Any]:
 def explain(plan: Plan) -> Explained:
     """Explain a plan's bottlenecks, its rivals, and changes that would move it."""
     notes = (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
-    explanation = explanation_of(plan, priced_again(plan))
-    return Explained(question=plan.question, explanation=explanation, notes=notes, plan=plan)
+    return Explained(explanation=explanation_of(plan, priced_again(plan)), notes=notes)
 
 
 def why_not(plan: Plan, layout: str) -> NotChosen:
@@ -173,8 +172,4 @@ def why_not(plan: Plan, layout: str) -> NotChosen:
 
 def drift(plan: Plan, name: object) -> str:
     """A note where the plan in a file was written with another step time than it has today; else nothing."""
-    priced: Estimate = priced_again(plan)
-    if abs(priced.step_seconds / plan.prediction.step_seconds - 1) <= DRIFT:
-        return ""
-    then, today = format_seconds(plan.prediction.step_seconds), format_seconds(priced.step_seconds)
-    return f"note: {name} was written with a step of {then}; this version prices it at {today}"
+    return drift_note(name, plan.prediction.step_seconds, priced_again(plan).step_seconds, format_seconds)

@@ -20,7 +20,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.inputs.goals import confident, known_word, restrictions_of
 from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import question_of, single_count, whole_cluster
+from meshwright.inputs.questions import one_count, question_of, whole_cluster
 from meshwright.records import fields_of
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
 from meshwright.render.ranked import question_header
@@ -37,20 +37,41 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import LADDERS, SEQUENCE_STEP, WAYS, By, Family, family_named
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Largest(SavedAnswer):
-    """A family on a cluster, and its largest sizes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestQuestion:
+    """A family and a question without its model, both read: what is left is to search."""
 
     family: Family
     question: Question
     """Question, with the family's base model in place of a size."""
+    restrictions: Restrictions
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on effects that the answer leaves out."""
+        return notes_of(self.question, self.restrictions)
+
+    def answer(self, budget: Budget) -> Largest:
+        """Search sizes within the budget."""
+        sizes = tuple(largest_sizes(self.question, self.family, self.restrictions, budget))
+        return Largest(request=self, sizes=sizes, searches=budget.searches, seconds=budget.seconds_spent)
+
+
+class Largest(SavedAnswer):
+    """A family on a cluster, and its largest sizes."""
+
+    request: LargestQuestion
     sizes: tuple[LargestSize, ...]
     """Largest sizes: with nothing in host memory, with each offload of the stack, and with all offloads."""
-    restrictions: Restrictions
     searches: int
     seconds: float
     """Seconds of all searches together."""
-    assumptions: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> Family:
+        """The family whose sizes were tried."""
+        return self.request.family
 
     @property
     def largest(self) -> LargestSize:
@@ -67,7 +88,7 @@ class Largest(SavedAnswer):
         best = self.largest
         if best.question is None or best.result is None:
             return None
-        return make_plan(best.question, best.result.best, None, self.restrictions)
+        return make_plan(best.question, best.result.best, None, self.request.restrictions)
 
     def save(self, path: str | Path) -> None:
         """Write that plan."""
@@ -85,9 +106,9 @@ class Largest(SavedAnswer):
     def remarks(self, *, interrupted: bool = False) -> tuple[str, ...]:
         notes = []
         unproved = [one for one in self.sizes if not (one.next_fails or one.size == self.family.largest_size)]
-        if any(one.comparable for one in unproved):
+        if any(one.comparable for one in unproved) and not interrupted:
             notes.append("warning: time ran out before every size was decided; allow more with --time-limit")
-        elif unproved:
+        elif unproved and not interrupted:
             larger = "of blocks of several kinds, or in chunks alone, larger may fit"
             notes.append(f"note: the largest found: {larger}")
         gaps = [one.result.certificate.gap for one in self.sizes if one.result is not None]
@@ -98,14 +119,13 @@ class Largest(SavedAnswer):
             notes.append(f"note: {proved}layouts are the best found in a few seconds each, {distance}")
         return tuple(notes)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each, flat."""
         plans = [{} if one.result is None else estimate_row(one.result.best) for one in self.sizes]
         return [self._size(one) | plan for one, plan in zip(self.sizes, plans, strict=True)]
 
     def document(self) -> dict[str, Any]:
-        host, family = self.question.cluster.host_memory, self.family
+        request, family, host = self.request, self.family, self.request.question.cluster.host_memory
         fields = {"model": None, "family": family.name, "by": family.by, "host_memory": host}
         sizes = [
             {
@@ -115,9 +135,12 @@ class Largest(SavedAnswer):
             }
             for one in self.sizes
         ]
-        question = question_record(self.question) | fields
-        assumptions = list(self.assumptions)
-        return {"question": question, "assumptions": assumptions, "sizes": sizes, "searches": self.searches}
+        return {
+            "question": question_record(request.question) | fields,
+            "assumptions": list(request.assumptions),
+            "sizes": sizes,
+            "searches": self.searches,
+        }
 
     def _size(self, size: LargestSize) -> dict[str, Any]:
         return {"offloads": "+".join(size.offloads), **self._shape(size.size), "next_fails": size.next_fails}
@@ -130,45 +153,39 @@ class Largest(SavedAnswer):
         longest = {} if length is None else {"sequence_length": length}
         return {"parameters": self.family.parameters(size), **shape, **longest}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        question = self.largest.question if self.family.by == "sequence" else None
-        header = largest_header(self.family, question or self.question, self.sizes)
+    def view(self) -> tuple[str | Table, ...]:
+        family, question = self.request.family, self.request.question
+        subject = f"sizes of {family.name} by {family.by}"
+        if family.by == "sequence":
+            subject, question = f"longest sequence of {family.name}", self.largest.question or question
+        limits = [one.result.best.memory_limit for one in self.sizes if one.result is not None]
+        memory = f"{format_bytes(max(limits, default=question.cluster.gpu.memory))} of memory per GPU"
+        if (host := question.cluster.host_memory) is not None:
+            usable = format_bytes(usable_host_memory(question.cluster))
+            memory += f", and {usable} of the {format_bytes(host)} of each host"
+        trust = trust_of(max(question.pools, key=lambda pool: pool.hardware.median_error or 1.0))
+        header = f"{question_header(question, trust, subject=subject)}\n{wrapped(memory)}"
         headers = ("offloads", "size", "shape", "step", "tok/s", "peak mem", "host mem", "layout")
-        cells = [_cells(self.family, one) for one in self.sizes]  # tokens/s of all GPUs together
-        sizes = table(headers, cells, words=("layout",), names=("offloads",))
-        return spaced(header, sizes, proofs_sentence(self.family, self.sizes, self.searches, self.seconds))
+        sizes = table(headers, list(map(self._cells, self.sizes)), words=("layout",), names=("offloads",))
+        return spaced(header, sizes, proofs_sentence(family, self.sizes, self.searches, self.seconds))
+
+    def _cells(self, size: LargestSize) -> tuple[str, ...]:
+        """Cells of one size; tokens/s of all GPUs together."""
+        family, offloads = self.request.family, "any"
+        if len(size.offloads) <= 1:
+            offloads = size.offloads[0] if size.offloads else "nothing"
+        if not size.size:
+            return (offloads, *[_NOTHING] * 6, "nothing fits")
+        head = offloads, format_count(float(family.parameters(size.size))), shape_of(family, size.size)
+        if size.result is None:
+            return (*head, *[_NOTHING] * 4, "not searched in time")
+        best = size.result.best
+        speed = format_seconds(best.step_seconds), grouped(round(best.tokens_per_second))
+        host = format_bytes(best.host_bytes) if any(best.layout.offload) else _NOTHING
+        return (*head, *speed, format_bytes(best.peak_bytes), host, best.layout.brief)
 
 
 _NOTHING = "-"
-
-
-def largest_header(family: Family, question: Question, sizes: Sequence[LargestSize]) -> str:
-    """Two sentences: what was asked, and how far the prices may be believed."""
-    limits = [one.result.best.memory_limit for one in sizes if one.result is not None]
-    limit = max(limits, default=question.cluster.gpu.memory)
-    host = question.cluster.host_memory
-    of_lengths, of_sizes = f"longest sequence of {family.name}", f"sizes of {family.name} by {family.by}"
-    subject = of_lengths if family.by == "sequence" else of_sizes
-    trust = trust_of(max(question.pools, key=lambda pool: pool.hardware.median_error or 1.0))
-    memory = f"{format_bytes(limit)} of memory per GPU"
-    if host is not None:
-        usable = format_bytes(usable_host_memory(question.cluster))
-        memory += f", and {usable} of the {format_bytes(host)} of each host"
-    return f"{question_header(question, trust, subject=subject)}\n{wrapped(memory)}"
-
-
-def _cells(family: Family, size: LargestSize) -> tuple[str, ...]:
-    offloads = "nothing" if not size.offloads else size.offloads[0] if len(size.offloads) == 1 else "any"
-    if not size.size:
-        return (offloads, *[_NOTHING] * 6, "nothing fits")
-    head = offloads, format_count(float(family.parameters(size.size))), shape_of(family, size.size)
-    if size.result is None:
-        return (*head, *[_NOTHING] * 4, "not searched in time")
-    best = size.result.best
-    speed = format_seconds(best.step_seconds), grouped(round(best.tokens_per_second))
-    host = format_bytes(best.host_bytes) if any(best.layout.offload) else _NOTHING
-    return (*head, *speed, format_bytes(best.peak_bytes), host, best.layout.brief)
 
 
 def shape_of(family: Family, size: int) -> str:
@@ -200,60 +217,35 @@ USUAL_BATCH = 8
 _EXAMPLE = "meshwright plan llama hgx-h200 --largest --gpus 1 --host-memory 128GiB --stack meshwright"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LargestQuestion:
-    """A family and a question without its model, both read: what is left is to search."""
-
-    family: Family
-    question: Question
-    """Question, with the family's base model."""
-    restrictions: Restrictions
-    assumptions: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences on effects that the answer leaves out."""
-        return notes_of(self.question, self.restrictions)
-
-    def answer(self, budget: Budget) -> Largest:
-        """Search sizes within the budget."""
-        sizes = tuple(largest_sizes(self.question, self.family, self.restrictions, budget))
-        return Largest(
-            family=self.family,
-            question=self.question,
-            sizes=sizes,
-            restrictions=self.restrictions,
-            searches=budget.searches,
-            seconds=budget.seconds_spent,
-            assumptions=self.assumptions,
-        )
-
-
 def ask(options: LargestOptions) -> LargestQuestion:
     """Read everything that the largest size is asked with.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
-    problems = Problems()
-    _require_nouns(options)
-    way = problems.read(lambda: _way(options.by))
-    problems.read(lambda: _require_open(options, way))
-    family = problems.read(lambda: _family(options.model, way or "depth"))
-    restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
-    count = problems.read(lambda: _count(options.gpus))
-    cluster = problems.read(lambda: whole_cluster(replace(options, host_memory=None)))
+    if problems := [
+        Problem(noun, "missing")
+        for noun, value in (("FAMILY", options.model), ("CLUSTER", options.cluster))
+        if not value
+    ]:
+        raise InputError("nothing to look for", problems=problems, hint=_EXAMPLE)
+    reading, by = Problems(), printable(options.by or "depth")
+    reason = f"is none of {', '.join(f'`{word}`' for word in WAYS)}"
+    way = reading.read(known_word, WAYS, by, "--by", "cannot tell what grows", reason)
+    if way == "sequence" and options.sequence is not None:
+        said = "is what is looked for: leave it out, or leave out --longest"
+        problem = Problem("--sequence", said)
+        reading.errors.append(InputError("one length of sequences was named", problems=[problem]))
+    family = reading.read(_family, options.model, way or "depth")
+    restrictions = reading.read(restrictions_of, options, options.trainer)
+    count = reading.read(one_count, options.gpus, "--largest asks about one")
+    cluster = reading.read(whole_cluster, replace(options, host_memory=None))
     # to read the rest of what is wrong
     base = catalog.load_model("llama2-7b") if family is None else family.base
-    request = options
-    assumed: tuple[str, ...] = ()
     if cluster is not None:
         request, assumed = _with_job(options, base, count or cluster.num_gpus, way or "depth")
-        answer = problems.read(lambda: question_of(replace(request, model=base, gpus=count or None)))
-    problems.require()
-    assert family is not None
-    assert restrictions is not None
-    assert answer is not None
+        answer = reading.read(question_of, replace(request, model=base, gpus=count or None))
+    reading.require()
     question, assumptions = answer
     if "offload" in options.forbid:
         question = replace(question, stack=question.stack.model_copy(update={"residencies": ()}))
@@ -261,25 +253,6 @@ def ask(options: LargestOptions) -> LargestQuestion:
         restrictions = replace(restrictions, allowed=restrictions.allowed | {"offload"})
     limits, notes = confident(restrictions, question), (*assumed, *assumptions)
     return LargestQuestion(family=family, question=question, restrictions=limits, assumptions=notes)
-
-
-def _require_nouns(options: LargestOptions) -> None:
-    missing = [noun for noun, value in (("FAMILY", options.model), ("CLUSTER", options.cluster)) if not value]
-    if problems := [Problem(noun, "missing") for noun in missing]:
-        raise InputError("nothing to look for", problems=problems, hint=_EXAMPLE)
-
-
-def _require_open(options: LargestOptions, way: By | None) -> None:
-    """Raises InputError where what grows was said to be so much."""
-    if way == "sequence" and options.sequence is not None:
-        reason = "is what is looked for: leave it out, or leave out --longest"
-        raise InputError("one length of sequences was named", problems=[Problem("--sequence", reason)])
-
-
-def _way(by: str | None) -> By:
-    """Dimension that grows; depth by default."""
-    reason = f"is none of {', '.join(f'`{word}`' for word in WAYS)}"
-    return known_word(WAYS, printable(by or "depth"), "--by", "cannot tell what grows", reason)
 
 
 def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -> Family:
@@ -299,16 +272,6 @@ def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -
         reason = f"`--by width` follows sizes that were published; `{model.name}` is no family of such"
         raise InputError(reason, hint=f"families: {', '.join(LADDERS)}; or --by depth")
     return Family(name=model.name, base=model, by=way)
-
-
-def _count(gpus: int | str | Sequence[int] | None) -> int:
-    """Number of GPUs; 0 if none was given."""
-    if gpus is None:
-        return 0
-    count = single_count(gpus)
-    if count is None:
-        raise InputError(f"--gpus: `{gpus}` is not one number of GPUs", hint="--largest asks about one")
-    return count
 
 
 def _with_job(

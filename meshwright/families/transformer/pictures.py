@@ -12,7 +12,7 @@ from cost_models.pipeline.pricing import crossing
 from cost_models.units import format_seconds
 from meshwright.families.transformer.explain import Explained, explain
 from meshwright.families.transformer.planned import facts_of_file
-from meshwright.families.transformer.ranked import Ranked
+from meshwright.families.transformer.question import ClustersQuestion
 from meshwright.pages.chapters import Block, Chapter
 from meshwright.plots.drawing import Draw, Drawing, PictureRequest, PlotOptions
 from meshwright.plots.pictures import pictures_of
@@ -23,7 +23,7 @@ from meshwright.render.ranked import certificate_sentence, placed_on_pools, ques
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, sentence_list
 from meshwright.verbs.report.writing import PageRequest, pictures
-from planner.answers.optimum import offers_of, rank_offers
+from planner.answers.optimum import offers_of
 from planner.objectives import Objective
 from planner.plan import Plan
 
@@ -42,8 +42,9 @@ def _frontier(request: PictureRequest) -> Drawing:
         reason = "a plan chosen from several clusters has its frontier of cost and time over all of them"
         raise InputError(reason, hint=f"leave out {sentence_list(flags)}")
     objective, limits = Objective(name="gpu-hours"), plan.restrictions.read
-    ranking = rank_offers(offers, objective, restrictions=limits, budget=request.budget)
-    return Ranked(ranking=ranking, restrictions=limits).plot()
+    proof = request.budget.proof
+    asked = ClustersQuestion(offers=offers, objective=objective, restrictions=limits, proof=proof)
+    return asked.answer(request.budget).plot()
 
 
 def pictures_of_plans() -> Mapping[str, Draw]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -16,8 +16,9 @@ from cost_models.expected import ExpectedStep, expected_step
 from cost_models.question import Question
 from cost_models.risk import FITTING, Risk
 from cost_models.units import counted, format_bytes, format_seconds
+from meshwright.families.transformer.question import PlanQuestion
 from meshwright.families.transformer.training import training_run
-from meshwright.inputs.goals import Pick, objective_of
+from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
 from meshwright.records import fields_of
 from meshwright.records.estimates import estimate_record, optimum_record, optimum_rows
@@ -46,23 +47,20 @@ from meshwright.render.ranked import (
 )
 from meshwright.render.tables import Table, in_notebook
 from meshwright.render.words import NEGLIGIBLE_SHARE, NOT_PROVED, Fact, change, facts_text, percent, wrapped
-from meshwright.terminal.answers import PlanAnswer
+from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import POINTS, PROVEN, Optimum
 from planner.answers.recommend import Alternative, Recommendation, refusing_trainer
 from planner.explain.compare import difference
 from planner.formats.registry import exporter_of
 from planner.formats.trainers import trainers_of
 from planner.objectives import Certificate
-from planner.plan import Plan, PlanCache, PlanChoice, make_plan, priced_again, save_plan
-from planner.search.branching import SearchResult
+from planner.plan import Plan, PlanCache, PlanChoice, PlanRecommendation, make_plan, save_plan
 from planner.search.search import Budget
 from planner.space.obstacles import notes_of
-from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshwright.plots.drawing import Drawing
 
 FASTEST: dict[Risk, str] = {
     "none": "fastest on paper",
@@ -70,15 +68,6 @@ FASTEST: dict[Risk, str] = {
     "averse": "fastest in the slow scenarios",
 }
 """Risk → name of the optimum of all layouts."""
-
-
-def near_sentence(recommendation: Recommendation) -> str:
-    """How many layouts the model cannot tell from the fastest; empty where it can, or they were not counted."""
-    if recommendation.within_error is None or recommendation.within_error <= 1:
-        return ""
-    error, fastest = percent(pair_error_of(recommendation.question)), FASTEST[recommendation.question.risk]
-    layouts = f"Up to {counted(recommendation.within_error, 'layout')} lie within {error} of the {fastest}"
-    return wrapped(f"{layouts}, the model's error between two layouts")
 
 
 def choice_words(choice: PlanChoice) -> str:
@@ -91,23 +80,28 @@ def choice_words(choice: PlanChoice) -> str:
     )
 
 
-def recommended_in_plan(plan: Plan) -> str:
+def gain_of_fastest(plan: Plan, pick: PlanRecommendation) -> float:
+    """Relative gain of the fastest layout over a recommended plan, by the seconds that the search compared."""
+    step = plan.prediction
+    return 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
+
+
+def recommended_in_plan(plan: Plan | None) -> str:
     """Why a plan file's layout was recommended; empty where it was not."""
-    pick = plan.recommendation
-    if pick is None:
+    pick = None if plan is None else plan.recommendation
+    if plan is None or pick is None:
         return ""
     if not pick.why:
         reason = "no simpler layout comes within the model's error."
         return wrapped(f"Recommended: the {FASTEST[pick.risk]}; {reason}")
-    step, kind = plan.prediction, f"the fastest of the layouts that {pick.why}"
+    kind = f"the fastest of the layouts that {pick.why}"
     if pick.choice is not None:
         kind = f"among the layouts that {pick.why}, the one with the {choice_words(pick.choice)}"
-    gain = 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
     fastest = f"The {FASTEST[pick.risk]}, {pick.fastest.brief}, takes {format_seconds(pick.fastest_seconds)}"
     refusing = refusing_trainer(plan.question, plan.user_restrictions, pick.fastest)
     chance = f"is {100 * pick.chance:.0f} % likely to be faster"
     against = f", but {refusing} cannot run it" if refusing else f" and {chance}"
-    return wrapped(f"Recommended: {kind}. {fastest} ({percent(gain)} less){against}.")
+    return wrapped(f"Recommended: {kind}. {fastest} ({percent(gain_of_fastest(plan, pick))} less){against}.")
 
 
 def recommendation_record(advice: Recommendation) -> dict[str, Any]:
@@ -162,20 +156,30 @@ def plan_facts(
 
 def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fact]:
     """Facts on why the layout is not the fastest, on the runner-up and its drawbacks, and on the classical layout."""
-    if advice is not None and advice.choice is not None:
-        yield Fact(name="choice", value=choice_words(advice.choice))
     if advice is not None and not advice.is_fastest:
-        rival_words = _rival_words(advice.estimate, advice.fastest.estimate)
-        refusing = refusing_trainer(advice.question, advice.within, advice.fastest.estimate.layout)
-        error = error_between(advice.estimate.layout, advice.fastest.estimate.layout, optimum.question)
-        against = _against(advice.question.risk, refusing, advice.fastest.chance, error)
-        yield Fact(name="runner-up", value=f"{rival_words}; {against}")
+        pick, chosen = advice.for_file(advice.within, 1), advice.estimate
+        refusing = refusing_trainer(advice.question, advice.within, pick.fastest)
+        yield from runner_up_facts(pick, optimum.question, refusing, chosen.layout, chosen.step_seconds)
     elif len(optimum.result.estimates) > 1:
         yield Fact(name="runner-up", value=_second(optimum))
     if advice is not None and advice.classical is not None and advice.classical.axes:
         words = _rival_words(advice.estimate, advice.classical.estimate)
         on_one_line = words if len(words) <= _ONE_LINE else words.rpartition(", ")[0]  # without its memory
         yield Fact(name="classical", value=on_one_line)
+
+
+def runner_up_facts(
+    pick: PlanRecommendation, question: Question, refusing: str, layout: Layout, step_seconds: float
+) -> Iterator[Fact]:
+    """Facts on why a layout is recommended in place of the fastest on paper, the runner-up: the trainer `refusing`
+    cannot run that, or the chance that it is faster in a run."""
+    if pick.choice is not None:
+        yield Fact(name="choice", value=choice_words(pick.choice))
+    words = _beside_words(step_seconds, pick.fastest, pick.fastest_seconds, pick.fastest_bytes)
+    error = percent(error_between(layout, pick.fastest, question))
+    likely = f"{100 * pick.chance:.0f} % likely to be faster (model error between such layouts: {error})"
+    against = f"{refusing} cannot run it" if refusing else f"only {likely}"
+    yield Fact(name="runner-up", value=f"{words}; {FASTEST[pick.risk]}, but {against}")
 
 
 def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
@@ -185,21 +189,15 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
     yield from (*estimate_facts(estimate, expected_step(question, estimate)), *host_facts(estimate))
     if certificate is None:
         yield Fact(name="proof", value="none: this layout was given, not searched for")
-        return
-    if pick is None or not pick.why:
+    elif pick is None or not pick.why:
         yield Fact(name="proof", value=proof_words(certificate, estimate.compared_seconds))
-        return
-    step = plan.prediction
-    gain = 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
-    yield Fact(name="proof", value=_kind(pick.why, certificate, gain, _slower(plan), "all layouts"))
-    if pick.choice is not None:
-        yield Fact(name="choice", value=choice_words(pick.choice))
-    words = _beside_words(step.step_seconds, pick.fastest, pick.fastest_seconds, pick.fastest_bytes)
-    refusing = refusing_trainer(question, plan.user_restrictions, pick.fastest)
-    against = _against(
-        pick.risk, refusing, pick.chance, error_between(estimate.layout, pick.fastest, question)
-    )
-    yield Fact(name="runner-up", value=f"{words}; {against}")
+    else:
+        step = plan.prediction
+        slower = (step.weighed_seconds or step.step_seconds) / plan.proved_seconds - 1
+        kind = _kind(pick.why, certificate, gain_of_fastest(plan, pick), slower, "all layouts")
+        yield Fact(name="proof", value=kind)
+        refusing = refusing_trainer(question, plan.user_restrictions, pick.fastest)
+        yield from runner_up_facts(pick, question, refusing, estimate.layout, step.step_seconds)
 
 
 def _proof(optimum: Optimum, advice: Recommendation | None) -> str:
@@ -225,23 +223,8 @@ def _kind(reason: str, certificate: Certificate, gain: float, slower: float, eve
     return f"{kind}; {_behind(gain)} the best of {every}"
 
 
-def _slower(plan: Plan) -> float:
-    """How much slower on paper a plan is than what its certificate is about."""
-    seconds = plan.prediction.weighed_seconds or plan.prediction.step_seconds
-    return seconds / plan.proved_seconds - 1
-
-
 def _behind(gain: float) -> str:
     return "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} slower than"
-
-
-def _against(risk: Risk, refusing: str, chance: float, error: float) -> str:
-    """Why the fastest on paper is not the recommended layout: the trainer `refusing` cannot run it, or the chance that
-    it is faster in a run."""
-    if refusing:
-        return f"{FASTEST[risk]}, but {refusing} cannot run it"
-    likely = f"{100 * chance:.0f} % likely to be faster"
-    return f"{FASTEST[risk]}, but only {likely} (model error between such layouts: {percent(error)})"
 
 
 _WORTH_MEMORY = 0.005
@@ -291,23 +274,14 @@ _NOT_COMPARED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Planned(PlanAnswer):
     """Answer with a question, its best plans and the proof."""
 
+    request: PlanQuestion
     optimum: Optimum
-    restrictions: Restrictions
-    gpus_per_node: int
-    """GPUs in a whole node of the cluster."""
-    assumptions: tuple[str, ...] = ()
-    """Sentences on assumptions made to read the model."""
     recommendation: Recommendation | None = None
     """The layout to run, beside the fastest on paper; None where something else than the fastest step was asked for,
     or the search has no proof."""
-    pick: Pick = "recommended"
-    compares: bool = False
-    """Whether simpler layouts were to be compared with the fastest."""
-    """Choice of the layout that `plan` holds."""
     ranks: bool = False
     """Whether the ranking is printed below the answer."""
 
@@ -319,37 +293,37 @@ class Planned(PlanAnswer):
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on effects that the answer leaves out."""
-        return notes_of(self.question, self.restrictions)
-
-    @property
-    def result(self) -> SearchResult:
-        """The ranked layouts and their certificate."""
-        return self.optimum.result
+        return notes_of(self.question, self.request.restrictions)
 
     @property
     def best(self) -> Estimate:
         """The best layout."""
-        return self.result.best
+        return self.optimum.result.best
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
         """All ranked layouts, best first."""
-        return self.result.estimates
+        return self.optimum.result.estimates
 
     @property
     def certificate(self) -> Certificate:
         """The proof that no layout is better, or how far it got."""
-        return self.result.certificate
+        return self.optimum.result.certificate
+
+    @property
+    def picked(self) -> Estimate:
+        """The layout that is saved as the plan: the recommended one where there is one, or the best."""
+        return self.best if self.recommendation is None else self.recommendation.estimate
 
     @property
     def plan(self) -> Plan:
-        """The layout that was picked, as a plan: the recommended one where there is one, or the best."""
-        objective, advice = self.optimum.for_file(self.gpus_per_node), self.recommendation
-        if advice is None or self.pick == "fastest":
-            return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
-        written = advice.for_file(self.restrictions, self.certificate.top)
-        fields = advice.estimate, advice.certificate, advice.within
-        return make_plan(self.question, *fields, objective, recommendation=written)
+        """The layout that was picked, as a plan."""
+        objective = self.optimum.for_file(self.request.question.cluster.gpus_per_node)
+        limits, advice = self.request.restrictions, self.recommendation
+        if advice is None:
+            return make_plan(self.question, self.best, self.certificate, limits, objective)
+        fields = advice.estimate, advice.certificate, advice.within, objective
+        return make_plan(self.question, *fields, advice.for_file(limits, self.certificate.top))
 
     @cached_property
     def _writer(self) -> tuple[str, str]:
@@ -367,28 +341,10 @@ class Planned(PlanAnswer):
 
         plan, proof = self.plan, self.certificate
         save_plan(plan, Path(path))
-        proper = (plan.layout, plan.restrictions.read) == (self.best.layout, self.restrictions)
+        proper = (plan.layout, plan.restrictions.read) == (self.best.layout, self.request.restrictions)
         proved = self.optimum.plain and proof.proved_by == "search" and not proof.undecided
         if proper and proved and proof.top >= RIVALS:
             PlanCache(plan).store("rivals", [one.layout for one in self.estimates[:RIVALS]])
-
-    def explain(self) -> str:
-        """Say what binds the plan, what it wins by, and what would change it."""
-        from meshwright.families.transformer.explain import Explained
-        from planner.explain.reasons import explain
-
-        plan = self.plan
-        explanation = explain(plan, priced_again(plan))
-        return repr(Explained(question=self.question, explanation=explanation, plan=plan))
-
-    def why_not(self, layout: str) -> str:
-        """Say why another layout is not the plan."""
-        from meshwright.render.explanation import why_not_text
-        from planner.explain.reasons import why_not
-
-        plan = self.plan
-        priced = priced_again(plan)
-        return why_not_text(why_not(self.question, priced, layout, plan.user_restrictions), priced)
 
     def frontier(
         self,
@@ -407,37 +363,29 @@ class Planned(PlanAnswer):
         price = self.optimum.objective.price
         goals = [Goal(objective=name, price=price if name == "cost" else None) for name in between]
         first, second = (objective_of(goal)[0] for goal in goals)
-        budget = Budget(time_limit=time_limit, keep_on_interrupt=True)
-        job, pair, limits = self.question, (first, second), self.restrictions
+        budget, limits = Budget(time_limit=time_limit, keep_on_interrupt=True), self.request.restrictions
+        job, pair = self.question, (first, second)
         curve = exact_frontier(job, pair, sizes=gpus, points=points, restrictions=limits, budget=budget)
         return pareto_frame(curve)
 
-    def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
-        """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
-        from meshwright.plots.pictures import draw_plan
-
-        return draw_plan(kind, self.plan, self.estimates, gpus)
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each layout, with the objective's value where it is not the step time."""
         return optimum_rows(self.optimum)
 
     def document(self) -> dict[str, Any]:
         advice, expected = self.recommendation, self.expected
         training = training_run(self.question, self.optimum.objective, self.picked, expected)
-        record = optimum_record(self.optimum, self.assumptions, self.notes)
+        record = optimum_record(self.optimum, self.request.assumptions, self.notes)
         record["expected"] = expected_record(self.question, self.picked.layout, expected)
         record["training"] = training and training.record()
         if worth := changes_worth(self.question, self.picked):
             record["step_seconds_without"] = worth
         if advice is not None:
             export = dict(zip(("to", "why_not"), self.exporter, strict=True))
-            record |= {"recommended": recommendation_record(advice), "pick": self.pick, "export": export}
+            record |= {"recommended": recommendation_record(advice), "pick": "recommended", "export": export}
         return record
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         """Text that `meshwright plan` prints: the layout to train with, the runner-up, and the ranking if asked for."""
         advice, picked, question = self.recommendation, self.picked, self.question
         head = question_header(question, picked.trust), "", facts_text(self.facts)
@@ -457,33 +405,38 @@ class Planned(PlanAnswer):
 
     @property
     def ranking(self) -> tuple[str | Table, ...]:
-        """The best layouts on paper in their order, with how many more come close."""
-        near = "" if self.recommendation is None else near_sentence(self.recommendation)
+        """The best layouts on paper in their order, with how many more the model cannot tell from the fastest."""
+        advice, near = self.recommendation, ""
         proof = certificate_sentence(self.certificate, self.best.compared_seconds)
+        if advice is not None and (advice.within_error or 0) > 1:
+            layouts = f"Up to {counted(advice.within_error or 0, 'layout')} lie within"
+            error = f"{percent(pair_error_of(advice.question))} of the {FASTEST[advice.question.risk]}"
+            near = wrapped(f"{layouts} {error}, the model's error between two layouts")
         notes = [*filter(None, [proof * self.optimum.plain, near])]
         return optimum_table(self.optimum), *([""] if notes else []), *notes
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """Remarks below the answer: the best of other precisions, sizes without an answer, layouts not proved."""
-        rival_notes = [
+        remarks = [
             f"note: in {rival.training.precision} the best is {estimate.layout.brief},"
             f" {format_seconds(estimate.step_seconds)} a step"
             for rival, estimate in self.optimum.other_precisions
         ]
-        odd = odd_count_note(self.question.cluster.num_gpus, self.certificate)
-        reason = self.exporter[1]
-        unwritten = f"note: `export` cannot write this plan: {reason}" if reason else ""
-        unproved = "" if interrupted else self._unproved()
-        return [*rival_notes, *filter(None, [left_out_text(self.optimum), odd, unwritten, unproved])]
-
-    def _unproved(self) -> str:
-        if self.optimum.gap > PROVEN:
-            return NOT_PROVED
-        if undecided := self.certificate.undecided:
+        remarks += [left_out_text(self.optimum)]
+        remarks += [odd_count_note(self.question.cluster.num_gpus, self.certificate)]
+        if reason := self.exporter[1]:
+            remarks.append(f"note: `export` cannot write this plan: {reason}")
+        compares = self.request.compares and not self.question.has_pools
+        if interrupted:
+            pass
+        elif self.optimum.gap > PROVEN:
+            remarks.append(NOT_PROVED)
+        elif undecided := self.certificate.undecided:
             number = counted(undecided, "layout")
-            return f"warning: only the first is proved; {number} may still belong among the others"
-        ended = self.compares and self.recommendation is None and not self.question.has_pools
-        return _NOT_COMPARED if ended else ""
+            remarks.append(f"warning: only the first is proved; {number} may still belong among the others")
+        elif compares and self.recommendation is None:
+            remarks.append(_NOT_COMPARED)
+        return [*filter(None, remarks)]
 
     @property
     def more(self) -> str:
@@ -501,12 +454,6 @@ class Planned(PlanAnswer):
         """Step time to expect of the layout that is saved."""
         advice = self.recommendation
         return expected_step(self.question, self.picked) if advice is None else advice.expected
-
-    @property
-    def picked(self) -> Estimate:
-        """The layout that is saved as the plan."""
-        advice = self.recommendation
-        return self.best if advice is None or self.pick == "fastest" else advice.estimate
 
 
 def running_command(plan: Plan, path: Path, writer: str) -> str:

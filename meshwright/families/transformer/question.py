@@ -1,12 +1,14 @@
-"""`plan` of a transformer: reads the question, its numbers of GPUs and its objective, and searches."""
+"""`plan` of a transformer: reads the question on one cluster or on several, and searches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, MixedCluster, Precision
 from meshwright.inputs.goals import (
@@ -15,22 +17,25 @@ from meshwright.inputs.goals import (
     objective_of,
     pick_of,
     proof_of,
+    read_prices,
     restrictions_of,
     risk_of,
     tokens_of,
 )
-from meshwright.inputs.options import Request
-from meshwright.inputs.problems import Problems
+from meshwright.inputs.options import Goal, Request
+from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count, whole_cluster
+from meshwright.render.words import sentence_list
 from meshwright.verbs.plan import PlanOptions
-from planner.objectives import Objective, Proof
+from planner.objectives import Effort, Objective
 from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
 from planner.space.sizes import SYNTAX, parse_sizes
 
 if TYPE_CHECKING:
     from meshwright.families.transformer.planned import Planned
-    from meshwright.families.transformer.ranked import ClustersQuestion
+    from meshwright.families.transformer.ranked import Ranked
+    from planner.answers.optimum import Offer
     from planner.plan import Plan
     from planner.search.search import Budget
 
@@ -55,13 +60,18 @@ class PlanQuestion:
     top: int = TOP
     pick: Pick = "recommended"
     """Choice of the layout that the plan holds."""
-    proof: Proof = "search"
+    proof: Effort = "search"
     """Method that proves the answer."""
 
     @property
     def plain(self) -> bool:
         """Whether just the fastest step on the question's own GPUs is asked for."""
         return self.objective == Objective() and not self.sizes and not self.precisions
+
+    @property
+    def compares(self) -> bool:
+        """Whether simpler layouts are to be compared with the fastest."""
+        return self.pick == "recommended" and self.plain
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -81,7 +91,7 @@ class PlanQuestion:
         from planner.answers.recommend import recommend
         from planner.search.search import Budget
 
-        budget = budget or Budget()
+        budget, advice = budget or Budget(), None
         budget.proof = self.proof
         with with_remedies(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
             optimum = optimise(
@@ -93,20 +103,49 @@ class PlanQuestion:
                 restrictions=self.restrictions,
                 budget=budget,
             )
-        advice, compares = None, self.pick == "recommended" and self.plain
-        if compares:
+        if self.compares:
             advice = recommend(self.question, optimum.result, self.restrictions, budget)
         optimum = replace(optimum, result=replace(optimum.result, searches=()))
-        return Planned(
-            optimum=optimum,
-            gpus_per_node=self.question.cluster.gpus_per_node,
-            restrictions=self.restrictions,
-            assumptions=self.assumptions,
-            recommendation=advice,
-            pick=self.pick,
-            compares=compares,
-            ranks=top is not None,
-        )
+        return Planned(request=self, optimum=optimum, recommendation=advice, ranks=top is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClustersQuestion:
+    """A question on several clusters that was read whole: what is left is to search."""
+
+    offers: tuple[Offer, ...]
+    objective: Objective
+    """Objective, without a price, as each offer has a price."""
+    precisions: tuple[Precision, ...] = ()
+    restrictions: Restrictions
+    assumptions: tuple[str, ...] = ()
+    proof: Effort = "search"
+
+    @property
+    def question(self) -> Question:
+        """The question on the first of the clusters."""
+        return self.offers[0].question
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Empty, as notes on any of the clusters are notes of their ranking."""
+        return ()
+
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> Ranked:
+        """Search every cluster on every number of GPUs and rank the answers; `top` are shown.
+
+        Raises:
+            InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
+        """
+        from meshwright.families.transformer.ranked import Ranked
+        from planner.answers.optimum import rank_offers
+        from planner.search.search import Budget
+
+        budget = budget or Budget()
+        budget.proof = self.proof
+        aim, types, limits = self.objective, self.precisions, self.restrictions
+        ranking = rank_offers(self.offers, aim, precisions=types, restrictions=limits, budget=budget)
+        return Ranked(request=self, ranking=ranking, top=top)
 
 
 def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
@@ -116,17 +155,11 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
         InputError: something is missing or wrong; everything that is, at once.
     """
     problems = Problems()
-    answer = problems.read(lambda: _ask_on_clusters(options))
-    restrictions = problems.read(lambda: restrictions_of(options, options.trainer))
-    picked = problems.read(lambda: pick_of(options.pick))
-    weighed = problems.read(lambda: risk_of(options.risk))
-    proof = problems.read(lambda: proof_of(options.solver))
+    answer = problems.read(lambda: _ask_clusters(options) if options.clusters else _ask_one(options))
+    restrictions = problems.read(restrictions_of, options, options.trainer)
+    picked, weighed = problems.read(pick_of, options.pick), problems.read(risk_of, options.risk)
+    proof = problems.read(proof_of, options.solver)
     problems.require()
-    assert answer is not None
-    assert restrictions is not None
-    assert picked is not None
-    assert weighed is not None
-    assert proof is not None
     limits = confident(restrictions, answer.question)
     if isinstance(answer, PlanQuestion) and (answer.plain or weighed == "none"):
         question = replace(answer.question, risk=weighed)
@@ -140,7 +173,6 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     """The question that a plan file answers, within its restrictions."""
-    from meshwright.families.transformer.ranked import clusters_of_plan
     from planner.answers.optimum import answered_question
 
     advice, objective = plan.recommendation, plan.objective
@@ -158,31 +190,16 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     )
 
 
-def _ask_on_clusters(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
-    """Read the question on one cluster, or on a choice of several."""
-    if not options.clusters:
-        return _ask_one(options)
-    from meshwright.families.transformer.ranked import ask_clusters
-
-    return ask_clusters(options)
-
-
 def _ask_one(options: PlanOptions) -> PlanQuestion:
     """Read the question on one cluster, its objective, and the numbers of GPUs to choose from."""
-    problems = Problems()
-    aim = problems.read(lambda: objective_of(options))
-    gpus = options.gpus
-    single = single_count(gpus)
-    answer = problems.read(lambda: questions_of(replace(options, gpus=single)))
-    sizes: tuple[int, ...] | None = ()
+    problems, gpus, single, sizes = Problems(), options.gpus, single_count(options.gpus), tuple[int, ...]()
+    aim = problems.read(objective_of, options)
+    answer = problems.read(questions_of, replace(options, gpus=single))
     if answer is not None and gpus is not None and single is None:
-        sizes = problems.read(partial(sizes_of, options, in_words(gpus) or "", answer[0][0]))
+        sizes = problems.read(sizes_of, options, in_words(gpus) or "", answer[0][0])
     if aim is not None and aim[0].name == "gpus" and answer is not None and not sizes:
-        sizes = problems.read(partial(sizes_up_to, options, single, answer[0][0]))
+        sizes = problems.read(sizes_up_to, options, single, answer[0][0])
     problems.require()
-    assert answer is not None
-    assert aim is not None
-    assert sizes is not None
     questions, assumptions = answer
     question, (objective, amount) = questions[0], aim
     tokens, counted_words = tokens_of(options, amount, question)
@@ -226,3 +243,106 @@ def whole_nodes(request: Request) -> ClusterSpec:
         reason = f"the number of GPUs of `{cluster.name}` is no choice: it has several pools"
         raise InputError(reason, hint="change the pools in its file")
     return cluster
+
+
+def clusters_of_plan(plan: Plan) -> ClustersQuestion | None:
+    """The question that a plan chosen from several clusters answers; None where it had no choice."""
+    from planner.answers.optimum import offers_of
+
+    offers, objective = offers_of(plan), plan.objective
+    if not offers or objective is None:
+        return None
+    return ClustersQuestion(
+        offers=offers,
+        objective=replace(objective.terms, price=None),
+        precisions=objective.precisions,
+        restrictions=plan.restrictions.read,
+    )
+
+
+def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
+    """Read the question on each cluster, with prices in the same order.
+
+    Raises:
+        InputError: a name, a price or a number of GPUs that is wrong, or different software stacks; everything that
+            is, at once.
+    """
+    from planner.answers.optimum import Offer
+
+    clusters, problems, gpus = options.clusters, Problems(), in_words(options.gpus)
+    loaded = [problems.read(cluster_of, cluster) for cluster in clusters]
+    if twice := sorted({name for name in clusters if isinstance(name, str) and clusters.count(name) > 1}):
+        problems.errors.append(InputError(f"`{twice[0]}` is named twice", hint="each cluster has one price"))
+    prices = problems.read(_prices_of, options, len(clusters))
+    # each offer has its own price
+    aimed = replace(
+        options, objective=options.objective or ("cost" if options.price is not None else "time"), price=None
+    )
+    aim = problems.read(objective_of, aimed)
+    if readable := [name for name, cluster in zip(clusters, loaded, strict=True) if cluster is not None]:
+        # what is wrong with the rest of the question is told once
+        problems.read(questions_of, replace(options, gpus=None, cluster=readable[0]))
+    problems.require()
+    answers = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
+    (questions, assumptions), objective = answers[0], aim[0]
+    tokens, counted_words = tokens_of(options, aim[1], questions[0])
+    _require_alike([each[0] for each, _ in answers])
+    offers = []
+    for ((question, *_), _), cluster, price in zip(answers, clusters, prices, strict=True):
+        training = question.training.model_copy(update={"tokens": tokens or question.training.tokens})
+        trained = replace(question, training=training)
+        sizes = problems.read(_sizes_on, cluster, gpus, trained, objective)
+        offers.append(Offer(question=trained, sizes=sizes, price=price))
+    problems.require()
+    if objective.name == "cost" and prices[0] is None:
+        missing = [Problem("--price", "missing: what a GPU of each cluster costs an hour")]
+        hint = "one for each, in the order of the clusters, like --price 2.5,3.5"
+        raise InputError("`--objective cost` cannot be answered", problems=missing, hint=hint)
+    price = prices[0] if objective.name == "cost" else None
+    replace(objective, price=price).require_complete(offers[0].question)
+    return ClustersQuestion(
+        offers=tuple(offers),
+        objective=objective,
+        precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
+        restrictions=Restrictions(),
+        assumptions=(*assumptions, *counted_words),
+    )
+
+
+def _require_alike(questions: Sequence[Question]) -> None:
+    for question in questions:
+        if question.has_pools:
+            reason = f"`{question.cluster.name}` has several pools, and its number of GPUs is no choice"
+            raise InputError(reason, hint="plan for it alone")
+    names = sorted({question.stack.name for question in questions})
+    if len(names) > 1:
+        reason = f"the clusters would run different software stacks: {sentence_list(names)}"
+        raise InputError(reason, hint="name one with --stack")
+
+
+def _prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
+    """Read a price for each cluster, or none for any."""
+    prices = read_flag("--price", goal.price, read_prices, "the objective cannot be read") or ()
+    if prices and len(prices) != clusters:
+        hint = "write one for each, in their order, like --price 2.5,3.5"
+        raise InputError(f"--price names {len(prices)} for {clusters} clusters", hint=hint)
+    return prices or (None,) * clusters
+
+
+def _sizes_on(
+    cluster: str | ClusterSpec, gpus: str | None, question: Question, objective: Objective
+) -> tuple[int, ...]:
+    """Read the numbers of GPUs, and keep those that this cluster can have; one from a file states its nodes."""
+    per_node = question.cluster.gpus_per_node
+    if gpus is None:
+        return (question.cluster.num_gpus,)
+    single, sizes = gpus.strip().isdecimal(), []
+    text = f"{min(per_node, int(gpus))}..{gpus}" if single and objective.name == "gpus" else gpus
+    for size in parse_sizes(text, question, skip_impossible=True):
+        with suppress(InputError):
+            if isinstance(cluster, ClusterSpec) or resolve_cluster(cluster, size):
+                sizes.append(size)
+    if not sizes:
+        reason = f"has none of the numbers of GPUs asked for; a node has {per_node}"
+        raise InputError(f"`{question.cluster.name}` {reason}", hint=SYNTAX)
+    return tuple(sizes)

@@ -43,12 +43,10 @@ if TYPE_CHECKING:
     from executor.emulate.one_rank import EmulationReport
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Ran(AnyRan[RunReport]):
     """Quantities that a run measured; notebooks show the predicted ones beside."""
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         return [
             fields_of(line, "quantity", "predicted", "measured", "noise")
             | {"beyond_noise": line.beyond_noise if line.noise is not None else None}
@@ -75,15 +73,13 @@ class Ran(AnyRan[RunReport]):
         return str(measured.comparison_table(comparison(self.report)))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Built(Answer):
     """Plan, and the ranks that were built for it without devices."""
 
     plan: Plan
     ranks: Sequence[BuiltRank]
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each rank."""
         return [asdict(rank) for rank in self.ranks]
 
@@ -97,22 +93,19 @@ class Built(Answer):
     def document(self) -> dict[str, Any]:
         return {"mesh": self.mesh, "ranks": self.rows}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         degrees = " x ".join(f"{axis}{degree}" for axis, degree in self.mesh.items())
         built = f"built without devices on a mesh of {degrees}; the first rank of each stage holds"
         words = f"{self.plan.model.name}, {self.plan.layout}: {built}"
         return wrapped(words), "", measured.built_table(self.ranks)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Emulated(AnyEmulated["EmulationReport"]):
     """A plan and the report of one of its ranks."""
 
     plan: Plan
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each quantity: of the plan, predicted for what ran, and emulated."""
         planned, lines = planned_memory(self.report), emulated(self.report)
         return [
@@ -121,7 +114,7 @@ class Emulated(AnyEmulated["EmulationReport"]):
             for line in lines
         ]
 
-    def body(self) -> Iterator[str | Table]:
+    def view(self) -> Iterator[str | Table]:
         return emulation_text(self.report, self.plan)
 
 
@@ -168,48 +161,43 @@ class TransformerRun(Running):
 
 
 def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]:
-    """Sentences on the ranks emulated, the table of figures, and reasons for differences."""
+    """Sentences on the ranks emulated, the table of figures (with a column for the plan if it is for another device or
+    stack than ran), and reasons for differences."""
+    planned, lines, write = planned_memory(report), emulated(report), measured.quantity_text
+    alone = f"alone on {report.device}" if report.on_a_device else "without a device"
     yield wrapped(
         f"{report.model}, {report.layout}: rank {report.rank} of {report.layout.num_gpus} (stage"
-        f" {report.pipeline_rank}) {'alone on ' + report.device if report.on_a_device else 'without a device'}"
+        f" {report.pipeline_rank}) {alone}"
     )
-    yield ""
-    yield _table(report)
-    for sentence in _reasons(report, plan):
-        yield wrapped(sentence)
-
-
-def _table(report: EmulationReport) -> Table:
-    """Table with a column for the plan if it is for another device or stack than ran."""
-    planned, lines, write = planned_memory(report), emulated(report), measured.quantity_text
     columns = {"": [measured.quantity_label(line.quantity) for line in lines]}
     if report.runs_otherwise:
         columns["plan"] = [write(one.quantity, planned.get(one.quantity, one.predicted)) for one in lines]
-    predicted = "as run" if report.runs_otherwise else "predicted"
     columns |= {
-        predicted: [write(line.quantity, line.predicted) for line in lines],
+        "as run" if report.runs_otherwise else "predicted": [
+            write(one.quantity, one.predicted) for one in lines
+        ],
         "emulated": [write(line.quantity, line.measured) for line in lines],
         "error": list(map(measured.error_text, lines)),
     }
-    return table_of(columns, words=("",))
-
-
-def _reasons(report: EmulationReport, plan: Plan) -> Iterator[str]:
-    """Sentences on why columns differ, and on effects that none of them has."""
+    yield from ("", table_of(columns, words=("",)))
     if report.runs_otherwise:
         device = report.device if report.on_a_device else "a CPU"
-        yield (
+        yield wrapped(
             f"The plan is for stack {plan.stack.name} on {plan.question.cluster.gpu.name}. The executor's own"
             f" operators ran, on {device}, and keep other tensors: `as run` is the prediction for these, and the error"
             " is against it."
         )
     if not report.on_a_device:
-        yield "Without a device, memory that kernels and libraries allocate for themselves is not counted."
+        yield wrapped(
+            "Without a device, memory that kernels and libraries allocate for themselves is not counted."
+        )
         if report.layout.tp > 1:
             tried = "3 to 13 % of the peak where it was tried."
-            yield f"Under tp, activations being gathered count differently than on a device: {tried}"
+            yield wrapped(f"Under tp, activations being gathered count differently than on a device: {tried}")
     elif not report.on_planned_device:
-        yield "Compute on another kind of device than the plan's says nothing of it, so none is shown."
+        yield wrapped(
+            "Compute on another kind of device than the plan's says nothing of it, so none is shown."
+        )
 
 
 _HINT = (
@@ -221,7 +209,6 @@ _FAR_FROM_THE_LOG = 0.05
 """Share of the step. A note says so if traced steps differ from the log's by more."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Measured(Ran, SavedAnswer):
     """A job of another trainer, beside what was predicted; its report is as `run` writes it."""
 
@@ -273,22 +260,19 @@ class Measured(Ran, SavedAnswer):
             yield wrapped(self.hint)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Tabled(Answer):
     """Products or collectives of traces, beside what the profile expects."""
 
     kind: str
     achieved: Sequence[Achieved]
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         return achieved_rows(self.achieved)
 
     def document(self) -> dict[str, Any]:
         return {self.kind: self.rows}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         return achieved_text(self.kind, self.achieved)
 
 
@@ -301,6 +285,7 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
     from cost_models.measured.logs import typical_steps
     from cost_models.measured.traces.job import collectives_of, products
 
+    question, layout = plan.question, plan.layout
     log = _log_of(plan, logs) if logs else None
     job = _job_of(plan, traces) if traces else None
     traced = () if job is None else job.traced
@@ -308,18 +293,20 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
     notes = [*(_of_the_log(log, logs, steps) if log and steps else []), *_of_traces(traced, steps)]
     notes += [] if job is None else findings(job)
     seconds = [line.seconds for line in steps.lines] if steps else [max(one.seconds for one in traced)]
-    report = foreign_report(plan, seconds, log=log, steps=steps, job=job, notes=notes)
     read: dict[str, Any] = {"logs": _names(logs), "traces": _names(traces)}
     if log is not None and steps is not None:
         left_out = dict(steps.left_out) | ({"other batch": log.ramped} if log.ramped else {})
         read |= {"trainer": log.format.called, "lines": log.steps.count, "left_out": left_out}
         read |= {"lost_share": steps.lost, "starts": log.steps.attempts + 1}
     read["kernels_known"] = min((one.covered for one in traced), default=None)
-    hint = "" if log is None or traced else _HINT.format(log.format.called, log.format.profile)
-    gemms = () if job is None else tuple(products(job, plan.question))
-    calls = () if job is None else tuple(collectives_of(job, plan.question, plan.layout))
-    steps_read = len(seconds)
-    return Measured(report=report, steps=steps_read, read=read, hint=hint, products=gemms, collectives=calls)
+    return Measured(
+        report=foreign_report(plan, seconds, log=log, steps=steps, job=job, notes=notes),
+        steps=len(seconds),
+        read=read,
+        hint="" if log is None or traced else _HINT.format(log.format.called, log.format.profile),
+        products=() if job is None else tuple(products(job, question)),
+        collectives=() if job is None else tuple(collectives_of(job, question, layout)),
+    )
 
 
 def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:

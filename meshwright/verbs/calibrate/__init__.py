@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
-from cost_models.flags import argument, flag, switch
+from cost_models.flags import Options, argument, flag, switch
 from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrateFlags:
+class CalibrateFlags(Options, kw_only=True):
     """Options of `meshwright calibrate`."""
 
     out: str = flag(

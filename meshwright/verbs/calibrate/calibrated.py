@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +23,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Calibrated(SavedAnswer):
     """A profile with the runs that moved it, and how far they did."""
 
     machine: Machine
     """Machine that all runs are of."""
-    refinement: Refinement = field(repr=False)
-    reports: tuple[RunReport, ...] = field(repr=False)
+    refinement: Refinement
+    reports: tuple[RunReport, ...]
     file: Path | None = None
     """File to which the profile was written."""
 
@@ -62,8 +60,7 @@ class Calibrated(SavedAnswer):
             for kind, one in self.refinement.factors.items()
         ]
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """The records of `runs`, for `--csv`."""
         return self.runs()
 
@@ -77,8 +74,7 @@ class Calibrated(SavedAnswer):
             "profile": self.profile.model_dump(mode="json"),
         }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         """Text that `meshwright calibrate --from-run` prints: the runs, and the factors that they settle."""
         number, start = len(self.reports), self.refinement.start.source
         heading = f"{self.profile.name}: moved by {counted(number, 'run')} on {self.machine}; from: {start}"
@@ -150,15 +146,13 @@ _CHECKED: dict[str, Callable[[float], str]] = {
 """Constants that a person wants to check → how they are written; the file has the rest."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class MeasuredProfile(Answer):
     """The answer of `calibrate`: the profile that was measured on this machine, and the file it is written to."""
 
     profile: HardwareProfile
     file: Path
 
-    @property
-    def rows(self) -> list[dict[str, str]]:
+    def csv_rows(self) -> list[dict[str, str]]:
         """Rates, shares and start-up times; a constant that was not measured has no row."""
         profile = self.profile
         values = {name: getattr(profile, name) for name in _CHECKED}
@@ -172,8 +166,7 @@ class MeasuredProfile(Answer):
     def document(self) -> dict[str, Any]:
         return {"file": str(self.file), "profile": self.profile.model_dump(mode="json")}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         """Text that `meshwright calibrate` prints."""
         cells = [(row["constant"], row["text"]) for row in self.rows]
         source = wrapped(f"profile {self.profile.name}: {self.profile.source}")

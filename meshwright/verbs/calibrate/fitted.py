@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from meshwright.render.words import change, in_unit, percent, sentence_list, tim
 from meshwright.terminal.answers import Answer
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Fitted(Answer):
     """A profile for each GPU and stack of the rows, and the rows that took no part."""
 
@@ -42,8 +41,7 @@ class Fitted(Answer):
         for profile, file in zip(self.profiles, self.files, strict=False):
             save_one(profile, file)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each constant of each profile: the profile's file beside it, runs in one cell."""
         return [
             {"file": profile["file"], **constant, "moved_by": "; ".join(constant["moved_by"])}
@@ -63,9 +61,8 @@ class Fitted(Answer):
             "cross_validation": None if self.unseen is None else [asdict(one) for one in self.unseen],
         }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        return tuple(fits_text(self))
+    def view(self) -> Iterator[str | Table]:
+        return fits_text(self)
 
 
 def save_one(profile: HardwareProfile, file: Path) -> None:

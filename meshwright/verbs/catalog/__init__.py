@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import argument
+from cost_models.flags import Options, argument
 from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ class CatalogKind(StrEnum):
     SCHEMA = "schema"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CatalogOptions:
+class CatalogOptions(Options, kw_only=True):
     """Options of `meshwright catalog`."""
 
     kind: CatalogKind | None = field(

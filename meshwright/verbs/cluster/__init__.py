@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import as_keywords, flag, part_of, switch
+from cost_models.flags import Options, as_keywords, flag, part_of, switch
 from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.cluster.answers import ClusterFile, Discovered, LinkedCluster
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiscoverOptions:
+class DiscoverOptions(Options, kw_only=True):
     """Options of `discover`."""
 
     nodes: int | None = flag("N", "Nodes; default: the SLURM job's, or 1.", kind=int, minimum=1)
@@ -43,8 +42,7 @@ def discover(options: DiscoverOptions) -> Discovered:
     return discover_machine(options)
 
 
-@dataclass(frozen=True)
-class LinksOptions:
+class LinksOptions(Options):
     """Options of `cluster_from_links`."""
 
     file: str | Path
@@ -76,8 +74,7 @@ def cluster_from_links(options: LinksOptions) -> LinkedCluster:
     return linked_cluster(options)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterFlags(DiscoverOptions):
+class ClusterFlags(DiscoverOptions, kw_only=True):
     """Options of `meshwright cluster`."""
 
     template: bool = switch("Write a commented file to fill in.", panel="subject")
@@ -99,8 +96,12 @@ class ClusterFlags(DiscoverOptions):
 @command(ClusterFlags, name="cluster", out="Cluster file to write.")
 def cluster_command(options: ClusterFlags, output: Output) -> None:
     """Write a cluster file: a template, or of this machine."""
+    from importlib.resources import files
+
     from cost_models.discovery import parse_links
     from cost_models.files.loading import TEMPLATE
+    from cost_models.files.whole import write_whole
+    from meshwright.records import JSON_SCHEMA
     from meshwright.verbs.cluster.answers import linked_cluster
 
     ways = options.template + options.discover + (options.from_links is not None)
@@ -109,8 +110,13 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
         hint = f"{TEMPLATE}; --discover -o here.yaml; --from-links links.csv; meshwright catalog clusters"
         raise InputError(several if ways else "what of a cluster?", hint=hint)
     output.check_places()
+    file = output.out
     if options.template:
-        _write_template(output.out, output)
+        text = (files("meshwright.verbs.cluster") / "template.yaml").read_text(encoding="utf-8")
+        write = [] if file is None else [lambda: write_whole(file, text)]
+        printed = [text.rstrip()] if file is None else []
+        output.answer({"schema": JSON_SCHEMA, "template": text}, [], *printed, files=write)
+        output.wrote(file, f"meshwright plan MODEL {file} ..., once it says what you have")
         return
     parse_links(options.link)
     links = dict(part.split("=", 1) for part in options.link)
@@ -122,26 +128,12 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
         answer = _ask(options, links, may_ask=may_ask)
     output.assumed(answer.draft.assumed)
     output.remark(answer.draft.notes)
-    listing = () if output.out is not None else ("", answer.yaml.rstrip())
-    files = [] if (file := output.out) is None else [lambda: answer.save(file)]
-    output.answer(answer.record(), answer.rows, *answer.text, *listing, files=files)
+    listing = () if file is not None else ("", answer.yaml.rstrip())
+    write = [] if file is None else [lambda: answer.save(file)]
+    output.answer(answer.record(), answer.rows, *answer.text, *listing, files=write)
     output.wrote(file, answer.next_commands)
     if not answer.fits:
         output.end_with_no()
-
-
-def _write_template(out: Path | None, output: Output) -> None:
-    """The template, printed or written."""
-    from importlib.resources import files
-
-    from cost_models.files.whole import write_whole
-    from meshwright.records import JSON_SCHEMA
-
-    text = (files("meshwright.verbs.cluster") / "template.yaml").read_text(encoding="utf-8")
-    listing = (text.rstrip(),) if out is None else ()
-    write = [] if out is None else [lambda: write_whole(out, text)]
-    output.answer({"schema": JSON_SCHEMA, "template": text}, [], *listing, files=write)
-    output.wrote(out, f"meshwright plan MODEL {out} ..., once it says what you have")
 
 
 def _ask(options: ClusterFlags, links: Mapping[str, str], *, may_ask: bool) -> Discovered:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,6 @@ class ClusterFile(SavedAnswer):
         return f"meshwright plan MODEL {path} ..."
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Discovered(ClusterFile):
     """Answer with a machine as it describes itself."""
 
@@ -94,8 +92,7 @@ class Discovered(ClusterFile):
         """Fields of the file, with assumptions and notes."""
         return self.seen
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each fact that was found."""
         return [one._asdict() for one in self.seen.facts]
 
@@ -104,8 +101,7 @@ class Discovered(ClusterFile):
         notes = {"open": dict(self.seen.open), "notes": list(self.seen.notes)}
         return seen | {"assumptions": list(self.seen.assumed)} | notes
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
+    def view(self) -> tuple[str | Table, ...]:
         cells = [list(one) for one in self.seen.facts]
         lines: list[str | Table] = [table(["", "value", "said by"], cells, words=("value", "said by"))]
         if self.seen.open:
@@ -138,7 +134,6 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
     return answer
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class LinkedCluster(ClusterFile):
     """A cluster as a graph of its links."""
 
@@ -149,8 +144,7 @@ class LinkedCluster(ClusterFile):
         """Fields of the file, with assumptions and notes."""
         return self.links
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each level: `level`, `kind`, `gpus` (sizes of its domains), `bandwidth` of a GPU (bytes/s),
         `oversubscription`, `latency` (s)."""
         levels = self.links.fabric.levels
@@ -166,40 +160,37 @@ class LinkedCluster(ClusterFile):
     def groups(self) -> list[dict[str, Any]]:
         """A row for each kind of group: `group`, `gpus`, bytes/s of its `ring` on the slowest, and where nothing is odd
         (`usual`)."""
-        return list(self._groups())
-
-    def _groups(self) -> Iterator[dict[str, Any]]:
-        cluster, levels = self.cluster, self.links.fabric.levels
+        cluster, gpus = self.cluster, self.cluster.num_gpus
         regular = cluster.model_copy(update={"graph": ()})
-        gpus = cluster.num_gpus
         kinds = [("all GPUs of a node", cluster.gpus_per_node, 1)] * (cluster.gpus_per_node > 1)
-        for inner, level in pairwise(levels):
+        for inner, level in pairwise(self.links.fabric.levels):
             if level.network and inner.even:
                 stride = inner.sizes[0]
                 kinds.append((f"one GPU of each {inner.name}", gpus // stride, stride))
-        for name, size, stride in [*kinds, *[("all GPUs", gpus, 1)] * (cluster.nodes > 1)]:
-            groups = [group_of(one, size, stride) for one in (cluster, regular)]
-            ring, typical = (float(group.ring_bandwidth()[0]) for group in groups)
-            yield {"group": name, "gpus": size, "ring": ring, "usual": typical}
+        kinds += [("all GPUs", gpus, 1)] * (cluster.nodes > 1)
+        rows = []
+        for name, size, stride in kinds:
+            rates = [group_of(one, size, stride).ring_bandwidth()[0] for one in (cluster, regular)]
+            ring, usual = map(float, rates)
+            rows.append({"group": name, "gpus": size, "ring": ring, "usual": usual})
+        return rows
 
     def document(self) -> dict[str, Any]:
         fields = {"cluster": self.links.fields, "levels": self.rows, "groups": self.groups}
         notes = {"assumptions": list(self.links.assumed), "notes": list(self.links.notes)}
         return fields | {"odd": list(self.links.fabric.odd)} | notes
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        fabric = self.links.fabric
+    def view(self) -> tuple[str | Table, ...]:
+        fabric, rows, rings = self.links.fabric, self.rows, self.groups
         nodes, gpus = counted(len(fabric.nodes), "node"), counted(fabric.gpus_per_node, "GPU")
-        rows, rings, slower = self.rows, self.groups, [level.network for level in fabric.levels]
+        shares = [f"{row['oversubscription']:.3g}:1" for row in rows]
+        slower = [level.network for level in fabric.levels]
         levels = {
             "level": [row["level"] for row in rows],
             "links": [row["kind"] for row in rows],
             "GPUs": [" or ".join(map(grouped, row["gpus"])) for row in rows],
             "a GPU": [format_bandwidth(row["bandwidth"]) for row in rows],
-            "oversubscribed": [
-                f"{row['oversubscription']:.3g}:1" * slower[at] for at, row in enumerate(rows)
-            ],
+            "oversubscribed": [share * network for share, network in zip(shares, slower, strict=True)],
             "latency": [format_seconds(row["latency"]) for row in rows],
         }
         groups = {
@@ -209,11 +200,10 @@ class LinkedCluster(ClusterFile):
             "usual": [format_bandwidth(row["usual"]) for row in rings],
         }
         lines: list[str | Table] = [f"{nodes} of {gpus}, {self.links.fields['gpu']}", ""]
-        lines.append(table_of(levels, names=["level", "links"]))
-        lines += ["", table_of(groups, names=["ring over"])]
+        lines += [table_of(levels, names=["level", "links"]), "", table_of(groups, names=["ring over"])]
         if fabric.odd:
-            remainder = len(fabric.odd) - _MOST_ODD
             lines += ["", f"Odd ({grouped(len(fabric.odd))}):"]
             lines += [wrapped(f"  {one}", indent="    ") for one in fabric.odd[:_MOST_ODD]]
+            remainder = len(fabric.odd) - _MOST_ODD
             lines += [f"  and {grouped(remainder)} more"] if remainder > 0 else []
         return tuple(lines)

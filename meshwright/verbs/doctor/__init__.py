@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import as_keywords, flag
+from cost_models.flags import Options, as_keywords, flag
 from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from planner.plan import AnyPlan
 
 
-@dataclass(frozen=True)
-class DoctorOptions:
+class DoctorOptions(Options):
     """Options of `doctor`."""
 
     plan: AnyPlan | HasPlan | str | Path | None = flag(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from planner.plan import Plan
 
 
-@dataclass(frozen=True)
 class ForecastOptions(Ending, Operations):
     """Options of `forecast`; operations may also be the report of a run that saved."""
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
-from cost_models.estimate import Breakdown
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.files.loading import read_price, read_tokens
 from cost_models.question import Question
@@ -23,7 +22,6 @@ from meshwright.inputs.options import Operations
 from meshwright.inputs.plans import plan_of
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.records import fields_of
-from meshwright.records.runs import read_report
 from meshwright.render.estimates import expected_record
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.tables import Table, table_of
@@ -76,21 +74,18 @@ def ask(options: ForecastOptions) -> ForecastQuestion:
     objective, problems = plan.objective or Objective(), Problems()
     if options.operations is None and objective.operations is not None:
         options = replace(options, operations=objective.operations)
-    question = problems.read(lambda: _to_train_on(plan.question, options.tokens))
+    question = problems.read(_to_train_on, plan.question, options.tokens)
     operations = problems.read(lambda: operations_of(_read(options)))
-    price = problems.read(lambda: read_flag("--price", options.price, read_price, _UNREAD))
-    price = objective.price if options.price is None else price
-    start = problems.read(lambda: read_flag("--start", options.start, _date, _UNREAD))
+    price = problems.read(read_flag, "--price", options.price, read_price, _UNREAD)
+    start = problems.read(read_flag, "--start", options.start, _date, _UNREAD)
     problems.require()
-    assert question is not None
-    assert operations is not None
     assumed = f"operations `{DEFAULT_OPERATIONS}`, as nothing is said of yours (--operations)"
     job, expected = _job(question, plan)
     return ForecastQuestion(
         question=question,
         job=job,
         expected=expected,
-        price=price,
+        price=objective.price if options.price is None else price,
         start=start,
         operations=operations,
         every=options.every,
@@ -144,6 +139,8 @@ def _read(options: Operations) -> Operations:
     name = options.operations
     if not isinstance(name, str) or not name.endswith(".json"):
         return options
+    from meshwright.records.runs import read_report
+
     report = read_report(Path(name))
     if report.operations is None:
         hint = "run it with --checkpoint and --every"
@@ -169,7 +166,6 @@ _WORTH = 2.0
 """Fewest units in which a time is written."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Forecasted(Answer):
     """Forecast of a job."""
 
@@ -182,11 +178,6 @@ class Forecasted(Answer):
         return self.asked.question
 
     @property
-    def expected(self) -> ExpectedStep | None:
-        """Interval of the job's step, if it is known."""
-        return self.asked.expected
-
-    @property
     def assumptions(self) -> tuple[str, ...]:
         """Sentences on assumptions made to read the question."""
         return self.asked.assumptions
@@ -194,7 +185,8 @@ class Forecasted(Answer):
     @cached_property
     def ends(self) -> tuple[float, float, float]:
         """Seconds until the job ends: early, expected, late (`ENDS`)."""
-        return ends_of(self.found, None if self.expected is None else self.expected.likely_steps)
+        expected = self.asked.expected
+        return ends_of(self.found, None if expected is None else expected.likely_steps)
 
     @cached_property
     def changes(self) -> dict[str, Forecast]:
@@ -205,10 +197,9 @@ class Forecasted(Answer):
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
         from meshwright.plots.pictures import draw_forecast
 
-        return draw_forecast(self.question, self.found, self.expected)
+        return draw_forecast(self.question, self.found, self.asked.expected)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each part of the time."""
         return [
             {"part": part, "seconds": seconds, "share": seconds / self.found.seconds}
@@ -216,8 +207,8 @@ class Forecasted(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
-        outlook, segment, expected = self.found, self.found.segment, self.expected
-        job = outlook.job
+        outlook, expected, price = self.found, self.asked.expected, self.asked.price
+        segment, job, dated = outlook.segment, outlook.job, self.asked.start is not None
         return {
             "assumptions": list(self.assumptions),
             "operations": outlook.operations.model_dump(mode="json", exclude_none=True),
@@ -231,11 +222,9 @@ class Forecasted(Answer):
             "seconds": outlook.seconds,
             "deviation_seconds": outlook.deviation,
             "ends_seconds": dict(zip(ENDS, self.ends, strict=True)),
-            "dates": None
-            if self.asked.start is None
-            else dict(zip(ENDS, map(str, self._dates), strict=True)),
-            "price": self.asked.price,
-            "costs": None if self.asked.price is None else dict(zip(ENDS, self._costs, strict=True)),
+            "dates": dict(zip(ENDS, map(str, self._dates), strict=True)) if dated else None,
+            "price": price,
+            "costs": None if price is None else dict(zip(ENDS, self._costs, strict=True)),
             "goodput": outlook.goodput,
             "parts": dict(outlook.parts),
             "failures": outlook.failures,
@@ -260,26 +249,30 @@ class Forecasted(Answer):
             ],
         }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        outlook = self.found
-        question, steps = self.question, grouped(outlook.job.steps)
+    def view(self) -> tuple[str | Table, ...]:
+        outlook, question, expected = self.found, self.question, self.asked.expected
+        step, steps = format_seconds(outlook.job.step_seconds), grouped(outlook.job.steps)
+        if expected is not None:
+            low, high = map(format_seconds, expected.interval)
+            step += f" (90 % interval {low} to {high}; {format_seconds(expected.on_paper)} on paper)"
         tokens = format_count(question.training.tokens or 0)
-        header = (
-            f"{question.model.name} on {gpus_in_words(question)}: {tokens} tokens take {steps} steps of"
-            f" {format_seconds(outlook.job.step_seconds)}{self._on_paper}; operations {outlook.operations.name}"
-        )
-        words = wrapped(self._interval), wrapped(self._failures)
-        sooner = ("", "Would end it sooner:", self._sooner) if self.changes else ()
-        return *spaced(wrapped(header), wrapped(self._end), self._parts, *words), *sooner
-
-    @property
-    def _on_paper(self) -> str:
-        """ " (90 % interval 13.8 s to 16.1 s; 14.9 s on paper)"."""
-        if self.expected is None:
-            return ""
-        low, high = map(format_seconds, self.expected.interval)
-        return f" (90 % interval {low} to {high}; {format_seconds(self.expected.on_paper)} on paper)"
+        job = f"{question.model.name} on {gpus_in_words(question)}: {tokens} tokens take {steps} steps of {step}"
+        end = ". ".join(f"{fact.name.capitalize()} {fact.value}" for fact in self.facts)
+        end += f". Goodput {percent(outlook.goodput)}, {format_count(outlook.gpu_hours)} GPU-hours"
+        if outlook.kilowatt_hours is not None:
+            end += f", {outlook.kilowatt_hours / 1e6:,.2f} GWh at the GPUs' power limit"
+        sooner: tuple[str | Table, ...] = ()
+        if self.changes:
+            columns = {
+                "change": list(self.changes),
+                "ends after": [_time(after.seconds) for after in self.changes.values()],
+                "sooner by": [_time(outlook.seconds - after.seconds) for after in self.changes.values()],
+            }
+            sooner = "", "Would end it sooner:", table_of(columns, words=("change",))
+        header = wrapped(f"{job}; operations {outlook.operations.name}")
+        words = wrapped(self._interval()), wrapped(self._failures())
+        blocks: tuple[str | Table, ...] = header, wrapped(end), self._parts(), *words
+        return *spaced(*blocks), *sooner
 
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
@@ -296,13 +289,6 @@ class Forecasted(Answer):
         return Fact(name="ends", value=ends), Fact(name="costs", value=costs)
 
     @property
-    def _end(self) -> str:
-        words = ". ".join(f"{fact.name.capitalize()} {fact.value}" for fact in self.facts)
-        energy = self.found.kilowatt_hours
-        words += f". Goodput {percent(self.found.goodput)}, {format_count(self.found.gpu_hours)} GPU-hours"
-        return words if energy is None else f"{words}, {energy / 1e6:,.2f} GWh at the GPUs' power limit"
-
-    @property
     def _dates(self) -> list[date]:
         """Days on which the job ends: early, expected, late."""
         assert self.asked.start is not None
@@ -315,7 +301,6 @@ class Forecasted(Answer):
         assert self.asked.price is not None
         return [self.asked.price * self.found.job.gpus * end / 3600 for end in self.ends]
 
-    @property
     def _parts(self) -> Table:
         total = self.found.seconds
         unit, length = next(one for one in _UNITS if total >= _WORTH * one[1] or one[1] == 1)
@@ -328,7 +313,6 @@ class Forecasted(Answer):
         }
         return table_of(columns, names=("where time goes",))
 
-    @property
     def _interval(self) -> str:
         outlook, segment = self.found, self.found.segment
         wait = f"GPUs wait {format_seconds(segment.saving)}" if segment.saving else "GPUs do not wait"
@@ -336,10 +320,10 @@ class Forecasted(Answer):
         words = f"Save every {grouped(outlook.interval)} steps ({_time(segment.work)}): {wait}{readable}"
         longer = replace(outlook, interval=min(10 * outlook.interval, outlook.job.steps))
         if longer.interval > outlook.interval:
-            words += f"; ten times as rarely ends it {_later(longer.seconds - outlook.seconds)}"
+            later = longer.seconds - outlook.seconds
+            words += f"; ten times as rarely ends it {f'{_time(later)} later' if later >= 1 else 'no later'}"
         return words
 
-    @property
     def _failures(self) -> str:
         outlook, segment = self.found, self.found.segment
         lost = _time(segment.lost * outlook.segments / max(outlook.failures, 1e-9))
@@ -348,25 +332,11 @@ class Forecasted(Answer):
         if outlook.waiting.chance:
             words += f"; {percent(outlook.waiting.chance)} find no spare node and wait {_time(outlook.waiting.seconds)}"
         if outlook.resumes is not None:
-            words += f"; of a restart the executor needs {start_words(outlook.resumes)}"
+            parts = [f"{part_label(part)} {format_seconds(s)}" for part, s in outlook.resumes.items() if s]
+            words += f"; of a restart the executor needs {_time(outlook.resumes.total)} ({', '.join(parts)})"
         if outlook.operations.slow_hosts:
             words += "; slow hosts are " + ("replaced as they are found" if outlook.evicts else "kept")
         return words
-
-    @property
-    def _sooner(self) -> Table:
-        columns = {
-            "change": list(self.changes),
-            "ends after": [_time(after.seconds) for after in self.changes.values()],
-            "sooner by": [_time(self.found.seconds - after.seconds) for after in self.changes.values()],
-        }
-        return table_of(columns, words=("change",))
-
-
-def start_words(start: Breakdown) -> str:
-    """ "5.21 s (processes 4.90 s, groups 310.0 ms)" """
-    parts = [f"{part_label(part)} {format_seconds(seconds)}" for part, seconds in start.items() if seconds]
-    return f"{_time(start.total)} ({', '.join(parts)})"
 
 
 def _time(seconds: float) -> str:
@@ -376,10 +346,6 @@ def _time(seconds: float) -> str:
     if seconds < 2 * 3600:
         return f"{seconds / 60:.1f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 2 * _DAY else format_days(seconds)
-
-
-def _later(seconds: float) -> str:
-    return f"{_time(seconds)} later" if seconds >= 1 else "no later"
 
 
 def _interval_words(low: str, high: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,8 +77,7 @@ def check_options(kind: str, options: PlotOptions) -> None:
         raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlotFlags(PlotOptions):
+class PlotFlags(PlotOptions, kw_only=True):
     """Options of `meshwright plot`."""
 
     drawn: str = field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ def _forecast(request: PictureRequest) -> Drawing:
     return forecast(plan, options.tokens, operations=options.operations).plot()
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Plotted(Answer):
     """One kind of plot, drawn."""
 
@@ -62,8 +61,7 @@ class Plotted(Answer):
     file: Path | None = None
     """File to which the picture is written."""
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """Rows of the data drawn, in base units."""
         return self.drawing.points
 
@@ -71,8 +69,7 @@ class Plotted(Answer):
         plot = {"plot": self.kind, "file": self.file and str(self.file), "title": self.drawing.title}
         return plot | {"notes": list(self.notes), "points": self.rows}
 
-    @property
-    def text(self) -> tuple[str, ...]:
+    def view(self) -> tuple[str, ...]:
         """Text that `meshwright plot` prints."""
         table = self.drawing.table
         return (wrapped(self.drawing.title), *(("", table) if table else ()))

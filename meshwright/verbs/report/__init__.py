@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ PAGE_SECONDS = 60.0
 """Time limit of all searches of a page, unless the user says otherwise."""
 
 
-@dataclass(frozen=True)
 class ReportOptions(Ending):
     """Options of `report`."""
 
@@ -51,8 +50,7 @@ def report(options: ReportOptions) -> Reported:
     return write_page(options)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportFlags(ReportOptions):
+class ReportFlags(ReportOptions, kw_only=True):
     """Options of `meshwright report`."""
 
     time_limit: float | None = flag(

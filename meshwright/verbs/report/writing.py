@@ -17,7 +17,7 @@ from meshwright.plots.drawing import Draw, PictureRequest, PlotOptions
 from meshwright.records.runs import read_any_report
 from meshwright.render.words import Fact, lines_of_any_length
 from meshwright.terminal.answers import SavedAnswer
-from meshwright.verbs.contract import read_plan, verbs_of_plan
+from meshwright.verbs.contract import read_plan
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.forecasted import ask
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
@@ -83,16 +83,19 @@ def write_page(options: ReportOptions) -> Reported:
         answer, *appendix = verbs.chapters(loaded, request)
         chapters = [answer, *end, *appendix]
         if measured is not None:
-            chapters.append(_measured_chapter(loaded, measured))
+            compared = verbs.running(loaded).answer(measured).text
+            chapters.append(Chapter(title="Predicted beside measured", blocks=[*compared]))
         title = f"{verbs.about(loaded)}: a plan"
-    notes = list(dict.fromkeys(request.notes))
-    if notes:
+    if notes := list(dict.fromkeys(request.notes)):
         chapters.append(Chapter(title="What it passes over", blocks=notes))
     chapters.append(Chapter(title="The plan itself", blocks=[Listing(text=plan_text(loaded))]))
-    html = page(title, chapters, foot=f"Written by Meshwright {package_version()}.")
-    titles = tuple(one.title for one in chapters)
-    figures = {**verbs.figures(loaded), **request.forecast}
-    return Reported(title=title, chapters=titles, html=html, figures=figures, notes=tuple(notes))
+    return Reported(
+        title=title,
+        chapters=tuple(one.title for one in chapters),
+        html=page(title, chapters, foot=f"Written by Meshwright {package_version()}."),
+        figures={**verbs.figures(loaded), **request.forecast},
+        notes=tuple(notes),
+    )
 
 
 def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
@@ -102,12 +105,6 @@ def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
     if ran is not None and plan_text(ran) != plan_text(plan):
         raise InputError(f"`{path}` is of another plan: {ran.model_name}", hint="give the plan that was run")
     return report
-
-
-def _measured_chapter(plan: AnyPlan, measured: AnyReport) -> Chapter:
-    """Chapter of predicted quantities beside a run's measured ones."""
-    answer = verbs_of_plan(plan).running(plan).answer(measured)
-    return Chapter(title="Predicted beside measured", blocks=[*answer.text])
 
 
 def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterator[Chapter]:
@@ -130,7 +127,6 @@ def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterato
     yield Chapter(title=title, blocks=[*forecast.text, *assumed, picture])
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Reported(SavedAnswer):
     """A page about a plan; notebooks show it."""
 
@@ -145,8 +141,7 @@ class Reported(SavedAnswer):
     file: Path | None = None
     """File to which the page is written."""
 
-    @property
-    def rows(self) -> list[Mapping[str, Any]]:
+    def csv_rows(self) -> list[Mapping[str, Any]]:
         """A row for each chapter."""
         return [{"chapter": one} for one in self.chapters]
 
@@ -160,8 +155,7 @@ class Reported(SavedAnswer):
             "notes": list(self.notes),
         }
 
-    @property
-    def text(self) -> tuple[str, ...]:
+    def view(self) -> tuple[str, ...]:
         """Text that `meshwright report` prints."""
         return (self.title, *(f"  {one}" for one in self.chapters))
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError
-from cost_models.flags import as_keywords, flag, plan_file, switch
+from cost_models.flags import Options, as_keywords, flag, plan_file, switch
 from meshwright.inputs.options import AUTO
 from meshwright.verbs.contract import command, read_plan, require_options, verbs_of_plan
 
@@ -36,8 +36,7 @@ _OF_FAMILIES = (
 """Flags that may mean nothing to a family."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFlags:
+class RunFlags(Options, kw_only=True):
     """Options of `meshwright run` besides the fields of `RunConfig`, which are in `config`."""
 
     plan: Path = field(metadata=plan_file())
@@ -114,8 +113,7 @@ def _version(file: Path | None) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-@dataclass(frozen=True)
-class EmulateOptions:
+class EmulateOptions(Options):
     """Options of `emulate`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
-from cost_models.flags import flag, output_flag, switch
+from cost_models.flags import Options, flag, output_flag, switch
 from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.validate.validated import Validated
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValidateOptions:
+class ValidateOptions(Options, kw_only=True):
     """Options of `validate` besides tables of runs."""
 
     stack: str | None = flag("NAME", "Software stack: catalogue name or file.", completion="stacks")
@@ -59,8 +57,7 @@ def validate_recommenders(*runs: str | Path) -> ValidatedRecommenders:
     return predict_runs(runs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValidateFlags(ValidateOptions):
+class ValidateFlags(ValidateOptions, kw_only=True):
     """Options of `meshwright validate`."""
 
     runs: tuple[Path, ...] = flag(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ def predict_runs(runs: Sequence[str | Path]) -> ValidatedRecommenders:
 _HEADERS = ("framework", "GPU", "timed", "median", "worst", "memory", "out of memory")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ValidatedRecommenders(Answer):
     """Runs of recommenders with their predictions."""
 
@@ -44,8 +43,7 @@ class ValidatedRecommenders(Answer):
         """Medians by framework and GPU."""
         return scores(self.predictions)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each run, flat."""
         return [_row(one) for one in self.predictions]
 
@@ -53,11 +51,7 @@ class ValidatedRecommenders(Answer):
         scores = [asdict(one) for one in self.scores]
         return {"rows": self.rows, "frameworks": scores}
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        return tuple(self._text())
-
-    def _text(self) -> Iterator[str | Table]:
+    def view(self) -> Iterator[str | Table]:
         yield wrapped(
             "Runs of recommenders (errors are predicted / measured - 1, of step times and of the first GPU's memory)"
         )

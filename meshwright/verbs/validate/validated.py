@@ -349,7 +349,6 @@ PAGE = "accuracy.md"
 _KINDS = ("accuracy", "errors")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Validated(Answer):
     """Runs with their predictions, and the figures of each source."""
 
@@ -393,8 +392,7 @@ class Validated(Answer):
         draw = predicted_against_measured if kind == "accuracy" else errors_by_axis
         return Drawing(frame=frame, figure=draw(frame, plot_subject(self.anchors)))
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each run, flat."""
         return [prediction_row(one) for one in self.predictions]
 
@@ -410,9 +408,8 @@ class Validated(Answer):
             "brier": brier and {"predicted": brier[0], "constant": brier[1]},
         }
 
-    @property
-    def text(self) -> tuple[str | Table, ...]:
-        return tuple(validation_text(self.predictions, self.sources, self.choices, anchors=self.anchors))
+    def view(self) -> Iterator[str | Table]:
+        return validation_text(self.predictions, self.sources, self.choices, anchors=self.anchors)
 
     def save_page(self, folder: Path) -> None:
         """Write the page `accuracy.md`, with its plots, into a folder."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import meshwright as mw
 from meshwright.cli.frame import typer_function
 from meshwright.verbs.run import run_command
 
+ROOT = Path(__file__).parents[3]
 TRAINING = {"global_batch": 64, "sequence_length": 1024}
 
 
@@ -45,6 +48,26 @@ def test_specs_tell_what_they_are_made_of_before_any_value_is_made() -> None:
         [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
     )
     assert answer.stdout.split() == ["False"] * 3 + ["True"] * 3
+
+
+@pytest.mark.timeout(900)
+def test_types_are_those_that_the_readme_shows(tmp_path: Path) -> None:
+    """A checker of types finds every name of README's Python block, and what its calls return."""
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert block is not None
+    script = tmp_path / "readme.py"
+    script.write_text(block[1] + "reveal_type(planned.explain())\nplanned.no_such_method()\n")
+    options = ("--config-file=", "--strict", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, str(script)],
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shown, missing, _ = (line.partition(": ")[2] for line in done.stdout.splitlines())
+    assert shown == 'note: Revealed type is "str"', done.stdout
+    assert '"PlanAnswer" has no attribute "no_such_method"' in missing
 
 
 def test_plan_answers(tmp_path: Path) -> None:

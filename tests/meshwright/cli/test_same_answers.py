@@ -26,7 +26,7 @@ def without_seconds(record: Any) -> Any:
 
 
 def test_plan_chooses_a_precision_alike(meshwright: Callable[..., Answer]) -> None:
-    printed = json.loads(meshwright("plan", *QUESTION, *GIVEN, "--precision", "bf16,fp8", "--json").out)
+    printed = meshwright.json("plan", *QUESTION, *GIVEN, "--precision", "bf16,fp8")
     answer = mw.plan(*QUESTION, gpus=4, global_batch=8, sequence=128, precision=("bf16", "fp8"))
     assert without_seconds(answer.record()) == without_seconds(printed)
     assert len(answer.optimum.other_precisions) == 1

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from calling import told
 from effort import few, first_of, some_of
 
 import meshwright as mw
@@ -81,16 +80,10 @@ def test_llama_by_width_is_llama() -> None:
         assert (model.num_layers, model.ffn_hidden_size, model.num_heads) == (layers, inner, size)
 
 
-def test_the_table_fits_a_line(llama: mw.Largest) -> None:
-    assert max(map(len, repr(llama).splitlines())) <= 80
-    assert "Proved: no size from the next ones (" in repr(llama)
-    assert len(llama.to_frame()) == len(llama.sizes)
-
-
-def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_command(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     words = ("plan", "llama3-8b", "hgx-h200", "--largest", *FLAGS, "--json", "-o", str(path))
-    code, out, err = told(capsys, *words)
+    code, out, err = meshwright(*words)
     assert code == 0
     record = json.loads(out)
     assert record["question"]["family"] == "llama3-8b"
@@ -152,10 +145,8 @@ def test_learned_positions_end_sequences() -> None:
         (("--longest", "--top", "3"), "means nothing beside"),
     ],
 )
-def test_wrong_questions_for_the_longest_sequence(
-    flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = told(capsys, "plan", "llama3-8b", "dgx-h100", "--gpus", "8", *flags)
+def test_wrong_questions_for_the_longest_sequence(flags: tuple[str, ...], words: str, meshwright) -> None:
+    code, out, err = meshwright("plan", "llama3-8b", "dgx-h100", "--gpus", "8", *flags)
     assert code == 2
     assert words in err
     assert not out

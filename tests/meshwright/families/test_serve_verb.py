@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from calling import told
 
 import meshwright as mw
 
@@ -30,9 +29,9 @@ def plan(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_hits_and_latency_stand_beside_the_plan(capsys: pytest.CaptureFixture[str], plan: str) -> None:
+def test_hits_and_latency_stand_beside_the_plan(meshwright, plan: str) -> None:
     asked = ("serve", plan, "--synthetic", "20000", "--scale", "0.1")
-    code, out, err = told(capsys, *asked, "--json")
+    code, out, err = meshwright(*asked, "--json")
     assert (code, err) == (0, "")
     record = json.loads(out)
     assert [one["rows"] for one in record["tables"]] == [40_000, 8_000]
@@ -42,19 +41,17 @@ def test_hits_and_latency_stand_beside_the_plan(capsys: pytest.CaptureFixture[st
         assert 0 < one["latency_seconds"] < 1
         assert one["measured_samples_per_second"] > 0
     assert [one["p99_seconds"] is None for one in record["batches"]] == [False, True]
-    code, text, _ = told(capsys, *asked[:2], "--synthetic", "500", "--scale", "0.1", "--batch", "16")
+    code, text, _ = meshwright(*asked[:2], "--synthetic", "500", "--scale", "0.1", "--batch", "16")
     assert code == 0
     assert "shop served on cpu: 3 tables of 1.7 MiB, 0.1 of the plan's rows" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_requests_of_a_file_get_their_vectors(
-    capsys: pytest.CaptureFixture[str], plan: str, tmp_path: Path
-) -> None:
+def test_requests_of_a_file_get_their_vectors(meshwright, plan: str, tmp_path: Path) -> None:
     lines = ['{"users": 0, "items.0": [3, 3, 79999]}', "", '{"users": [399999], "items.1": 2}', "{}"]
     (tmp_path / "asked.jsonl").write_text("\n".join(lines))
     asked = ("serve", plan, "--requests", str(tmp_path / "asked.jsonl"), "-o", str(tmp_path / "found.npz"))
-    code, _, err = told(capsys, *asked)
+    code, _, err = meshwright(*asked)
     assert code == 0
     assert "found.npz" in err
     found = np.load(tmp_path / "found.npz")
@@ -64,17 +61,15 @@ def test_requests_of_a_file_get_their_vectors(
     assert not found["users"][2].any()
     assert found["users"][:2].any(axis=1).all()
     (tmp_path / "one.jsonl").write_text('{"items.0": [3]}\n{"items.0": 79999}')
-    told(capsys, *asked[:3], str(tmp_path / "one.jsonl"), *asked[4:])
+    meshwright(*asked[:3], str(tmp_path / "one.jsonl"), *asked[4:])
     each = np.load(tmp_path / "found.npz")["items.0"]
     np.testing.assert_allclose(found["items.0"][0], 2 * each[0] + each[1], rtol=1e-5)
 
 
-def test_what_is_wrong_is_said_with_its_place(
-    capsys: pytest.CaptureFixture[str], plan: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_is_said_with_its_place(meshwright, plan: str, tmp_path: Path) -> None:
     path = tmp_path / "asked.jsonl"
     path.write_text('{"users": 400000}\n{"user": 1}\n[1]\n{"users": 1.5}\n{"users": "x\n' + "[" * 5000)
-    code, out, err = told(capsys, "serve", plan, "--requests", str(path))
+    code, out, err = meshwright("serve", plan, "--requests", str(path))
     assert (code, out) == (2, "")
     for said in (
         "asked.jsonl:1: `users`: id 400000 is not between 0 and 399999",
@@ -86,16 +81,16 @@ def test_what_is_wrong_is_said_with_its_place(
     ):
         assert said in err
     wrong = ("--scale", "2", "--requests", str(path), "--synthetic", "5", "--weights", str(tmp_path))
-    code, _, err = told(capsys, "serve", plan, *wrong)
+    code, _, err = meshwright("serve", plan, *wrong)
     assert code == 2
     assert err.count("  --") == 3
-    code, _, err = told(capsys, "serve", plan, "--batch", "1000000000")
+    code, _, err = meshwright("serve", plan, "--batch", "1000000000")
     assert code == 2
     assert "error: a batch of 1000000000 should need" in err
-    code, _, err = told(capsys, "serve", plan, "-o", str(tmp_path / "a.npz"))
+    code, _, err = meshwright("serve", plan, "-o", str(tmp_path / "a.npz"))
     assert code == 2
     assert "-o writes the vectors of requests, and there are none" in err
     (tmp_path / "other.yaml").write_text(MODEL)
-    code, _, err = told(capsys, "serve", str(tmp_path / "other.yaml"))
+    code, _, err = meshwright("serve", str(tmp_path / "other.yaml"))
     assert code == 2
     assert "serving-plan" in err

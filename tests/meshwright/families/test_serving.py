@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calling import told
 
 import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
@@ -39,14 +38,12 @@ def model(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_text_json_and_python_say_the_same(
-    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
-) -> None:
+def test_text_json_and_python_say_the_same(meshwright, model: str, tmp_path: Path) -> None:
     asked = ("plan", model, "dgx-h100", "--gpus", "1", "--serve", "--cache", "1GiB")
-    code, text, _ = told(capsys, *asked, "-o", str(tmp_path / "serving.yaml"))
+    code, text, _ = meshwright(*asked, "-o", str(tmp_path / "serving.yaml"))
     assert code == 0
     assert all(len(line) <= 80 for line in text.splitlines())
-    _, out, _ = told(capsys, *asked, "--json")
+    _, out, _ = meshwright(*asked, "--json")
     record = json.loads(out)
     answer = mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB")
     assert record["serving"]["hits"] == answer.plan.hits

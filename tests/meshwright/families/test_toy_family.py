@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,7 @@ from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from meshwright.inputs.options import Request
 from meshwright.inputs.questions import cluster_of, single_count
 from meshwright.plots.drawing import Drawing, PictureRequest
-from meshwright.terminal.answers import PlanAnswer
-from meshwright.verbs.contract import Verbs
+from meshwright.verbs.contract import PlanAnswer, Verbs
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
 from planner.plan import AnyPlan, package_version
@@ -76,7 +74,6 @@ class MatrixPlan(AnyPlan):
         return []
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Products(PlanAnswer):
     """Plans, best first: the answer of every verb of this family."""
 
@@ -90,12 +87,10 @@ class Products(PlanAnswer):
     def fits(self) -> bool:
         return self.plan.bytes <= self.plan.gpu.memory
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> list[dict[str, Any]]:
         return [{"split": one.split, "seconds": one.seconds, "bytes": one.bytes} for one in self.plans]
 
-    @property
-    def text(self) -> tuple[str, ...]:
+    def view(self) -> tuple[str, ...]:
         return tuple(f"split{one.split}: {one.seconds:.6f} s" for one in self.plans)
 
     def document(self) -> dict[str, Any]:
@@ -176,11 +171,11 @@ def test_a_family_passes_through_the_verbs(meshwright, matrix: str, tmp_path: Pa
     answer = meshwright("plan", matrix, "dgx-h100", "--gpus", "8", "--top", "2", "-o", plan)
     assert answer.out.startswith("split8: ")
     assert f"Wrote {plan}. Next: meshwright explain {plan}" in answer.err
-    record = json.loads(meshwright("explain", plan, "--json").out)
+    record = meshwright.json("explain", plan)
     assert [one["split"] for one in record["products"]] == [*range(1, 9)]
     one = meshwright("estimate", matrix, "dgx-h100", "--gpus", "8", "--layout", "split2", "-o", estimated)
     assert one.out.startswith("split2: ")
-    drawn = json.loads(meshwright("plot", "frontier", plan, "-o", str(tmp_path / "f.svg"), "--json").out)
+    drawn = meshwright.json("plot", "frontier", plan, "-o", str(tmp_path / "f.svg"))
     assert drawn["title"] == "More GPUs are faster, and each holds less"
     assert len(drawn["points"]) == 8
     refused = meshwright("plan", matrix, "dgx-h100", "--fix", "tp=8")

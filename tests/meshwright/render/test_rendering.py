@@ -27,7 +27,7 @@ from meshwright.render.explanation import binding_sentence
 from meshwright.render.goals import sizes_text
 from meshwright.render.measured import comparison_table as run_table
 from meshwright.render.measured import on_other_devices, step_line
-from meshwright.render.ranked import HEADERS, certificate_sentence, plans_rows, question_header, with_causal
+from meshwright.render.ranked import certificate_sentence, plan_columns, question_header
 from meshwright.render.tables import Table
 from meshwright.render.words import (
     change,
@@ -56,10 +56,10 @@ def test_causal_mfu_stands_in_the_table_where_it_is_another(make_estimate: Calla
     near, far = (replace(make_estimate(), causal_mfu=share) for share in (0.53, 0.35))
     assert mfu_words(near) == "MFU 55.0 %"
     assert mfu_words(far) == "MFU 55.0 % (35.0 % causal)"
-    assert with_causal(HEADERS, plans_rows([near]), [near]) == (HEADERS, plans_rows([near]))
-    headers, rows = with_causal(HEADERS, plans_rows([far, near]), [far, near])
-    assert headers[3:5] == ("MFU", "causal")
-    assert [row[3:5] for row in rows] == [("55.0 %", "35.0 %"), ("55.0 %", "53.0 %")]
+    assert "causal" not in plan_columns([near])
+    columns = plan_columns([far, near])
+    assert [*columns][3:5] == ["MFU", "causal"]
+    assert (columns["MFU"], columns["causal"]) == (["55.0 %", "55.0 %"], ["35.0 %", "53.0 %"])
 
 
 def test_a_peak_near_the_limit_is_tight(make_estimate: Callable[..., Estimate]) -> None:

@@ -25,18 +25,6 @@ def today(meshwright: Callable[..., Answer], tmp_path: Path) -> Path:
     return path
 
 
-def test_advice_in_words(meshwright, today: Path) -> None:
-    answer = meshwright("advise", str(today))
-    assert answer.code == 0
-    assert max(map(len, answer.out.splitlines())) <= 80
-    assert "today tp2 pp1 dp4 mbs1 zero1 sp recompute=full: " in answer.out
-    assert "+ recompute=none" in answer.out
-    assert "a flag" in answer.out
-    assert "Every change is legal and fits in memory, alone and on top of those above it." in answer.out
-    assert "Proved optimal under the cost model in " in answer.out
-    assert "With --gpus 16 (other GPUs): " in answer.out
-
-
 def test_the_document_and_python_say_the_same(meshwright, today: Path, tmp_path: Path) -> None:
     told = json.loads(meshwright("advise", str(today), "--json", "--csv", str(tmp_path / "a.csv")).out)
     advised = mw.advise(today)
@@ -85,9 +73,7 @@ def test_several_pools_are_refused(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "mixed.yaml"
     pools = ("gpt2-small", "dgx-a100-80gb:8+dgx-h100:8", *ASKED[4:])
     assert meshwright("estimate", *pools, "--layout", "pp2 dp8 mbs1 zero0", "-o", str(path)).code == 0
-    answer = meshwright("advise", str(path))
-    assert answer.code == 2
-    assert "advice is for one kind of GPU" in answer.err
+    assert "advice is for one kind of GPU" in meshwright.refusal("advise", str(path))
 
 
 MEGATRON = (

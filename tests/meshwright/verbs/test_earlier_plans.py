@@ -42,6 +42,6 @@ def test_a_fact_that_no_stack_has_is_refused_in_a_users_own_file(fact: str, tmp_
     path = tmp_path / "stack.yaml"
     path.write_text(yaml.safe_dump(load_stack("fsdp").model_dump(mode="json") | {fact: True}))
     job = ["--gpus", "8", "--global-batch", "8", "--sequence", "1024"]
-    answer = meshwright("estimate", "gpt2-xl", "dgx-h100", "--layout", "dp8", *job, "--stack", str(path))
-    assert answer.code == 2
-    assert f"unknown field `{fact}`" in answer.err
+    assert f"unknown field `{fact}`" in meshwright.refusal(
+        "estimate", "gpt2-xl", "dgx-h100", "--layout", "dp8", *job, "--stack", str(path)
+    )

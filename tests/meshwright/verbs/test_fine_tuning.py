@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from calling import told
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
@@ -31,46 +30,36 @@ QLORA = ("--task", "qlora", "--rank", "16")
 LAYOUT = ("--layout", "tp2 dp4 mbs1 zero0")
 
 
-def test_adapters_are_priced(capsys: pytest.CaptureFixture[str]) -> None:
-    full = json.loads(told(capsys, "estimate", *ASKED, "--stack", "fsdp", *LAYOUT, "--json").out)
-    lora = json.loads(told(capsys, "estimate", *ASKED, *LORA, *LAYOUT, "--json").out)
+def test_adapters_are_priced(meshwright) -> None:
+    full = meshwright.json("estimate", *ASKED, "--stack", "fsdp", *LAYOUT)
+    lora = meshwright.json("estimate", *ASKED, *LORA, *LAYOUT)
     assert lora["question"]["tuning"]["task"] == "lora"
     assert "tuning" not in full["question"]
     assert lora["estimate"]["step_seconds"] < full["estimate"]["step_seconds"]
     assert lora["estimate"]["peak_bytes"] < full["estimate"]["peak_bytes"] / 2
-    answer = told(capsys, "estimate", *ASKED, "--task", "lora", *LAYOUT)
+    answer = meshwright("estimate", *ASKED, "--task", "lora", *LAYOUT)
     assert "trains 41.94 M parameters" in answer.out
     assert "`--rank 16`, as is usual" in answer.err
 
 
-def test_samples_and_epochs_give_hours_and_money(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--samples", "52K", "--epochs", "3", "--price", "2.50", "--fix", "tp=1", "--fix", "pp=1")
-    answer = told(capsys, "plan", *ASKED, *LORA, *words, "--fix", "mbs=1", "--fix", "zero=0", "--fix", "cp=1")
-    assert answer.code == 0
-    assert "319.5 M tokens in 2,438 steps" in answer.out
-    assert "$2.50 each" in answer.out
-
-
-def test_a_given_layout_has_hours_and_money_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_layout_has_hours_and_money_too(meshwright) -> None:
     words = (*ASKED, *LORA, *LAYOUT, "--samples", "52K", "--epochs", "3", "--price", "2.50")
-    answer = told(capsys, "estimate", *words)
+    answer = meshwright("estimate", *words)
     assert answer.code == 0
     assert "319.5 M tokens in 2,438 steps" in " ".join(answer.out.split())
-    training = json.loads(told(capsys, "estimate", *words, "--json").out)["training"]
+    training = meshwright.json("estimate", *words)["training"]
     hours = training["seconds_on_paper"] / 3600
     assert training["cost_on_paper"] == pytest.approx(8 * 2.5 * hours)
-    alone = told(capsys, "estimate", *ASKED, *LORA, *LAYOUT, "--price", "2.50")
-    assert alone.code == 2
-    assert "`--price` is that of training on so many tokens" in alone.err
+    assert "`--price` is that of training on so many tokens" in meshwright.refusal(
+        "estimate", *ASKED, *LORA, *LAYOUT, "--price", "2.50"
+    )
 
 
-def test_preferences_take_a_forward_pass_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_preferences_take_a_forward_pass_more(meshwright) -> None:
     asked = (*ASKED, "--stack", "fsdp", "--layout", "dp8 mbs1 zero3")
 
     def found(*words: str) -> dict[str, Any]:
-        priced: dict[str, Any] = json.loads(told(capsys, "estimate", *asked, *words, "--json").out)[
-            "estimate"
-        ]
+        priced: dict[str, Any] = meshwright.json("estimate", *asked, *words)["estimate"]
         return priced
 
     full, resident, computed = (
@@ -83,19 +72,19 @@ def test_preferences_take_a_forward_pass_more(capsys: pytest.CaptureFixture[str]
     weights = 2 * 8_030_261_248 / 8  # bf16, a shard of eight
     assert resident["peak_bytes"] - full["peak_bytes"] == pytest.approx(weights, rel=0.05)
     beside = (*LORA, "--samples", "1K"), ("--task", "dpo", *LORA[2:], "--samples", "1K")
-    lora, paired = (told(capsys, "estimate", *asked, *words) for words in beside)
+    lora, paired = (meshwright("estimate", *asked, *words) for words in beside)
     assert "in 16 steps" in " ".join(lora.out.split())
     assert "in 32 steps" in " ".join(paired.out.split())
     assert "beside a reference model that runs forward" in " ".join(paired.out.split())
 
 
-def test_a_reference_on_the_host_comes_block_by_block(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reference_on_the_host_comes_block_by_block(meshwright) -> None:
     """By hand: a block of 218.1 M parameters in bf16 over a link of 64 GB/s that a forward pass hides, or does not."""
     block, element, link = 218_112_000, 2, 64e9
 
     def found(layout: str, *words: str) -> dict[str, Any]:
         asked = (*ASKED, "--stack", "fsdp", "--layout", layout, "--task", "dpo", "--json")
-        priced: dict[str, Any] = json.loads(told(capsys, "estimate", *asked, *words).out)["estimate"]
+        priced: dict[str, Any] = json.loads(meshwright("estimate", *asked, *words).out)["estimate"]
         return priced
 
     here, host = found("dp8 mbs1 zero3"), found("dp8 mbs1 zero3", "--reference", "host")
@@ -110,18 +99,16 @@ def test_a_reference_on_the_host_comes_block_by_block(capsys: pytest.CaptureFixt
     assert sum(parts) == pytest.approx(moved, rel=1e-2)
     assert min(parts) > 0
     small = (*ASKED, "--stack", "fsdp", "--task", "dpo", "--reference", "host", "--host-memory", "4GiB")
-    answer = told(capsys, "plan", *small)
-    assert answer.code == 1
-    assert "takes 13.0 GiB of the memory of each host" in " ".join(answer.err.split())
+    assert "takes 13.0 GiB of the memory of each host" in meshwright.refusal("plan", *small, code=1)
 
 
-def test_a_reward_model_has_one_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_reward_model_has_one_output(meshwright, tmp_path: Path) -> None:
     """Its output matrix is a row: 128,255 rows less to keep, to update and to multiply with."""
     plan = tmp_path / "plan.yaml"
 
     def found(*words: str) -> dict[str, Any]:
         asked = (*ASKED, "--stack", "fsdp", "--layout", "dp8 mbs1 zero3", *words)
-        priced: dict[str, Any] = json.loads(told(capsys, "estimate", *asked, "--json").out)["estimate"]
+        priced: dict[str, Any] = meshwright.json("estimate", *asked)["estimate"]
         return priced
 
     full, reward = found(), found("--task", "reward", "-o", str(plan))
@@ -132,23 +119,21 @@ def test_a_reward_model_has_one_output(capsys: pytest.CaptureFixture[str], tmp_p
     logits = 6 * rows * 64 * 2048 / (8 * 989.4e12)
     assert flops[0] - flops[1] == pytest.approx(logits, rel=1e-2)
     assert full["step_seconds"] > reward["step_seconds"]
-    text = told(capsys, "explain", str(plan))
+    text = meshwright("explain", str(plan))
     assert text.code == 0
     assert "pairs of sequences, with one output in place of the vocabulary" in " ".join(text.out.split())
     assert "the plan on pairs (dpo, reward)" in " ".join(
-        told(capsys, "run", str(plan), "--dry-run").err.split()
+        meshwright("run", str(plan), "--dry-run").err.split()
     )
-    assert told(capsys, "export", str(plan), "--to", "torchtitan").code == 2
+    assert meshwright("export", str(plan), "--to", "torchtitan").code == 2
     assert total_parameters(load_any_plan(plan).model) == 8_030_261_248 - rows
 
 
 @pytest.mark.parametrize("words", [LORA, QLORA, ("--task", "dpo"), ("--optimizer", "muon")])
-def test_what_cannot_be_opened_is_a_note_beside_the_same_plan(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_opened_is_a_note_beside_the_same_plan(words: tuple[str, ...], meshwright) -> None:
     asked = ("plan", *ASKED, *words, *QUICK, "--json")
     plain, opened = (
-        told(capsys, *asked, *more) for more in ((), ("--allow", "offload", "--allow", "replicas"))
+        meshwright(*asked, *more) for more in ((), ("--allow", "offload", "--allow", "replicas"))
     )
     assert (plain.code, opened.code) == (0, 0)
     assert json.loads(plain.out)["plans"] == json.loads(opened.out)["plans"]
@@ -174,27 +159,22 @@ def test_what_cannot_be_opened_is_a_note_beside_the_same_plan(
         (("--epochs", "3"), "`--epochs` says how often samples are gone through"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answer = told(capsys, "plan", *ASKED, *words)
-    assert answer.code == 2
-    assert said in " ".join(answer.err.split())
+def test_what_cannot_be_is_refused(words: tuple[str, ...], said: str, meshwright) -> None:
+    assert said in meshwright.refusal("plan", *ASKED, *words)
 
 
-def test_tp_may_not_split_a_block_of_quantised_elements(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tp_may_not_split_a_block_of_quantised_elements(meshwright) -> None:
     asked = ("llama2-7b", *ASKED[1:], "--task", "qlora", "--layout", "tp8 mbs1 zero0")
-    answer = told(capsys, "estimate", *asked)
-    assert answer.code == 2
-    assert "`tp8` splits blocks of 64 elements" in answer.err
-    assert "1,376 elements of `down`" in answer.err
+    answer = meshwright.refusal("estimate", *asked)
+    assert "`tp8` splits blocks of 64 elements" in answer
+    assert "1,376 elements of `down`" in answer
 
 
-def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_all_that_is_wrong_is_said_at_once(meshwright, tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.csv"
     lengths.write_text("512\n9999\n3000\n")
     words = ("--task", "lora", "--targets", "q_proj,gates,experts", "--lengths", str(lengths))
-    answer = told(capsys, "plan", *ASKED, *words)
+    answer = meshwright("plan", *ASKED, *words)
     assert answer.code == 2
     assert "4 problems in what was asked" in answer.err
     assert "did you mean `gate`?" in answer.err
@@ -213,84 +193,72 @@ def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], t
         ("answers: 1.5", "job.yaml:4  answers: must be at most 1, not `1.5`"),
     ],
 )
-def test_a_training_file_is_told_its_place(
-    field: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_training_file_is_told_its_place(field: str, said: str, meshwright, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"kind: training\nglobal_batch: 64\nsequence_length: 2048\n{field}\n")
-    answer = told(capsys, "plan", *ASKED[:4], "--training", str(job))
-    assert answer.code == 2
-    assert said in answer.err
+    assert " ".join(said.split()) in meshwright.refusal("plan", *ASKED[:4], "--training", str(job))
 
 
-def test_matrices_by_the_names_of_peft(capsys: pytest.CaptureFixture[str]) -> None:
+def test_matrices_by_the_names_of_peft(meshwright) -> None:
     words = ("--task", "lora", "--targets", "q_proj,down_proj", *LAYOUT, "--json")
-    found = json.loads(told(capsys, "estimate", *ASKED, *words).out)
+    found = json.loads(meshwright("estimate", *ASKED, *words).out)
     assert found["question"]["tuning"]["targets"] == ["q", "down"]
 
 
-def test_what_the_executor_cannot_train_is_not_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_the_executor_cannot_train_is_not_run(meshwright, tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     layout = ("--layout", "dp8 mbs1 zero0", "-o", str(plan))
     asked = (*ASKED, "--optimizer", "adafactor", "--stack", "fsdp")
-    assert told(capsys, "estimate", *asked, *layout).code == 0
-    ran = told(capsys, "run", str(plan), "--dry-run")
-    assert ran.code == 2
-    assert "not adafactor" in " ".join(ran.err.split())
-    exported = told(capsys, "export", str(plan), "--to", "torchrun")
+    assert meshwright("estimate", *asked, *layout).code == 0
+    assert "not adafactor" in meshwright.refusal("run", str(plan), "--dry-run")
+    exported = meshwright("export", str(plan), "--to", "torchrun")
     assert (exported.code, exported.out) == (1, "")
 
 
-def test_adapters_are_exported_to_axolotl_and_to_the_own_executor(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_adapters_are_exported_to_axolotl_and_to_the_own_executor(meshwright, tmp_path: Path) -> None:
     """And come back at the same price; a trainer without adapters writes no part of the plan."""
     plan, back = tmp_path / "plan.yaml", tmp_path / "back.yaml"
     asked = ("llama3-8b", "pcie-4090", "--gpus", "1", "--global-batch", "16", "--sequence", "2048")
-    told(capsys, "plan", *asked, *QLORA, "--for", "axolotl", "-o", str(plan))
+    meshwright("plan", *asked, *QLORA, "--for", "axolotl", "-o", str(plan))
     file = tmp_path / "axolotl.yaml"
-    assert told(capsys, "export", str(plan), "--to", "axolotl", "-o", str(file)).code == 0
+    assert meshwright("export", str(plan), "--to", "axolotl", "-o", str(file)).code == 0
     said = yaml.safe_load(file.read_text(encoding="utf-8"))
     assert (said["adapter"], said["lora_r"], said["load_in_4bit"]) == ("qlora", 16, True)
-    assert told(capsys, "import", str(file), *asked[:2], "--gpus", "1", "-o", str(back)).code == 0
+    assert meshwright("import", str(file), *asked[:2], "--gpus", "1", "-o", str(back)).code == 0
     first, second = (load_any_plan(one) for one in (plan, back))
     assert (second.training.tuning, second.prediction) == (first.training.tuning, first.prediction)
-    refused = told(capsys, "export", str(plan), "--to", "accelerate", "--partly")
+    refused = meshwright("export", str(plan), "--to", "accelerate", "--partly")
     assert (refused.code, refused.out) == (2, "")
     assert "`--to axolotl` writes adapters" in refused.err
     tuned = ("llama3.2-1b", "dgx-h100", *asked[2:], "--task", "lora", "--stack", "meshwright")
-    assert told(capsys, "plan", *tuned, "-o", str(plan)).code == 0
-    assert f"-m meshwright run {plan}" in told(capsys, "export", str(plan), "--to", "torchrun").out
+    assert meshwright("plan", *tuned, "-o", str(plan)).code == 0
+    assert f"-m meshwright run {plan}" in meshwright("export", str(plan), "--to", "torchrun").out
 
 
-def test_qlora_is_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_qlora_is_run(meshwright, tmp_path: Path) -> None:
     plan, asked = tmp_path / "plan.yaml", ("gpt2-nano", "local", "--gpus", "2", *QLORA)
     layout = ("--layout", "tp2 mbs2 zero0", "-o", str(plan))
     sized = ("--global-batch", "8", "--sequence", "64", *layout)
-    assert told(capsys, "estimate", *asked, *sized).code == 0
-    ran = told(capsys, "run", str(plan), "--dry-run")
+    assert meshwright("estimate", *asked, *sized).code == 0
+    ran = meshwright("run", str(plan), "--dry-run")
     assert ran.code == 0
     assert "built without devices" in ran.out
 
 
-def test_updates_in_the_backward_pass_need_no_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+def test_updates_in_the_backward_pass_need_no_gradients(meshwright) -> None:
     """torchtune's full fine-tune of 8B on 24 GB: weights in bf16, one gradient, states paged to the host."""
     asked = ("llama3.1-8b", "pcie-4090", "--gpus", "1", "--sequence", "2048", "--stack", "torchtune")
     narrow = ("--optimizer", "paged-adamw-8bit", "--optimizer-in-backward", "--state-dtype", "bf16")
     layout = ("--layout", "dp1 mbs2 zero0 recompute=full")
-    found = json.loads(
-        told(capsys, "estimate", *asked, *narrow, "--global-batch", "2", *layout, "--json").out
-    )
+    found = meshwright.json("estimate", *asked, *narrow, "--global-batch", "2", *layout)
     assert found["question"]["optimizer_in_backward"]
     assert found["estimate"]["peak_bytes"] < 20 * 2**30  # 47 GiB with all gradients, and states on the device
-    several = told(capsys, "estimate", *asked, *narrow, "--global-batch", "4", *layout)
-    assert several.code == 2
-    assert "leave no gradients to add up" in " ".join(several.err.split())
+    assert "leave no gradients to add up" in meshwright.refusal(
+        "estimate", *asked, *narrow, "--global-batch", "4", *layout
+    )
 
 
-def test_adapters_beside_recurrences_are_not_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_adapters_beside_recurrences_are_not_run(meshwright, tmp_path: Path) -> None:
     """They are priced, and would be left out of what is trained."""
     model, plan = tmp_path / "hybrid.yaml", str(tmp_path / "plan.yaml")
     mixer = {"kind": "mamba2", "heads": 8, "head_dim": 8, "groups": 2, "state_dim": 8}
@@ -298,13 +266,12 @@ def test_adapters_beside_recurrences_are_not_run(capsys: pytest.CaptureFixture[s
     named = shape | {"kind": "transformer", "recurrence": mixer, "mixers": ["recurrence", "attention"]}
     model.write_text(yaml.safe_dump(named), encoding="utf-8")
     words = ("--gpus", "1", "--task", "lora", "--global-batch", "8", "--sequence", "64", "-o", plan)
-    refused = told(capsys, "estimate", str(model), "local", *words, "--layout", "mbs1")
+    refused = meshwright("estimate", str(model), "local", *words, "--layout", "mbs1")
     assert "the executor has adapters for attention and dense MLPs" in refused.err
     assert (
-        told(capsys, "estimate", str(model), "local", *words, "--layout", "mbs1", "--targets", "q,v").code
-        == 0
+        meshwright("estimate", str(model), "local", *words, "--layout", "mbs1", "--targets", "q,v").code == 0
     )
-    assert told(capsys, "run", plan, "--dry-run").code == 0
+    assert meshwright("run", plan, "--dry-run").code == 0
 
 
 SAID_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "int8": 1.0, "nf4": 4.127 / 8}

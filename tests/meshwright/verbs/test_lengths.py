@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import told
 
 ASKED = (
     "llama3-8b",
@@ -24,12 +23,12 @@ ASKED = (
 LAYOUT = ("--layout", "dp8 mbs1 zero3")
 
 
-def test_documents_are_packed_or_padded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_documents_are_packed_or_padded(meshwright, tmp_path: Path) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text("tokens,answer\n" + "512,10\n" * 3 + "1024,20\n")
     words = (*ASKED, *LAYOUT, "--lengths", str(file))
-    packed = json.loads(told(capsys, "estimate", *words, "--json").out)
-    padded = json.loads(told(capsys, "estimate", *words, "--packing", "pad", "--json").out)
+    packed = meshwright.json("estimate", *words)
+    padded = meshwright.json("estimate", *words, "--packing", "pad")
     assert packed["question"]["lengths"] == {
         "packing": "pack",
         "lognormal": None,
@@ -37,16 +36,16 @@ def test_documents_are_packed_or_padded(capsys: pytest.CaptureFixture[str], tmp_
         "counted_share": pytest.approx(1.0, abs=0.01),
     }
     assert padded["question"]["lengths"]["counted_share"] == pytest.approx(640 / 2048)
-    pairs = told(capsys, "estimate", *words, "--task", "dpo", "--samples", "1K")
+    pairs = meshwright("estimate", *words, "--task", "dpo", "--samples", "1K")
     assert "documents of 640 tokens on average" in pairs.out
     assert "a pair of sequences of together 1,280 tokens" in pairs.err
     assert packed["estimate"]["tokens_per_second"] > 3 * padded["estimate"]["tokens_per_second"]
     assert "% of tokens count, all are computed" in " ".join(
-        told(capsys, "estimate", *words, "--packing", "pad").out.split()
+        meshwright("estimate", *words, "--packing", "pad").out.split()
     )
 
 
-def test_blank_lines_of_a_file_say_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_blank_lines_of_a_file_say_nothing(meshwright, tmp_path: Path) -> None:
     """First, last, between, of blanks or of empty cells; with columns and without."""
     for text in (
         "{0}512{0}1024{0}",
@@ -58,29 +57,27 @@ def test_blank_lines_of_a_file_say_nothing(capsys: pytest.CaptureFixture[str], t
             (tmp_path / "lengths.csv").write_text(
                 text.format(blank).removeprefix("\n" if blank == "\n" else "")
             )
-            answer = told(
-                capsys, "estimate", *ASKED, *LAYOUT, "--lengths", str(tmp_path / "lengths.csv"), "--json"
+            answer = meshwright(
+                "estimate", *ASKED, *LAYOUT, "--lengths", str(tmp_path / "lengths.csv"), "--json"
             )
             assert answer.code == 0, answer.err
             said.append(json.loads(answer.out)["question"]["lengths"]["mean_tokens"])
         assert len(set(said)) == 1
 
 
-def test_a_plan_file_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_plan_file_keeps_them(meshwright, tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     words = (*ASKED, *LAYOUT, "--lengths", "lognormal(600,1.5)")
-    answer = told(capsys, "estimate", *words, "-o", str(plan))
+    answer = meshwright("estimate", *words, "-o", str(plan))
     assert answer.code == 0
     assert "% of documents are longer than a sequence, and cut to it" in answer.err
-    assert "packed into sequences of 2,048" in " ".join(told(capsys, "explain", str(plan)).out.split())
-    written = told(capsys, "export", str(plan), "--to", "accelerate")
+    assert "packed into sequences of 2,048" in " ".join(meshwright("explain", str(plan)).out.split())
+    written = meshwright("export", str(plan), "--to", "accelerate")
     assert written.code == 0
     assert "its own data makes sequences of documents" in " ".join(written.err.split())
-    ran = told(capsys, "run", str(plan), "--dry-run")
-    assert ran.code == 2
-    assert "on documents of unlike length" in " ".join(ran.err.split())
-    assert told(capsys, "estimate", *ASKED, *LAYOUT, "--answers", "0.5", "-o", str(plan)).code == 0
-    assert "the executor's loss counts every token" in told(capsys, "run", str(plan), "--dry-run").err
+    assert "on documents of unlike length" in meshwright.refusal("run", str(plan), "--dry-run")
+    assert meshwright("estimate", *ASKED, *LAYOUT, "--answers", "0.5", "-o", str(plan)).code == 0
+    assert "the executor's loss counts every token" in meshwright("run", str(plan), "--dry-run").err
 
 
 @pytest.mark.parametrize(
@@ -103,24 +100,22 @@ def test_a_plan_file_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     ],
 )
 def test_what_cannot_be_read_is_refused(
-    content: str, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    content: str, words: tuple[str, ...], said: str, meshwright, tmp_path: Path
 ) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text(content)
     named = () if words and words[0] in ("--lengths", "--answers") else ("--lengths", str(file))
-    answer = told(capsys, "estimate", *ASKED, *LAYOUT, *named, *words)
-    assert answer.code == 2
-    assert said in " ".join(answer.err.split())
+    assert said in meshwright.refusal("estimate", *ASKED, *LAYOUT, *named, *words)
 
 
-def test_a_loss_of_answers_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_loss_of_answers_alone(meshwright, tmp_path: Path) -> None:
     """A stack that leaves masked tokens out before the output matrix computes less; the others as much as ever."""
     file = tmp_path / "lengths.csv"
     file.write_text("prompt,answer\n" + "768,256\n" * 2)
 
     def found(stack: str, *words: str) -> Any:
         asked = (*ASKED[:-1], stack, *LAYOUT, "--state-dtype", "bf16", "--json")
-        return json.loads(told(capsys, "estimate", *asked, *words).out)
+        return json.loads(meshwright("estimate", *asked, *words).out)
 
     said = found("torchtune", "--lengths", str(file))
     assert said["question"]["answers"] == 0.25
@@ -136,20 +131,16 @@ def test_a_loss_of_answers_alone(capsys: pytest.CaptureFixture[str], tmp_path: P
     fsdp = [found("fsdp", *words)["estimate"]["step_seconds"] for words in ((), ("--answers", "0.25"))]
     assert fsdp[0] == fsdp[1]
     words = (*ASKED, *LAYOUT, "--answers", "0.25", "--samples", "52K", "--price", "2")
-    told_so = " ".join(told(capsys, "estimate", *words).out.split())
+    told_so = " ".join(meshwright("estimate", *words).out.split())
     assert "the loss counts answers alone, 25.0 % of tokens; logits are computed of all" in told_so
     assert "of them of answers" in told_so
     assert "106.5 M tokens in 813 steps" in told_so  # samples are whole ones
 
 
 @pytest.mark.parametrize(("model", "why"), [("bert-large", "no answers"), ("t5-11b", "have no price")])
-def test_answers_are_of_decoders(model: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = told(capsys, "estimate", model, *ASKED[1:], *LAYOUT, "--answers", "0.3")
-    assert answer.code == 2
-    assert why in answer.err
+def test_answers_are_of_decoders(model: str, why: str, meshwright) -> None:
+    assert why in meshwright.refusal("estimate", model, *ASKED[1:], *LAYOUT, "--answers", "0.3")
 
 
-def test_packing_alone_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = told(capsys, "estimate", *ASKED, *LAYOUT, "--packing", "pack")
-    assert answer.code == 2
-    assert "there are none" in answer.err
+def test_packing_alone_says_nothing(meshwright) -> None:
+    assert "there are none" in meshwright.refusal("estimate", *ASKED, *LAYOUT, "--packing", "pack")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from calling import told
 
 ASKED = (
     "gpt2-medium",
@@ -23,24 +21,24 @@ ASKED = (
 
 
 @pytest.fixture
-def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def plan(tmp_path: Path, meshwright) -> str:
     found = str(tmp_path / "a.yaml")
-    assert told(capsys, "estimate", *ASKED, "--layout", "dp16 mbs1 zero3", "-o", found).code == 0
+    assert meshwright("estimate", *ASKED, "--layout", "dp16 mbs1 zero3", "-o", found).code == 0
     return found
 
 
-def test_a_layout_to_generate_with(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = told(capsys, "reshard", plan, "tp4 dp4 mbs1 zero0")
+def test_a_layout_to_generate_with(plan: str, meshwright) -> None:
+    answer = meshwright("reshard", plan, "tp4 dp4 mbs1 zero0")
     assert answer.code == 0
     said = " ".join(answer.out.split())
     assert "weights of gpt2-medium on 16 x h100-sxm" in said
     assert "more on a GPU while both layouts are there" in said
-    found = json.loads(told(capsys, "reshard", plan, "tp4 dp4 mbs1 zero0", "--json").out)
+    found = meshwright.json("reshard", plan, "tp4 dp4 mbs1 zero0")
     moved = [rank["received_inside_bytes"] + rank["received_bytes"] for rank in found["ranks"]]
     assert found["extra_bytes"] == max(moved)
     assert found["seconds"]["total"] == max(found["seconds"]["network"], found["seconds"]["inside_node"])
-    with_states = json.loads(told(capsys, "reshard", plan, "dp16 mbs1 zero1", "--states", "--json").out)
-    without = json.loads(told(capsys, "reshard", plan, "dp16 mbs1 zero1", "--json").out)
+    with_states = meshwright.json("reshard", plan, "dp16 mbs1 zero1", "--states")
+    without = meshwright.json("reshard", plan, "dp16 mbs1 zero1")
     for one, other in zip(with_states["ranks"], without["ranks"], strict=True):
         assert one["there_bytes"] == pytest.approx(
             7 * other["there_bytes"]
@@ -50,16 +48,12 @@ def test_a_layout_to_generate_with(plan: str, capsys: pytest.CaptureFixture[str]
         )  # states lie where they are needed
 
 
-def test_what_is_not_one_model_is_refused(
-    plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_one_model_is_refused(plan: str, tmp_path: Path, meshwright) -> None:
     other = str(tmp_path / "b.yaml")
     asked = ("estimate", "gpt2-small", *ASKED[1:], "--layout", "dp16 mbs1 zero3", "-o", other)
-    assert told(capsys, *asked).code == 0
-    answer = told(capsys, "reshard", plan, other)
-    assert answer.code == 2
-    assert "different models: gpt2-medium and gpt2-small" in answer.err
-    assert told(capsys, "reshard", plan, "tp3 dp5").code == 2
+    assert meshwright(*asked).code == 0
+    assert "different models: gpt2-medium and gpt2-small" in meshwright.refusal("reshard", plan, other)
+    assert meshwright("reshard", plan, "tp3 dp5").code == 2
     elsewhere = (
         "estimate",
         "gpt2-medium",
@@ -70,5 +64,5 @@ def test_what_is_not_one_model_is_refused(
         "-o",
         other,
     )
-    assert told(capsys, *elsewhere).code == 0
-    assert "on different nodes" in told(capsys, "reshard", plan, other).err
+    assert meshwright(*elsewhere).code == 0
+    assert "on different nodes" in meshwright("reshard", plan, other).err

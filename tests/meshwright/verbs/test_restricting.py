@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from calling import told
 
 import meshwright as mw
 from cost_models.errors import InputError
@@ -15,10 +14,10 @@ from planner.plan import load_plan
 ASKED = ("gpt2-small", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
 
 
-def test_a_plan_remembers_what_it_was_kept_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_remembers_what_it_was_kept_to(tmp_path: Path, meshwright) -> None:
     path = tmp_path / "plan.yaml"
     flags = ("--fix", "pp>=2", "--fix", "dp=1,2,4", "--fix", "order=tp-pp-cp-dp", "--forbid", "vpp")
-    code, _, _ = told(capsys, "plan", *ASKED, *flags, "--for", "megatron", "--top", "1", "-o", str(path))
+    code, _, _ = meshwright("plan", *ASKED, *flags, "--for", "megatron", "--top", "1", "-o", str(path))
     assert code == 0
     plan = load_plan(path)
     assert plan.recommendation is not None
@@ -31,13 +30,13 @@ def test_a_plan_remembers_what_it_was_kept_to(tmp_path: Path, capsys: pytest.Cap
     assert plan.layout.pp >= 2
     assert plan.layout.vpp == 1
     assert len(plan.layout.recompute) == 1
-    code, _, err = told(capsys, "explain", str(path), "--why-not", "pp2 dp4 schedule=gpipe")
+    code, _, err = meshwright("explain", str(path), "--why-not", "pp2 dp4 schedule=gpipe")
     assert code == 0, err
 
 
-def test_the_stack_is_the_trainers_unless_another_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_stack_is_the_trainers_unless_another_is_named(meshwright) -> None:
     def stack(*words: str) -> str:
-        code, out, err = told(capsys, "plan", *ASKED, "--top", "1", "--json", *words)
+        code, out, err = meshwright("plan", *ASKED, "--top", "1", "--json", *words)
         assert code == 0, err
         return str(json.loads(out)["question"]["stack"])
 
@@ -45,28 +44,26 @@ def test_the_stack_is_the_trainers_unless_another_is_named(capsys: pytest.Captur
     assert stack("--for", "megatron", "--stack", "nemo") == "nemo"
 
 
-def test_a_stack_with_a_name_of_its_own_goes_with_every_trainer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stack_with_a_name_of_its_own_goes_with_every_trainer(tmp_path: Path, meshwright) -> None:
     path = tmp_path / "mine.yaml"
     for name, code in (("mine", 0), ("torchtitan", 2)):
         path.write_text(f"kind: stack\nname: {name}\n")
         flags = ("--for", "megatron", "--stack", str(path), "--layout", "dp8 mbs1 zero0")
-        assert told(capsys, "estimate", *ASKED, *flags)[0] == code
+        assert meshwright("estimate", *ASKED, *flags)[0] == code
 
 
-def test_compared_layouts_are_held_to_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compared_layouts_are_held_to_it_too(tmp_path: Path, meshwright) -> None:
     path = tmp_path / "plan.yaml"
-    assert told(capsys, "estimate", *ASKED, "--layout", "dp8 mbs8 zero0", "-o", str(path))[0] == 0
-    assert told(capsys, "compare", str(path), "pp2 dp4 recompute=full,none")[0] == 0
-    code, _, err = told(capsys, "compare", str(path), "pp2 dp4 recompute=full,none", "--for", "megatron")
+    assert meshwright("estimate", *ASKED, "--layout", "dp8 mbs8 zero0", "-o", str(path))[0] == 0
+    assert meshwright("compare", str(path), "pp2 dp4 recompute=full,none")[0] == 0
+    code, _, err = meshwright("compare", str(path), "pp2 dp4 recompute=full,none", "--for", "megatron")
     assert code == 2
     assert "Megatron recomputes the same on every stage" in err
 
 
-def test_of_several_precisions_the_fastest_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_several_precisions_the_fastest_is_answered(meshwright) -> None:
     def step(precision: str) -> tuple[str, float, str]:
-        code, out, err = told(capsys, "plan", *ASKED, "--top", "1", "--json", "--precision", precision)
+        code, out, err = meshwright("plan", *ASKED, "--top", "1", "--json", "--precision", precision)
         assert code == 0, err
         found = json.loads(out)
         return found["question"]["precision"], found["plans"][0]["step_seconds"], err

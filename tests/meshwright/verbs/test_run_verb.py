@@ -108,7 +108,7 @@ def test_run_sets_measured_beside_predicted(
     assert not told[1].endswith("warm-up")
     assert told[2].startswith(f"Wrote {tmp_path / 'run-report.json'}")
     assert re.search(r"^peak +8\.0 MiB +8\.0 MiB +-0\.0 %", answer.out, re.MULTILINE)
-    document = json.loads(meshwright(*words, "--json").out)
+    document = meshwright.json(*words)
     assert [line["quantity"] for line in document["comparison"]] == [
         "step_seconds",
         "compute_seconds",
@@ -201,17 +201,6 @@ def test_what_the_allocator_of_a_gpu_saw_stands_beside_both_totals(run_report: R
     assert lines["allocated_bytes"].predicted == 8 * 2**20
     assert lines["reserved_bytes"].measured == 10 * 2**20
     assert lines["reserved_bytes"].predicted == sum(run_report.predicted.rank_memory[0].values())
-
-
-def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_path: Path) -> None:
-    report = tmp_path / "run-report.json"
-    save_report(run_report, report)
-    answer = meshwright("plot", "accuracy", str(report), "-o", str(tmp_path / "accuracy.svg"))
-    assert answer.code == 0, answer.err
-    report.write_text("{}")
-    answer = meshwright("plot", "accuracy", str(report), "-o", str(tmp_path / "accuracy.svg"))
-    assert answer.err.startswith(f"error: `{report}` is no run report\n")
-    assert answer.err.endswith("hint: meshwright run writes run-report.json\n")
 
 
 def test_plot_ranks_names_the_slow_one(meshwright, run_report: RunReport, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from calling import told
 from command_line import SHOP
 from effort import number, spread
 
@@ -163,14 +162,12 @@ def test_nodes_are_those_of_an_offer(document: dict[str, Any], per_node: int) ->
 
 
 @pytest.mark.parametrize("planned", ["cache"], indirect=True)
-def test_a_cache_is_of_tables_that_hosts_hold(
-    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cache_is_of_tables_that_hosts_hold(document: dict[str, Any], meshwright) -> None:
     small = edited(document, ("question", "cluster", "host_memory"), "1 KiB")
-    code, out, _ = told(capsys, "verify", written(small))
+    code, out, _ = meshwright("verify", written(small))
     assert code == 1
     assert "do not fit host memory" in " ".join(out.split())
-    code, _, err = told(capsys, "verify", written(document), "--solver", "ilp")
+    code, _, err = meshwright("verify", written(document), "--solver", "ilp")
     assert code == 2
     assert "--solver does not go with" in err
 
@@ -182,7 +179,7 @@ NONSENSE: tuple[Any, ...] = (
 """What is put in the place of a value, a list or a whole section."""
 
 
-def test_nonsense_is_refused_in_words(document: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_nonsense_is_refused_in_words(document: dict[str, Any], meshwright) -> None:
     """Whatever stands in the file, no verb that reads it crashes; what cannot be is named with its line."""
     rng = np.random.default_rng(len(document["kind"]))
     keys = [key for key, _ in leaves(document)]
@@ -196,7 +193,7 @@ def test_nonsense_is_refused_in_words(document: dict[str, Any], capsys: pytest.C
         value = NONSENSE[int(rng.integers(len(NONSENSE)))]
         words = commands[int(rng.integers(len(commands)))]
         path = written(edited(document, key, value))
-        code, _, err = told(capsys, words[0], path, *words[1:])
+        code, _, err = meshwright(words[0], path, *words[1:])
         assert code in (0, 1, 2), (key, value, words)
         if code == 2:
             assert err.startswith("error: "), (key, value, err)

@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from calling import told
 from command_line import SHOP
 from effort import some_of
 
@@ -72,20 +71,20 @@ USUAL = ("clusters", "replicas", "restricted", "cache", "hits")
 
 @pytest.mark.parametrize("name", some_of([*QUESTIONS], *USUAL))
 def test_a_plan_passes_its_own_proof(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, meshwright, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("shop.yaml").write_text(SHOP)
-    code, _, err = told(capsys, "plan", *shlex.split(QUESTIONS[name]), "--quiet", "-o", "plan.yaml")
+    code, _, err = meshwright("plan", *shlex.split(QUESTIONS[name]), "--quiet", "-o", "plan.yaml")
     assert code == 0, err
-    code, out, err = told(capsys, "verify", "plan.yaml")
+    code, out, err = meshwright("verify", "plan.yaml")
     assert code == 0, out + err
 
 
-def test_what_is_written_depends_on_no_prover(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_written_depends_on_no_prover(meshwright, tmp_path: Path) -> None:
     """Nor does what is recommended: a trainer's own recompute, and a classical layout that it can run."""
     path = str(tmp_path / "plan.yaml")
-    assert told(capsys, "plan", *shlex.split(QUESTIONS["lora"]), "--quiet", "-o", path)[0] == 0
+    assert meshwright("plan", *shlex.split(QUESTIONS["lora"]), "--quiet", "-o", path)[0] == 0
     for solver in ("search", "ilp"):
-        code, out, _ = told(capsys, "verify", path, "--solver", solver)
+        code, out, _ = meshwright("verify", path, "--solver", solver)
         assert code == 0, out
