@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import pairwise, permutations
 
-import networkx
 import numpy as np
 
 from cost_models.communication.topology import Level, levels_of, link_graph
@@ -50,30 +49,6 @@ def ring_rate(cluster: ClusterSpec, groups: Listed) -> float:
                 load[_edge(levels, at, gpu)] += hops / len(members)
     graph = link_graph(cluster, sorted(groups.reshape(-1).tolist()))
     return min((graph.edges[edge]["bandwidth"] / flow for edge, flow in load.items()), default=np.inf)
-
-
-def ring_cut(cluster: ClusterSpec, groups: Listed) -> float:
-    """The same by max-flow on a representative: out of the first domain of a level that groups leave all that its GPUs
-    can send, shared by the groups."""
-    levels = levels_of(cluster)
-    graph = link_graph(cluster, sorted(groups.reshape(-1).tolist()))
-    leaving: Counter[tuple[int, int]] = Counter()
-    for group in groups.tolist():
-        leaving.update(_leaving(levels, group))
-    found = [np.inf]
-    for at in {level for level, _ in leaving}:
-        inner, hops = min((inner, hops) for (level, inner), hops in leaving.items() if level == at)
-        first = passed(levels, at)[0]
-        medium = graph.edge_subgraph(
-            [(u, v) for u, v, edge in graph.edges(data=True) if first <= edge["level"] <= at]
-        ).copy()
-        for gpu in (vertex for vertex, kind in list(medium.nodes(data="kind")) if kind == "gpu"):
-            if domain(levels, at - 1, int(gpu.removeprefix("gpu"))) == inner:
-                medium.add_edge("senders", gpu)  # no capacity: unlimited
-        switch = _edge(levels, at, _first(levels, at - 1, inner))[-1]
-        flow, _ = networkx.maximum_flow(medium, "senders", switch, capacity="bandwidth")
-        found.append(flow / hops)
-    return min(found)
 
 
 def hand_over_rate(cluster: ClusterSpec, groups: Listed) -> float:
@@ -123,8 +98,3 @@ def _edge(levels: tuple[Level, ...], at: int, gpu: int) -> tuple[str, str]:
     if level.network or sharers > 1:
         return f"{level.name}.adapter{gpu // sharers}", switch
     return f"gpu{gpu}", switch
-
-
-def _first(levels: tuple[Level, ...], at: int, index: int) -> int:
-    """The first GPU of a domain."""
-    return index * (1 if at < 0 else levels[at].gpus or 0)

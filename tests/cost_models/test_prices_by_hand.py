@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from asking import ask
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.compute.mixing import flash_seconds
-from cost_models.defaults import complete_question
-from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops, recomputed_flops
 from cost_models.operators.record import tokens_on_rank
 from cost_models.operators.traffic import routing_traffic
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
-from cost_models.specs.training import TrainingSpec
 
 BF16, FP32 = 2, 4
 
 
 def question(model: str, gpus: int = 8, batch: int = 64, sequence: int = 4096) -> Question:
-    training = TrainingSpec(global_batch=batch, sequence_length=sequence)
-    return complete_question(
-        catalog.load_model(model),
-        resolve_cluster("dgx-h100", gpus),
-        training,
-        stack=catalog.load_stack("megatron-core"),
-    )
+    job = {"global_batch": batch, "sequence_length": sequence}
+    return ask(model, "dgx-h100", gpus, stack="megatron-core", **job)
 
 
 def test_a_product_of_one_row_takes_what_reading_its_weights_takes() -> None:
@@ -78,8 +70,5 @@ def test_an_update_reads_and_writes_states_and_weights() -> None:
     hardware = asked.hardware
     rate = asked.cluster.gpu.memory_bandwidth * hardware.optimizer_efficiency
     moved = priced.time["optimizer"] * rate / parameters
-    gradient, states = (
-        3 * FP32,
-        2 * 3 * FP32,
-    )  # norm, update, zeroed; master weight and two moments there and back
+    gradient, states = 3 * FP32, 2 * 3 * FP32  # norm, update, zeroed; master weight, two moments, both ways
     assert moved == pytest.approx(gradient + states, rel=1e-3)

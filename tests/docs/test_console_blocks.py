@@ -6,7 +6,7 @@ from pathlib import Path
 
 import console_blocks
 import pytest
-from console_blocks import ROOT, Outcome, Step, complaints, play, refilled
+from console_blocks import ROOT, Outcome, Step, complaints, play
 from effort import THOROUGH
 
 PAGES = [
@@ -89,19 +89,3 @@ def test_a_page_is_read_as_a_session() -> None:
 def test_only_the_time_of_a_search_may_differ(printed: str, same: bool) -> None:
     step = Step(command="meshwright plan", shown="step 1.2 s\n...\nproved in 1.2 s\n")
     assert (complaints(step, Outcome(out=printed, both=printed)) == []) is same
-
-
-def test_an_exit_code_that_the_page_does_not_show_is_told() -> None:
-    assert complaints(Step(command="meshwright plan"), Outcome(code=2))
-    assert not complaints(
-        Step(command="meshwright plan", shown="error: no\n"), Outcome(code=2, both="error: no\n")
-    )
-    assert complaints(Step(command="python x.py"), Outcome(problems=["is not run here"]))
-
-
-def test_lines_left_out_stay_left_out() -> None:
-    shown = "step   1 s\n...\nspeed   3\n  per GPU\n...\n"
-    printed = "a head\nstep   2 s\nmemory   4\nspeed   5 of\n  6 per GPU\n  in all\nproof   7\n"
-    assert refilled(shown, printed) == "a head\nstep   2 s\n...\nspeed   5 of\n  6 per GPU\n  in all\n...\n"
-    assert refilled("...\nspeed   3\n", printed) == "...\nspeed   5 of\n  6 per GPU\n  in all\nproof   7\n"
-    assert refilled("...\ngone\n...\n", printed) is None

@@ -1,21 +1,30 @@
-"""The pages say what is so: their commands parse, their links lead somewhere, their YAML is valid."""
+"""The pages say what is so: their commands parse, their links lead somewhere, their YAML and examples are valid."""
 
 from __future__ import annotations
 
 import csv
+import importlib.util
+import io
 import re
 import shlex
+import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 import typer
+import yaml
 
+from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
 from cost_models.files.catalog import KINDS, load_spec
 from cost_models.files.loading import resolve_cluster
+from cost_models.schedules.registry import REGISTRY
+from cost_models.specs.cluster import GpuSpec
 from meshwright.cli.frame import command_line
 
 ROOT = Path(__file__).parents[2]
@@ -59,52 +68,43 @@ def parse(command: str) -> None:
     group.commands[verb].make_context(verb, words)  # type: ignore[attr-defined]
 
 
-COMMANDS = [
-    (page.relative_to(ROOT).as_posix(), command)
-    for page in PAGES
-    for command in dict.fromkeys(commands(page))
-]
+def test_commands_parse() -> None:
+    told = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]
+    assert len(told) > 20
+    for page, command in told:
+        try:
+            parse(command)
+        except Exception as error:
+            error.add_note(f"{page}: {command}")
+            raise
 
 
-def test_there_are_commands_to_check() -> None:
-    assert len(COMMANDS) > 20
+def test_links_resolve_and_named_files_exist() -> None:
+    for page in PAGES:
+        targets = [target for target in _LINK.findall(prose(page)) if "://" not in target]
+        assert [one for one in targets if not (page.parent / one.partition("#")[0]).exists()] == [], page
+        if page.name != "CHANGELOG.md":  # it tells of files that have gone
+            named = _FILE.findall(page.read_text("utf-8"))
+            assert [file for file in named if not (ROOT / file).exists()] == [], page
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS)
-def test_commands_parse(page: str, command: str) -> None:
-    parse(command)
-
-
-def test_a_wrong_option_would_be_noticed() -> None:
-    with pytest.raises(Exception, match="No such option"):
-        parse("meshwright plan gpt2-tiny local --gpu 2")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_resolve(page: Path) -> None:
-    targets = [target for target in _LINK.findall(prose(page)) if "://" not in target]
-    missing = [target for target in targets if not (page.parent / target.partition("#")[0]).exists()]
-    assert missing == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_yaml_is_valid(page: Path, tmp_path: Path) -> None:
-    for text in blocks(page, "yaml"):
-        kind = re.match(r"kind: (\w+)\n", text)
-        if kind is not None:
-            path = tmp_path / "sample.yaml"
+def test_yaml_is_valid(tmp_path: Path) -> None:
+    path = tmp_path / "sample.yaml"
+    for text in (text for page in PAGES for text in blocks(page, "yaml")):
+        if kind := re.match(r"kind: (\w+)\n", text):
             path.write_text(text, encoding="utf-8")
-            if kind[1] == "cluster":
-                resolve_cluster(str(path))
-            else:
-                load_spec(str(path), KINDS[kind[1]])
+            resolve_cluster(str(path)) if kind[1] == "cluster" else load_spec(str(path), KINDS[kind[1]])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_files_that_pages_name_exist(page: Path) -> None:
-    if page.name != "CHANGELOG.md":  # it tells of files that have gone
-        named = _FILE.findall(page.read_text("utf-8"))
-        assert [file for file in named if not (ROOT / file).exists()] == []
+def test_what_pip_is_to_install_is_there() -> None:
+    """The project is installed from its clone, with extras that it has, quoted for every shell."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    install = re.compile(r"pip install (?!-e \.)([^`\n]*meshwright[^`\n]*|-e [^`\n]*)")
+    for page in PAGES:
+        for asked in install.findall(page.read_text("utf-8")):
+            found = re.fullmatch(r"-e '\.\[(\w+)\]'", asked)
+            assert found, (page, asked)
+            assert found[1] in extras
 
 
 def test_decisions_that_files_refer_to_exist() -> None:
@@ -128,18 +128,6 @@ def test_the_accuracy_page_has_the_profiles_as_shipped() -> None:
             assert profile.median_error is not None
             ends = f"| {profile.validated_runs} | {100 * profile.median_error:.0f} % |"
             assert re.search(rf"^\| `{name}` \|.*{re.escape(ends)}$", page, re.MULTILINE), name
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_what_pip_is_to_install_is_there(page: Path) -> None:
-    """The project is installed from its clone, with extras that it has, quoted for every shell."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    for asked in re.findall(
-        r"pip install (?!-e \.)([^`\n]*meshwright[^`\n]*|-e [^`\n]*)", page.read_text("utf-8")
-    ):
-        found = re.fullmatch(r"-e '\.\[(\w+)\]'", asked)
-        assert found, asked
-        assert found[1] in extras
 
 
 @pytest.mark.parametrize(
@@ -166,31 +154,82 @@ def test_the_readme_states_the_errors_of_the_sources_left_out() -> None:
     assert f"the median of the {number} medians is {median}, the worst {worst} (" in readme
 
 
-def test_the_first_screen_of_the_readme_is_an_answer() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    first = text[: text.index("\n```\n") + 5]
-    assert len(first.splitlines()) < 25
-    assert "\ntrain with " in first
-    assert "\nproof " in first
+GUIDES = ROOT / "docs" / "guides"
 
 
-def test_the_table_of_model_types_is_what_was_counted() -> None:
-    """Every `model_type` of the raw figures stands on the page, with as many of each verdict."""
-    benchmarks = ROOT / "benchmarks"
-    with (benchmarks / "hugging_face" / "model_types.csv").open(encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    section = (
-        (benchmarks / "hugging_face_cpu2_202611.md").read_text("utf-8").split("## Every `model_type`")[1]
-    )
-    text = " ".join(section.split())
-    of = Counter(row["verdict"] for row in rows)
-    assert f"all {len(rows)} `model_type`s" in text
-    assert f"**{of['same']} have the same parameters here" in text
-    assert f"{of['differs']} differ" in text
-    assert f"{of['refused']} are refused, {of['not built']} cannot be built" in text
-    same = re.search(r"Same: (.*?)\. ", text)
-    assert same is not None
-    assert set(same[1].split(", ")) == {row["model_type"] for row in rows if row["verdict"] == "same"}
-    words = set(re.findall(r"[\w-]+", text))
-    assert {row["model_type"] for row in rows if row["verdict"] == "refused"} <= words
-    assert all(row["parameters"] == row["parameters_here"] for row in rows if row["verdict"] == "same")
+def _block(page: str, language: str) -> str:
+    return (GUIDES / page).read_text("utf-8").partition(f"```{language}\n")[2].partition("```")[0]
+
+
+def test_the_schedule_of_the_guide_is_gpipe_by_another_name() -> None:
+    held: dict[str, Any] = {}
+    exec(_block("adding-a-schedule.md", "python"), held)
+    own, gpipe = held["ALL_FIRST"], REGISTRY["gpipe"]
+    assert own.refused(2, 2, 4) == "all-first runs one chunk per pipeline rank, not vpp2"
+    assert own.refused(2, 1, 4) is None
+    ours, its = own.table(3, 1, 5), gpipe.table(3, 1, 5)
+    for part in ("kind", "stage", "microbatch"):
+        assert np.array_equal(getattr(ours, part), getattr(its, part))
+    assert own.live_of_chunk(3, 1, 5, 0, 0) == gpipe.live_of_chunk(3, 1, 5, 0, 0)
+
+
+def test_the_gpu_of_the_guide_is_a_gpu() -> None:
+    entries = yaml.safe_load(_block("adding-a-gpu.md", "yaml"))["entries"]
+    for name, entry in entries.items():
+        assert GpuSpec.model_validate({"name": name, **entry}).memory > 1e11
+
+
+TEXT = (ROOT / "AGENTS.md").read_text("utf-8")
+
+
+def test_it_is_one_page() -> None:
+    assert len(TEXT.split()) <= 400
+
+
+def test_paths_and_targets_exist() -> None:
+    paths = re.findall(r"(?<![\w/-])(?:[a-z_]+/[\w/.-]*|[A-Z]+\.md)", TEXT)
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert [
+        name for name in re.findall(r"^make (\w+)", TEXT, re.MULTILINE) if f"\n{name}:" not in makefile
+    ] == []
+
+
+def test_layouts_are_layouts() -> None:
+    layouts = re.findall(r'[`"]((?:tp|pp|dp)\d[^`"\n]*)[`"]', TEXT)
+    assert len(layouts) == 3
+    assert [parse_layout(layout).tp for layout in layouts] == [4, 2, 8]
+
+
+FOLDER = ROOT / "benchmarks" / "experts"
+ROWS = list(csv.DictReader(io.StringIO((FOLDER / "results.csv").read_text("utf-8"))))
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("experts", FOLDER / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "experts", module)  # its dataclasses look there for their types
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_that_of_the_rows(program: ModuleType) -> None:
+    text = (FOLDER / "experts.md").read_text("utf-8")
+    assert text.partition("<!-- tables -->\n")[2] == "\n".join(program.page(ROWS)) + "\n"
+
+
+def test_each_of_the_ten_has_its_reason(program: ModuleType) -> None:
+    layouts = {row["row_id"]: row["recommended_layout"] for row in ROWS}
+    assert len(program.TEN) == 10
+    assert set(program.reasons()) == {(name, layouts[name]) for name in program.TEN}
+
+
+def test_a_row_is_what_is_answered_today(program: ModuleType) -> None:
+    (row,) = [row for row in ROWS if row["row_id"] == "dgxc-0268"]
+    (published,) = [one for _, one in program.chosen_rows(["dgxc"]) if one.row_id == row["row_id"]]
+    told = program.record("dgxc", program.compared(published, "dgxc", 60.0))
+    assert {name: str(value) for name, value in told.items()} == row

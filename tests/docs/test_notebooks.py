@@ -26,41 +26,27 @@ def read(path: Path) -> Any:
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 
-def code_cells(notebook: Any) -> list[Any]:
-    """Its cells that run."""
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def by_name(path: Path) -> str:
-    """The notebook's name as a test id."""
-    return path.stem
-
-
-def test_there_are_notebooks() -> None:
+def test_short_and_with_outputs() -> None:
     assert len(NOTEBOOKS) == 9
-    assert {path.stem for path in NOTEBOOKS}.issuperset(QUICK)
+    for path in NOTEBOOKS:
+        notebook = read(path)
+        nbformat.validate(notebook)
+        assert len(notebook.cells) < MAX_CELLS
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+            assert cell.outputs, cell.source
+            assert not any(output.output_type in ("error", "stderr") for output in cell.outputs)
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    assert (node.end_lineno or 0) - node.lineno < MAX_DEFINITION_LINES
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
-def test_short_and_with_outputs(path: Path) -> None:
-    notebook = read(path)
-    nbformat.validate(notebook)
-    assert len(notebook.cells) < MAX_CELLS
-    for cell in code_cells(notebook):
-        assert cell.outputs, cell.source
-        assert not any(output.output_type in ("error", "stderr") for output in cell.outputs)
-        for node in ast.walk(ast.parse(cell.source)):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                assert node.end_lineno is not None
-                assert node.end_lineno - node.lineno < MAX_DEFINITION_LINES
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
+@pytest.mark.parametrize(
+    "path", [one for one in NOTEBOOKS if THOROUGH or one.stem in QUICK], ids=lambda path: path.stem
+)
 @pytest.mark.timeout(4 * CELL_SECONDS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq", "ignore::DeprecationWarning:jupyter_client")
 def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if path.stem not in QUICK and not THOROUGH:
-        pytest.skip("`make test-all` runs it")
+
     monkeypatch.setenv("PYTHONWARNINGS", "error::UserWarning:meshwright")
     notebook = read(path)
     resources = {"metadata": {"path": str(tmp_path)}}

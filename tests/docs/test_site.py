@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 import meshwright
-from cost_models.base import Spec
 from cost_models.files.catalog import KINDS
 from meshwright.cli.frame import VERBS
-from tools.reference import _members
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,21 +49,6 @@ def test_every_public_name_is_told(reference: dict[str, str]) -> None:
     page = reference["python"]
     assert [name for name in meshwright.__all__ if f"\n## mw.{name}\n" not in page] == []
     assert "object at 0x" not in page
-
-
-def test_a_class_whose_validator_is_not_built_is_told() -> None:
-    """pydantic builds it when anything is asked of it, which adds to the class that is being read."""
-
-    class Fresh(Spec):
-        count: int = 1
-
-        @property
-        def twice(self) -> int:
-            """Two of them."""
-            return 2 * self.count
-
-    assert list(_members(Fresh)) == [("twice", "Two of them.")]
-    assert not Fresh.__pydantic_complete__
 
 
 @pytest.mark.skipif(

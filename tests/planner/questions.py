@@ -7,11 +7,12 @@ the search's own reading of it is tested too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
+from asking import change
 from brute import Everything, everything
 from small import every_axis
 
@@ -38,21 +39,14 @@ def random_model(rng: np.random.Generator) -> TransformerSpec:
     shape: dict[str, Any] = {
         "num_layers": int(rng.integers(2, 6)),
         "hidden_size": 64 * int(rng.choice([1, 2, 4])),
-        "num_heads": heads,
-        "num_kv_heads": int(rng.choice([heads // 2, heads])),
-        "vocab_size": int(rng.choice([1000, 8000])),
-        "tied_embeddings": bool(rng.integers(2)),
-        "gated_mlp": bool(rng.integers(2)),
-        "further_tokens": int(rng.choice([0, 0, 1])),
     }
+    shape |= {"num_heads": heads, "num_kv_heads": int(rng.choice([heads // 2, heads]))}
+    shape |= {"vocab_size": int(rng.choice([1000, 8000])), "tied_embeddings": bool(rng.integers(2))}
+    shape |= {"gated_mlp": bool(rng.integers(2)), "further_tokens": int(rng.choice([0, 0, 1]))}
     if rng.random() < 0.45:
-        shape |= {
-            "num_experts": int(rng.choice([2, 4])),
-            "experts_per_token": int(rng.choice([1, 2])),
-            "moe_ffn_hidden_size": 128,
-            "shared_expert_ffn_hidden_size": int(rng.choice([0, 128])),
-            "num_moe_layers": shape["num_layers"] - int(rng.integers(2)),
-        }
+        shape |= {"num_experts": int(rng.choice([2, 4])), "experts_per_token": int(rng.choice([1, 2]))}
+        shape |= {"moe_ffn_hidden_size": 128, "shared_expert_ffn_hidden_size": int(rng.choice([0, 128]))}
+        shape |= {"num_moe_layers": shape["num_layers"] - int(rng.integers(2))}
     return TransformerSpec(name="random", **shape)
 
 
@@ -162,15 +156,13 @@ def _asked(
     reference: Reference | None = None,
 ) -> Everything:
     policies = [policy for policy in RECOMPUTE_POLICIES if rng.random() < 0.8] or list(RECOMPUTE_POLICIES)
-    training = TrainingSpec(
-        global_batch=int(rng.choice([1, 2, 4, 6, 8])),
-        sequence_length=int(rng.choice([32, 64, 256])),
-        precision=str(rng.choice(["bf16", "bf16", "fp32"])),  # type: ignore[arg-type]
-        recompute=tuple(policies),
-        tuning=tuning,
-        lengths=lengths,
-        reference=reference,
-    )
+    job = {
+        "global_batch": int(rng.choice([1, 2, 4, 6, 8])),
+        "sequence_length": int(rng.choice([32, 64, 256])),
+    }
+    precision = str(rng.choice(["bf16", "bf16", "fp32"]))
+    more = {"recompute": tuple(policies), "tuning": tuning, "lengths": lengths, "reference": reference}
+    training = TrainingSpec.model_validate(job | {"precision": precision} | more)
     stack = STACKS[int(rng.integers(len(STACKS)))]
     named = "meshwright" if stack == "every axis" else stack
     question = without_context(complete_question(random_model(rng), cluster(rng), training, stack=named))
@@ -182,7 +174,7 @@ def without_context(question: Question) -> Question:
     blocks between two uses."""
     nothing = {"context_bytes": 1.0, "communicator_bytes": 1.0, "collective_buffers": None}
     reach = {"zero3_reuse_elements": 30_000} if question.stack.zero3_reuse_elements else {}
-    return replace(question, stack=question.stack.model_copy(update=nothing | reach))
+    return change(question, stack=nothing | reach)
 
 
 @dataclass

@@ -9,7 +9,9 @@ import numpy as np
 from small import MODEL, small_cluster
 from synthetic import POLICIES, random_costs
 
+from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
+from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, LinkSpec, MixedCluster
@@ -20,14 +22,9 @@ from planner.placement.leaf import Leaf
 NETWORK = LinkSpec(kind="infiniband", bandwidth="2 GB/s", latency="10 us")  # type: ignore[arg-type]
 
 PLAIN_SHAPES = [
-    ("1f1b", 2, 2, 5),
-    ("1f1b", 2, 5, 6),
-    ("1f1b", 3, 3, 6),
-    ("1f1b", 3, 8, 6),
-    ("1f1b", 4, 6, 6),
-    ("gpipe", 2, 1, 5),
-    ("gpipe", 3, 4, 5),
-]
+    ("1f1b", 2, 2, 5), ("1f1b", 2, 5, 6), ("1f1b", 3, 3, 6), ("1f1b", 3, 8, 6), ("1f1b", 4, 6, 6),
+    ("gpipe", 2, 1, 5), ("gpipe", 3, 4, 5),
+]  # fmt: skip
 """(schedule, pp, microbatches, blocks)."""
 
 
@@ -36,13 +33,9 @@ def pool(
 ) -> ClusterSpec:
     """Nodes of a GPU that is `speed` times as fast as the small one."""
     base = small_cluster(gpus, memory)
-    gpu = base.gpu.model_copy(
-        update={
-            "name": f"{name}-gpu",
-            "peak": {precision: rate * speed for precision, rate in base.gpu.peak.items()},
-            "memory_bandwidth": base.gpu.memory_bandwidth * speed,
-        }
-    )
+    peak = {precision: rate * speed for precision, rate in base.gpu.peak.items()}
+    rates = {"peak": peak, "memory_bandwidth": base.gpu.memory_bandwidth * speed}
+    gpu = base.gpu.model_copy(update={"name": f"{name}-gpu"} | rates)
     links = base.links.model_copy(update={"inter_node": NETWORK})
     return base.model_copy(update={"name": name, "gpu": gpu, "nodes": nodes, "links": links})
 
@@ -53,9 +46,7 @@ def mixed_question(
     """A question about the small model on some pools."""
     spec = TrainingSpec(**{"global_batch": 8, "sequence_length": 256} | training)
     model = MODEL.model_copy(update={"num_layers": layers})
-    question = complete_question(model, MixedCluster(name="mixed", pools=pools), spec, stack=stack)
-    assert question.has_pools
-    return question
+    return complete_question(model, MixedCluster(name="mixed", pools=pools), spec, stack=stack)
 
 
 def mixed_leaf(seed: int) -> Leaf:
@@ -69,12 +60,13 @@ def mixed_leaf(seed: int) -> Leaf:
     costs = random_costs(rng, pools, tightness=rng.uniform(0.5, 2.5))
     ranks = StageCosts(**{name: getattr(costs, name)[pool_R] for name in COLUMNS})
     same = {name: np.full(pp, getattr(ranks, name).max()) for name in ("p2p", "step_overhead")}
-    return Leaf(
-        costs=replace(ranks, **same),
-        pp=pp,
-        vpp=1,
-        schedule=schedule,
-        microbatches=microbatches,
-        kinds=Kinds((0,) * layers),
-        allowed=allowed,
-    )
+    kinds = Kinds((0,) * layers)
+    shape = {"pp": pp, "vpp": 1, "schedule": schedule, "microbatches": microbatches, "allowed": allowed}
+    return Leaf(costs=replace(ranks, **same), kinds=kinds, **shape)
+
+
+def leaf_of(question: Question, layout: Layout, allowed: np.ndarray) -> Leaf:
+    """A layout of stages in several pools, whose blocks are to be placed under the allowed policies."""
+    microbatches = layout.microbatches(question.training.global_batch)
+    shape = {"pp": layout.pp, "vpp": 1, "schedule": layout.schedule, "microbatches": microbatches}
+    return Leaf(costs=costs_of_ranks(question, layout), kinds=question.kinds, allowed=allowed, **shape)

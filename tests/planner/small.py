@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from asking import change
 
 from cost_models.defaults import complete_question
 from cost_models.question import Question
@@ -42,4 +43,4 @@ def small_question(
 def every_axis(question: Question) -> Question:
     """The same on a stack that also has context parallelism, in two ways, and shard groups."""
     ways = {"context_kinds": ("ring", "all-to-all"), "hybrid_shard": True}
-    return replace(question, stack=question.stack.model_copy(update=ways))
+    return change(question, stack=ways)

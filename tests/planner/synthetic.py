@@ -35,72 +35,46 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
     activation = np.stack([full + blocks(0.5, 1.5), full + blocks(0.2, 0.5), full], axis=1)
     working = np.stack([draw(0, 0.2), draw(0, 0.5), draw(0, 1.0)], axis=1)
     head_backward = draw(0, 2.5)
+    up_to = {
+        "embedding_forward": 0.5,
+        "embedding_backward": 0.5,
+        "head_forward": 1.5,
+        "p2p": 0.3,
+        "head_moment": 1.0,
+    }
+    up_to |= {"stage_forward": 0.2, "stage_backward": 0.2, "layer_sync": 0.5, "layer_optimizer": 0.3}
+    up_to |= dict.fromkeys(("embedding_sync", "head_sync", "rank_sync", "step_overhead", "static"), 1)
+    up_to |= dict.fromkeys(
+        ("embedding_optimizer", "head_optimizer", "rank_optimizer", "head_activation"), 0.5
+    )
+    up_to |= dict.fromkeys(("layer_update", "embedding_update", "head_update", "rank_update"), 0.3)
+    up_to |= {"embedding_static": 1, "head_static": 1, "embedding_activation": 0.2}
     return StageCosts(
         layer_forward=forward,
         layer_backward=backward,
-        embedding_forward=draw(0, 0.5),
-        embedding_backward=draw(0, 0.5),
-        head_forward=draw(0, 1.5),
-        head_backward=head_backward,
-        stage_forward=draw(0, 0.2),
-        stage_backward=draw(0, 0.2),
         layer_weight=plain * 0.45,
+        head_backward=head_backward,
         head_weight=head_backward * 0.3,
         stage_weight=np.full(rows, 0.05),
-        p2p=draw(0, 0.3),
-        layer_sync=draw(0, 0.5),
-        embedding_sync=draw(0, 1),
-        head_sync=draw(0, 1),
-        rank_sync=draw(0, 1),
-        layer_optimizer=draw(0, 0.3),
-        embedding_optimizer=draw(0, 0.5),
-        head_optimizer=draw(0, 0.5),
-        rank_optimizer=draw(0, 0.5),
-        step_overhead=draw(0, 1),
-        static=draw(0, 1),
         layer_static=blocks(0.2, 1.0),
         layer_activation=activation,
         layer_pending=full * 0.8,
-        layer_update=draw(0, 0.3),
-        embedding_static=draw(0, 1),
-        embedding_activation=draw(0, 0.2),
-        embedding_update=draw(0, 0.3),
-        head_static=draw(0, 1),
-        head_activation=draw(0, 0.5),
         head_pending=np.full(rows, 0.2),
-        head_update=draw(0, 0.3),
         working=working,
-        head_moment=draw(0, 1.0),
         memory_limit=rng.uniform(6, 24, rows) / tightness,
-        rank_update=draw(0, 0.3),
+        **{name: draw(0, most) for name, most in up_to.items()},
     )
 
 
 SHAPES = [
-    ("1f1b", 1, 1, 3, 4),
-    ("1f1b", 2, 1, 2, 5),
-    ("1f1b", 2, 1, 5, 6),
-    ("1f1b", 3, 1, 3, 6),
-    ("1f1b", 3, 1, 8, 7),
-    ("1f1b", 4, 1, 6, 6),
-    ("gpipe", 2, 1, 1, 5),
-    ("gpipe", 3, 1, 4, 6),
-    ("interleaved", 2, 2, 4, 4),
-    ("interleaved", 2, 2, 2, 8),
-    ("interleaved", 2, 4, 3, 8),
-    ("interleaved", 3, 2, 6, 6),
-    ("interleaved", 2, 3, 4, 12),
-    ("interleaved", 2, 2, 4, 7),
-    ("interleaved", 3, 2, 6, 10),
-    ("interleaved", 2, 2, 4, 3),
-    ("interleaved", 3, 2, 6, 4),
-    ("zero-bubble", 2, 1, 4, 5),
-    ("zero-bubble", 3, 1, 6, 7),
-    ("zero-bubble", 2, 2, 4, 7),
-    ("zbv", 2, 2, 5, 7),
-    ("zbv", 3, 2, 6, 6),
-    ("dualpipev", 2, 2, 6, 8),
-]
+    ("1f1b", 1, 1, 3, 4), ("1f1b", 2, 1, 2, 5), ("1f1b", 2, 1, 5, 6), ("1f1b", 3, 1, 3, 6),
+    ("1f1b", 3, 1, 8, 7), ("1f1b", 4, 1, 6, 6), ("gpipe", 2, 1, 1, 5), ("gpipe", 3, 1, 4, 6),
+    ("interleaved", 2, 2, 4, 4), ("interleaved", 2, 2, 2, 8), ("interleaved", 2, 4, 3, 8),
+    ("interleaved", 3, 2, 6, 6), ("interleaved", 2, 3, 4, 12), ("interleaved", 2, 2, 4, 7),
+    ("interleaved", 3, 2, 6, 10), ("interleaved", 2, 2, 4, 3), ("interleaved", 3, 2, 6, 4),
+    ("zero-bubble", 2, 1, 4, 5), ("zero-bubble", 3, 1, 6, 7), ("zero-bubble", 2, 2, 4, 7),
+    ("zbv", 2, 2, 5, 7), ("zbv", 3, 2, 6, 6), ("dualpipev", 2, 2, 6, 8),
+]  # fmt: skip
 """(schedule, pp, vpp, microbatches, blocks)."""
 
 

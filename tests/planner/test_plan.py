@@ -1,4 +1,4 @@
-"""Plan files: the same bytes for the same query, whole or not at all, and no code when read."""
+"""Plan files: the same bytes for the same query, whole or not at all, no code when read; what is kept beside them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,23 @@ import yaml
 from small import small_question
 
 from cost_models.errors import InputError
+from planner import plan as module
+from planner.explain import reasons
+from planner.explain.reasons import Explanation, explain
 from planner.objectives import Certificate
-from planner.plan import UNSAVED, Plan, PlanRestrictions, load_plan, make_plan, plan_text, save_plan
+from planner.plan import (
+    UNSAVED,
+    Plan,
+    PlanCache,
+    PlanRestrictions,
+    SearchedLayouts,
+    cache_folder,
+    load_plan,
+    make_plan,
+    plan_text,
+    priced_again,
+    save_plan,
+)
 from planner.search.search import search
 from planner.space.restrictions import parse_restrictions
 
@@ -46,9 +61,7 @@ def test_how_earlier_versions_came_by_a_proof_is_passed_over(plan: Plan, file: P
     assert load_plan(file) == before
 
 
-def test_parts_of_memory_in_files_of_earlier_versions_keep_their_names_of_today(
-    plan: Plan, file: Path
-) -> None:
+def test_earlier_names_of_parts_are_read(plan: Plan, file: Path) -> None:
     before, mark, parts = file.read_text("utf-8").partition("rank_memory:")
     assert "fragmentation:" in parts
     file.write_text(before + mark + parts.replace("fragmentation:", "holes:", 1), encoding="utf-8")
@@ -76,22 +89,6 @@ def test_restrictions_that_cannot_be_read_are_refused(file: Path) -> None:
     file.write_text(file.read_text("utf-8").replace("  fix: []", "  fix: [tp=three]"), "utf-8")
     with pytest.raises(InputError, match=r"a restriction cannot be read\n  .*plan.yaml:\d+  restrictions: "):
         load_plan(file)
-
-
-def test_nothing_but_the_plan_is_left_behind(plan: Plan, file: Path) -> None:
-    save_plan(plan, file)
-    assert [path.name for path in file.parent.iterdir()] == ["plan.yaml"]
-
-
-def test_the_prediction_has_the_parts_of_the_estimate(plan: Plan) -> None:
-    assert sum(plan.prediction.time.values()) == pytest.approx(plan.prediction.step_seconds)
-    peak = max(sum(rank.values()) for rank in plan.prediction.rank_memory)
-    assert peak == pytest.approx(plan.prediction.peak_bytes)
-
-
-def test_a_place_that_cannot_be_written_to(plan: Plan, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot write"):
-        save_plan(plan, tmp_path / "missing" / "plan.yaml")
 
 
 def test_a_plan_cut_short_anywhere_is_refused(file: Path, tmp_path: Path) -> None:
@@ -127,21 +124,15 @@ def test_what_is_not_a_plan(text: str, complaint: str, tmp_path: Path) -> None:
         load_plan(path)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        load_plan(tmp_path / "absent.yaml")
-
-
 @pytest.mark.parametrize(
     "tag", ["!!python/object/apply:os.system ['touch hacked']", "!!python/name:os.system"]
 )
-def test_a_hostile_plan_runs_no_code(
+def test_hostile_plans_run_no_code(
     tag: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    file.write_text(
-        re.sub(r"meshwright_version: .*", f"meshwright_version: {tag}", file.read_text("utf-8")), "utf-8"
-    )
+    text = re.sub(r"meshwright_version: .*", f"meshwright_version: {tag}", file.read_text("utf-8"))
+    file.write_text(text, "utf-8")
     with pytest.raises(InputError):
         load_plan(file)
     assert not (tmp_path / "hacked").exists()
@@ -166,3 +157,59 @@ def test_a_layout_that_does_not_go_with_its_model(file: Path) -> None:
         load_plan(file)
     assert any("`tp3`" in problem.what for problem in caught.value.problems)
     assert any("does not place its blocks" in problem.what for problem in caught.value.problems)
+
+
+@pytest.fixture
+def cached_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = search(small_question(memory="400 MiB"), top=1)
+    return make_plan(small_question(memory="400 MiB"), found.best, found.certificate)
+
+
+def explained(cached_plan: Plan) -> Explanation:
+    return explain(cached_plan, priced_again(cached_plan))
+
+
+def unsearched(*_: object, **__: object) -> None:
+    raise AssertionError("it was searched again")
+
+
+def test_a_plan_is_explained_once(cached_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = explained(cached_plan)
+    assert first.rival is not None
+    monkeypatch.setattr(reasons, "search_on", unsearched)
+    monkeypatch.setattr("planner.explain.reasons.faster_under", unsearched)
+    assert explained(cached_plan) == first
+
+
+def test_what_differs_or_is_spoilt_is_searched_again(
+    cached_plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = explained(cached_plan)
+    (file,) = (cache_folder() or Path()).iterdir()
+    monkeypatch.setattr(reasons, "search_on", unsearched)
+    other = cached_plan.model_copy(update={"confidence": 0.9})
+    with pytest.raises(AssertionError, match="searched again"):
+        explained(other)
+    for text in ("{", "[]", '{"rivals": ["tp3"]}', '{"rivals": ["tp8 pp1 dp1"]}', '{"rivals": 1}', "\x00"):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(AssertionError, match="searched again"):
+            explained(cached_plan)
+    monkeypatch.setattr(module, "_version", lambda: "another")
+    with pytest.raises(AssertionError, match="searched again"):
+        explained(cached_plan)
+    monkeypatch.undo()
+    assert explained(cached_plan) == first
+
+
+def test_the_unproved_is_not_kept(cached_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unproved() -> SearchedLayouts:
+        return [cached_plan.layout], False
+
+    assert PlanCache(cached_plan).layouts("rivals", unproved) == (cached_plan.layout,)
+    assert not [*tmp_path.rglob("*.json")]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    PlanCache(cached_plan).store("rivals", [cached_plan.layout])
+    monkeypatch.setattr(module, "cache_folder", lambda: None)
+    assert PlanCache(cached_plan).layouts("rivals", unproved) == (cached_plan.layout,)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
+from asking import ask
 from brute import Everything, everything
 from questions import Query, cluster_of, without_context
 
-from cost_models.defaults import complete_question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.space.restrictions import parse_restrictions
 
@@ -21,25 +21,18 @@ def tight(seed: int) -> Everything:
     the memory: long sequences, few microbatches, a small vocabulary."""
     rng = np.random.default_rng(seed)
     experts = {"num_experts": 2, "experts_per_token": 1, "moe_ffn_hidden_size": 128}
-    model = TransformerSpec(
-        name="tight",
-        num_layers=6,
-        hidden_size=64 * int(rng.choice([1, 2, 4])),
-        ffn_hidden_size=64 * int(rng.choice([1, 2, 8])),
-        num_heads=4,
-        vocab_size=int(rng.choice([100, 1000])),
-        max_positions=8192,
-        tied_embeddings=bool(rng.integers(2)),
-        **(experts if rng.random() < 0.5 else {}),
-    )
+    shape: dict[str, Any] = {"name": "tight", "num_layers": 6, "num_heads": 4, "max_positions": 8192}
+    shape |= {
+        "hidden_size": 64 * int(rng.choice([1, 2, 4])),
+        "ffn_hidden_size": 64 * int(rng.choice([1, 2, 8])),
+    }
+    shape |= {"vocab_size": int(rng.choice([100, 1000])), "tied_embeddings": bool(rng.integers(2))}
+    model = TransformerSpec(**shape, **(experts if rng.random() < 0.5 else {}))
     policies = rng.permutation(np.array(RECOMPUTE_POLICIES))[: int(rng.choice([1, 1, 1, 2]))]
-    training = TrainingSpec(
-        global_batch=int(rng.choice([1, 2, 2, 4])),
-        sequence_length=int(rng.choice([127, 128, 1023, 8192])),
-        recompute=tuple(policies.tolist()),
-    )
+    batch, length = int(rng.choice([1, 2, 2, 4])), int(rng.choice([127, 128, 1023, 8192]))
+    job = {"global_batch": batch, "sequence_length": length, "recompute": tuple(policies.tolist())}
     stack = str(rng.choice(["meshwright", "torchtitan"]))
-    return everything(without_context(complete_question(model, cluster_of(rng, 3, 2), training, stack=stack)))
+    return everything(without_context(ask(model, cluster_of(rng, 3, 2), stack=stack, **job)))
 
 
 def tight_queries(seed: int) -> list[Query]:
@@ -53,13 +46,7 @@ def tight_queries(seed: int) -> list[Query]:
     queries = []
     for limit in (0.999 * least[0], *(least[:-1] + least[1:]) / 2):
         seconds, layouts = found.best(rows, allowed, float(limit))
-        queries.append(
-            Query(
-                question=found.question,
-                restrictions=parse_restrictions((), (), max_memory=float(limit)),
-                top=3,
-                seconds=seconds,
-                layouts=layouts,
-            )
-        )
+        limits = parse_restrictions((), (), max_memory=float(limit))
+        told = {"seconds": seconds, "layouts": layouts}
+        queries.append(Query(question=found.question, restrictions=limits, top=3, **told))
     return queries

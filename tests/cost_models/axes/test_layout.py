@@ -1,16 +1,30 @@
-"""The layout notation: it reads back to the same layout, and every wrong word is named."""
+"""The layout notation: it reads back to the same layout, wrong words are named, rules name what a stack has not."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from asking import ask, change
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.layout import Layout, Offload, axis_value, parse_layout
+from cost_models.axes.stages import (
+    blocks_by_policy,
+    layers_up_to_shares,
+    mix_of,
+    policies_in,
+    policy_of_blocks,
+)
+from cost_models.axes.words import EVERY
 from cost_models.errors import InputError
+from cost_models.files.loading import resolve_cluster
+from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES
+from planner.rules.legality import check
+from planner.rules.stack import require_runnable
 
 degrees = st.integers(1, 16)
 
@@ -22,35 +36,23 @@ def layouts(draw: st.DrawFn) -> Layout:
     chunked = {1: ["1f1b", "gpipe"], 2: ["interleaved", "zbv", "dualpipev"], 3: ["interleaved"]}
     stages = pp * vpp
     count = draw(st.sampled_from([1, stages]))
+    fields = dict.fromkeys(("tp", "cp", "dp", "ep", "mbs"), degrees)
+    fields |= dict.fromkeys(("etp", "shard"), st.one_of(st.none(), degrees))
+    fields |= {"zero": st.integers(0, 3), "sp": st.booleans(), "order": st.sampled_from(ORDERS)}
+    fields |= {"schedule": st.sampled_from([*chunked[vpp], "zero-bubble"])}
+    fields |= {"context": st.sampled_from([None, *CONTEXTS])}
+    sizes = st.lists(st.integers(0, 9), min_size=stages, max_size=stages)
+    recompute = draw(st.lists(st.sampled_from(RECOMPUTE_POLICIES), min_size=count, max_size=count))
+    layers = tuple(draw(st.one_of(st.just([]), sizes)))
     return Layout(
-        tp=draw(degrees),
-        pp=pp,
-        vpp=vpp,
-        cp=draw(degrees),
-        dp=draw(degrees),
-        ep=draw(degrees),
-        etp=draw(st.one_of(st.none(), degrees)),
-        mbs=draw(degrees),
-        zero=draw(st.integers(0, 3)),
-        shard=draw(st.one_of(st.none(), degrees)),
-        sp=draw(st.booleans()),
-        schedule=draw(st.sampled_from([*chunked[vpp], "zero-bubble"])),
-        order=draw(st.sampled_from(ORDERS)),
-        context=draw(st.sampled_from([None, *CONTEXTS])),
-        recompute=tuple(draw(st.lists(st.sampled_from(RECOMPUTE_POLICIES), min_size=count, max_size=count))),
-        layers=tuple(
-            draw(st.one_of(st.just([]), st.lists(st.integers(0, 9), min_size=stages, max_size=stages)))
-        ),
+        pp=pp, vpp=vpp, recompute=tuple(recompute), layers=layers, **draw(st.fixed_dictionaries(fields))
     )
 
 
 @given(layouts())
 def test_the_notation_round_trips(layout: Layout) -> None:
     assert parse_layout(str(layout)) == layout
-
-
-@given(layouts())
-def test_the_order_of_words_does_not_matter(layout: Layout) -> None:
+    # the order of words does not matter
     assert parse_layout(" ".join(reversed(str(layout).split()))) == layout
 
 
@@ -71,6 +73,9 @@ def test_by_hand() -> None:
     assert str(layout) == "tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective"
     assert parse_layout("tp1") == Layout()
     assert parse_layout("tp=2 pp=2 layers=3,1").layers == (3, 1)
+    runs = parse_layout("pp4 layers=12*3,11 recompute=full*2,none*2")
+    assert runs.layers == (12, 12, 12, 11)
+    assert str(runs).endswith("recompute=full*2,none*2 layers=12*3,11")
 
 
 def test_degrees_at_their_default_are_not_written() -> None:
@@ -96,12 +101,6 @@ def test_an_order_is_written_where_it_seats_ranks_otherwise() -> None:
     assert parse_layout("tp8 dp2 context=ring") == parse_layout("tp8 dp2")
 
 
-def test_runs_are_written_short() -> None:
-    layout = parse_layout("pp4 layers=12*3,11 recompute=full*2,none*2")
-    assert layout.layers == (12, 12, 12, 11)
-    assert str(layout).endswith("recompute=full*2,none*2 layers=12*3,11")
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -121,19 +120,22 @@ def test_runs_are_written_short() -> None:
         ("layers=a", "`a` is not a list like `12*7,11`"),
         ("layers=3*999999999", "is not a list like"),
         ("tp99999999999999999", "not part of a layout"),
+        ("pp2 recompute=full:x", "`full:x` is not none / selective / full"),
+        ("pp2 recompute=full:2/full", "names full twice"),
+        ("pp2 recompute=full/selective", "leaves the number of blocks open for full and selective"),
+        ("offload=weights:3", "is not a part like those of"),
+        ("offload=states:", "is not a part"),
+        ("offload=states:1000000", "is not a part"),
+        ("offload=states/streamed", "states and streamed of every block"),
+        ("ring=0", "ring"),
+        ("dp2 overlap=dp,cp", "`cp` is none of tp, pp, dp, none"),
     ],
 )
 def test_wrong_words_are_named(text: str, problem: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_layout(text)
-    assert problem in str(caught.value)
-    assert "write it like" in caught.value.hint
-
-
-def test_all_wrong_words_come_at_once() -> None:
-    with pytest.raises(InputError) as caught:
-        parse_layout("tp8 foo pp2 bar tp2")
-    assert len(caught.value.problems) == 3
+    assert problem in str(caught.value) + " ".join(map(str, caught.value.problems))
+    assert caught.value.hint
 
 
 @given(st.text(max_size=40))
@@ -145,8 +147,152 @@ def test_any_text_is_a_layout_or_an_input_error(text: str) -> None:
     assert parse_layout(str(layout)) == layout
 
 
-def test_layouts_are_strict_and_frozen() -> None:
-    with pytest.raises(InputError, match="tp: `8` is not a whole number"):
-        Layout(tp="8")  # type: ignore[arg-type]
-    with pytest.raises(ValidationError):
-        Layout(tp=8).tp = 4  # type: ignore[misc]
+COUNTS = st.tuples(*(st.integers(0, 9),) * 3)
+
+
+@given(COUNTS)
+def test_a_mix_says_what_it_was_made_from(counts: tuple[int, ...]) -> None:
+    assert blocks_by_policy((sum(counts),), (mix_of(counts),))[0].tolist() == list(counts)
+    assert len(policy_of_blocks(sum(counts), mix_of(counts))) == sum(counts)
+
+
+@given(st.lists(COUNTS.filter(any), min_size=4, max_size=4))
+def test_layouts_with_mixes_round_trip(stages: list[tuple[int, ...]]) -> None:
+    layers = ",".join(str(sum(counts)) for counts in stages)
+    recompute = ",".join(mix_of(counts) for counts in stages)
+    layout = parse_layout(f"pp4 recompute={recompute} layers={layers}")
+    assert parse_layout(str(layout)) == layout
+    assert blocks_by_policy(layout.layers, layout.stage_recompute).tolist() == [list(c) for c in stages]
+
+
+def test_mixes_by_hand() -> None:
+    assert mix_of((5, 0, 3)) == "full:3"
+    assert mix_of((0, 5, 3)) == "full:3/selective"
+    assert mix_of((2, 5, 3)) == "full:3/selective:5"
+    assert policies_in("full:3") == ("full", "none")
+    assert policies_in("full:3/selective") == ("full", "selective")
+    assert policy_of_blocks(4, "full:1/selective:2") == ("full", "selective", "selective", "none")
+
+
+def test_a_mix_cannot_name_more_blocks_than_the_stage_has() -> None:
+    with pytest.raises(InputError, match="names more blocks than the 2 of stage 0"):
+        blocks_by_policy((2,), ("full:3",))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "stages", "head", "layers"),
+    [
+        (24, 1, 2.5, (24,)),
+        (24, 2, 2.45, (14, 10)),  # half of 26.45 is passed by the 14th block
+        (24, 4, 2.45, (7, 7, 6, 4)),  # 6.6, 13.2, 19.8
+        (24, 8, 2.45, (4, 3, 3, 4, 3, 3, 4, 0)),  # the last stage has the head alone
+        (4, 2, 0.0, (3, 1)),  # a share is passed, not reached
+    ],
+)
+def test_stages_fill_to_shares(blocks: int, stages: int, head: float, layers: tuple[int, ...]) -> None:
+    assert layers_up_to_shares(blocks, stages, head) == layers
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted", "ring"),
+    [
+        ("", Offload(), 2),
+        ("offload=streamed:28/states:4 ring=4", Offload(states=4, streamed=28), 4),
+        ("offload=parked", Offload(parked=EVERY), 2),
+        ("offload=streamed:3/states", Offload(states=EVERY, streamed=3), 2),
+        ("offload=activations", Offload(activations=EVERY), 2),
+        ("offload=states/drive", Offload(states=EVERY, drive=EVERY), 2),
+        ("offload=states ring=3", Offload(states=EVERY), 2),  # without streamed weights there is no ring
+    ],
+)
+def test_words_of_offload_read_back(words: str, wanted: Offload, ring: int) -> None:
+    layout = parse_layout(f"dp2 zero1 {words}")
+    assert (layout.offload, layout.ring) == (wanted, ring)
+    assert parse_layout(str(layout)) == layout
+    assert LayoutColumns.of([layout]).layout(0) == layout
+
+
+def on_two_gpus(*residencies: str) -> Question:
+    """GPT-2 on two GPUs with a stack that has these."""
+    facts = {"residencies": residencies}
+    return ask("gpt2-small", "dgx-a100-80gb", 2, facts=facts, global_batch=8, sequence_length=1024)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("offload=streamed:13", "moves 13 blocks of every rank; `pp1` gives a rank 12"),
+        ("offload=streamed:3 ring=4", "more buffers than the 3 blocks"),
+        ("offload=activations:3", "of all blocks move, or of none"),
+        ("offload=states", "cannot keep `states` of a block in host memory"),
+    ],
+)
+def test_rules_name_what_a_rank_or_a_stack_has_not(words: str, said: str) -> None:
+    question = on_two_gpus("streamed", "activations")
+    (problem,) = check(question, parse_layout(f"dp2 zero0 {words}"))
+    assert said in problem.what
+    assert not check(question, Layout(dp=2, offload=Offload(streamed=12, activations=EVERY)))
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted", "written"),
+    [
+        ("dp2", None, "tp1 pp1 dp2 mbs1 zero0"),
+        ("dp2 overlap=dp", ("dp",), "tp1 pp1 dp2 mbs1 zero0 overlap=dp"),
+        ("tp2 pp2 dp2 sp overlap=dp,tp", ("tp", "dp"), "tp2 pp2 dp2 mbs1 zero0 sp overlap=tp,dp"),
+        ("dp2 overlap=none", (), "tp1 pp1 dp2 mbs1 zero0 overlap=none"),
+        ("cp2 overlap=dp,pp", ("dp",), "tp1 pp1 cp2 dp1 mbs1 zero0 overlap=dp"),  # ranks of cp are replicas
+        ("overlap=tp,pp,dp", None, "tp1 pp1 dp1 mbs1 zero0"),  # nothing is sent
+    ],
+)
+def test_words_of_overlap_read_back(words: str, wanted: tuple[str, ...] | None, written: str) -> None:
+    layout = parse_layout(words)
+    assert layout.overlap == wanted
+    assert str(layout) == written
+    assert LayoutColumns.of([layout]).layout(0) == layout
+
+
+def test_its_value_is_told_as_it_is_written() -> None:
+    values = [
+        axis_value("overlap", parse_layout(f"pp2 dp2 {words}"))
+        for words in ("", "overlap=dp,pp", "overlap=none")
+    ]
+    assert values == ["usual", "pp,dp", "none"]
+
+
+def on_four_gpus(stack: str) -> Question:
+    job = {"global_batch": 8, "sequence_length": 1024, "recompute": ("none",)}
+    return ask("gpt2-small", "dgx-a100-80gb", 4, stack=stack, **job)
+
+
+@pytest.mark.parametrize(
+    ("stack", "words", "said"),
+    [
+        ("meshwright", "dp4 zero2 overlap=dp", "has `overlap=dp` under `zero0` or `zero1` only"),
+        ("meshwright", "pp2 vpp2 dp2 overlap=dp", "`schedule=interleaved` off a table"),
+        ("meshwright", "tp2 sp dp2 overlap=tp", "cannot run tp communication behind compute"),
+        ("meshwright", "dp4 zero1 overlap=dp offload=states", "of blocks in host memory"),
+        ("megatron-2021", "dp4 overlap=dp", "cannot run dp communication behind compute"),
+        ("megatron-core", "tp4 overlap=tp", "without `sp` there are none"),
+    ],
+)
+def test_rules_name_what_a_stack_does_not_overlap(stack: str, words: str, said: str) -> None:
+    (problem,) = check(on_four_gpus(stack), parse_layout(words))
+    assert said in problem.what, problem.hint
+
+
+def test_stacks_have_what_they_always_overlap_and_what_their_file_says() -> None:
+    assert not check(on_four_gpus("meshwright"), parse_layout("pp2 dp2 zero1 overlap=pp,dp"))
+    assert not check(on_four_gpus("megatron-core"), parse_layout("pp2 dp2 zero1 overlap=dp"))
+    named = change(on_four_gpus("megatron-2021"), stack={"overlaps": ("dp",)})
+    assert not check(named, parse_layout("dp4 overlap=dp"))
+
+
+def test_tensors_overlap_on_gpus_alone() -> None:
+    on_gpus = on_four_gpus("meshwright-compiled")
+    layout = parse_layout("tp4 sp overlap=tp")
+    assert not check(on_gpus, layout)
+    (problem,) = check(replace(on_gpus, cluster=resolve_cluster("local", 4)), layout)
+    assert "symmetric memory of GPUs" in problem.what
+    with pytest.raises(InputError, match="cannot run tp communication"):
+        require_runnable(on_four_gpus("megatron-core"), layout)  # whose plans run on the uncompiled executor

@@ -1,35 +1,32 @@
-"""What `overlap=` is priced at: what outlasts the compute it runs behind, and what nothing ever hides."""
+"""What `overlap=` and the order of the mesh axes do to prices."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from asking import ask, change, columns
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import parse_layout
-from cost_models.defaults import complete_question
-from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.seconds import Terms, sum_of_parts
 from cost_models.pipeline.stage_costs import stage_costs, time_terms
 from cost_models.question import Question
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.choices import ORDERS, Order
 
 
 def asked(**facts: Any) -> Question:
     """GPT-2 on two nodes whose stack overlaps nothing unless told, and all that it is told to."""
-    training = TrainingSpec(global_batch=64, sequence_length=1024)
-    cluster = resolve_cluster("dgx-a100-80gb", 16)
-    question = complete_question(catalog.load_model("gpt2-small"), cluster, training, stack="megatron-2021")
-    stack = question.stack.model_copy(update={"overlaps": ("tp", "pp", "dp"), **facts})
-    return replace(question, stack=stack)
+    job = {"global_batch": 64, "sequence_length": 1024}
+    facts = {"overlaps": ("tp", "pp", "dp"), **facts}
+    return ask("gpt2-small", "dgx-a100-80gb", 16, stack="megatron-2021", facts=facts, **job)
 
 
 def priced(question: Question, *words: str) -> Terms:
-    return time_terms(question, LayoutColumns.of([parse_layout(one) for one in words]))
+    return time_terms(question, columns(*words))
 
 
 def data(terms: Terms, kind: str = "dp_comm") -> np.ndarray:
@@ -49,9 +46,8 @@ def test_what_is_named_hides_and_nothing_is_lost(rest: str) -> None:
 @pytest.mark.parametrize("vpp", [1, 2, 3])
 def test_one_block_is_never_hidden(vpp: int) -> None:
     """Its share of what a rank has stays in sight, however much compute there is to hide behind."""
-    question = asked()
-    hardware = question.hardware.model_copy(update={"overlap_slowdown": 0.0})
-    terms = priced(replace(question, hardware=hardware), f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp")
+    question = change(asked(), hardware={"overlap_slowdown": 0.0})
+    terms = priced(question, f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp")
     sent = data(terms) + data(terms, "dp_hidden")
     np.testing.assert_allclose(data(terms) / sent, 2 / 12)
 
@@ -71,8 +67,7 @@ def test_where_no_layout_says_it_is_as_the_stack_has_it() -> None:
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_products_hide_all_chunks_but_one(tp: int) -> None:
     """Behind products that take longer than what is sent; what is sent is the same."""
-    question = asked()
-    question = replace(question, hardware=question.hardware.model_copy(update={"overlap_slowdown": 0.0}))
+    question = change(asked(), hardware={"overlap_slowdown": 0.0})
     large = f"tp{tp} sp dp{16 // tp} mbs4"
     terms = priced(question, f"{large} overlap=none", f"{large} overlap=tp")
     for term in (terms["layer_forward"], terms["layer_backward"]):
@@ -92,6 +87,31 @@ def test_layouts_that_differ_in_chunks_alone_are_priced_apart() -> None:
     """Prices are worked out once for rows that are alike, and these are not."""
     words = [f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp" for vpp in (1, 2, 3)]
     question = asked(reduces_chunks_in_turn=True)
-    costs = stage_costs(question, LayoutColumns.of([parse_layout(one) for one in words]))
+    costs = stage_costs(question, columns(*words))
     np.testing.assert_allclose(costs.layer_sync, sum_of_parts(priced(question, *words)["layer_sync"]))
     assert (np.diff(costs.layer_sync) != 0).all()
+
+
+QUESTION = ask("llama3-8b", "dgx-h100", 64, global_batch=64, sequence_length=8192)
+
+
+def test_the_axis_inside_the_node_is_the_cheap_one() -> None:
+    """tp2 pp4 in a node: boundaries on NVLink, gradients over the network; by default the other way round."""
+    data, stages = (
+        estimate(QUESTION, parse_layout(f"tp2 pp4 dp8 zero1 sp order={order}"))
+        for order in ("tp-cp-dp-pp", "tp-pp-dp-cp")
+    )
+    assert stages.time["pp_comm"] < data.time["pp_comm"]
+    reduced = [one.time["dp_comm"] + one.hidden_comm["dp_comm"] for one in (data, stages)]
+    assert reduced[0] < reduced[1]
+    assert data.rank_memory == stages.rank_memory
+    assert data.time["compute"] == stages.time["compute"]
+
+
+@given(
+    st.sampled_from(ORDERS), st.sampled_from(["tp4 dp16", "tp2 pp8 dp4 zero1", "cp4 dp16 zero1", "pp4 cp16"])
+)
+def test_parts_sum_in_every_order(order: Order, text: str) -> None:
+    priced = estimate(QUESTION, Layout(**parse_layout(text).model_dump() | {"order": order}))
+    assert priced.time.total == pytest.approx(priced.step_seconds, rel=1e-9)
+    assert all(seconds >= 0 for seconds in (*priced.time.values(), *priced.hidden_comm.values()))

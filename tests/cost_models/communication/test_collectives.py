@@ -44,17 +44,6 @@ def test_ring_inside_a_node_by_hand() -> None:
     np.testing.assert_allclose(all_reduce_seconds(240e6, groups, profile()), 2 * (0.875e-3 + 7e-6))
 
 
-@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter"])
-def test_bandwidth_grows_with_the_message_to_its_asymptote(name: str) -> None:
-    """B∞ S / (S + S½): with S½ = B∞ · (start-up + 7 hops) half of B∞, with nine times that nine tenths."""
-    groups, hardware = dp_groups(8), profile().model_copy(update={"collective_seconds": 20e-6})
-    asymptote = 240e9 / (7 / 8)
-    half = asymptote * (20e-6 + 7e-6)
-    for times, share in ((1, 0.5), (9, 0.9), (99, 0.99)):
-        rate = times * half / COLLECTIVES[name](times * half, groups, hardware)
-        np.testing.assert_allclose(rate, share * asymptote)
-
-
 def test_ring_across_nodes_by_hand() -> None:
     """tp8 dp4: one member to a node, 90 % of 25 GB/s; 3 hops of 5 us, or log2(4) up a tree and down."""
     groups = dp_groups(4, tp=8)
@@ -114,9 +103,7 @@ def test_start_up_is_paid_once(name: str) -> None:
 
 
 @given(st.sampled_from(EVERY_SMALL_LAYOUT), st.floats(1e9, 1e12))
-def test_gather_and_scatter_move_what_an_all_reduce_moves(
-    degrees: tuple[int, int, int], message: float
-) -> None:
+def test_gather_and_scatter_make_an_all_reduce(degrees: tuple[int, int, int], message: float) -> None:
     for groups in three_axes(degrees):
         twice = all_gather_seconds(message, groups, profile()) + reduce_scatter_seconds(
             message, groups, profile()
@@ -142,7 +129,7 @@ def three_axes(degrees: tuple[int, int, int], **fields: str) -> tuple:
     faster=st.integers(0, 500),
     link=st.sampled_from(["intra", "inter"]),
 )
-def test_more_bytes_are_never_quicker_and_more_bandwidth_never_slower(
+def test_more_bytes_are_slower_and_more_bandwidth_is_not(
     name: str,
     degrees: tuple[int, int, int],
     message: float,

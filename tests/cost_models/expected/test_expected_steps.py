@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from asking import ask
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import complete_question
+from cost_models.compute.gemm import device_of
 from cost_models.estimate import Estimate
 from cost_models.expected import (
     FEATURES,
@@ -22,21 +23,17 @@ from cost_models.expected import (
     spread_of,
     timed_rows,
 )
-from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster
 from cost_models.measured.calibration.step_time_fit import measured_seconds
 from cost_models.measured.runs.cases import read_case, shipped_rows
-from cost_models.pipeline.pricing import estimate, seconds_under_scenarios
+from cost_models.pipeline.pricing import estimate, seconds_under_scenarios, trust_of
 from cost_models.question import Question
-from cost_models.specs.training import TrainingSpec
 
 TIMED = "tp4 pp4 vpp5 cp2 dp2 mbs1 zero1 sp"
 """What NVIDIA ran Llama 3.1 70B with on 64 H100 (dgxc-0013 and two later releases)."""
 
 
 def priced(cluster: str, layout: str) -> tuple[Question, Estimate]:
-    training = TrainingSpec(global_batch=128, sequence_length=8192)
-    asked = complete_question(catalog.load_model("llama3-70b"), resolve_cluster(cluster, 64), training)
+    asked = ask("llama3-70b", cluster, 64, global_batch=128, sequence_length=8192)
     return asked, estimate(asked, parse_layout(layout))
 
 
@@ -125,10 +122,31 @@ def test_the_table_of_rows_is_that_of_the_shipped_profiles(run: str) -> None:
 
 def test_the_nearest_of_a_sure_question_is_like_it() -> None:
     """Where the model is surer than publishers agree no run shares anything, and the first of the table was nearest."""
-    training = TrainingSpec(global_batch=1536, sequence_length=2048)
-    cluster = resolve_cluster("dgx-a100-80gb", 1024)
-    asked = complete_question(catalog.load_model("gpt3-175b"), cluster, training)
+    asked = ask("gpt3-175b", "dgx-a100-80gb", 1024, global_batch=1536, sequence_length=2048)
     found = expected_step(asked, estimate(asked, parse_layout("tp8 pp8 vpp12 dp16 mbs3 zero1 sp")))
     assert found is not None
     assert found.nearest is not None
     assert (found.nearest.gpu, "175B" in found.nearest.model) == ("a100-sxm-80gb", True)
+
+
+AMD = {"mi300x": "mi300x", "mi325x": "mi300x", "mi355x": "mi355x", "frontier": "mi250x-gcd"}
+"""Cluster → the GPU whose profile prices it."""
+
+
+def llama_on(cluster: str, stack: str) -> Question:
+    return ask("llama3-8b", cluster, 16, stack=stack, global_batch=128, sequence_length=4096)
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "deepspeed", "jax", "meshwright"])
+@pytest.mark.parametrize("cluster", AMD)
+def test_every_amd_cluster_has_a_profile_of_its_own(cluster: str, stack: str) -> None:
+    trust = trust_of(llama_on(cluster, stack))
+    assert trust.profile.startswith(AMD[cluster])
+    assert trust.borrowed == "h100-sxm"
+    assert "constants of h100-sxm x ratios of published tests" in str(trust)
+
+
+def test_memory_and_links_reach_what_tests_do_relative_to_h100() -> None:
+    """BabelStream's triad: 4.09 TB/s and 2.97 TB/s (Azure AI benchmarking guide)."""
+    h100, mi300x = (device_of(llama_on(name, "megatron-core")) for name in ("dgx-h100", "mi300x"))
+    assert mi300x.memory_rate / h100.memory_rate == pytest.approx(4.09 / 2.97, rel=1e-3)

@@ -57,7 +57,7 @@ def read(model_type: str, config: dict[str, Any]) -> TransformerSpec:
 
 
 @pytest.mark.parametrize("model_type", COUNTED)
-def test_configs_are_read_to_the_last_parameter(model_type: str) -> None:
+def test_configs_have_every_parameter(model_type: str) -> None:
     config, count = COUNTED[model_type]
     assert total_parameters(read(model_type, config)) == count
 

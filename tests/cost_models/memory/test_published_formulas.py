@@ -79,7 +79,7 @@ def test_model_and_hardware_flops_are_equation_3() -> None:
     ],
     ids=["22B", "175B", "530B", "1T"],
 )
-def test_mfu_and_hfu_of_selective_recompute(
+def test_mfu_and_hfu_of_selective(
     layers: int, hidden: int, heads: int, gpus: int, batch: int, seconds: float, mfu: float, hfu: float
 ) -> None:
     """Korthikanti et al. 2022, table 5, whose step times are rounded to 0.01 s.

@@ -1,31 +1,32 @@
-"""Documents by hand: what sequences hold, attention by document, and what ranks wait, held against drawn steps."""
+"""Documents that share sequences, and further tokens that a model predicts: their FLOPs, waits and parameters."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from asking import ask, columns
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import complete_question
-from cost_models.errors import InputError
+from cost_models.axes.stages import layers_in_turn
 from cost_models.files import catalog
 from cost_models.operators.documents import attended_keys, context_rank_excess, straggler_excess
 from cost_models.operators.flops import causal_flops, model_flops
+from cost_models.operators.parameters import total_parameters
 from cost_models.pipeline.pricing import estimate
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.training import LengthsSpec, TrainingSpec, sequences_of
+from cost_models.specs.transformer import TransformerSpec
 
 LONG = 1024
 
 
 def asked(lengths: LengthsSpec | None, *, batch: int = 64, **model: Any) -> Question:
-    training = TrainingSpec(global_batch=batch, sequence_length=LONG, lengths=lengths)
     shape = catalog.load_model("llama3-8b").model_copy(update=model)
-    return complete_question(shape, catalog.load_cluster("dgx-h100"), training, stack="fsdp")
+    return ask(shape, "dgx-h100", stack="fsdp", global_batch=batch, sequence_length=LONG, lengths=lengths)
 
 
 def test_sequences_are_filled_best() -> None:
@@ -87,22 +88,59 @@ def test_pieces_are_counted_token_by_token() -> None:
     assert context_rank_excess(question, traded) == 0
 
 
-def test_more_ranks_wait_longer_and_more_sequences_less() -> None:
-    question = asked(LengthsSpec(lognormal=(300, 1.2)))
-    rows = LayoutColumns.of([parse_layout(f"dp{dp} mbs1 zero0") for dp in (1, 2, 4, 8)])
-    few, many = (
-        straggler_excess(
-            replace(question, training=question.training.model_copy(update={"global_batch": batch})),
-            rows,
-            data_parallel=True,
-        )
-        for batch in (8, 512)
+DEEPSEEK = catalog.load_model("deepseek-v3")
+JOB = {"global_batch": 256, "sequence_length": 4096}
+TRAINING = TrainingSpec.model_validate(JOB)
+
+
+def predicting(times: int, model: TransformerSpec = DEEPSEEK) -> TransformerSpec:
+    return model.model_copy(update={"further_tokens": times})
+
+
+def deepseek_predicting(model: TransformerSpec, **training: Any) -> Question:
+    return ask(model, "dgx-h100", 256, stack="megatron-core", **JOB | training)
+
+
+def test_its_parameters_are_a_block_and_a_projection() -> None:
+    """The MTP module of DeepSeek-V3 has 11.5 B parameters of its own (README of its weights, 671 B beside it)."""
+    own = total_parameters(predicting(1)) - total_parameters(DEEPSEEK)
+    assert own == pytest.approx(11.5e9, rel=0.05)
+
+
+def test_its_work_is_a_block_a_projection_and_the_head() -> None:
+    tokens, h = TRAINING.tokens_per_step, DEEPSEEK.hidden_size
+    extra = model_flops(predicting(1), TRAINING) - model_flops(DEEPSEEK, TRAINING)
+    least = 6 * tokens * (h * DEEPSEEK.vocab_size + 2 * h * h)
+    assert least + model_flops(DEEPSEEK, TRAINING) / 70 < extra
+    assert extra < least + model_flops(DEEPSEEK, TRAINING) / 60
+
+
+def test_only_the_rank_with_the_head_pays() -> None:
+    x = columns("pp8 dp32 ep8 zero1", "pp1 dp256 ep8 zero1")
+    plain, further = (
+        stage_costs(deepseek_predicting(DEEPSEEK), x),
+        stage_costs(deepseek_predicting(predicting(2)), x),
     )
-    assert (np.diff(few) > 0).all()
-    assert (np.diff(many) > 0).all()
-    assert (many[1:] < few[1:]).all()
+    last = plain.each_kind[-1]  # further blocks are of the last block's kind, mixtures
+    for way in ("forward", "backward"):
+        block = getattr(last, f"layer_{way}")
+        block = block[:, 0] if block.ndim > 1 else block
+        head = getattr(plain, f"head_{way}")
+        extra = getattr(further, f"head_{way}") - head
+        assert (extra > 2 * (block + head)).all()
+        assert (extra < 2.2 * (block + head)).all()
+        assert getattr(further, f"layer_{way}") == pytest.approx(getattr(plain, f"layer_{way}"))
+    held = further.head_static - plain.head_static
+    assert held[0] == pytest.approx(2 * last.layer_static[0] + plain.embedding_static[0])
+    assert held[1] == pytest.approx(2 * last.layer_static[1])  # where the embedding lies anyway
 
 
-def test_a_document_longer_than_a_sequence_is_refused() -> None:
-    with pytest.raises(InputError, match="1 problem in TrainingSpec"):
-        TrainingSpec(global_batch=1, sequence_length=8, lengths=LengthsSpec(documents=(9,)))
+def test_a_last_stage_with_few_blocks_sets_the_pace_no_longer() -> None:
+    """Recipes of 16 stages leave DeepSeek-V3's last one a single block; without the further token that is waste."""
+    few = layers_in_turn(61, 16)
+    assert few == (4,) * 15 + (1,)
+    assert layers_in_turn(61, 32) == (2,) * 30 + (1, 0)
+    even = parse_layout(f"pp16 dp16 ep8 zero1 layers={','.join(map(str, (4,) * 13 + (3,) * 3))}")
+    led = parse_layout(f"pp16 dp16 ep8 zero1 layers={','.join(map(str, few))}")
+    question = deepseek_predicting(predicting(1), global_batch=1024)
+    assert estimate(question, led).step_seconds < estimate(question, even).step_seconds

@@ -4,53 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from asking import ask, change
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.memory.states import state_bytes
 from cost_models.operators.flops import forward_flops, model_flops
 from cost_models.operators.parameters import missing_targets, parameters, trained_parameters
-from cost_models.pipeline.seconds import Pieces
 from cost_models.pipeline.stage_costs import memory_terms, time_terms
 from cost_models.question import Question
-from cost_models.specs.training import TrainingSpec, TuningSpec
+from cost_models.specs.training import TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 
-SMALL = TransformerSpec(
-    name="small",
-    num_layers=2,
-    hidden_size=64,
-    num_heads=4,
-    num_kv_heads=2,
-    vocab_size=1024,
-    tied_embeddings=False,
-    gated_mlp=True,
-    norm="rmsnorm",
-    positions="rotary",
-    attention_bias=False,
-    attention_output_bias=False,
-    mlp_bias=False,
-)
+SIZES = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "num_kv_heads": 2, "vocab_size": 1024}
+BARE = dict.fromkeys(("tied_embeddings", "attention_bias", "attention_output_bias", "mlp_bias"), False)
+KINDS = {"name": "small", "gated_mlp": True, "norm": "rmsnorm", "positions": "rotary"}
+SMALL = TransformerSpec.model_validate(SIZES | BARE | KINDS)
 SEQUENCE = 32
 
 
-def asked(
-    model: TransformerSpec = SMALL, *, precision: str = "fp32", stack: str = "meshwright", **tuning: Any
-) -> Question:
-    training = TrainingSpec(
-        global_batch=8,
-        sequence_length=SEQUENCE,
-        precision=precision,  # type: ignore[arg-type]
-        tuning=TuningSpec(**tuning),
-    )
-    return complete_question(model, catalog.load_cluster("dgx-h100"), training, stack=stack)
+def asked(*, precision: str = "fp32", stack: str = "meshwright", **tuning: Any) -> Question:
+    job = {"global_batch": 8, "sequence_length": SEQUENCE, "precision": precision}
+    return ask(SMALL, "dgx-h100", stack=stack, tuning=TuningSpec(**tuning), **job)
 
 
 def test_llama_by_hand() -> None:
@@ -155,28 +135,6 @@ def test_quantised_matrices(base: str, bits: float) -> None:
     assert seconds[1] > seconds[0]
 
 
-def test_frozen_weights_are_gathered_and_their_gradients_never_reduced() -> None:
-    question, whole = asked(precision="bf16", stack="fsdp"), asked(precision="bf16", stack="fsdp")
-    training = whole.training.model_copy(update={"tuning": None})
-    columns = LayoutColumns.of([Layout(dp=8, zero=3)])
-    tuned = Pieces(question, columns).links
-    all_trained = Pieces(
-        Question(
-            model=whole.model,
-            cluster=whole.cluster,
-            training=training,
-            stack=whole.stack,
-            hardware=whole.hardware,
-        ),
-        columns,
-    ).links
-    assert tuned.block.gather[0] > 0.99 * all_trained.block.gather[0]
-    reduced = [own.block.backward_reduce[0] + own.block.step_reduce[0] for own in (tuned, all_trained)]
-    assert 0 < reduced[0] < reduced[1]
-    np.testing.assert_equal(tuned.head.backward_reduce + tuned.head.step_reduce, 0.0)
-    assert tuned.head.gather[0] == all_trained.head.gather[0]
-
-
 @pytest.mark.parametrize(
     ("optimizer", "each"), [("adamw-8bit", 2 + 8 / 256), ("adamw", 8.0), ("muon", 4.0), ("sgd", 0.0)]
 )
@@ -184,14 +142,7 @@ def test_moments_of_optimizers(optimizer: str, each: float) -> None:
     question = asked(precision="bf16", stack="deepspeed")
     columns, kept = LayoutColumns.of([Layout()]), {}
     for name in ("sgd", optimizer):
-        training = TrainingSpec(global_batch=8, sequence_length=SEQUENCE, optimizer=name)  # type: ignore[arg-type]
-        own = Question(
-            model=SMALL,
-            cluster=question.cluster,
-            training=training,
-            stack=question.stack,
-            hardware=question.hardware,
-        )
+        own = change(question, training={"tuning": None, "optimizer": name})
         kept[name] = memory_terms(own, columns)
         assert state_bytes(own, columns).optimizer[0] == state_bytes(own, columns, "experts").optimizer[0]
     blocks = [kept[name]["layer_static"]["optimizer"][0] for name in (optimizer, "sgd")]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from asking import ask, change
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster
 from cost_models.measured.calibration.step_time_fit import COUNT, prior_widths, scenarios_of
 from cost_models.pipeline.pricing import estimate, seconds_under_scenarios, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import Scenarios
-from cost_models.specs.training import TrainingSpec
 
 NAMES = ("gemm_efficiency", "memory_efficiency", "link_efficiency")
 WIDTHS = prior_widths(NAMES)
@@ -24,15 +19,7 @@ WIDTHS = prior_widths(NAMES)
 
 @pytest.fixture(scope="module")
 def question() -> Question:
-    return complete_question(
-        catalog.load_model("llama2-7b"),
-        resolve_cluster("dgx-a100-80gb", 8),
-        TrainingSpec(global_batch=64, sequence_length=4096),
-    )
-
-
-def with_scenarios(question: Question, told: Scenarios | None) -> Question:
-    return replace(question, hardware=question.hardware.model_copy(update={"scenarios": told}))
+    return ask("llama2-7b", "dgx-a100-80gb", 8, global_batch=64, sequence_length=4096)
 
 
 def logs(told: Scenarios) -> np.ndarray:
@@ -73,10 +60,8 @@ def test_each_scenario_is_priced_as_a_profile_of_its_own(question: Question) -> 
         values = {
             name: getattr(question.hardware, name) * own[place] for name, own in told.by_constant.items()
         }
-        hardware = question.hardware.model_copy(update=values)
-        assert found[place] == pytest.approx(
-            estimate(replace(question, hardware=hardware), layout).step_seconds
-        )
+        alone = estimate(change(question, hardware=values), layout).step_seconds
+        assert found[place] == pytest.approx(alone)
 
 
 def test_an_interval_holds_the_prediction_and_grows_with_its_share(question: Question) -> None:
@@ -88,16 +73,13 @@ def test_an_interval_holds_the_prediction_and_grows_with_its_share(question: Que
     assert wide[0] < narrow[0] < seconds < narrow[1] < wide[1] < 2 * seconds
 
 
-def test_without_scenarios_nothing_is_said(question: Question) -> None:
-    assert step_interval(with_scenarios(question, None), parse_layout("dp8"), 1.0, 0.9) is None
-
-
 def test_scenarios_of_a_file_are_checked() -> None:
-    for factors in (
+    wrong = (
         {},
         {"gemm": "1 1"},
         {"gemm_efficiency": "1 x"},
         {"gemm_efficiency": "1", "link_efficiency": "1 1"},
-    ):
+    )
+    for factors in wrong:
         with pytest.raises(InputError):
             Scenarios(factors=factors, unexplained=0.1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from unittest import mock
 
 import numpy as np
 import pytest
+from effort import number, spread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.errors import InputError, UnknownNameError
+from cost_models.errors import InputError
 from cost_models.schedules.actions import IDLE, Action, ActionTable, peak_moments
 from cost_models.schedules.registry import build, legal, schedule_named
 from cost_models.specs.choices import SCHEDULES
@@ -27,13 +29,9 @@ SHAPES = [
 ]
 LEGAL_SHAPES = [shape for shape in SHAPES if legal(*shape) is None]
 TORCH_NAMES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved1F1B",
-    "zero-bubble": "InterleavedZeroBubble",
-    "zbv": "ZBVZeroBubble",
-    "dualpipev": "DualPipeV",
-}
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
+}  # fmt: skip
 MULTI = [shape for shape in LEGAL_SHAPES if shape[0] not in ("gpipe", "1f1b")]
 
 
@@ -72,7 +70,7 @@ def torch_rows(schedule: str, pp: int, vpp: int, microbatches: int) -> list[list
 
 @pytest.mark.parametrize("schedule", sorted({shape[0] for shape in MULTI}))
 def test_the_order_is_the_one_torch_executes(schedule: str) -> None:
-    for shape in (shape for shape in MULTI if shape[0] == schedule):
+    for shape in spread([shape for shape in MULTI if shape[0] == schedule], number(12, 1000)):
         table = build(*shape)
         for rank, expected in enumerate(torch_rows(*shape)):
             actions = table.actions(rank)
@@ -81,15 +79,15 @@ def test_the_order_is_the_one_torch_executes(schedule: str) -> None:
             assert list(zip(written, pairs, strict=True)) == expected, (shape, rank)
 
 
-@pytest.mark.parametrize("shape", [s for s in LEGAL_SHAPES if s not in MULTI], ids=str)
-def test_one_chunk_order_is_the_one_torch_executes(shape: tuple[str, int, int, int]) -> None:
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_one_chunk_order_is_the_one_torch_executes(schedule: str) -> None:
     """The step itself runs on a recording stage: 1F1B's own listing starts the last rank at F1."""
     from torch.distributed.pipelining.schedules import get_schedule_class
     from torch.distributed.pipelining.stage import PipelineStage
 
-    schedule, pp, vpp, microbatches = shape
-    table = build(schedule, pp, vpp, microbatches)
-    for rank in range(pp):
+    shapes = [(pp, microbatches) for name, pp, _, microbatches in LEGAL_SHAPES if name == schedule]
+    for (pp, microbatches), rank in ((shape, rank) for shape in shapes for rank in range(shape[0])):
+        table = build(schedule, pp, 1, microbatches)
         stage = mock.create_autospec(PipelineStage, instance=True)
         stage.configure_mock(group_rank=rank, group_size=pp, num_stages=pp, stage_index=rank, submod=None)
         stage.configure_mock(has_backward=True, is_first=rank == 0, is_last=rank == pp - 1, device="cpu")
@@ -141,27 +139,6 @@ def test_stages_lie_where_torch_puts_them(schedule: str) -> None:
             assert stages == [stage for stage in range(pp * vpp) if ranks[stage] == rank]
 
 
-@pytest.mark.parametrize(("pp", "microbatches"), [(1, 1), (4, 4), (4, 6), (8, 32)])
-def test_1f1b_keeps_one_microbatch_per_stage_still_to_come(pp: int, microbatches: int) -> None:
-    profiles = peak_moments(build("1f1b", pp, 1, microbatches))[0]
-    assert [profile.tolist() for profile in profiles] == [
-        [[min(microbatches, pp - rank)]] for rank in range(pp)
-    ]
-
-
-def test_gpipe_keeps_every_microbatch() -> None:
-    assert [profile.tolist() for profile in peak_moments(build("gpipe", 3, 1, 7))[0]] == [[[7]]] * 3
-
-
-@pytest.mark.parametrize("shape", [s for s in LEGAL_SHAPES if s[0] == "interleaved"], ids=str)
-def test_interleaved_keeps_its_warm_up_and_one_more(shape: tuple[str, int, int, int]) -> None:
-    schedule, pp, vpp, microbatches = shape
-    round_size = microbatches // max(1, microbatches // pp)
-    for rank, profile in enumerate(peak_moments(build(schedule, pp, vpp, microbatches))[0]):
-        warm_up = 2 * (pp - rank - 1) + (vpp - 1) * round_size
-        assert set(profile.sum(axis=1)) == {min(warm_up + 1, microbatches * vpp)}
-
-
 @given(tables())
 def test_live_profiles_are_the_pareto_maximal_moments(table: ActionTable) -> None:
     """Live from the forward pass to the end of the backward pass, pending between its halves."""
@@ -191,12 +168,6 @@ def test_zero_bubble_keeps_what_its_weight_halves_wait_for() -> None:
     assert [profile.tolist() for profile in peak_moments(table)[1]] == [[[rank + 1]] for rank in range(4)]
 
 
-def test_zbv_keeps_as_much_as_one_f_one_b() -> None:
-    """At most 2 · pp half-sized chunks on every rank (Qi et al. 2023, table 3)."""
-    for profile in peak_moments(build("zbv", 4, 2, 16))[0]:
-        assert profile.sum(axis=1).max() <= 2 * 4 + 1
-
-
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
@@ -220,29 +191,14 @@ def test_what_cannot_run_is_said_in_a_sentence(shape: tuple[str, int, int, int],
         build(*shape)
 
 
-def test_unknown_schedule_names_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean `interleaved`"):
-        build("interleave", 2, 2, 4)
-
-
-@pytest.mark.parametrize("pp", [2, 3, 4])
-@pytest.mark.parametrize("microbatches", range(1, 15))
-def test_legal_agrees_with_torch(pp: int, microbatches: int) -> None:
+def test_legal_agrees_with_torch() -> None:
     from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
-    chunks = {"gpipe": 1, "1f1b": 1}
-    for schedule in SCHEDULES:
-        vpp = chunks.get(schedule, 2)
+    for schedule, pp, microbatches in product(SCHEDULES, (2, 3, 4), range(1, 15)[:: number(2, 1)]):
+        vpp = {"gpipe": 1, "1f1b": 1}.get(schedule, 2)
         try:
             get_schedule_ops(TORCH_NAMES[schedule], pp, microbatches, vpp)
+            runs = True
         except ValueError:
-            assert legal(schedule, pp, vpp, microbatches) is not None
-        else:
-            assert legal(schedule, pp, vpp, microbatches) is None
-
-
-def test_tables_are_cached_and_read_only() -> None:
-    table = build("1f1b", 4, 1, 8)
-    assert build("1f1b", 4, 1, 8) is table
-    with pytest.raises(ValueError, match="read-only"):
-        table.stage[0, 0] = 1
+            runs = False
+        assert (legal(schedule, pp, vpp, microbatches) is None) == runs, (schedule, pp, microbatches)

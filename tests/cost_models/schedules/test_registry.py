@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from cost_models.errors import UnknownNameError
-from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules.actions import ActionTable, peak_moments
-from cost_models.schedules.registry import PLAIN, REGISTRY, PipelineSchedule, build, legal, schedule_named
-from cost_models.specs.kinds import Kinds
-from planner.bounds.steps import pipeline_seconds
-from planner.placement.patterns import covers
-from planner.placement.rank_costs import RankCosts
+from cost_models.schedules.registry import PLAIN, REGISTRY, PipelineSchedule, build, legal
 
 SCHEDULES = pytest.mark.parametrize("own", REGISTRY.values(), ids=REGISTRY)
 
@@ -122,28 +116,3 @@ def test_the_bounds_of_one_chunk_a_rank_hold_for_its_steady_state(own: PipelineS
             if own.steady == "pairs":
                 for m in range(forwards - (table.pp - rank)):
                     assert rows[rows.index(("B", m)) + 1] == ("F", m + table.pp - rank)
-
-
-def test_an_unknown_schedule_is_an_error_and_no_other_one() -> None:
-    """Bounds took what they did not know for 1F1B, and live counts for interleaved."""
-    ones = np.ones(1)
-    rows = one_row("eager")
-    asked: list[Callable[[], object]] = [
-        lambda: legal("eager", 2, 1, 4),
-        lambda: build("eager", 2, 1, 4),
-        lambda: schedule_named("eager").rank_of_stage(2, 1),
-        lambda: pipeline_seconds("eager", 2, np.array([4]), ones, ones),
-        lambda: rows.live,
-        lambda: covers("eager", 8, 10),
-    ]
-    for ask in asked:
-        with pytest.raises(UnknownNameError, match="eager"):
-            ask()
-
-
-def one_row(schedule: str) -> RankCosts:
-    """One row that nothing is asked of but its shape."""
-    ones = np.ones(1)
-    costs = StageCosts(**dict.fromkeys(COLUMNS, ones))
-    shape = {"pp": 2, "vpp": 2, "kinds": Kinds((0,) * 8), "allowed": np.ones(3, dtype=np.bool_)}
-    return RankCosts(costs=costs, schedule=schedule, microbatches=np.array([4]), **shape)

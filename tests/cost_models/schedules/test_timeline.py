@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from test_actions import LEGAL_SHAPES, tables
+from test_actions import tables
 
 from cost_models.schedules.actions import ActionTable, peak_moments
 from cost_models.schedules.registry import build, shortened_table
@@ -82,23 +82,8 @@ def test_spans_are_those_of_a_naive_simulation(priced: tuple[ActionTable, Durati
     np.testing.assert_array_equal(timeline.rank_ends(forward, backward, p2p, weight), ends[:, -1])
 
 
-@given(priced_tables())
-def test_no_rank_ends_before_its_own_work_is_done(priced: tuple[ActionTable, Durations]) -> None:
-    table, (forward, backward, weight, p2p) = priced
-    ends = compile_timeline(table).rank_ends(forward, backward, p2p, weight)
-    work = np.bincount(table.rank_of_stage, weights=forward + backward + weight, minlength=table.pp)
-    assert (ends >= table.microbatches * work * (1 - 1e-12)).all()
-
-
-@pytest.mark.parametrize("shape", LEGAL_SHAPES, ids=str)
-def test_no_legal_schedule_deadlocks(shape: tuple[str, int, int, int]) -> None:
-    table = build(*shape)
-    ones = np.ones(table.num_stages)
-    assert np.isfinite(compile_timeline(table).rank_ends(ones, ones, 1.0)).all()
-
-
 @given(priced_tables(), st.data())
-def test_critical_path_is_tight_where_found_and_a_bound_elsewhere(
+def test_critical_path_is_tight_and_a_bound(
     priced: tuple[ActionTable, Durations], data: st.DataObject
 ) -> None:
     table, (forward, backward, weight, p2p) = priced
@@ -137,21 +122,6 @@ def test_a_batch_is_its_rows(table: ActionTable, data: st.DataObject) -> None:
         )
 
 
-@given(tables(), st.data())
-def test_halves_matter_only_where_they_are_split(table: ActionTable, data: st.DataObject) -> None:
-    """Elsewhere, and on one rank, only their sum counts."""
-    forward, backward, weight, p2p = data.draw(durations(table.num_stages))
-    timeline = compile_timeline(table)
-    halves, whole = (
-        timeline.rank_ends(forward, backward, p2p, weight),
-        timeline.rank_ends(forward, backward + weight, p2p),
-    )
-    if table.schedule.splits == "never":
-        np.testing.assert_allclose(halves, whole, rtol=1e-12)
-    if table.pp == 1:
-        np.testing.assert_allclose(halves, table.microbatches * (forward + backward + weight).sum())
-
-
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("pp", "microbatches"), [(1, 4), (4, 4), (4, 12), (8, 64)])
 def test_uniform_stages_have_the_closed_form_bubble(schedule: str, pp: int, microbatches: int) -> None:
@@ -176,68 +146,12 @@ def test_interleaving_divides_the_bubble_by_the_chunks(pp: int, vpp: int, microb
 @pytest.mark.parametrize(
     ("f", "i", "w"), [(2.0, 2.0, 2.0), (2.0, 3.0, 1.0), (2.0, 2.0, 1.0), (3.0, 4.0, 2.0)]
 )
-def test_zero_bubble_replaces_part_of_the_bubble_by_weight_halves(
-    pp: int, microbatches: int, f: float, i: float, w: float
-) -> None:
+def test_bubble_of_zero_bubble(pp: int, microbatches: int, f: float, i: float, w: float) -> None:
     """ZB-H1's bubble is (p − 1)(F + I − W) where W ≤ F, I (Qi et al. 2023, table 2)."""
     ends = compile_timeline(build("zero-bubble", pp, 1, microbatches)).rank_ends(
         *(np.full(pp, seconds) for seconds in (f, i)), 0.0, np.full(pp, w)
     )
     assert ends.max() == pytest.approx(microbatches * (f + i + w) + (pp - 1) * (f + i - w))
-
-
-@pytest.mark.parametrize(("pp", "microbatches"), [(2, 6), (4, 16), (8, 40)])
-def test_zbv_has_no_bubble_where_all_passes_are_equal(pp: int, microbatches: int) -> None:
-    """Only the way of the first microbatch to the rank is left, none on rank 0 (Qi et al. 2023, section 6)."""
-    ones = np.ones(2 * pp)
-    ends = compile_timeline(build("zbv", pp, 2, microbatches)).rank_ends(ones, ones, 0.0, ones)
-    np.testing.assert_allclose(ends, 6 * microbatches + np.arange(pp))
-
-
-@pytest.mark.parametrize(("pp", "microbatches"), [(2, 8), (4, 16), (8, 40)])
-def test_a_v_of_pairs_has_less_bubble_than_interleaving(pp: int, microbatches: int) -> None:
-    ones = np.ones(2 * pp)
-    pairs, interleaved = (
-        compile_timeline(build(schedule, pp, 2, microbatches)).rank_ends(ones, ones, 0.0, ones).max()
-        for schedule in ("dualpipev", "interleaved")
-    )
-    assert 6 * microbatches <= pairs < interleaved
-
-
-def test_what_an_overlapped_pair_made_leaves_when_both_are_done() -> None:
-    """In the steady state of two ranks, each forward pass waits for the backward pass that runs with its sender's."""
-    table = build("dualpipev", 2, 2, 8)
-    ones = np.ones(4)
-    starts, ends = compile_timeline(table).spans(ones, ones, 0.0, ones)
-    place = {(rank, action): at for rank in range(2) for at, action in enumerate(table.actions(rank))}
-    crossing = 0
-    for (rank, (kind, stage, mb)), at in place.items():
-        sent = kind == "F" and table.overlapped[rank, at] and stage + 1 < 4
-        if sent and (receiver := int(table.rank_of_stage[stage + 1])) != rank:
-            assert starts[receiver, place[receiver, ("F", stage + 1, mb)]] >= ends[rank, at + 1]
-            crossing += 1
-    assert crossing >= 8
-
-
-@pytest.mark.parametrize("pp", [2, 4, 8])
-def test_1f1b_exposes_about_two_transfers_per_microbatch(pp: int) -> None:
-    """pp microbatches go round the whole pipeline in p(f + b) + 2(p − 1)c: each pays 2(p − 1)/p transfers."""
-    delay, stages = 0.25, np.ones(pp)
-
-    def makespan(microbatches: int) -> float:
-        ends = compile_timeline(build("1f1b", pp, 1, microbatches)).rank_ends(stages, 2 * stages, delay)
-        return float(ends.max())
-
-    assert (makespan(20 * pp) - makespan(10 * pp)) / (10 * pp) == pytest.approx(
-        3.0 + 2 * (pp - 1) / pp * delay
-    )
-
-
-def test_a_slow_last_stage_sets_the_pace() -> None:
-    """With the head on the last stage every microbatch waits for it: fill, m times the slow stage, drain."""
-    forward, backward = np.array([1.0, 1.0, 1.0, 2.0]), np.array([2.0, 2.0, 2.0, 4.0])
-    ends = compile_timeline(build("1f1b", 4, 1, 16)).rank_ends(forward, backward)
-    assert ends.max() == pytest.approx(3 * 1.0 + 16 * 6.0 + 3 * 2.0)
 
 
 def test_a_large_batch_is_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,21 +163,14 @@ def test_a_large_batch_is_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -
 
 
 LONG_SHAPES = [
-    ("gpipe", 4, 1, 513),
-    ("1f1b", 4, 1, 1001),
-    ("interleaved", 5, 3, 515),
-    ("interleaved", 2, 2, 900),
-    ("zero-bubble", 4, 2, 512),
-    ("zbv", 3, 2, 700),
-    ("dualpipev", 3, 2, 700),
-]
+    ("gpipe", 4, 1, 513), ("1f1b", 4, 1, 1001), ("interleaved", 5, 3, 515), ("interleaved", 2, 2, 900),
+    ("zero-bubble", 4, 2, 512), ("zbv", 3, 2, 700), ("dualpipev", 3, 2, 700),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", LONG_SHAPES, ids=str)
 @pytest.mark.parametrize("spread", [1.0, 1e-3, 0.0])
-def test_a_shortened_table_gives_what_the_whole_gives(
-    shape: tuple[str, int, int, int], spread: float
-) -> None:
+def test_a_short_table_is_the_whole(shape: tuple[str, int, int, int], spread: float) -> None:
     """Memory, ends and critical paths, whether ranks are equally busy, nearly, or not at all."""
     whole, short = build(*shape), shortened_table(*shape)
     assert short.left_out
@@ -293,7 +200,7 @@ def test_a_shortened_table_gives_what_the_whole_gives(
 
 
 @pytest.mark.parametrize("shape", LONG_SHAPES, ids=str)
-def test_microbatches_that_pass_in_bursts_are_priced_by_a_short_table(
+def test_bursts_are_priced_by_a_short_table(
     shape: tuple[str, int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some ranks and their transfers make the slowest way round, which a few microbatches share: single rounds differ

@@ -32,9 +32,7 @@ def kinds(drawn: list[int]) -> Kinds:
         ("llama4-maverick", 16384, (24, 12, 12), 4),
     ],
 )
-def test_models_know_their_blocks_by_kind(
-    name: str, sequence: int, counts: tuple[int, ...], classes: int
-) -> None:
+def test_blocks_by_kind(name: str, sequence: int, counts: tuple[int, ...], classes: int) -> None:
     model = resolve_model(name).spec
     known, each = kinds_of(model, sequence)
     assert known.counts == counts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from fuzz_calls import call
@@ -24,19 +24,10 @@ from cost_models.specs.transformer import TransformerSpec
 from planner.plan import Plan
 
 MODEL = {
-    "kind": "transformer",
-    "name": "mine",
-    "num_layers": 4,
-    "hidden_size": 128,
-    "num_heads": 8,
-    "num_kv_heads": 4,
-    "head_dim": 16,
-    "ffn_hidden_size": 256,
-    "vocab_size": 1000,
-    "gated_mlp": True,
-    "norm": "rmsnorm",
+    "kind": "transformer", "name": "mine", "num_layers": 4, "hidden_size": 128, "num_heads": 8, "num_kv_heads": 4,
+    "head_dim": 16, "ffn_hidden_size": 256, "vocab_size": 1000, "gated_mlp": True, "norm": "rmsnorm",
     "positions": "rotary",
-}
+}  # fmt: skip
 MIXTURE = MODEL | {"num_experts": 4, "experts_per_token": 2, "moe_ffn_hidden_size": 64, "num_moe_layers": 4}
 GPU = {
     "name": "mine",
@@ -60,34 +51,17 @@ POOLS = {
 }
 TRAINING = {"kind": "training", "global_batch": 8, "sequence_length": 64, "precision": "bf16", "tokens": 1e9}
 CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 1000,
-    "max_position_embeddings": 2048,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
+    "model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 2048,
+    "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
 CONFIG_KEYS = (
-    "sliding_window",
-    "parallel_attn",
-    "num_local_experts",
-    "num_experts_per_tok",
-    "head_dim",
-    "attention_bias",
-    "layer_types",
-    "text_config",
-    "quantization_config",
-    "rope_scaling",
-)
+    "sliding_window", "parallel_attn", "num_local_experts", "num_experts_per_tok", "head_dim", "attention_bias",
+    "layer_types", "text_config", "quantization_config", "rope_scaling",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of file: one that is right, and the spec that says which other fields there are."""
 
     right: tuple[dict[str, Any], ...]
@@ -106,24 +80,17 @@ def _profile(name: str) -> dict[str, Any]:
 @cache
 def kind(name: str) -> Kind:
     """By name; the larger files are made when they are first asked for."""
-    match name:
-        case "model":
-            return Kind((MODEL, MIXTURE), TransformerSpec)
-        case "cluster":
-            return Kind((CLUSTER,), ClusterSpec)
-        case "pools":
-            return Kind((POOLS,), MixedCluster)
-        case "training":
-            return Kind((TRAINING,), TrainingSpec)
-        case "stack":
-            return Kind((_stack(),), StackSpec)
-        case "profile":
-            return Kind((_profile("datasheet-gpu"), _profile("a100")), HardwareProfile)
-        case "config":
-            return Kind((CONFIG,), None, ".json")
-        case "plan":
-            return Kind(_plans(), Plan)
-    raise AssertionError(name)
+    makers: dict[str, Callable[[], Kind]] = {
+        "model": lambda: Kind((MODEL, MIXTURE), TransformerSpec),
+        "cluster": lambda: Kind((CLUSTER,), ClusterSpec),
+        "pools": lambda: Kind((POOLS,), MixedCluster),
+        "training": lambda: Kind((TRAINING,), TrainingSpec),
+        "stack": lambda: Kind((_stack(),), StackSpec),
+        "profile": lambda: Kind((_profile("datasheet-gpu"), _profile("a100")), HardwareProfile),
+        "config": lambda: Kind((CONFIG,), None, ".json"),
+        "plan": lambda: Kind(_plans(), Plan),
+    }
+    return makers[name]()
 
 
 def _plans() -> tuple[dict[str, Any], ...]:
@@ -215,21 +182,10 @@ def _as_yaml(content: Any) -> str:
 def damaged(draw: st.DrawFn, raw: bytes) -> bytes:
     """Cut off, in another encoding, doubled, with something in between."""
     where = draw(st.integers(0, len(raw)))
-    return draw(
-        st.sampled_from(
-            [
-                raw[:where],
-                b"\xef\xbb\xbf" + raw,
-                raw.decode("utf-8", "replace").encode("utf-16"),
-                raw[:where] + draw(st.binary(max_size=4)) + raw[where:],
-                raw + raw,
-                raw[:where] + b"!!python/object/apply:os.system [true]" + raw[where:],
-                b"[" * 5000 + raw,
-                raw.replace(b'"', b""),
-                b"",
-            ]
-        )
-    )
+    between = draw(st.sampled_from([draw(st.binary(max_size=4)), b"!!python/object/apply:os.system [true]"]))
+    odd = [raw[:where], b"\xef\xbb\xbf" + raw, raw.decode("utf-8", "replace").encode("utf-16"), raw + raw]
+    odd += [raw[:where] + between + raw[where:], b"[" * 5000 + raw, raw.replace(b'"', b""), b""]
+    return draw(st.sampled_from(odd))
 
 
 def write(name: str, raw: bytes) -> str:

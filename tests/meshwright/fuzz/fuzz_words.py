@@ -34,51 +34,29 @@ def recompute_mixes(draw: st.DrawFn) -> str:
 @st.composite
 def layouts(draw: st.DrawFn) -> str:
     """Three to eight words of the notation for about four GPUs."""
-    degrees = draw(
-        st.sampled_from(["tp2 pp2", "tp4", "dp4", "pp4", "tp2 dp2", "pp2 dp2", "pp2 vpp2 dp2", "cp2 dp2"])
-    )
-    words = [] if _rarely(draw) else [degrees]
+    known = "tp2 pp2", "tp4", "dp4", "pp4", "tp2 dp2", "pp2 dp2", "pp2 vpp2 dp2", "cp2 dp2"
+    words = [] if _rarely(draw) else [draw(st.sampled_from(known))]
     return " ".join([*words, *draw(st.lists(_layout_words(), max_size=4))])
 
 
-@st.composite
-def _layout_words(draw: st.DrawFn) -> str:
-    match draw(st.integers(0, 9)):
-        case 0 | 1 | 2:
-            return f"{draw(st.sampled_from(AXES))}{draw(_SMALL)}"
-        case 3:
-            return f"mbs{draw(st.sampled_from([1, 2, 4]))} zero{draw(st.integers(0, 3))}"
-        case 4:
-            return "sp"
-        case 5:
-            return f"recompute={draw(recompute_mixes())}"
-        case 6:
-            return f"schedule={draw(st.sampled_from(SCHEDULES))}"
-        case 7:
-            return draw(
-                st.sampled_from(
-                    [f"order={order}" for order in ORDERS] + [f"context={context}" for context in CONTEXTS]
-                )
-            )
-        case 8:
-            return draw(
-                st.sampled_from(
-                    ["layers=4", "layers=2,2", "layers=1*4", "layers=3,1", "layers=-1,5", "pools=old,new"]
-                )
-            )
-    return draw(_NASTY)
+def _layout_words() -> st.SearchStrategy[str]:
+    degrees = st.tuples(st.sampled_from(AXES), _SMALL).map(lambda pair: f"{pair[0]}{pair[1]}")
+    sizes = st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 3)).map(lambda n: f"mbs{n[0]} zero{n[1]}")
+    named = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
+    choices = [f"{axis}={value}" for axis, values in named.items() for value in values]
+    placed = ["layers=4", "layers=2,2", "layers=1*4", "layers=3,1", "layers=-1,5", "pools=old,new", "sp"]
+    mixes = recompute_mixes().map(lambda mix: f"recompute={mix}")
+    return st.one_of(
+        degrees, degrees, sizes, mixes, st.sampled_from(choices), st.sampled_from(placed), _NASTY
+    )
 
 
 @st.composite
 def restrictions(draw: st.DrawFn) -> str:
     """`tp=2`, `pp>=2`, `zero3`, `cp`, `schedule=gpipe`, and what is none."""
     axis = draw(st.sampled_from([*AXES, "sp", "recompute", "schedule", "order", "context"]))
-    names: dict[str, Any] = {
-        "recompute": RECOMPUTE_POLICIES,
-        "schedule": SCHEDULES,
-        "order": ORDERS,
-        "context": CONTEXTS,
-    }
+    names: dict[str, Any] = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
+    names["recompute"] = RECOMPUTE_POLICIES
     if _rarely(draw):
         return draw(_NASTY)
     sign = draw(st.sampled_from(["=", "=", "", ">=", "<=", ">", "<"]))
@@ -102,24 +80,14 @@ counts = st.one_of(
     _NASTY,
 )
 """What a flag for a whole number may say."""
-models = st.one_of(
-    st.sampled_from(["gpt2-tiny", "gpt2-small", "llama3-8B", "gpt2 tiny", "nowhere.yaml", "."]), _NASTY
-)
+files = st.one_of(st.sampled_from(["llama3-8B", "nowhere.yaml", "."]), _NASTY)
+models = st.one_of(st.sampled_from(["gpt2-tiny", "gpt2-small", "gpt2 tiny"]), files)
+_CLUSTERS = [
+    "dgx-a100-80gb", "local", "dgx-a100-80gb:2+dgx-h100:2", "dgx-a100-80gb:4", "a:1+b:2", "h100",
+    "/dev/null",
+]  # fmt: skip
 clusters = st.one_of(
-    st.sampled_from(
-        [
-            "dgx-a100-80gb",
-            "local",
-            "dgx-a100-80gb:2+dgx-h100:2",
-            "dgx-a100-80gb:4",
-            "a:1+b:2",
-            "h100",
-            "dgx-h100:3+" * 50,
-            "/dev/null",
-        ]
-    ),
-    st.sampled_from(catalog.names("clusters")),
-    _NASTY,
+    st.sampled_from([*_CLUSTERS, "dgx-h100:3+" * 50]), st.sampled_from(catalog.names("clusters")), _NASTY
 )
 _FLAGS: dict[str, st.SearchStrategy[str]] = {
     "--gpus": sizes,
@@ -145,16 +113,9 @@ _FLAGS: dict[str, st.SearchStrategy[str]] = {
     "--quiet": st.just(""),
     "--debugg": st.just(""),
 }
-_ONLY_PLANS = (
-    "--fix",
-    "--forbid",
-    "--max-memory",
-    "--objective",
-    "--tokens",
-    "--price",
-    "--deadline",
-    "--top",
-)
+_ONLY_PLANS = [
+    "--fix", "--forbid", "--max-memory", "--objective", "--tokens", "--price", "--deadline", "--top",
+]  # fmt: skip
 
 
 @st.composite

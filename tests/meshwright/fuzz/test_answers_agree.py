@@ -26,14 +26,8 @@ def questions(draw: st.DrawFn) -> tuple[str, ...]:
     """About files of the working folder."""
     batch, sequence = draw(st.sampled_from(["4", "8", "16"])), draw(st.sampled_from(["64", "256"]))
     words = (f"{draw(st.sampled_from(sorted(MODELS)))}.yaml", "cluster.yaml")
-    words += (
-        "--gpus",
-        draw(st.sampled_from(["1", "2", "4"])),
-        "--global-batch",
-        batch,
-        "--sequence",
-        sequence,
-    )
+    gpus = draw(st.sampled_from(["1", "2", "4"]))
+    words += ("--gpus", gpus, "--global-batch", batch, "--sequence", sequence)
     stack = draw(st.sampled_from(["megatron-core", "meshwright", "torchtitan", "megatron-2021", "fsdp"]))
     return (*words, "--stack", stack)
 
@@ -71,10 +65,7 @@ def _shown(text: Answer, record: dict[str, Any]) -> None:
 
 
 @inputs(0.02)
-@given(
-    question=questions(),
-    layout=st.sampled_from(["tp1", "tp2", "pp2", "tp2 pp2", "pp2 dp2 mbs1", "dp2", "dp4 zero1"]),
-)
+@given(question=questions(), layout=st.sampled_from(LAYOUTS))
 def test_estimates(question: tuple[str, ...], layout: str) -> None:
     asked = ("estimate", *question, "--layout", layout)
     found = call(*asked, "--json", "--csv", "rows.csv", "--quiet")

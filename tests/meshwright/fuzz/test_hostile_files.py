@@ -1,16 +1,35 @@
-"""Every kind of file in every state: an answer, or an error that a person can read."""
+"""Every kind of file in every state, tables and records too: an answer, or an error that a person can read."""
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
 import json
+import shutil
+from contextlib import suppress
+from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fuzz_budget import inputs
+from fuzz_budget import ASKED, inputs
 from fuzz_calls import call
-from fuzz_files import CLUSTER, MODEL, texts, write
+from fuzz_files import CLUSTER, MODEL, changed_once, damaged, texts, write
+from fuzz_values import NASTY_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cost_models.errors import InputError
+from cost_models.files import catalog, data_files
+from executor.checkpoints.manifest import MANIFEST, BrokenError, read_manifest
+from executor.data.tokens import HEADER, TOKENIZER, make_tokens, open_tokens
+from executor.measure.any_report import Course, Environment, save_report
+from executor.measure.report import PhaseReport, RankReport, make_report
+from meshwright.records.frames import accuracy_frame
+from meshwright.terminal.output import as_json
+from planner.plan import load_plan
 
 SIZES = ("--global-batch", "8", "--sequence", "64")
 LAYOUTS = ("tp2 pp2", "dp4 zero1", "tp4 sp", "pp2 dp2 mbs2 recompute=full", "ep2 dp4", "pp4")
@@ -23,62 +42,195 @@ def right_files(folder: Path) -> None:
     Path("cluster.yaml").write_text(json.dumps(CLUSTER))
 
 
-@inputs(0.09)
-@given(raw=texts("model"), layout=st.sampled_from(LAYOUTS))
-def test_models(raw: bytes, layout: str) -> None:
-    call("estimate", write("model", raw), "cluster.yaml", *SIZES, "--layout", layout)
+CALLS = {  # kind of file -> share of all inputs, and the words of a call with FILE and LAYOUT
+    "model": (0.09, "estimate FILE cluster.yaml SIZES --layout LAYOUT"),
+    "config": (0.03, "estimate FILE cluster.yaml SIZES --layout LAYOUT --json"),
+    "cluster": (0.08, "estimate model.yaml FILE SIZES --layout LAYOUT --json"),
+    "pools": (0.03, "estimate model.yaml FILE SIZES --layout LAYOUT"),
+    "training": (0.04, "estimate model.yaml cluster.yaml --training FILE --layout LAYOUT"),
+    "stack": (0.05, "estimate model.yaml cluster.yaml SIZES --stack FILE --layout LAYOUT"),
+    "profile": (0.05, "estimate gpt2-tiny dgx-a100-80gb --gpus 4 SIZES --profile FILE --layout LAYOUT"),
+    "plan": (0.05, "compare FILE LAYOUT"),
+}
 
 
-@inputs(0.03)
-@given(raw=texts("config"), layout=st.sampled_from(LAYOUTS))
-def test_hugging_face_configs(raw: bytes, layout: str) -> None:
-    call("estimate", write("config", raw), "cluster.yaml", *SIZES, "--layout", layout, "--json")
+@pytest.mark.timeout(300 + ASKED / 3)
+@pytest.mark.parametrize("kind", CALLS)
+def test_files_of_every_kind(kind: str) -> None:
+    share, words = CALLS[kind]
+
+    @inputs(share)
+    @given(raw=texts(kind), layout=st.sampled_from(LAYOUTS))
+    def ask(raw: bytes, layout: str) -> None:
+        filled = {"FILE": write(kind, raw), "LAYOUT": layout}
+        call(*(filled.get(word, word) for word in words.replace("SIZES", " ".join(SIZES)).split()))
+
+    ask()
 
 
-@inputs(0.08)
-@given(raw=texts("cluster"), layout=st.sampled_from(LAYOUTS))
-def test_clusters(raw: bytes, layout: str) -> None:
-    call("estimate", "model.yaml", write("cluster", raw), *SIZES, "--layout", layout, "--json")
+PRINTED = Path(__file__).parents[2] / "cost_models" / "measured" / "runs" / "printed_runs.csv"
+_ODD = ["0", "-1", "1", "2", "8", "64", "1e308", "nan", "inf", "8x", "1,024", "none", "full", "bf16", "yes"]
+CELLS = st.one_of(st.sampled_from(["", *_ODD]), st.sampled_from(NASTY_TEXT), st.text(max_size=4))
 
 
-@inputs(0.03)
-@given(raw=texts("pools"))
-def test_pools(raw: bytes) -> None:
-    call("estimate", "model.yaml", write("pools", raw), *SIZES, "--layout", "pp2 dp2 mbs1 zero0")
+@st.composite
+def tables(draw: st.DrawFn) -> bytes:
+    """One to three published runs with some cells changed."""
+    tables = [draw(st.sampled_from(_runs())) for _ in range(draw(st.integers(1, 3)))]
+    rows = [dict(draw(st.sampled_from(table))) for table in tables]
+    columns = sorted({column for row in rows for column in row})
+    for row in rows:
+        for column in draw(st.lists(st.sampled_from(columns), max_size=4)):
+            row[column] = draw(CELLS)
+    if draw(st.booleans()):
+        columns.remove(draw(st.sampled_from(columns)))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", delimiter=draw(st.sampled_from(",,,;\t")))
+    writer.writeheader()
+    writer.writerows(rows)
+    raw = text.getvalue().encode("utf-8", "surrogatepass")
+    return raw if draw(st.integers(0, 9)) else draw(damaged(raw))
 
 
-@inputs(0.04)
-@given(raw=texts("training"), layout=st.sampled_from(LAYOUTS))
-def test_training_jobs(raw: bytes, layout: str) -> None:
-    training = write("training", raw)
-    call("estimate", "model.yaml", "cluster.yaml", "--training", training, "--layout", layout)
+@cache
+def _runs() -> tuple[list[dict[str, str]], ...]:
+    """First rows of every shipped table, and rows of tables of other columns."""
+    sizes = {**dict.fromkeys(data_files("published", ".csv"), 2), PRINTED: 40}
+    read = ((csv.DictReader(table.read_text().splitlines()), size) for table, size in sizes.items())
+    return tuple(list(islice(rows, size)) for rows, size in read)
 
 
-@inputs(0.05)
-@given(raw=texts("stack"), layout=st.sampled_from(LAYOUTS))
-def test_stacks(raw: bytes, layout: str) -> None:
-    call("estimate", "model.yaml", "cluster.yaml", *SIZES, "--stack", write("stack", raw), "--layout", layout)
+@inputs(0.02)
+@given(raw=tables())
+def test_runs_to_predict(folder: Path, raw: bytes) -> None:
+    Path("runs.csv").write_bytes(raw)
+    call("validate", "--runs", "runs.csv", "--json")
+    call("validate", "--convert", "runs.csv", "-o", "canonical.csv")
 
 
-@inputs(0.05)
-@given(raw=texts("profile"), layout=st.sampled_from(LAYOUTS))
-def test_profiles(raw: bytes, layout: str) -> None:
-    profile = write("profile", raw)
-    call(
-        "estimate",
-        "gpt2-tiny",
-        "dgx-a100-80gb",
-        "--gpus",
-        "4",
-        *SIZES,
-        "--profile",
-        profile,
-        "--layout",
-        layout,
+@inputs(0.005)
+@given(raw=tables())
+def test_runs_to_fit(folder: Path, raw: bytes) -> None:
+    Path("runs.csv").write_bytes(raw)
+    call("calibrate", "--from-runs", "runs.csv", "-o", "fitted.yaml")
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> dict[str, Any]:
+    """A run's report, as it is written."""
+    question = ("gpt2-tiny", "local", "--gpus", "2", "--global-batch", "8", "--sequence", "64")
+    priced = ("--precision", "fp32", "--layout", "dp2 mbs1 zero0", "-o", "plan.yaml")
+    assert call("estimate", *question, *priced).code == 0
+    plan = load_plan("plan.yaml")
+    phase = PhaseReport(wall_seconds=(0.8,), thread_seconds=(0.5,), waiting_seconds={"dp": 0.1})
+    ranks = [
+        RankReport(
+            rank=rank,
+            pipeline_rank=0,
+            wall_seconds=(1.0,),
+            thread_seconds=(0.9,),
+            process_seconds=(1.5,),
+            forward_backward=phase,
+            update=phase,
+            parts={"compute": 0.5, "host": 0.1, "dp_comm": 0.15, "bubble": 0.25},
+            memory={"weights": 2**20, "rest": 2**22},
+            predicted_memory={"weights": 2.0**20, "rest": 2.0**22},
+        )
+        for rank in range(2)
+    ]
+    machine = Environment(torch="2", python="3", device="cpu", backend="gloo", world_size=2, cores=2)
+    written = make_report(
+        plan, ranks, Course(losses=[5.0], gradient_norms=[1.0], warm_up=0, seed=0, environment=machine)
     )
+    save_report(written, Path("report.json"))
+    assert len(accuracy_frame([Path("report.json")]))
+    return written.model_dump(mode="json")
 
 
-@inputs(0.05)
-@given(raw=texts("plan"), other=st.sampled_from(LAYOUTS))
-def test_plans(raw: bytes, other: str) -> None:
-    call("compare", write("plan", raw), other)
+@inputs(0.025)
+@given(data=st.data())
+def test_reports_of_runs(report: dict[str, Any], data: st.DataObject) -> None:
+    content: Any = json.loads(json.dumps(report))
+    for _ in range(data.draw(st.integers(0, 3))):
+        content = data.draw(changed_once(content))
+    raw = json.dumps(content).encode()
+    Path("report.json").write_bytes(raw if data.draw(st.integers(0, 9)) else data.draw(damaged(raw)))
+    with suppress(InputError):
+        as_json({"rows": accuracy_frame([Path("report.json")]).to_dict("records")})
+
+
+CHECKPOINT: dict[str, Any] = {
+    "schema_version": 1,
+    "progress": {
+        "step": 3,
+        "seed": 0,
+        "learning_rate": 1e-3,
+        "data": "text",
+        "layout": "tp1 pp1 dp1 mbs1 zero0 layers=2",
+        "model": catalog.load_model("gpt2-tiny").model_dump(mode="json"),
+        "training": {"global_batch": 8, "sequence_length": 64},
+    },
+    "tensors": {
+        "weight": {"dtype": "float32", "shape": [4], "pieces": [{"offsets": [0], "sizes": [4], "file": 0}]}
+    },
+    "files": [{"name": "rank-00000.safetensors", "size_bytes": 16, "sha256": "0" * 64}],
+}
+
+
+@inputs(0.02)
+@given(data=st.data())
+def test_manifests(folder: Path, data: st.DataObject) -> None:
+    content: Any = json.loads(json.dumps(CHECKPOINT))
+    for _ in range(data.draw(st.integers(0, 3))):
+        content = data.draw(changed_once(content))
+    signed = {"sha256": _digest(content), "checkpoint": content}
+    if not data.draw(st.integers(0, 5)):
+        signed = data.draw(changed_once(signed))
+    raw = json.dumps(signed).encode()
+    Path(MANIFEST).write_bytes(raw if data.draw(st.integers(0, 5)) else data.draw(damaged(raw)))
+    with suppress(BrokenError):
+        read_manifest(Path())
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@inputs(0.01)
+@given(data=st.data())
+def test_headers_of_tokens(folder: Path, data: st.DataObject) -> None:
+    tokens = Path("tokens")
+    if not tokens.exists():
+        Path("text.txt").write_text("To be or not to be. " * 20)
+        make_tokens([Path("text.txt")], tokens)
+        Path("right.json").write_bytes((tokens / HEADER).read_bytes())
+    content: Any = json.loads(Path("right.json").read_text())
+    for _ in range(data.draw(st.integers(0, 2))):
+        content = data.draw(changed_once(content))
+    raw = json.dumps(content).encode()
+    (tokens / HEADER).write_bytes(raw if data.draw(st.integers(0, 5)) else data.draw(damaged(raw)))
+    with suppress(InputError):
+        header, numbers = open_tokens(tokens, 256)
+        assert len(numbers) == header.tokens
+
+
+@inputs(0.01)
+@given(data=st.data())
+def test_tokenizers(folder: Path, data: st.DataObject) -> None:
+    pytest.importorskip("tokenizers")
+    text, tokens, again = Path("text.txt"), Path("pairs"), Path("again")
+    text.write_text("To be or not to be. " * 20)
+    if not tokens.exists():
+        make_tokens([text], tokens, pairs=270)
+        Path("pairs.json").write_bytes((tokens / TOKENIZER).read_bytes())
+    content: Any = json.loads(Path("pairs.json").read_text("utf-8"))
+    for _ in range(data.draw(st.integers(0, 2))):
+        content = data.draw(changed_once(content))
+    raw = json.dumps(content).encode()
+    (tokens / TOKENIZER).write_bytes(raw if data.draw(st.integers(0, 3)) else data.draw(damaged(raw)))
+    with suppress(InputError):
+        made = make_tokens([text], again, like=tokens)
+        header, numbers = open_tokens(again, made.vocabulary)
+        assert int(numbers.max()) < header.vocabulary
+    shutil.rmtree(again, ignore_errors=True)

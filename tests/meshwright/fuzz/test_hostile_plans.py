@@ -23,6 +23,7 @@ SHOP = {
 }
 SEARCHED = ("--time-limit", "5", "--fix", "tp=1", "--fix", "mbs=1")
 CLUSTERS = "dgx-a100-80gb,dgx-h100"
+SERVED = ("--serve", "--cache", "64KiB", "--batch", "64")
 PLANS = {
     "given": ("estimate", "model.yaml", "cluster.yaml", *SIZES, "--layout", "tp2 pp2 mbs1 zero0"),
     "searched": ("plan", "model.yaml", "cluster.yaml", *SIZES, *SEARCHED),
@@ -34,18 +35,7 @@ PLANS = {
     "tuned": ("plan", "gpt2-tiny", "dgx-h100", "--gpus", "2", *SIZES, *SEARCHED, "--task", "lora"),
     "trainer": ("plan", "gpt2-tiny", "dgx-h100", "--gpus", "2", *SIZES, *SEARCHED, "--for", "megatron"),
     "sharding": ("plan", "shop.yaml", "dgx-a100-80gb", "--gpus", "2", "--global-batch", "512"),
-    "serving": (
-        "plan",
-        "shop.yaml",
-        "dgx-a100-80gb",
-        "--gpus",
-        "2",
-        "--serve",
-        "--cache",
-        "64KiB",
-        "--batch",
-        "64",
-    ),
+    "serving": ("plan", "shop.yaml", "dgx-a100-80gb", "--gpus", "2", *SERVED),
 }
 READERS = (
     ("explain", "FILE"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import fuzz_words as w
@@ -26,37 +27,25 @@ def right_files(folder: Path) -> None:
     assert call("estimate", *ASKED, "--layout", "tp2 pp2 mbs1 zero0", "-o", "plan.yaml", "--quiet").code == 0
 
 
-@inputs(0.13)
-@given(layout=w.layouts(), flags=w.flags("estimate"), model=st.sampled_from(["model.yaml", "mixture.yaml"]))
-def test_layouts(layout: str, flags: list[str], model: str) -> None:
-    call("estimate", model, "cluster.yaml", *SIZES, "--layout", layout, *flags)
+PRICED = ("estimate", "model.yaml", "cluster.yaml", *SIZES, "--layout")
+MODELS = st.sampled_from(["model.yaml", "mixture.yaml"])
 
 
-@inputs(0.03)
-@given(layout=w.layouts())
-def test_layouts_on_pools(layout: str) -> None:
-    call("estimate", "model.yaml", "pools.yaml", *SIZES, "--layout", layout, "--json")
-
-
-@inputs(0.04)
-@given(flags=w.flags("plan"))
-def test_questions(flags: list[str]) -> None:
-    call("plan", *ASKED, "--time-limit", "2", *flags)
-
-
-@inputs(0.04)
-@given(model=w.models, cluster=w.clusters, layout=w.layouts(), flags=w.flags("estimate", 2))
-def test_names(model: str, cluster: str, layout: str, flags: list[str]) -> None:
-    call("estimate", model, cluster, *SIZES, "--layout", layout, *flags)
-
-
-@inputs(0.03)
-@given(layout=w.layouts(), flags=w.flags("estimate", 1))
-def test_layouts_beside_a_plan(layout: str, flags: list[str]) -> None:
-    call("compare", "plan.yaml", layout, *flags)
-
-
-@inputs(0.04)
-@given(verb=st.sampled_from(VERBS), words=st.lists(w.models, max_size=3), flags=w.flags("plan", 2))
-def test_verbs(verb: str, words: list[str], flags: list[str]) -> None:
-    call(verb, *(word for word in words if not word.startswith("gpt2")), *flags)
+@inputs(0.31)
+@given(data=st.data())
+def test_words_of_every_kind(data: st.DataObject) -> None:
+    """Layouts of a question, of pools and beside a plan, flags of `plan`, names, and verbs with any words."""
+    draw = data.draw
+    calls: list[Callable[[], tuple[str, ...]]] = [
+        lambda: ("estimate", draw(MODELS), *PRICED[2:], draw(w.layouts()), *draw(w.flags("estimate"))),
+        lambda: ("estimate", "model.yaml", "pools.yaml", *PRICED[3:], draw(w.layouts()), "--json"),
+        lambda: ("plan", *ASKED, "--time-limit", "2", *draw(w.flags("plan"))),
+        lambda: ("estimate", draw(w.models), draw(w.clusters), *PRICED[3:], draw(w.layouts())),
+        lambda: ("compare", "plan.yaml", draw(w.layouts()), *draw(w.flags("estimate", 1))),
+        lambda: (
+            draw(st.sampled_from(VERBS)),
+            *draw(st.lists(w.files, max_size=3)),
+            *draw(w.flags("plan", 2)),
+        ),
+    ]
+    call(*calls[draw(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 5]))]())

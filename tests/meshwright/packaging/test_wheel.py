@@ -6,7 +6,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -56,13 +55,6 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(built: Path) ->
     ]
     assert needed
     assert not [line for line in needed if "torch" in line]
-
-
-def test_the_pythons_it_names_are_those_it_is_tried_on() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    heads = "Programming Language :: Python :: 3."
-    assert tuple(one.split(" :: ")[-1] for one in project["classifiers"] if one.startswith(heads)) == PYTHONS
-    assert project["requires-python"] == f">={PYTHONS[0]}"
 
 
 @pytest.mark.skipif(not THOROUGH, reason="installs the dependencies into empty environments (THOROUGH)")

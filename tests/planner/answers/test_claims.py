@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from asking import change
 from effort import number
 from small import small_cluster
 
@@ -47,15 +48,11 @@ def drawn(rng: np.random.Generator) -> Asked:
     """A model of few blocks on up to eight small GPUs of a host that holds little, with or without a drive."""
     by = WAYS[int(rng.integers(len(WAYS)))]
     heads = int(rng.choice([4, 6, 8, 12]))
-    model = TransformerSpec(
-        name="small",
-        num_layers=int(rng.integers(1, 7)),
-        hidden_size=128 * heads,
-        num_heads=heads,
-        num_kv_heads=int(rng.choice([heads, heads // 2])),
-        vocab_size=int(rng.choice([1000, 8000])),
-        tied_embeddings=bool(rng.integers(2)),
-    )
+    blocks, kv_heads = int(rng.integers(1, 7)), int(rng.choice([heads, heads // 2]))
+    shape = {"num_layers": blocks, "hidden_size": 128 * heads, "num_heads": heads, "num_kv_heads": kv_heads}
+    vocabulary, tied = int(rng.choice([1000, 8000])), bool(rng.integers(2))
+    ends = {"name": "small", "vocab_size": vocabulary, "tied_embeddings": tied}
+    model = TransformerSpec.model_validate(shape | ends)
     family = Family(name="small", base=model, by=by)
     if by == "width":
         known = family_named(str(rng.choice(["llama", "gpt"])), by)
@@ -69,14 +66,11 @@ def drawn(rng: np.random.Generator) -> Asked:
         host["drive"] = DriveSpec.model_validate(drive)  # type: ignore[assignment]
     gpu = cluster.gpu.model_copy(update={"host_bandwidth": 1e10})
     cluster = cluster.model_copy(update={"gpu": gpu, **host})
-    training = TrainingSpec(
-        global_batch=int(rng.choice([1, 2, 3, 4, 8, 12, 16])),
-        sequence_length=int(rng.choice([256, 512, 768])),
-    )
+    batch, length = int(rng.choice([1, 2, 3, 4, 8, 12, 16])), int(rng.choice([256, 512, 768]))
+    training = TrainingSpec(global_batch=batch, sequence_length=length)
     question = complete_question(family.base, cluster, training, stack=str(rng.choice(STACKS)))
     if question.stack.name == "torchtune" and rng.random() < 0.5:
-        job = training.model_copy(update={"optimizer_in_backward": True})
-        question = replace(question, training=job)
+        question = change(question, training={"optimizer_in_backward": True})
     word = str(rng.choice(LIMITS))
     return Asked(question, family, parse_restrictions([word] if word else []))
 
@@ -122,9 +116,8 @@ def test_no_larger_size_fits(seed: int) -> None:
         return
     most = max(one.size for one in found)
     for one in found[:1] + found[-1:]:
-        stack = asked.question.stack.model_copy(update={"residencies": one.offloads})
         limits = replace(asked.limits, allowed=frozenset({"offload"} if one.offloads else ()))
-        question = replace(asked.question, stack=stack)
+        question = change(asked.question, stack={"residencies": one.offloads})
         assert one.size == family.largest_size or not one.comparable or one.next_fails
         assert not one.size or fits(family.question_of_size(question, one.size), limits)
         if not one.next_fails:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asking import change
 from every_plan import every_plan, few_layouts
 from small import small_question
 
@@ -15,7 +16,6 @@ from cost_models.files.catalog import load_operations
 from cost_models.question import Question
 from cost_models.reliability import forecast, job_of
 from cost_models.specs.cluster import OperationsSpec
-from cost_models.units import format_days
 from planner.answers.optimum import answered_question, optimise
 from planner.objectives import Objective, training_steps
 from planner.plan import load_plan, make_plan, save_plan
@@ -29,7 +29,7 @@ PLAIN = Objective()
 
 
 def with_tokens(question: Question, tokens: float = 1e9) -> Question:
-    return replace(question, training=question.training.model_copy(update={"tokens": tokens}))
+    return change(question, training={"tokens": tokens})
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,6 @@ def test_highest_mfu_counts_the_padding_of_the_vocabulary() -> None:
     best = max(plan.mfu for plan in every_plan(question, few) if plan.fits)
     assert found.value == pytest.approx(best, rel=1e-9)
     assert found.gap == pytest.approx(0.0, abs=1e-9)
-    paddings = {search(question, restrictions=few).best.mfu, found.value}
-    assert len(paddings) in (1, 2)
 
 
 def test_gpu_hours_and_money_are_step_time_on_given_gpus(asked: Question) -> None:
@@ -150,9 +148,7 @@ def interrupt_after(searches: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu-hours", "memory", "mfu"])
-def test_an_interrupt_keeps_the_best_so_far(
-    roomy: Question, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupts_keep_the_best(roomy: Question, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_after(1, monkeypatch)
     objective = Objective(name=name)  # type: ignore[arg-type]
     found = optimise(roomy, objective, sizes=SIZES, budget=Budget(keep_on_interrupt=True))
@@ -164,25 +160,9 @@ def test_an_interrupt_keeps_the_best_so_far(
         optimise(roomy, objective, sizes=SIZES)
 
 
-def test_time_that_runs_out_before_anything_is_found(roomy: Question) -> None:
-    with pytest.raises(RunError, match="time ran out before any layout was placed"):
-        optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES, budget=Budget(time_limit=1e-9))
-
-
-def test_what_ended_the_searches_is_told_as_it_was(roomy: Question, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not as time that ran out: there was no limit."""
-
-    def disagrees(*args: object, **kwargs: object) -> object:
-        raise RunError("one of them is wrong")
-
-    monkeypatch.setattr(search_module, "search_on", disagrees)
-    with pytest.raises(RunError, match="one of them is wrong"):
-        optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES)
-
-
 @pytest.mark.parametrize("name", ["time", "mfu", "gpu-hours"])
 @pytest.mark.parametrize("operations", [None, "llama3"])
-def test_a_search_that_proved_nothing_leaves_the_answer_open(
+def test_an_unproved_search_leaves_the_answer_open(
     roomy: Question, name: str, operations: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a recompute policy of a trainer had no time."""
@@ -199,21 +179,6 @@ def test_a_search_that_proved_nothing_leaves_the_answer_open(
         optimise(roomy, replace(objective, deadline=days / 2))
 
 
-def test_plans_that_miss_the_deadline_are_not_called_none(
-    roomy: Question, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the search ended before it could rule out faster ones."""
-    whole = search(roomy)
-    proof = whole.certificate.model_copy(update={"undecided": 1, "bound": 1e-6})
-    monkeypatch.setattr(search_module, "search_on", lambda *_, **__: replace(whole, certificate=proof))
-    days = PLAIN.training_seconds(roomy, whole.best.step_seconds)
-    with pytest.raises(
-        RunError, match=r"no plan found meets the deadline of .*: the fastest takes .*"
-    ) as caught:
-        optimise(roomy, Objective(name="gpu-hours", deadline=days / 2))
-    assert format_days(days) in str(caught.value)
-
-
 def test_an_objective_is_kept_in_the_plan(roomy: Question, tmp_path: Path) -> None:
     found = optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES, top=1)
     plan = make_plan(found.question, found.result.best, found.result.certificate, None, found.for_file(4))
@@ -228,17 +193,9 @@ def test_an_objective_is_kept_in_the_plan(roomy: Question, tmp_path: Path) -> No
 
 def test_failures_lengthen_training_and_the_choice_of_gpus_counts_them(roomy: Question) -> None:
     """More GPUs fail more often, so that a deadline may need more of them than without failures."""
+    times = {"detection": "1 min", "restart": "5 min", "storage_write": "10 GB/s"}
     rare, often = (
-        OperationsSpec.model_validate(
-            {
-                "name": "some",
-                "mtbf": mtbf,
-                "detection": "1 min",
-                "restart": "5 min",
-                "storage_write": "10 GB/s",
-            }
-        )
-        for mtbf in ("100000 h", "8 h")
+        OperationsSpec.model_validate({"name": "some", "mtbf": mtbf} | times) for mtbf in ("100000 h", "8 h")
     )
     steps = {gpus: search(resized(roomy, gpus)).best.step_seconds for gpus in SIZES}
     for gpus in SIZES:
@@ -265,9 +222,3 @@ def test_a_bound_with_failures_is_a_bound(asked: Question) -> None:
     found = optimise(asked, objective)
     assert found.value >= found.bound > 0
     assert found.gap <= 2e-9
-
-
-def test_failures_need_tokens(asked: Question) -> None:
-    bare = replace(asked, training=asked.training.model_copy(update={"tokens": None}))
-    with pytest.raises(InputError, match="failures lengthen a whole training run"):
-        optimise(bare, Objective(operations=load_operations("llama3")))

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from asking import ask
 from small import MODEL, small_cluster, small_question
 
-from cost_models.defaults import complete_question
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError
 from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs.training import TrainingSpec
 from planner.answers import feasibility
 from planner.answers.feasibility import larger_hosts, with_remedies
 from planner.search.search import search
 from planner.space.restrictions import Restrictions, parse_restrictions
-from planner.space.sizes import resized
 
 
 @pytest.fixture(autouse=True)
@@ -42,16 +39,6 @@ def fits(question: Question, limits: Restrictions | None = None) -> bool:
         return bool(search(question, top=1, restrictions=limits).estimates)
     except InfeasibleError:
         return False
-
-
-def test_more_gpus_are_the_fewest_that_do() -> None:
-    question = small_question(1, memory="150 MiB")
-    found = offered(question)
-    (enough,) = [one for change, one in found.items() if change.startswith("--gpus")]
-    assert enough.note == "the fewest above 1"
-    whole = replace(question, cluster=small_cluster(8, "150 MiB"))
-    assert next(gpus for gpus in range(1, 9) if fits(resized(whole, gpus))) == enough.gpus
-    assert found[f"--gpus {enough.gpus}"].layout.startswith("tp")
 
 
 def test_fewer_blocks_are_the_most_that_fit() -> None:
@@ -113,22 +100,9 @@ def test_a_host_smaller_than_the_states_says_how_large_one_must_be() -> None:
     assert next(larger_hosts(question, Restrictions(), 0.0)).words == "--host-memory 2GiB"  # more than it has
 
 
-def test_larger_hosts_are_offered_where_they_may_be_used() -> None:
-    stack = catalog.load_stack("meshwright")
-    job = TrainingSpec(global_batch=8, sequence_length=2048)
-    cluster = catalog.load_cluster("hgx-h200").model_copy(update={"gpus_per_node": 1, "host_memory": 2.0**33})
-    question = complete_question(catalog.load_model("llama2-13b"), cluster, job, stack=stack)
-    limits = Restrictions(allowed=frozenset({"offload"}))
-    tried = feasibility.Remedies(question=question, on_nodes=question, limits=limits, state_bytes=2.3e11)
-    found = next(tried.on_the_same_machine())
-    assert found.change == "--host-memory 128GiB"
-    assert "offload=" in found.layout
-
-
 def test_the_same_machine_comes_first_and_no_other_class_of_machines_is_named() -> None:
     """One 4090 and Llama 3 8B: an MI250X of Frontier was named, and not FSDP with offload, which fits."""
-    job = TrainingSpec(global_batch=8, sequence_length=8192)
-    question = complete_question(catalog.load_model("llama3-8b"), resolve_cluster("pcie-4090", 1), job)
+    question = ask("llama3-8b", "pcie-4090", 1, global_batch=8, sequence_length=8192)
     with pytest.raises(DoesNotFitError) as caught, with_remedies(question, Restrictions()):
         search(question)
     told = [one.change for one in caught.value.would_fit]

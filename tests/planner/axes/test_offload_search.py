@@ -1,46 +1,50 @@
-"""The search over what host memory holds: exact, opened by `--allow offload` alone, within the hosts."""
+"""Offload: the search over what hosts and drives hold is exact, boxes of counts have true bounds, rules refuse."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
+from asking import ask, change
 from brute import Everything, everything
-from effort import number
+from effort import number, some_of
 from questions import cluster_of, random_model, without_context
 from small import small_question
+from weighed_brute import Weighed, with_scenarios
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
-from cost_models.axes.offload.residency import host_bytes
-from cost_models.axes.words import EVERY
-from cost_models.defaults import complete_question
-from cost_models.errors import DoesNotFitError, InfeasibleError
+from cost_models.axes.offload.residency import drive_bytes, host_bytes
+from cost_models.axes.words import EVERY, UNSAID
+from cost_models.errors import InfeasibleError, InputError
 from cost_models.memory.device import USABLE
+from cost_models.memory.device import USABLE as USABLE_OF_DRIVE
+from cost_models.pipeline.pricing import scenarios_of, weighed_costs
+from cost_models.pipeline.stage_costs import COLUMNS
 from cost_models.question import Question
+from cost_models.risk import RISKS
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.stack import DriveUse
-from cost_models.specs.training import TrainingSpec
-from planner.answers import feasibility
-from planner.answers.feasibility import with_remedies
+from planner.bounds.cores import least_costs
+from planner.placement.leaf import TOLERANCE
+from planner.rules.legality import check, require_legal
+from planner.search.candidates import UniformCandidates
 from planner.search.search import search
+from planner.space.axes import Boxes
 from planner.space.restrictions import Restrictions, parse_restrictions
-from planner.space.space import enumerate_layouts
+from planner.space.space import enumerate_layouts, legal_space
 
 OPEN = parse_restrictions(allow=("offload",))
 EVERY_RESIDENCY = ("states", "parked", "streamed", "activations")
 
 
 def drive_use(rng: np.random.Generator) -> DriveUse:
-    return DriveUse(
-        zero_stages=((0, 1, 2, 3), (3,), (0, 1))[int(rng.integers(3))],
-        overlaps=bool(rng.integers(2)),
-        gradients=bool(rng.integers(2)),
-        rereads_weights=bool(rng.integers(2)),
-        buffers=int(rng.integers(3)),
-        chunk=1000,
-    )
+    stages = ((0, 1, 2, 3), (3,), (0, 1))[int(rng.integers(3))]
+    switches = {name: bool(rng.integers(2)) for name in ("overlaps", "gradients", "rereads_weights")}
+    return DriveUse(zero_stages=stages, buffers=int(rng.integers(3)), chunk=1000, **switches)
 
 
 def random_question(rng: np.random.Generator, drives: np.random.Generator | None = None) -> Question:
@@ -52,24 +56,18 @@ def random_question(rng: np.random.Generator, drives: np.random.Generator | None
     host["host_memory_bandwidth"] = rng.choice([None, 1e9, 1e11])
     if drives is not None:
         capacity, read = drives.choice(["10 MB", "100 MB", "1 TB"]), drives.choice(["0.1 GB/s", "100 GB/s"])
-        host["drive"] = DriveSpec.model_validate(
-            {"capacity": str(capacity), "read": str(read), "write": "1 GB/s"}
-        )
+        rates = {"capacity": str(capacity), "read": str(read), "write": "1 GB/s"}
+        host["drive"] = DriveSpec.model_validate(rates)
         host["host_memory"] = float(drives.choice([1e7, 3e7, 1e8]))
     model = random_model(rng).model_copy(update={"further_tokens": 0})
-    training = TrainingSpec(
-        global_batch=int(rng.choice([1, 2, 4])), sequence_length=int(rng.choice([64, 256]))
-    )
-    question = complete_question(model, cluster.model_copy(update=host), training, stack="deepspeed")
-    facts = {
-        "residencies": EVERY_RESIDENCY[: int(rng.integers(1, 5))],
-        "overlaps_host": bool(rng.integers(2)),
-        "offloads_ends": bool(rng.integers(2)),
-    }
+    job = {"global_batch": int(rng.choice([1, 2, 4])), "sequence_length": int(rng.choice([64, 256]))}
+    question = ask(model, cluster.model_copy(update=host), stack="deepspeed", **job)
+    facts: dict[str, Any] = {"residencies": EVERY_RESIDENCY[: int(rng.integers(1, 5))]}
+    facts |= {name: bool(rng.integers(2)) for name in ("overlaps_host", "offloads_ends")}
     if drives is not None:
         facts["residencies"] = (*facts["residencies"], "drive")
         facts["drive"] = drive_use(drives)
-    return without_context(replace(question, stack=question.stack.model_copy(update=facts)))
+    return without_context(change(question, stack=facts))
 
 
 def drawn(seed: int, *, drive: bool = False) -> Everything:
@@ -106,8 +104,7 @@ def require_the_best(found: Everything) -> None:
 
 
 def asked() -> Question:
-    question = small_question(1, stack="deepspeed")
-    return replace(question, cluster=question.cluster.model_copy(update={"host_memory": 1e12}))
+    return change(small_question(1, stack="deepspeed"), cluster={"host_memory": 1e12})
 
 
 def test_only_allow_opens_it() -> None:
@@ -118,45 +115,23 @@ def test_only_allow_opens_it() -> None:
     assert set(fixed.offload_states.tolist()) == {1}
 
 
-def test_the_search_stays_within_the_host() -> None:
-    """A host that holds nothing leaves what the device holds alone."""
-    nothing = replace(asked(), cluster=asked().cluster.model_copy(update={"host_memory": 1.0}))
-    assert not enumerate_layouts(nothing, OPEN).offload_states.any()
-
-
-def test_where_nothing_fits_the_host_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("SECONDS_OF_REMEDIES", "SECONDS_OF_A_REMEDY"):  # however busy the machine is
-        monkeypatch.setattr(feasibility, limit, 60.0)
-    question = asked()
-    roomy = search(question, top=1, restrictions=Restrictions()).best.peak_bytes
-    tight = Restrictions(max_memory=0.6 * roomy)
-    assert search(question, top=1, restrictions=replace(OPEN, max_memory=0.6 * roomy)).best.fits
-    with pytest.raises(DoesNotFitError) as refused, with_remedies(question, tight):
-        search(question, top=1, restrictions=tight)
-    assert "--allow offload" in [one.change for one in refused.value.would_fit]
-
-
 def test_hosts_hold_activations_of_the_microbatches_that_run() -> None:
     """Not of the smallest only."""
-    question = asked()
-    stack = question.stack.model_copy(update={"residencies": ("activations",)})
-    question = replace(question, stack=stack)
+    question = change(asked(), stack={"residencies": ("activations",)})
     away = [one for one in rows_of(question) if one.offload.activations]
     needed = {one.mbs: float(host_bytes(question, LayoutColumns.of([one]))[0]) / USABLE for one in away}
     between = (needed[1] + needed[max(needed)]) / 2
     assert max(needed) > 1
-    tight = replace(question, cluster=question.cluster.model_copy(update={"host_memory": between}))
+    tight = change(question, cluster={"host_memory": between})
     fitting = {mbs for mbs, own in needed.items() if own <= between}
     assert {one.mbs for one in rows_of(tight) if one.offload.activations} == fitting
 
 
 def with_a_drive(host_memory: float) -> Question:
     """One GPU of a host of so much memory, whose stack keeps all states on the host or its drive."""
-    question = asked()
     drive = DriveSpec.model_validate({"capacity": "1 TB", "read": "5 GB/s", "write": "3 GB/s"})
-    cluster = question.cluster.model_copy(update={"host_memory": host_memory, "drive": drive})
     facts = {"residencies": ("states", "streamed", "drive"), "drive": DriveUse(overlaps=True)}
-    return replace(question, cluster=cluster, stack=question.stack.model_copy(update=facts))
+    return change(asked(), cluster={"host_memory": host_memory, "drive": drive}, stack=facts)
 
 
 def rows_of(question: Question) -> list[Layout]:
@@ -176,3 +151,198 @@ def test_a_drive_is_tried_where_memory_does_not_do() -> None:
     assert not any(one.offload == Offload(states=1, drive=EVERY) for one in tight)
     fixed = enumerate_layouts(with_a_drive(1e12), parse_restrictions((f"offload_drive={EVERY}",)))
     assert set(fixed.offload_drive.tolist()) == {EVERY}
+
+
+COMPARED = 500
+"""Boxes that are compared with all that they hold, and halved, each time."""
+HALVINGS = 8
+BOXES = Boxes(
+    low=np.array([[0, 0, 0], [1, 0, 1], [EVERY, 0, 1], [2, 0, 0], [0, EVERY, 0], [1, 0, 3]]),
+    high=np.array([[0, 0, 0], [6, 0, 6], [EVERY, 0, 7], [7, 0, 0], [0, EVERY, 0], [4, 0, 6]]),
+    room=np.array([7, 7, 7, 7, 7, 7]),
+)
+LAYOUTS = LayoutColumns.of([Layout()] * len(BOXES))
+
+
+def test_layouts_are_the_combinations() -> None:
+    box, _, single = BOXES.singles(LAYOUTS)
+    combination = single.low
+    assert BOXES.layouts.tolist() == np.bincount(box).tolist() == [1, 21, 7, 6, 1, 10]
+    assert np.where(combination < EVERY, combination, 0).sum(axis=1).max() <= 7
+
+
+def test_halves_hold_every_combination_once() -> None:
+    left, known = BOXES, BOXES.singles(LAYOUTS)[2].low.tolist()
+    found: list[list[int]] = []
+    while len(left):
+        single = left.is_single
+        found += left.low[single].tolist()
+        wide = left.rows(np.flatnonzero(~single))
+        own, left = wide.halves() if len(wide) else (np.empty(0), wide)
+        assert np.array_equal(np.bincount(own, left.layouts, len(wide)), wide.layouts) if len(left) else True
+    assert sorted(found) == sorted(known)
+
+
+def _some_that_fit(rng: np.random.Generator) -> Everything:
+    """All layouts of the next question in which some fit."""
+    while True:
+        found = everything(random_question(rng), offload=True)
+        if any((one.peak <= one.limit).any() for one in found.placed):
+            return found
+
+
+@pytest.mark.parametrize("risk", ["none", "mean"])
+def test_no_coefficient_of_a_box_is_above_one_that_it_holds(risk: str) -> None:
+    """Nor is the update of a rank's blocks, of which the device leaves those that counts name to the host."""
+    facts = {"residencies": EVERY_RESIDENCY, "offloads_ends": True}
+    base = change(random_question(np.random.default_rng(18)), stack=facts)
+    mixture = {"num_experts": 4, "experts_per_token": 1, "moe_ffn_hidden_size": 128, "num_moe_layers": 4}
+    for model in (base.model, base.model.model_copy(update=mixture)):
+        question = with_scenarios(replace(base, model=model), np.random.default_rng(1), risk)
+        rows = LayoutColumns.of(
+            [
+                Layout(dp=4, zero=zero, offload=Offload(**{part: 1}))  # type: ignore[arg-type]
+                for zero, part in product(range(4), ("states", "parked", "streamed"))
+            ]
+        )
+        boxes = Boxes.from_minimum(question, rows)
+        assert not boxes.is_single.any()
+        box, layouts, _ = boxes.singles(rows)
+        least = least_costs(question, rows, boxes).rows(box)
+        own = weighed_costs(question, layouts)
+        for name in COLUMNS:
+            one, other = (getattr(costs, name) for costs in (least, own))
+            if name == "rank_optimizer":
+                one, other = (rank + 5 * own.layer_optimizer for rank in (one, other))
+            assert (one <= other + 1e-9 * np.abs(other)).all(), name
+
+
+@pytest.mark.parametrize("seed", range(number(3, 40)))
+def test_bounds_hold_for_all_that_a_box_holds(seed: int) -> None:
+    rng = np.random.default_rng(900 + seed)
+    found = _some_that_fit(rng)
+    space = legal_space(found.question, OPEN)
+    candidates = UniformCandidates(found.question, OPEN, space)
+    candidates.open_cores(np.arange(len(space.cores)), threshold=0.0)
+    names = [*("tp", "pp", "cp", "dp", "ep", "etp", "mbs", "sp", "order", "context", "zero", "shard")]
+    names += ["vpp", "schedule", "offload_activations"]
+    away = [f"offload_{part}" for part in ("states", "parked", "streamed")]
+    counts = np.stack([getattr(found.columns, name) for name in away], axis=1)
+    fastest = np.array(
+        [placed.seconds[placed.peak <= placed.limit].min(initial=np.inf) for placed in found.placed]
+    )
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for row, key in enumerate(np.stack([getattr(found.columns, name) for name in names], axis=1).tolist()):
+        rows_of.setdefault(tuple(key), []).append(row)
+    compared = 0
+    for _ in range(HALVINGS):
+        closed = candidates.closed
+        some = rng.permutation(len(closed.core))[:COMPARED]
+        priced = space.rows(closed.core[some], closed.choice[some])
+        keys = np.stack([getattr(priced, name) for name in names], axis=1).tolist()
+        for at, key in zip(some.tolist(), keys, strict=True):
+            rows = np.array(rows_of.get(tuple(key), []), dtype=np.int64)
+            inside = (closed.counts.low[at, :3] <= counts[rows]) & (
+                counts[rows] <= closed.counts.high[at, :3]
+            )
+            best = fastest[rows[inside.all(axis=1)]].min(initial=np.inf)
+            assert closed.bound[at] <= best * (1 + 1e-9)
+            compared += bool(np.isfinite(best))
+        boxes = np.flatnonzero(~closed.counts.is_single)
+        candidates.halve(rng.permutation(boxes)[:COMPARED], threshold=0.0)
+    assert compared
+
+
+@pytest.mark.parametrize("seed", some_of(range(40), 3))
+def test_search_is_brute_force_where_scenarios_are_weighed(seed: int) -> None:
+    plain, rng = drawn(seed), np.random.default_rng(seed + 1_000_000)
+    question = with_scenarios(plain.question, rng, RISKS[1 + seed % 2])
+    each = [everything(one, offload=True) for one in scenarios_of(question)]
+    found = Weighed(question=question, columns=plain.columns, placed=plain.placed, each=each)
+    rows = np.flatnonzero(found.columns.tp % found.columns.etp == 0)
+    wanted, _ = found.best(rows, 0b111, np.inf)
+    if not wanted:
+        with pytest.raises(InfeasibleError):
+            search(question, top=1, restrictions=OPEN)
+        return
+    answer = search(question, top=1, restrictions=OPEN)
+    assert answer.certificate.gap == 0
+    assert answer.best.weighed_seconds == pytest.approx(wanted[0], rel=10 * TOLERANCE)
+
+
+WHOLE = Layout(dp=4, zero=0, offload=Offload(states=EVERY))
+SHARED = WHOLE.model_copy(update={"zero": 1})
+
+
+def offloading(host_memory: float | None, stack: str = "deepspeed") -> Question:
+    """Four GPUs of one host of that memory."""
+    return change(small_question(4, stack=stack), cluster={"host_memory": host_memory})
+
+
+def needed_by(layout: Layout) -> float:
+    return float(host_bytes(offloading(None), LayoutColumns.of([layout]))[0]) / USABLE
+
+
+def test_a_layout_needs_hosts_that_hold_what_it_offloads() -> None:
+    needed = needed_by(WHOLE)
+    require_legal(offloading(needed), WHOLE)
+    (problem,) = check(offloading(0.99 * needed), WHOLE)
+    assert "offloads" in problem.what
+    assert "to the memory of each host" in problem.what
+    assert not check(offloading(0.99 * needed), SHARED)  # which shares what the others repeat
+    assert not check(offloading(0.0), Layout(dp=4))
+
+
+def test_a_host_of_unknown_memory_is_asked_about() -> None:
+    with pytest.raises(InputError, match="does not say how much one has") as refused:
+        require_legal(offloading(None), WHOLE)
+    assert refused.value.hint == "add `host_memory`, or say --host-memory"
+
+
+STATES_ON_DRIVE = Layout(dp=4, zero=3, offload=Offload(states=EVERY, drive=EVERY))
+
+
+def driven(capacity: str | None) -> Question:
+    """Four GPUs of one host with a drive of that capacity."""
+    said = {"capacity": capacity, "read": "5 GB/s", "write": "3 GB/s"}
+    drive = None if capacity is None else DriveSpec.model_validate(said)
+    return change(offloading(1e15), cluster={"drive": drive})
+
+
+def test_a_layout_needs_drives_that_hold_what_lies_there() -> None:
+    needed = float(drive_bytes(driven("1 TB"), LayoutColumns.of([STATES_ON_DRIVE]))[0]) / USABLE_OF_DRIVE
+    require_legal(driven(f"{1.001 * needed:.0f} B"), STATES_ON_DRIVE)
+    (problem,) = check(driven(f"{0.99 * needed:.0f} B"), STATES_ON_DRIVE)
+    assert "on the drive of each host" in problem.what
+    with pytest.raises(InputError, match="does not say that one has any") as refused:
+        require_legal(driven(None), STATES_ON_DRIVE)
+    assert "drive: {capacity:" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (STATES_ON_DRIVE.model_copy(update={"zero": 1}), "on the drive under `zero3` only"),
+        (Layout(dp=4, zero=3, offload=Offload(drive=EVERY)), "none that the CPU updates"),
+        (Layout(dp=4, zero=3, offload=Offload(states=EVERY, drive=2)), "lie on the drive, or none"),
+    ],
+)
+def test_what_a_drive_cannot_hold_is_said(layout: Layout, said: str) -> None:
+    assert said in " ".join(problem.what for problem in check(driven("1 TB"), layout))
+
+
+OVERLAP_OPEN = parse_restrictions(allow=("overlap",))
+
+
+def test_only_words_open_it() -> None:
+    question = small_question(4)
+    closed, opened = enumerate_layouts(question, Restrictions()), enumerate_layouts(question, OVERLAP_OPEN)
+    assert (closed.overlap_dp == UNSAID).all()
+    assert len(closed) < len(opened)
+    fixed = enumerate_layouts(question, parse_restrictions(("overlap_dp",)))
+    assert len(fixed)
+    assert set(fixed.overlap_dp.tolist()) == {1}
+    assert (fixed.replicas > 1).all()
+    apart = enumerate_layouts(question, parse_restrictions(("overlap_dp=0",), ("overlap_pp=1",)))
+    assert set(apart.overlap_dp.tolist()) == {0}
+    assert set(apart.overlap_pp.tolist()) == {0}

@@ -1,56 +1,26 @@
-"""Whole replicas in several pools: the search is brute force, bounds are below every price, stages compete."""
+"""Whole replicas in several pools: the search is brute force, bounds are below every price, each refusal has words."""
 
 from __future__ import annotations
 
-import math
-from itertools import product
-
 import numpy as np
 import pytest
-from effort import THOROUGH
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from several_pools import mixed_question, pool
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.pools import in_pools
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
-from planner.explain.reasons import why_not
 from planner.placement.leaf import TOLERANCE, Placement
 from planner.placement.patterns import best_pattern, chunk_patterns
-from planner.rules.legality import check
+from planner.rules.legality import check, require_legal
 from planner.search.branching import BranchAndBound, SearchSettings
 from planner.search.pools import PoolCandidates, ReplicaLeaf, ReplicaSpace, count_layouts, replica_layouts
-from planner.search.search import search
+from planner.search.search import place_layout, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 
 ALLOWED = ("replicas",)
-
-
-def legal_layouts(question: Question, zeros: tuple[int, ...], sps: tuple[bool, ...]) -> list[Layout]:
-    """Every layout of some switches that breaks no rule; found one by one."""
-    gpus, batch = question.cluster.num_gpus, question.training.global_batch
-    sizes = [size for size in range(1, batch + 1) if batch % size == 0]
-    found = []
-    for tp, pp in product((1, 2, 4), range(1, question.model.num_layers + 1)):
-        if any(one.cluster.num_gpus % (tp * pp) for one in question.pools):
-            continue
-        dp = gpus // (tp * pp)
-        shards = [shard for shard in range(1, dp + 1) if dp % shard == 0]
-        order = "tp-cp-pp-dp" if pp > 1 else "tp-cp-dp-pp"
-        for mbs, zero, sp, schedule, shard in product(sizes, zeros, sps, ("1f1b", "gpipe"), shards):
-            if (zero == 0 and shard < dp) or (zero and shard == 1) or (pp == 1 and schedule == "gpipe"):
-                continue
-            layout = Layout(
-                tp=tp, pp=pp, dp=dp, mbs=mbs, zero=zero, sp=sp, schedule=schedule, shard=shard, order=order
-            )
-            layout = in_pools(question, layout)
-            found += [layout] * (not check(question, layout))
-    return found
 
 
 def leaf_of(question: Question, layout: Layout) -> ReplicaLeaf:
@@ -99,45 +69,6 @@ def asked(
 ) -> Question:
     pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memories[k]) for k, gpus in enumerate(sizes)]
     return mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=recompute)
-
-
-@pytest.mark.parametrize("sizes", [(2, 2), (1, 1), (1, 2), (2, 4), (1, 1, 1)])
-@given(
-    st.lists(st.floats(0.5, 4.0), min_size=3, max_size=3),
-    st.lists(st.sampled_from(["120 MiB", "160 MiB", "220 MiB", "400 MiB", "1 GiB"]), min_size=3, max_size=3),
-    st.sampled_from([3, 4, 5]),
-    st.sampled_from([6, 8, 9]),
-    st.sampled_from([("none",), ("none", "full"), ("selective", "full"), ("none", "selective", "full")]),
-    st.sampled_from(["megatron-core", "nemo", "fsdp"]),
-    st.sampled_from([(0,), (0, 1)]),
-    st.sampled_from([(False,), (True, False)]),
-)
-@settings(max_examples=30 if THOROUGH else 3, deadline=None, derandomize=True)
-def test_search_is_brute_force(
-    sizes: tuple[int, ...],
-    speeds: list[float],
-    memories: list[str],
-    layers: int,
-    batch: int,
-    recompute: tuple[str, ...],
-    stack: str,
-    zeros: tuple[int, ...],
-    sps: tuple[bool, ...],
-) -> None:
-    question = asked(sizes, speeds, memories, layers=layers, batch=batch, stack=stack, recompute=recompute)
-    fixed = ["cp=1", f"zero={','.join(map(str, zeros))}", f"sp={','.join(str(int(sp)) for sp in sps)}"]
-    within = parse_restrictions(fixed, allow=ALLOWED)
-    layouts = legal_layouts(question, zeros, sps)
-    every = [min((s for s, fits in prices(question, one) if fits), default=math.inf) for one in layouts]
-    exact = sorted(seconds for seconds in every if math.isfinite(seconds))[:3]
-    found = search_replicas(question, within, top=3)
-    assert [one.step_seconds for one in estimates(found)] == pytest.approx(exact, rel=10 * TOLERANCE)
-    proof = found.certificate()
-    assert (proof.layouts, proof.undecided) == (len(layouts), 0)
-    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
-    for one in estimates(found):
-        assert one.fits
-        assert estimate(question, parse_layout(str(one.layout))).step_seconds == one.step_seconds
 
 
 @pytest.mark.parametrize("stack", ["megatron-core", "meshwright"])  # the latter keeps a tensor a microbatch
@@ -208,22 +139,44 @@ def test_where_only_one_kind_fits_that_is_the_answer() -> None:
         parse_restrictions([], ["replicas"], allow=ALLOWED)
 
 
-def test_why_not_places_replicas_at_their_best() -> None:
-    question = asked((4, 2), [1.0, 2.0], ["1 GiB"] * 2, batch=24)
-    best = search(question, top=1).best
-    told = why_not(question, best, "tp1 pp1 mbs3 zero1 replicas=p0*4,p1*2")
-    assert told.reason == "faster"
-    assert told.estimate is not None
-    assert told.estimate.layout.replicas == ("p0",) * 4 + ("p1",) * 2
-    refused = why_not(question, best, "tp1 pp1 zero2 replicas=p0*4,p1*2")
-    assert refused.reason == "illegal"
+def question_of_batch(batch: int = 24, **training: object) -> Question:
+    return mixed_question(pool("old", gpus=4), pool("new", gpus=2, speed=2.0), global_batch=batch, **training)
 
 
-def test_columns_of_layouts_read_back() -> None:
-    question = asked((4, 2), [1.0, 2.0], ["1 GiB"] * 2, batch=24)
-    columns = replica_layouts(question, parse_restrictions(allow=ALLOWED))
-    layouts = [in_pools(question, columns.layout(row)) for row in range(len(columns))]
-    assert len(set(map(str, layouts))) == len(layouts)
-    assert all(parse_layout(str(one)) == one for one in layouts)
-    assert not any(check(question, one) for one in layouts)
-    assert (LayoutColumns.of(layouts).dp == columns.dp).all()
+@pytest.mark.parametrize(
+    ("text", "told", "hint"),
+    [
+        ("tp1 replicas=old*3,new*3", "is not how replicas of 1 GPU divide", "dp6 replicas=old*4,new*2"),
+        ("tp4 pp1 dp2 replicas=old,new", "does not divide pool", "all GPUs"),
+        ("replicas=old*4,new*2 zero2", "`zero2` may communicate after each", "use zero1"),
+        ("pp2 vpp2 replicas=old*2,new", "`vpp2` runs in whole rounds of them", "1f1b or gpipe"),
+        ("pp2 replicas=old*2,new order=tp-cp-dp-pp", "spreads each replica", "order=tp-cp-pp-dp"),
+        ("replicas=old*4,new*2 mbs5", "global batch 24 is not a multiple of mbs5", "another mbs"),
+        ("replicas=old*4,new*2 mbs6", "4 microbatches of 6 are too few for 6", "smaller mbs"),
+        ("pp2 replicas=old*2,new mbs6", "4 microbatches of 6 are too few for 3 replicas, each with 2", "mbs"),
+    ],
+)
+def test_what_replicas_cannot_do_is_told_with_a_hint(text: str, told: str, hint: str) -> None:
+    asked = question_of_batch()
+    layout = parse_layout(text)
+    assert any(told in problem.what for problem in check(asked, layout)), check(asked, layout)
+    if len(check(asked, layout)) == 1:
+        with pytest.raises(InputError) as refused:
+            require_legal(asked, layout)
+        assert hint in (refused.value.hint or "")
+
+
+def test_stages_and_replicas_are_one_or_the_other() -> None:
+    with pytest.raises(InputError, match="one of them") as refused:
+        parse_layout("pp2 dp2 pools=old,new replicas=old,new")
+    assert "where whole replicas do" in str(refused.value.problems[0])
+    with pytest.raises(InputError, match="is not a layout"):
+        parse_layout("dp3 replicas=old,new")
+    assert parse_layout("tp2 pp2 replicas=old*4,new*2").dp == 6
+
+
+def test_replicas_are_placed_where_all_pools_are_quickest() -> None:
+    asked = mixed_question(pool("old", gpus=4), pool("new", gpus=2, speed=2.0), layers=5, global_batch=24)
+    placed = place_layout(asked, parse_layout("pp2 replicas=old*2,new zero1"))
+    assert sorted(placed.layers) == [2, 3]
+    assert placed.replicas == ("old", "old", "new")

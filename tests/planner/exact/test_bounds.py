@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_no_placement_is_faster_than_the_bounds(seed: int, blocks: str) -> None:
     SEEDS, st.floats(min_value=0.5, max_value=3.0), st.floats(min_value=0.0, max_value=20.0), st.booleans()
 )
 @settings(max_examples=number(60, 150), deadline=None, derandomize=True)
-def test_nor_where_transfers_are_slow_and_the_head_is_large(
+def test_nor_with_slow_transfers_and_a_large_head(
     seed: int, transfer: float, head: float, plain: bool
 ) -> None:
     """The last rank is the busiest one of few blocks, and every way to it and back counts."""
@@ -72,14 +73,9 @@ def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
         replace(roomy, layer_forward=np.array([s / 3]), layer_backward=np.full((1, 3), 2 * s / 3))
         for s in (3.0, 1.0)
     ]
-    leaf = Leaf(
-        **priced(costs_by_kind(roomy, each, kinds), kinds),
-        pp=3,
-        vpp=1,
-        schedule="1f1b",
-        microbatches=40,
-        allowed=np.array([True, False, False]),
-    )
+    shape: dict[str, Any] = {"pp": 3, "vpp": 1, "schedule": "1f1b", "microbatches": 40}
+    shape["allowed"] = np.array([True, False, False])
+    leaf = Leaf(**priced(costs_by_kind(roomy, each, kinds), kinds), **shape)
     exact, bound = exhaustive_best(leaf), capacity_bounds(RankCosts.of(leaf))[0]
     assert exact == pytest.approx((40 + 2) * 6.0)
     assert 0.95 * exact < bound <= exact * (1 + TOLERANCE)
@@ -128,14 +124,8 @@ def test_the_bounds_are_worth_having(blocks: str, gap: float) -> None:
 def test_the_quick_bound_knows_how_many_blocks_uneven_stages_have() -> None:
     """Of 94 blocks on 8 ranks of 6 chunks a rank has 11 or 12, not 6 times the smallest stage."""
     leaf = random_leaf(7)
-    group = replace(
-        RankCosts.of(leaf),
-        pp=8,
-        vpp=6,
-        schedule="interleaved",
-        microbatches=np.array([64]),
-        kinds=Kinds((0,) * 94),
-    )
+    shape: dict[str, Any] = {"pp": 8, "vpp": 6, "schedule": "interleaved", "kinds": Kinds((0,) * 94)}
+    group = replace(RankCosts.of(leaf), microbatches=np.array([64]), **shape)
     roomy = replace(group, costs=replace(leaf.costs, memory_limit=np.array([1e6])))
     quick, patterns = quick_bounds(roomy)[0], capacity_bounds(roomy)[0]
     assert 0.95 * patterns < quick <= patterns * (1 + TOLERANCE)
@@ -163,41 +153,12 @@ def test_paths_through_ranks_are_never_longer_than_the_timeline(seed: int) -> No
     st.integers(1, 12),
 )
 @settings(max_examples=number(40, 100), deadline=None, derandomize=True)
-def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
-    schedule: str, pp: int, chunks: int, m: int
-) -> None:
+def test_the_memory_bound_looks_at_a_real_moment(schedule: str, pp: int, chunks: int, m: int) -> None:
     vpp = chunks if schedule == "interleaved" else 1
     if legal(schedule, pp, vpp, m):
         return
     leaf = random_leaf(0)
-    group = RankCosts(
-        costs=leaf.costs,
-        pp=pp,
-        vpp=vpp,
-        schedule=schedule,
-        microbatches=np.array([m]),
-        kinds=Kinds((0,) * pp * vpp),
-        allowed=leaf.allowed,
-    )
+    shape: dict[str, Any] = {"pp": pp, "vpp": vpp, "schedule": schedule, "kinds": Kinds((0,) * pp * vpp)}
+    group = RankCosts(costs=leaf.costs, microbatches=np.array([m]), allowed=leaf.allowed, **shape)
     for rank, live in enumerate(peak_moments(build(schedule, pp, vpp, m))[0]):
         assert (live >= group.live[0, rank]).all(axis=1).any()
-
-
-def test_a_layout_without_memory_has_no_finite_bound() -> None:
-    leaf = random_leaf(3)
-    costs = leaf.costs.rows(slice(0, 1))
-    starved = Leaf(
-        costs=type(costs)(
-            **{
-                name: (np.array([1e-3]) if name == "memory_limit" else getattr(costs, name))
-                for name in (one.name for one in fields(costs))
-            }
-        ),
-        pp=leaf.pp,
-        vpp=leaf.vpp,
-        schedule=leaf.schedule,
-        microbatches=leaf.microbatches,
-        kinds=leaf.kinds,
-        allowed=leaf.allowed,
-    )
-    assert math.isinf(capacity_bounds(RankCosts.of(starved))[0])

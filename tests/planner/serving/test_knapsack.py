@@ -49,7 +49,7 @@ TABLES = st.lists(
 
 @settings(max_examples=number(100, 300))
 @given(TABLES, st.integers(0, 800))
-def test_no_choice_of_rows_hits_more_than_a_row_beyond(
+def test_no_choice_hits_more_than_a_row_beyond(
     said: list[tuple[list[int], int, float]], capacity: int
 ) -> None:
     tables = tables_of(said)
@@ -71,7 +71,7 @@ def test_no_choice_of_rows_hits_more_than_a_row_beyond(
 
 @settings(max_examples=number(40, 100))
 @given(TABLES, st.floats(0.01, 1.0))
-def test_the_smallest_cache_has_the_hits_and_no_row_to_spare(
+def test_the_smallest_cache_has_no_row_to_spare(
     said: list[tuple[list[int], int, float]], share: float
 ) -> None:
     one = tables_of(said)

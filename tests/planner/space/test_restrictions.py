@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from asking import change
+from hypothesis import given
 from hypothesis import strategies as st
-from small import every_axis, small_question
+from small import small_question
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, canonical_order, parse_layout
@@ -16,7 +16,6 @@ from cost_models.errors import InputError
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from planner.rules.legality import check
 from planner.space.restrictions import Restrictions, allowed_rows, parse_restrictions, with_context_ways
-from planner.space.space import enumerate_layouts
 
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard")
 COMPARISONS = {"=": operator.eq, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -26,25 +25,14 @@ QUESTION = small_question(8, stack="meshwright")
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     """Small degrees, so that restrictions on small numbers decide."""
-    small = st.integers(1, 4)
-    tp, cp, dp = draw(small), draw(small), draw(small)
+    small = dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "mbs"), st.integers(1, 4))
+    few = dict.fromkeys(("etp", "shard"), st.sampled_from([None, 1, 2]))
+    named = {"order": st.sampled_from(ORDERS), "context": st.sampled_from([None, *CONTEXTS])}
+    switches = {"zero": st.integers(0, 3), "sp": st.booleans()}
+    fields = {axis: draw(values) for axis, values in (small | few | named | switches).items()}
     vpp = draw(st.integers(1, 2))
-    return Layout(
-        tp=tp,
-        pp=draw(small),
-        vpp=vpp,
-        cp=cp,
-        dp=dp,
-        ep=draw(small),
-        etp=draw(st.sampled_from([None, 1, 2])),
-        mbs=draw(small),
-        zero=draw(st.integers(0, 3)),
-        shard=draw(st.sampled_from([None, 1, 2])),
-        sp=draw(st.booleans()),
-        order=draw(st.sampled_from(ORDERS)),
-        context=draw(st.sampled_from([None, *CONTEXTS])),
-        schedule="interleaved" if vpp > 1 else draw(st.sampled_from(SCHEDULES[:2])),
-    )
+    schedule = "interleaved" if vpp > 1 else draw(st.sampled_from(SCHEDULES[:2]))
+    return Layout(vpp=vpp, schedule=schedule, **fields)
 
 
 Wish = tuple[str, str, tuple[int | str, ...]]
@@ -119,15 +107,12 @@ def read(fix: list[Wish], forbid: list[Wish]) -> Restrictions | None:
         return None
 
 
-@settings(deadline=None)
 @given(
     st.lists(layouts(), min_size=1, max_size=8),
     st.lists(wishes(), max_size=4),
     st.lists(wishes(), max_size=3),
 )
-def test_what_they_allow_is_what_a_person_reads(
-    some: list[Layout], fix: list[Wish], forbid: list[Wish]
-) -> None:
+def test_they_allow_what_a_person_reads(some: list[Layout], fix: list[Wish], forbid: list[Wish]) -> None:
     limits = read(fix, forbid)
     said = [kept(layout, fix, forbid) for layout in some]
     if limits is None:
@@ -137,76 +122,19 @@ def test_what_they_allow_is_what_a_person_reads(
     assert limits.allows(columns).tolist() == said
 
 
-@settings(deadline=None)
 @given(
     st.lists(wishes(), max_size=4),
     st.lists(wishes(), max_size=3),
     st.sets(st.sampled_from([*NUMBERS, "zero", "sp", "order", "recompute"])),
     st.sampled_from([None, "megatron", "torchtitan"]),
 )
-def test_they_read_back_as_they_are_written(
-    fix: list[Wish], forbid: list[Wish], bare: set[str], trainer: str | None
-) -> None:
+def test_they_read_back(fix: list[Wish], forbid: list[Wish], bare: set[str], trainer: str | None) -> None:
     words = [written(wish) for wish in fix], [*(written(wish) for wish in forbid), *sorted(bare)]
     try:
         limits = parse_restrictions(*words, trainer=trainer)
     except InputError:
         return
     assert parse_restrictions(limits.fix_words, limits.forbid_words, trainer=limits.trainer) == limits
-
-
-@settings(deadline=None)
-@given(layouts(), st.sampled_from([*NUMBERS, "zero", "sp", "order"]))
-def test_an_axis_left_out_is_as_if_nobody_had_named_it(layout: Layout, axis: str) -> None:
-    columns = with_context_ways(QUESTION, LayoutColumns.of([layout]))
-    unnamed = " ".join(
-        word for word in str(layout).split() if word.rstrip("0123456789").split("=")[0] != axis
-    )
-    as_written = getattr(parse_layout(unnamed), axis) if "schedule" not in axis else None
-    assert bool(parse_restrictions([], [axis]).allows(columns)[0]) == (getattr(layout, axis) == as_written)
-
-
-def test_lists_bounds_and_choices_narrow_the_space() -> None:
-    def enumerated(*words: str, forbid: tuple[str, ...] = ()) -> LayoutColumns:
-        return enumerate_layouts(QUESTION, parse_restrictions(words, forbid))
-
-    assert set(enumerated("tp=2,4").tp.tolist()) == {2, 4}
-    assert set(enumerated("pp>=2", "tp<2").pp.tolist()) == {2, 4}
-    assert set(enumerated(forbid=("vpp", "pp>2")).vpp.tolist()) == {1}
-    assert 4 not in enumerated(forbid=("vpp", "pp>2")).pp
-    assert set(enumerated("sp").sp.tolist()) == {1}
-    seated = enumerated("order=tp-pp-cp-dp", "cp=1")
-    assert {ORDERS[index] for index in seated.order.tolist()} == {"tp-cp-dp-pp", "tp-cp-pp-dp"}
-    assert ((seated.order != 0) == ((seated.dp > 1) & (seated.pp > 1))).all()
-
-
-def test_an_axis_that_is_bounded_is_searched_within_its_bounds() -> None:
-    asked = every_axis(QUESTION)
-
-    def values(axis: str, *words: str) -> set[int]:
-        columns = enumerate_layouts(asked, parse_restrictions(words))
-        return set(getattr(columns, axis).tolist())
-
-    assert values("cp", "cp<=4") == {1, 2, 4}
-    assert values("cp", "cp>=2", "cp<8") == {2, 4}
-    assert values("shard", "shard>=4", "dp=8") == {4, 8}
-    assert values("ep", "ep<=4") == {1}  # a dense model
-    assert not values("cp", "cp=3")
-
-
-def test_a_number_that_is_left_out_is_one() -> None:
-    for axis in ("mbs", "vpp", "cp", "pp", "ep"):
-        columns = enumerate_layouts(every_axis(QUESTION), parse_restrictions(forbid=[axis]))
-        assert set(getattr(columns, axis).tolist()) == {1}
-
-
-def test_a_way_of_context_parallelism_may_be_fixed_under_its_name() -> None:
-    asked = small_question(8, stack="megatron-core")
-    ring = enumerate_layouts(asked, parse_restrictions(["cp=2", "context=ring"]))
-    assert {layout.context for layout in map(ring.layout, range(len(ring)))} == {None}
-    both = enumerate_layouts(asked, parse_restrictions(["cp=1,2", "context=ring,all-to-all"]))
-    ways = {(int(cp), both.layout(row).context) for row, cp in enumerate(both.cp)}
-    assert ways == {(1, None), (2, None), (2, "all-to-all")}
 
 
 def test_a_layout_of_the_usual_way_is_within_what_names_it() -> None:
@@ -246,66 +174,31 @@ def test_what_cannot_be_read_says_why(fix: str, forbid: str, what: str) -> None:
     [
         (["tp=8", "tp=4"], [], "--fix tp=8 --fix tp=4", "`--fix tp=8,4` allows either"),
         (["tp8", "tp2,4"], [], "--fix tp8 --fix tp2,4", "`--fix tp=8,2,4` allows either"),
-        (["tp=8", "tp<=4"], [], "--fix tp=8 --fix tp<=4", "every one of them must hold: drop one"),
-        (["tp=8"], ["tp=8"], "--fix tp=8 --forbid tp=8", "every one of them must hold: drop one"),
-        (["cp=2"], ["cp"], "--fix cp=2 --forbid cp", "every one of them must hold: drop one"),
-        (["sp", "sp=0"], [], "--fix sp --fix sp=0", "every one of them must hold: drop one"),
-        (
-            ["schedule=gpipe", "schedule=1f1b"],
-            [],
-            "--fix schedule=gpipe --fix schedule=1f1b",
-            "`--fix schedule=gpipe,1f1b` allows either",
-        ),
-        (
-            ["recompute=full"],
-            ["recompute"],
-            "--fix recompute=full --forbid recompute",
-            "every one of them must hold: drop one",
-        ),
-        (
-            [],
-            ["zero0", "zero=1,2,3"],
-            "--forbid zero0 --forbid zero=1,2,3",
-            "every one of them must hold: drop one",
-        ),
+        (["tp=8", "tp<=4"], [], "--fix tp=8 --fix tp<=4", "every one of them"),
+        (["tp=8"], ["tp=8"], "--fix tp=8 --forbid tp=8", "every one of them"),
+        (["cp=2"], ["cp"], "--fix cp=2 --forbid cp", "every one of them"),
+        (["sp", "sp=0"], [], "--fix sp --fix sp=0", "every one of them"),
+        (["pp=2", "pp=4"], [], "--fix pp=2 --fix pp=4", "`--fix pp=2,4` allows either"),
+        (["recompute=full"], ["recompute"], "--fix recompute=full --forbid recompute", "every one of them"),
+        ([], ["zero0", "zero=1,2,3"], "--forbid zero0 --forbid zero=1,2,3", "every one of them"),
     ],
 )
-def test_words_that_contradict_one_another_are_refused(
-    fix: list[str], forbid: list[str], where: str, hint: str
-) -> None:
+def test_words_that_contradict_are_refused(fix: list[str], forbid: list[str], where: str, hint: str) -> None:
     with pytest.raises(InputError, match="contradict") as caught:
         parse_restrictions(fix, forbid)
     assert [problem.where for problem in caught.value.problems] == [where]
-    assert caught.value.hint == hint
-
-
-def test_what_is_fixed_twice_must_be_both() -> None:
-    assert parse_restrictions(["tp=2,4", "tp=4,8"]).only == {"tp": frozenset({4})}
-    assert parse_restrictions(["tp=4", "tp=4"]).fix_words == ("tp=4",)
-    assert parse_restrictions([], ["zero2", "zero3"]).forbid_words == ("zero=2,3",)
-
-
-def test_all_problems_come_at_once() -> None:
-    with pytest.raises(InputError) as caught:
-        parse_restrictions(["tpp=2", "pp>=4", "pp<=2"], ["cp=a", "schedule"], trainer="megatrom")
-    told = "\n".join(str(problem) for problem in caught.value.problems)
-    assert len(caught.value.problems) == 5
-    assert "did you mean `megatron`?" in told
+    assert caught.value.hint.startswith(hint)
 
 
 def test_stacks_offer_what_they_have() -> None:
     core = small_question(8, stack="megatron-core")
     assert not check(core, parse_layout("tp2 pp2 dp2 order=tp-pp-dp-cp"))
-    refused = {
-        "pp2 cp2 dp2 order=tp-pp-cp-dp": "cannot seat its ranks in `order=tp-pp-cp-dp`",
-        "cp2 dp4 context=all-gather": "has no `context=all-gather`",
-    }
-    for text, what in refused.items():
-        asked = replace(core, stack=core.stack.model_copy(update={"context_kinds": ("ring",)}))
+    ring, old = change(core, stack={"context_kinds": ("ring",)}), small_question(8, stack="megatron-2021")
+    for asked, text, what in (
+        (ring, "pp2 cp2 dp2 order=tp-pp-cp-dp", "cannot seat its ranks in `order=tp-pp-cp-dp`"),
+        (ring, "cp2 dp4 context=all-gather", "has no `context=all-gather`"),
+        (old, "cp2 dp4", "`megatron-2021` cannot split a sequence over ranks (`cp2`)"),
+        (old, "dp8 zero1 shard4", "shards over all 8 ranks of dp x cp, not over `shard4`"),
+    ):
         (problem,) = check(asked, parse_layout(text))
         assert what in problem.what
-    old = small_question(8, stack="megatron-2021")
-    (problem,) = check(old, parse_layout("cp2 dp4"))
-    assert problem.what == "software stack `megatron-2021` cannot split a sequence over ranks (`cp2`)"
-    (problem,) = check(old, parse_layout("dp8 zero1 shard4"))
-    assert "shards over all 8 ranks of dp x cp, not over `shard4`" in problem.what

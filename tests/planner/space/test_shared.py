@@ -10,7 +10,7 @@ from small import small_question
 
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds import cores as cores_module
-from planner.bounds.cores import known_infeasible, relaxed_bounds
+from planner.bounds.cores import relaxed_bounds
 from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import SpaceCache, legal_space
@@ -26,16 +26,6 @@ def test_a_space_is_shared_whatever_the_limit_of_memory() -> None:
     assert legal_space(question, Restrictions()) is not space
 
 
-def test_searches_under_falling_limits_agree_with_searches_alone() -> None:
-    question, budget, limit = small_question(), Budget(), 1e12
-    for _ in range(4):
-        limits = Restrictions(max_memory=limit)
-        shared, alone = budget.search(question, limits), search(question, top=1, restrictions=limits)
-        assert shared is not None
-        assert shared.estimates == alone.estimates
-        limit = 0.9 * alone.best.peak_bytes
-
-
 def test_a_space_is_shared_whatever_is_recomputed_and_how_surely_it_fits() -> None:
     question, spaces = small_question(), SpaceCache()
     with spaces.shared():
@@ -44,17 +34,6 @@ def test_a_space_is_shared_whatever_is_recomputed_and_how_surely_it_fits() -> No
         surer = legal_space(replace(question, confidence=0.9), Restrictions(confidence=0.9))
     assert surer.cores is space.cores
     assert surer.question.confidence == 0.9
-
-
-def test_bounds_of_seconds_outlive_a_change_of_confidence_those_of_memory_do_not() -> None:
-    question, spaces = small_question(), SpaceCache()
-    surer = replace(question, confidence=0.9)
-    with spaces.shared():
-        space = legal_space(surer, Restrictions())
-        relaxed_bounds(space, np.arange(len(space.cores)), np.array([True] * len(RECOMPUTE_POLICIES)), None)
-        known = legal_space(question, Restrictions())
-        assert known.memo is space.memo
-        assert not known_infeasible(known, np.array([True] * len(RECOMPUTE_POLICIES)), None).any()
 
 
 def test_a_budget_searches_for_an_answer_once() -> None:
@@ -81,9 +60,7 @@ def test_what_is_searched_within_shared_spaces_is_what_is_found_alone() -> None:
             assert shared.estimates == alone.estimates
 
 
-def test_cores_priced_under_some_policies_are_not_priced_again_under_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_priced_cores_are_not_priced_again(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = np.array([True] * len(RECOMPUTE_POLICIES))
     space, cores, priced = legal_space(small_question(), Restrictions()), np.arange(20), []
     first = relaxed_bounds(space, cores, whole, None)

@@ -5,22 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from asking import ask
 
-from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs.training import TrainingSpec
-from planner.space.sizes import parse_sizes, plain_layouts, resized
+from planner.space.sizes import parse_sizes, plain_layouts
 
 
 @pytest.fixture(scope="module")
 def gpt3() -> Question:
-    training = TrainingSpec(global_batch=1536, sequence_length=2048)
-    return complete_question(
-        catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb", 1024), training
-    )
+    return ask("gpt3-175b", "dgx-a100-80gb", 1024, global_batch=1536, sequence_length=2048)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +61,3 @@ def test_what_cannot_be_read(gpt3: Question, text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_sizes(text, gpt3)
     assert said in str(caught.value)
-
-
-def test_part_of_a_node_and_whole_nodes(gpt3: Question) -> None:
-    half, three = resized(gpt3, 4).cluster, resized(gpt3, 24).cluster
-    assert (half.nodes, half.gpus_per_node) == (1, 4)
-    assert (three.nodes, three.gpus_per_node) == (3, 8)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
+from asking import ask, change
 from small import MODEL
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.collectives import all_reduce_seconds
-from cost_models.communication.topology import axis_groups
-from cost_models.defaults import complete_question
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import time_terms
 from cost_models.question import Question
-from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.search.search import search
 from planner.space.limits import tensor_degrees
@@ -29,8 +23,8 @@ GPT = TransformerSpec(name="gpt-162b", num_layers=32, hidden_size=20480, num_hea
 
 
 def published(batch: int = 32) -> Question:
-    training = TrainingSpec(global_batch=batch, sequence_length=2048)
-    return complete_question(GPT, resolve_cluster("dgx-a100-80gb", 64), training, stack="megatron-2021")
+    job = {"global_batch": batch, "sequence_length": 2048}
+    return ask(GPT, "dgx-a100-80gb", 64, stack="megatron-2021", **job)
 
 
 def test_the_best_tensor_group_of_the_published_study_fills_a_node() -> None:
@@ -45,21 +39,8 @@ def test_the_best_tensor_group_of_the_published_study_fills_a_node() -> None:
         assert steps[8] < steps[16] < steps[32]
 
 
-def test_a_group_over_nodes_has_the_links_between_them() -> None:
-    question = published()
-    columns = LayoutColumns.of([parse_layout("tp8 pp8 dp1 mbs1"), parse_layout("tp16 pp4 dp1 mbs1")])
-    groups = axis_groups(question.cluster, columns).tp
-    assert (groups.nodes > 1).tolist() == [False, True]
-    network = question.cluster.links.inter_node.bandwidth * 8  # type: ignore[union-attr]
-    assert groups.ring_bandwidth()[1] == pytest.approx(network)
-    near, far = all_reduce_seconds(np.full(2, 2.0**30), groups, question.hardware)
-    assert far > 1.2 * near
-
-
 def test_kernels_that_send_while_they_multiply_are_of_one_node() -> None:
-    question = published()
-    stack = question.stack.model_copy(update={"overlap_tensor_parallel": 0.5, "overlaps": ("tp",)})
-    overlapping = replace(question, stack=stack)
+    overlapping = change(published(), stack={"overlap_tensor_parallel": 0.5, "overlaps": ("tp",)})
     for words in ("tp{} pp{} dp1 mbs1", "tp{} pp{} dp1 mbs1 overlap=tp"):
         layouts = [parse_layout(words.format(tp, 64 // tp)) for tp in (8, 16)]
         hidden = time_terms(overlapping, LayoutColumns.of(layouts))["layer_forward"]["tp_hidden"]
@@ -71,14 +52,12 @@ def test_it_is_searched_where_asked_and_where_links_are_fast() -> None:
     """Both solvers agree on a cluster whose network is as fast as its nodes' links."""
     cluster = resolve_cluster("dgx-a100-80gb", 16)
     assert tensor_degrees(cluster) == [1, 2, 4, 8]
-    training = TrainingSpec(global_batch=8, sequence_length=256)
-    slow = complete_question(
-        MODEL.model_copy(update={"num_heads": 16, "num_kv_heads": 16}), cluster, training
-    )
+    model = MODEL.model_copy(update={"num_heads": 16, "num_kv_heads": 16})
+    slow = ask(model, cluster, global_batch=8, sequence_length=256)
     asked = search(slow, top=1, restrictions=parse_restrictions(["tp=16"], ()))
     assert asked.best.layout.tp == 16
     links = cluster.links.model_copy(update={"inter_node": cluster.links.intra_node})
-    fast = replace(slow, cluster=cluster.model_copy(update={"links": links}))
+    fast = change(slow, cluster={"links": links})
     assert tensor_degrees(fast.cluster) == [1, 2, 4, 8, 16]
     limits = parse_restrictions(["tp>=4", "pp=1", "zero=1", "mbs=1"], ())
     found, again = (search(fast, top=1, restrictions=limits, proof=proof) for proof in ("search", "ilp"))

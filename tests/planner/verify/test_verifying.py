@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -19,9 +18,8 @@ from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.search import search as search_module
 from planner.search.branching import SearchResult, SearchSettings
-from planner.search.search import Budget, place_layout, search, search_on
+from planner.search.search import place_layout, search, search_on
 from planner.space.restrictions import Restrictions, parse_restrictions
-from planner.verify import Check
 from planner.verify.plans import verify
 
 LIMITS = parse_restrictions(["vpp=1"], ["zero=3"])
@@ -103,8 +101,7 @@ def test_a_precision_that_was_not_searched_is_open(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["memory", "mfu", "gpu-hours"])
 @few(2)
 def test_a_true_plan_for_an_objective_passes_every_check(name: str) -> None:
-    question = small_question(memory="500 MiB")
-    question = replace(question, training=question.training.model_copy(update={"tokens": 1e9}))
+    question = small_question(memory="500 MiB", tokens=1e9)
     objective = Objective(name=name)  # type: ignore[arg-type]
     few = parse_restrictions(["vpp=1", "schedule=1f1b", "cp=1", "zero=1", "mbs=1"], ["sp"])
     found = optimise(question, objective, sizes=(2, 4), restrictions=few)
@@ -206,9 +203,3 @@ def test_a_stopped_search_is_held_to_its_own_gap(plan: Plan) -> None:
     assert plan.certificate is not None
     step = plan.prediction.step_seconds
     assert failures(certified(plan, gap=0.05, bound=step * 0.95)) == {}
-
-
-def test_a_proof_that_takes_too_long_stays_open(plan: Plan) -> None:
-    checks = list(verify(plan, Budget(time_limit=1e-9)))
-    assert [one.name for one in checks if one.passed is None] == ["optimum"]
-    assert isinstance(checks[0], Check)
