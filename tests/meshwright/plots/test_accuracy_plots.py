@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from meshwright.plots.measured import accuracy
-from meshwright.records.frames import accuracy_frame
+from meshwright.records.frames import accuracy_frame, passes_frame, ranks_frame
 
 COLUMNS = "label,quantity,predicted,measured\n"
 ONE = COLUMNS + "a,step_seconds,1,1.1\n"
@@ -83,6 +84,14 @@ def test_tables_are_read_as_spreadsheets_write_them(tmp_path: Path, text: bytes)
     path.write_bytes(text)
     (row,) = accuracy_frame([path]).to_dict(orient="records")
     assert row == {"label": "a", "quantity": "step_seconds", "predicted": 1.0, "measured": 1.1}
+
+
+def test_steps_and_chunks_of_a_report() -> None:
+    rank = SimpleNamespace(rank=0, pipeline_rank=1, passes=[("F", 3, 0, 0.0, 1.0)])
+    report: Any = SimpleNamespace(ranks=[rank], layout=SimpleNamespace(pp=2), step_numbers=[3, 4])
+    report.work_seconds, report.peers_of = {"forward": np.ones((2, 1))}, lambda _: ()
+    assert passes_frame(report)[["rank", "chunk"]].to_numpy().tolist() == [[1, 1]]
+    assert ranks_frame(report)["step"].tolist() == [3, 4]
 
 
 UNREADABLE = {
