@@ -2,6 +2,7 @@
 
     python benchmarks/recommenders/run.py theirs [NAME ...]     appends to theirs.csv
     python benchmarks/recommenders/run.py ours [NAME ...]       appends to ours.csv
+    python benchmarks/recommenders/run.py search [NAME ...]     appends to search.csv, without TorchRec
 
 Seconds are of this process's CPU, so that what else a machine does counts for neither; both use one core. In ours.csv
 `seconds` are of the search, `found_seconds` of what it took until the answer was found (the rest is proof), and
@@ -13,10 +14,13 @@ from __future__ import annotations
 
 import csv
 import logging
+import os
+import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -83,6 +87,43 @@ def ours(instance: Instance) -> None:
         )
 
 
+def searched(instance: Instance) -> None:
+    """Our search at our prices of TorchRec's, by both objectives, and at HugeCTR's cost: rows of search.csv."""
+    from benchmarks.recommenders.hugectr_side import TIME_LIMIT as HUGECTR_LIMIT
+    from benchmarks.recommenders.hugectr_side import priced as hugectr_prices
+    from benchmarks.recommenders.our_prices import our_prices
+    from planner.recommender import search
+    from planner.recommender.problem import OBJECTIVES
+
+    search.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment]
+    ours, _ = our_prices(instance)
+    cases = [("torchrec", ours, objective, TIME_LIMIT, 1e3) for objective in reversed(OBJECTIVES)]
+    if not instance.name.startswith("random"):
+        cases.append(("hugectr", hugectr_prices(instance), "torchrec", HUGECTR_LIMIT, 1.0))
+    for prices, priced, objective, limit, scale in cases:
+        watch = Watch()
+        proof = search.plan_sharding(
+            priced, objective=objective, seconds=limit, progress=watch.tell
+        ).certificate
+        seconds = watch.seconds
+        append(
+            "search.csv",
+            {
+                "commit": subprocess.check_output(("git", "rev-parse", "--short", "HEAD"), text=True).strip(),
+                "prices": prices,
+                "instance": instance.name,
+                "gpus": instance.gpus,
+                "objective": objective,
+                "value_ms": round(proof.value * scale, 6),
+                "bound_ms": round(proof.bound * scale, 6),
+                "gap": round(proof.gap, 8),
+                "seconds": round(seconds, 2),
+                "found_seconds": round(watch.found.get(proof.value, seconds), 2),
+                "load": round(os.getloadavg()[0], 1),
+            },
+        )
+
+
 class Watch:
     """CPU seconds of a search from here on, and by value of those until it was first told."""
 
@@ -118,7 +159,7 @@ def main(which: str, *names: str) -> None:
     logging.disable(logging.CRITICAL)
     for instance in instances():
         if not names or instance.name in names:
-            (theirs if which == "theirs" else ours)(instance)
+            {"theirs": theirs, "ours": ours, "search": searched}[which](instance)
 
 
 if __name__ == "__main__":

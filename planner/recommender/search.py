@@ -76,7 +76,7 @@ OPTIONS_GAP, OPTIONS_WORK = 1e-4, 1e9
 """Relative gap at which the program over options ends and the descent is done, and work that the former may take."""
 PATIENCE = 12
 """Rounds without improvement that end the descent; with few distinct tables, three times as many or one per unit."""
-WIDE_GAP, SEEDS = 0.02, 4
+WIDE_GAP, SEEDS = 0.048, 4
 """Relative gap above which a search of few distinct tables descends so many times, each with another seed."""
 
 
