@@ -480,18 +480,12 @@ def best_sharding(
     Raises:
         InfeasibleError: nothing fits, which is proven.
     """
-    if budget.ended or budget.seconds_left <= 0:
-        budget.ended = True
-        return None
-    budget.searches += 1
-    try:
+
+    def search() -> ShardingAnswer:
         priced = covered_options(question, restrictions)
-        answer = plan_sharding(priced, restrictions=restrictions, budget=budget, seconds=seconds)
-    except RunError as error:
-        budget.failure = error
-        return None
-    budget.interrupted = budget.ended = answer.interrupted
-    return answer
+        return plan_sharding(priced, restrictions=restrictions, budget=budget, seconds=seconds)
+
+    return budget.attempt(search)
 
 
 def sharding_scaling_frame(

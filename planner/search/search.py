@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -210,6 +210,16 @@ OnStatus = Callable[[str], None]
 """Function called with a few words on the search that is running."""
 
 
+class AnyAnswer(Protocol):
+    """Answer of a search of any model family."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user ended the search; the answer is then the best found so far."""
+
+
+Answer = TypeVar("Answer", bound=AnyAnswer)
+
 MAX_PROVEN = 2
 """Maximum number of cached answers, as every answer holds as much memory as its search."""
 
@@ -263,6 +273,35 @@ class Budget:
         """Seconds since the budget was started."""
         return time.monotonic() - self.start
 
+    def is_over(self) -> bool:
+        """Whether no more searches are started; a budget whose time is up ends."""
+        self.ended = self.ended or self.seconds_left <= 0
+        return self.ended
+
+    def attempt(self, search: Callable[[], Answer]) -> Answer | None:
+        """Run a search unless the budget is over, count it, and note its failure or the user's interrupt; None if it
+        found nothing.
+
+        Raises:
+            InfeasibleError: nothing fits, which is proven.
+            KeyboardInterrupt: before anything was found, unless interrupts are kept.
+        """
+        if self.is_over():
+            return None
+        self.searches += 1
+        answer: Answer | None = None
+        try:
+            answer = search()
+        except RunError as error:
+            self.failure = error
+        except KeyboardInterrupt:
+            if not self.keep_on_interrupt:
+                raise
+            self.interrupted = True
+        self.interrupted = self.interrupted or (answer is not None and answer.interrupted)
+        self.ended = self.ended or self.interrupted
+        return answer
+
     def search(
         self,
         question: Question,
@@ -288,8 +327,7 @@ class Budget:
             InfeasibleError: nothing fits, which is proven.
             KeyboardInterrupt: before anything was found, unless interrupts are kept.
         """
-        if self.ended or self.seconds_left <= 0:
-            self.ended = True
+        if self.is_over():
             return None
         proof = effort or self.proof
         query = (question, restrictions, top, cutoff, proof)
@@ -308,23 +346,13 @@ class Budget:
             proof=proof,
             space=space,
         )
-        self.searches += 1
-        result: SearchResult | None = None
-        try:
-            with self.spaces.shared():
-                result = search_on(settings, question, restrictions)
-        except RunError as error:
-            self.failure = error
-        except KeyboardInterrupt:
-            if not self.keep_on_interrupt:
-                raise
-            self.interrupted = True
-        self.interrupted = self.interrupted or (result is not None and result.interrupted)
+        with self.spaces.shared():
+            result = self.attempt(lambda: search_on(settings, question, restrictions))
         proven = result is not None and not result.certificate.undecided
         if remembers and proven and result is not None and not result.interrupted:
             self.proven.appendleft((query, result))
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
-        self.ended = self.interrupted or (not proven and self.seconds_left <= 0)
+        self.ended = self.ended or (not proven and self.seconds_left <= 0)
         if by_choice and isinstance(self.failure, NothingPlacedError) and result is None:
             words = f"no layout was placed in {format_seconds(seconds)}, which is what each search of this answer gets"
             self.failure = NothingPlacedError(words, hint="--fix and --forbid leave it fewer layouts")
