@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -53,7 +53,7 @@ WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
 LEAST_GAIN = 1e-3
 """Minimum relative gain of step time for a change to be advised."""
 MAX_CHANGES = 3
-"""Maximum number of changes of the layout that are advised."""
+"""Maximum number of changes of a layout, or of the options of tables, that are advised."""
 _MAX_PRICED, _MAX_PRICED_OF_A_KIND = 12, 2
 """Maximum number of candidates priced in full for one change: in all, and with the same changed axes."""
 _SWITCHES = (
@@ -96,15 +96,20 @@ class Change(NamedTuple):
     """Price of today's layout with this change and all earlier changes."""
 
 
-class OtherQuestion(NamedTuple):
-    """Best plan of a changed question (other numerics, more GPUs), which takes more effort than a change of
-    layout."""
+E = TypeVar("E")
+"""Estimate of a family of models."""
+
+
+class OtherQuestion(NamedTuple, Generic[E]):
+    """Best plan of a changed question (other numerics, GPUs, links), which takes more effort than a change of
+    layout or sharding."""
 
     words: str
-    """Flag of `meshwright plan` that asks the changed question, such as "--precision fp8"."""
+    """Flag of `meshwright plan` that asks the changed question, such as "--precision fp8", or words of the change."""
     trouble: str
-    estimate: Estimate
+    estimate: E
     proven: bool
+    """Whether the plan is proven optimal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,7 @@ class Advice:
     changes: tuple[Change, ...]
     result: SearchResult
     """Result of the search for the best plan, with which the path of changes ends."""
-    other_questions: tuple[OtherQuestion, ...] = ()
+    other_questions: tuple[OtherQuestion[Estimate], ...] = ()
 
     @property
     def best(self) -> Estimate:
@@ -212,7 +217,7 @@ def _turn_on_switches(
 
 def _other_questions(
     question: Question, restrictions: Restrictions, best: Estimate, budget: Budget
-) -> Iterator[OtherQuestion]:
+) -> Iterator[OtherQuestion[Estimate]]:
     """Yield the best plans of changed questions, with other numerics or more GPUs. First the best layout with
     gradients summed in 16 bits, if they are summed in 32 and that gains; then the best plans in a narrower
     precision and on twice the GPUs, if the hardware allows."""

@@ -27,6 +27,7 @@ from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.sharding import Option, Sharding, TablePlacement, TableWord, parse_words
+from planner.explain.advice import LEAST_GAIN, MAX_CHANGES, OtherQuestion
 from planner.recommender.local_search import State
 from planner.recommender.problem import Placement, every_option, limited
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
@@ -202,10 +203,6 @@ def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
     return ""
 
 
-CHANGES = 3
-"""Maximum number of changes proposed one after another."""
-WORTH = 1e-3
-"""Minimum relative gain in step time for which a change is proposed."""
 OTHER_SECONDS = 10.0
 """Time limit, in seconds, of the search for each variant of the question; its answer is then the best
 found."""
@@ -225,15 +222,6 @@ class ShardingChange(NamedTuple):
     """Sharding with this and all earlier changes."""
 
 
-class OtherSharding(NamedTuple):
-    """The best sharding of a variant of the question, such as another precision, more GPUs or faster links."""
-
-    words: str
-    trouble: str
-    estimate: RecommenderEstimate
-    proven: bool
-
-
 class ShardingAdvice(NamedTuple):
     """Advice on a running sharding, with the changes that gain most, the best sharding found, and variants of
     the question."""
@@ -243,7 +231,7 @@ class ShardingAdvice(NamedTuple):
     today: RecommenderEstimate
     changes: Sequence[ShardingChange]
     answer: ShardingAnswer
-    other_questions: Sequence[OtherSharding]
+    other_questions: Sequence[OtherQuestion[RecommenderEstimate]]
     best_sharding: Sharding
     """The sharding found by the search, or today's with all changes if the search found nothing faster."""
     best: RecommenderEstimate
@@ -276,7 +264,7 @@ def advise_sharding(
         with suppress(InfeasibleError):
             if other := best_sharding(other_question, budget, limits, OTHER_SECONDS):
                 priced = estimate(other_question, other.sharding)
-                others.append(OtherSharding(words, trouble, priced, proven=other.certificate.gap <= 0))
+                others.append(OtherQuestion(words, trouble, priced, proven=other.certificate.gap <= 0))
     groups: dict[tuple[int, str, str], dict[int, TablePlacement]] = {}
     for table, (placed, target) in enumerate(zip(today.tables, answer.sharding.tables, strict=True)):
         if placed != target:
@@ -285,7 +273,7 @@ def advise_sharding(
     separate = {key: estimate(question, _with(today, moved)) for key, moved in groups.items()}
     sharding, reached, changes = today, running, list[ShardingChange]()
     prices = {key: priced for key, priced in separate.items() if _gains(priced, running)}
-    while len(changes) < CHANGES:
+    while len(changes) < MAX_CHANGES:
         if not (better := [key for key, priced in prices.items() if _gains(priced, reached)]):
             break
         key = min(better, key=lambda group: (not prices[group].fits, prices[group].step_seconds))
@@ -295,7 +283,7 @@ def advise_sharding(
     goal, best = answer.sharding, estimate(question, answer.sharding)
     if reached.fits and reached.step_seconds <= best.step_seconds:
         goal, best = sharding, reached
-    at_the_end = reached.fits and reached.step_seconds <= best.step_seconds * (1 + WORTH)
+    at_the_end = reached.fits and reached.step_seconds <= best.step_seconds * (1 + LEAST_GAIN)
     return ShardingAdvice(question, today, running, changes, answer, others, goal, best, at_the_end)
 
 
@@ -304,7 +292,7 @@ def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
     not fit, fits or exceeds memory by less."""
     if not current.fits:
         return changed.fits or _excess_bytes(changed) < _excess_bytes(current)
-    return changed.fits and changed.step_seconds < current.step_seconds * (1 - WORTH)
+    return changed.fits and changed.step_seconds < current.step_seconds * (1 - LEAST_GAIN)
 
 
 def _excess_bytes(priced: RecommenderEstimate) -> float:

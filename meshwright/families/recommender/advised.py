@@ -20,7 +20,8 @@ from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, percent, sentence_list, wrapped
 from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import PROVEN
-from planner.recommender.advice import WORTH, ShardingAdvice, ShardingChange, advise_sharding
+from planner.explain.advice import LEAST_GAIN
+from planner.recommender.advice import ShardingAdvice, ShardingChange, advise_sharding
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 from planner.recommender.restrictions import ShardingLimits
 from planner.search.search import Budget
@@ -124,11 +125,11 @@ class ShardingAdvised(PlanAnswer):
         cases = sorted(self.advice.other_questions, key=lambda case: case.estimate.step_seconds)
         for case in cases:
             then = case.estimate.step_seconds
-            if then < best * (1 - WORTH):
+            if then < best * (1 - LEAST_GAIN):
                 gain = f"{change(best, then)} from the best" + ", not proved" * (not case.proven)
                 yield wrapped(f"With {case.words} ({case.trouble}): {precise(then)} ({gain})")
-        if idle := [case.words for case in cases if case.estimate.step_seconds >= best * (1 - WORTH)]:
-            yield wrapped(f"Less than {percent(WORTH)} would come of {sentence_list(idle)}")
+        if idle := [case.words for case in cases if case.estimate.step_seconds >= best * (1 - LEAST_GAIN)]:
+            yield wrapped(f"Less than {percent(LEAST_GAIN)} would come of {sentence_list(idle)}")
 
     def _words(self, move: ShardingChange) -> str:
         """ "user and item: row, not whole"; of tables that only move "user: whole elsewhere"."""

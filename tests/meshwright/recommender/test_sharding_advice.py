@@ -11,9 +11,9 @@ from command_line import SHOP
 import meshwright as mw
 from cost_models.errors import RunError
 from cost_models.recommender.prices import estimate
+from planner.explain.advice import LEAST_GAIN
 from planner.plan import load_any_plan
 from planner.recommender import search as searches
-from planner.recommender.advice import WORTH
 
 MODEL = SHOP.replace("pooling: 2.0", "pooling: 2.0, zipf: 1.05").replace(
     "pooling: 8.0", "pooling: 8.0, zipf: 1.1"
@@ -40,7 +40,7 @@ def test_each_change_fits_and_gains_alone_and_with_those_before_it(today: Path) 
     for one in advice.changes:
         assert one.by_itself.fits
         assert one.by_itself.step_seconds < advice.today.step_seconds
-        assert one.with_earlier.step_seconds < before.step_seconds * (1 - WORTH)
+        assert one.with_earlier.step_seconds < before.step_seconds * (1 - LEAST_GAIN)
         assert estimate(advice.question, one.sharding).step_seconds == one.with_earlier.step_seconds
         before = one.with_earlier
     assert advice.best.step_seconds <= before.step_seconds
