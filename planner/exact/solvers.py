@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Event, current_thread, main_thread
 from typing import Any, Literal, NamedTuple
@@ -32,6 +32,11 @@ class Solved(NamedTuple):
 def available_solver() -> SolverName:
     """Name of the solver to use, "highs" where highspy can be imported, else "cbc"."""
     return "highs" if pulp.HiGHS(msg=False).available() else "cbc"
+
+
+def weighted(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExpression:
+    """Linear expression Σ coefficient · variable, over different variables."""
+    return pulp.LpAffineExpression({variable: value for variable, value in terms if value})
 
 
 def solve(

@@ -14,13 +14,13 @@ that does not see symmetry by itself, CBC, and hinders one that does, HiGHS.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
 import pulp
 
 from cost_models.arrays import Array, Ints
+from planner.exact.solvers import weighted
 from planner.recommender.problem import Placement, Places, Problem
 
 SMALL = 0.2
@@ -28,11 +28,6 @@ SMALL = 0.2
 of its own."""
 DUAL_FEASIBLE = (1, 2, 3, 4)
 """Numbers k of Fekete and Schepers' functions (2001), which bound the large shards that fit together."""
-
-
-def weighted(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExpression:
-    """Linear expression Σ coefficient · variable, over different variables."""
-    return pulp.LpAffineExpression({variable: value for variable, value in terms if value})
 
 
 class OptionsProgram:
