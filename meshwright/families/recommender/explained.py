@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cost_models.errors import InfeasibleError, RunError
+from cost_models.errors import InfeasibleError
 from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.units import format_bytes
 from meshwright.families.recommender.text import (
@@ -30,7 +30,7 @@ from planner.recommender.advice import Alternative, BindingStage, alternative, b
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.problem import limited
 from planner.recommender.restrictions import covered_options
-from planner.recommender.search import ShardingAnswer, plan_sharding
+from planner.recommender.search import ShardingAnswer, best_sharding
 from planner.search.search import Budget
 from planner.verify import Check, check_equal
 from planner.verify.recommenders import verify_sharding
@@ -251,9 +251,8 @@ def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
             tables = set(variant.tables)
             fixed = [one for one in limits.fixed if not tables & set(range(one.first, one.last + 1))]
             limits = replace(limits, fixed=(*fixed, *variant.words))
-            options = covered_options(question, limits)
-            with suppress(InfeasibleError, RunError):
-                anew = plan_sharding(options, restrictions=limits, seconds=SECONDS)
+            with suppress(InfeasibleError):
+                anew = best_sharding(question, Budget(), limits, SECONDS)
     return ShardingNotChosen(
         plan=plan, layout=layout, answer=variant, today=today, otherwise=otherwise, replanned=anew
     )

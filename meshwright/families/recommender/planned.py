@@ -224,17 +224,12 @@ class ShardingQuestion:
     def answer(self, budget: Budget | None = None, top: int | None = None) -> ShardingPlanned:
         """Search within the budget. Raises DoesNotFitError: no sharding fits, which is proven."""
         budget, restrictions = budget or Budget(), self.limits.read(self.question.model)
-
-        def tell(value: float, bound: float, doing: str) -> None:
-            if budget.on_status is not None:
-                budget.on_status(doing)
-
         result = plan_sharding(
             covered_options(self.question, restrictions),
             objective=self.objective,
             restrictions=restrictions,
             budget=budget,
-            progress=tell,
+            progress=lambda value, bound, doing: budget.tell(doing),
         )
         budget.interrupted = budget.interrupted or result.interrupted
         return ShardingPlanned(
@@ -255,8 +250,7 @@ def ask(options: PlanOptions) -> ShardingQuestion:
     """
     problems = Problems()
     gpus = problems.read(_one_count, options.gpus)
-    read = Problems()
-    model = read.read(lambda: _model(options))
+    model = Problems().read(recommender_of, options.model)  # what is wrong with it, `question_of` says
     request = options if model is None else replace(options, model=model)
     question = problems.read(question_of, request, gpus or None)
     limits = problems.read(_limits, options)
@@ -319,7 +313,7 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
     """
     questions.require_nouns(request)
     problems = Problems()
-    model = problems.read(_model, request)
+    model = problems.read(recommender_of, request.model)
     cluster = problems.read(questions.cluster_of, request.cluster, gpus)
     host_memory = problems.read(questions.read_host_memory, request.host_memory)
     training = problems.read(_training, request)
@@ -343,11 +337,11 @@ def _require_even_batch(batch: int, cluster: ClusterSpec | MixedCluster) -> None
         )
 
 
-def _model(request: Request) -> RecommenderSpec:
-    if isinstance(request.model, (str, Document)):
-        return resolve_recommender(request.model)
-    assert isinstance(request.model, RecommenderSpec), "another family reads it"
-    return request.model
+def recommender_of(model: object) -> RecommenderSpec:
+    """The recommender that is given by name, file, or document, or itself. Raises InputError."""
+    if isinstance(model, RecommenderSpec):
+        return model
+    return resolve_recommender(read_once(model if isinstance(model, Document) else str(model)))
 
 
 def _training(request: Request) -> RecommenderTraining:
@@ -507,8 +501,7 @@ def ask_import(options: ImportOptions) -> ImportQuestion:
         raise InputError("--sequence: a recommender has no sequences", hint="leave it out")
     if not options.model:
         raise InputError("TorchRec's plan has no model", hint="name it: `import plan.json MODEL CLUSTER`")
-    spec = options.model
-    model = spec if isinstance(spec, RecommenderSpec) else resolve_recommender(read_once(str(spec)))
+    model = recommender_of(options.model)
     sharding, world = import_sharding(options.source, model)
     if options.gpus not in (None, world):
         text = f"`{options.source}` is for {world} GPUs, --gpus says {options.gpus}"

@@ -13,8 +13,7 @@ import numpy as np
 from cost_models.defaults import OWN_STACK
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
-from cost_models.files.loading import read_once, resolve_cluster
-from cost_models.files.recommenders import resolve_recommender
+from cost_models.files.loading import resolve_cluster
 from cost_models.files.whole import whole_file
 from cost_models.recommender.accesses import POLICIES
 from cost_models.recommender.serving import Served as PredictedService
@@ -33,6 +32,7 @@ from cost_models.units import (
     parse_bytes,
 )
 from executor.requirements import require_torch
+from meshwright.families.recommender.planned import recommender_of
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
 from meshwright.records import fields_of
@@ -226,7 +226,7 @@ _SHARE = re.compile(r"\d{1,3}(\.\d+)?%?|0?\.\d+", re.ASCII)
 def plan_cache(options: CacheOptions) -> ServedRecommender:
     """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
     problems = Problems()
-    spec = problems.read(_model, options.model)
+    spec = problems.read(recommender_of, options.model)
     cluster = problems.read(cluster_of, options.cluster, options.gpus)
     memory = problems.read(read_host_memory, options.host_memory)
     size = problems.read(_amount, "--cache", options.cache, parse_bytes)
@@ -252,12 +252,6 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     question = with_rates(question, profile=options.profile)
     plan = planned_cache(question, cache_bytes=size, hits=share)
     return ServedRecommender(plan=plan, asked_hits=share, assumptions=silent)
-
-
-def _model(model: str | Path | RecommenderSpec) -> RecommenderSpec:
-    if isinstance(model, RecommenderSpec):
-        return model
-    return resolve_recommender(read_once(str(model)))
 
 
 def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[RecommenderSpec, tuple[str, ...]]:
