@@ -68,7 +68,7 @@ def test_the_best_beside_what_runs_today_is_never_slower(model: str) -> None:
         certificate=best.certificate.model_copy(update={"gap": 0.5, "value": slower.estimate.step_seconds}),
     )
     today = ShardingEstimated(question=best.question, estimate=best.estimate, sharding=best.sharding)
-    imported = Imported(today=today, best=no_slower(found, today))
+    imported = Imported(today=today, planned=no_slower(found, today))
     assert imported.best.estimate.step_seconds == today.estimate.step_seconds < slower.estimate.step_seconds
     assert imported.best.certificate.gap == pytest.approx(best.certificate.gap, abs=1e-9)
     assert imported.gain == 0
