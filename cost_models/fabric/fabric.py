@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Bools, Ints, group_by
 from cost_models.specs.choices import LinkKind
 from cost_models.specs.graph import Link, natural
 from cost_models.units import counted, format_bandwidth
@@ -116,9 +116,7 @@ class Fabric:
 def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Sequence[str]) -> Iterator[str]:
     """Yield a sentence (no full stop) per cable, switch, node or level that differs from comparable ones in the
     cluster."""
-    wires: dict[frozenset[str], list[Link]] = defaultdict(list)
-    for link in links:
-        wires[frozenset(link[:2])].append(link)
+    wires = defaultdict(list, group_by(links, lambda link: frozenset(link[:2])))
     for level in levels:
         yield from _odd_cables(level, wires)
         if level.network and len(level.sizes) > 1:

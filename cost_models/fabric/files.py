@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cost_models.arrays import group_by
 from cost_models.discovery import MOST_NVLINKS, ClusterDraft, Topology, groups_of, parse_topology
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean, first_few
@@ -181,9 +182,7 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
         message = f"no host is called `{statement.hosts}`, they are {', '.join(others[:5])}"
         raise unreadable(source, [Problem("--hosts", message)], "a pattern like 'gpu*'")
     if others:
-        alike = defaultdict[str, list[str]](list)
-        for host in others:
-            alike[re.sub(r"\d+", "#", host)].append(host)
+        alike = group_by(others, lambda host: re.sub(r"\d+", "#", host))
         words = ", ".join(fold(some) or shape for shape, some in alike.items())
         file.notes.append(f"{counted(len(others), 'host')} left out, no GPU nodes by name (--hosts): {words}")
     count = most_common(len(guids) for host, guids in hosts.items() if host not in others)

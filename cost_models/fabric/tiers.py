@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Ints
+from cost_models.arrays import Ints, group_by
 from cost_models.discovery import USUAL_LATENCY
 from cost_models.errors import InputError, Problem, first_few
 from cost_models.fabric.fabric import Fabric, FabricLevel, most_common, odd_links
@@ -191,14 +191,12 @@ class _Climb:
         contracted = _contracted(self.graph, outside | self.domain)
         contracted.add_nodes_from(joint.joined)
         capacities = {one: sum(edge["capacity"] for edge in contracted[one].values()) for one in joint.joined}
-        alike: dict[tuple[int, float], list[int]] = defaultdict(list)
-        for domain, target in joint.joined.items():
-            alike[target, capacities[domain]].append(domain)
-        kinds = {vertex: (joint.joined[domain], capacities[domain]) for vertex, domain in self.domain.items()}
-        classes = _contracted(self.graph, outside | kinds)
+        kinds = {domain: (target, capacities[domain]) for domain, target in joint.joined.items()}
+        kind_of_vertex = {vertex: kinds[domain] for vertex, domain in self.domain.items()}
+        classes = _contracted(self.graph, outside | kind_of_vertex)
         if joint.direct or len(classes) > _MOST_CUTS:
             return capacities
-        for kind, domains in alike.items():
+        for kind, domains in group_by(kinds, kinds.__getitem__).items():
             switches = "switches", kind[0]
             if kind in classes and switches in classes and networkx.has_path(classes, kind, switches):
                 cut = networkx.minimum_cut_value(classes, kind, switches)
@@ -209,16 +207,16 @@ class _Climb:
         """Move every endpoint up to the switches of the merged domain, and return the cable bundle that each
         endpoint passes on the way."""
         new_domain = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed
-        members: dict[int, list[str]] = defaultdict(list)
-        for vertex, domain in self.domain.items():
-            members[domain].append(vertex)
-        ends: dict[tuple[int, frozenset[str]], list[str]] = defaultdict(list)
-        for end, index in self.unit.items():
-            domain = self.inner[index]
-            ends[domain, frozenset(members[domain]) if joint.direct else self.at[end]].append(end)
+        members = group_by(self.domain, self.domain.__getitem__)
+
+        def source_of(end: str) -> tuple[int, frozenset[str]]:
+            """Domain of an end, and the devices from which its cables go out of the domain."""
+            domain = self.inner[self.unit[end]]
+            return domain, frozenset(members[domain]) if joint.direct else self.at[end]
+
         bundles: dict[str, Bundle | None] = {}
         best: dict[int, Bundle] = {}
-        for (domain, source), bundle_ends in ends.items():
+        for (domain, source), bundle_ends in group_by(self.unit, source_of).items():
             bundle = self._bundle(source, domain, new_domain, direct=joint.direct)
             if bundle is not None:
                 bundle.capacity = min(bundle.capacity, sum(self.arriving[end] for end in bundle_ends))

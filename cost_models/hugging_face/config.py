@@ -464,10 +464,8 @@ def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
         gated = [word for word, ours in family.priced_as.items() if ours == model.activation]
         encoders, buckets = stacks.encoder_layers, stacks.position_buckets
         config |= {"num_layers": encoders, "num_decoder_layers": model.num_layers - encoders}
-        config |= {
-            "relative_attention_num_buckets": buckets,
-            "relative_attention_max_distance": stacks.farthest,
-        }
+        config["relative_attention_num_buckets"] = buckets
+        config["relative_attention_max_distance"] = stacks.farthest
         config["scale_decoder_outputs"] = model.logit_scale != 1.0
         config |= {key: gated[0]} if model.gated_mlp and gated else {}
     if model.has_experts:

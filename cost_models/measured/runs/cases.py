@@ -6,7 +6,7 @@ Reading a table reports every problem of every cell. Nothing in `data/published/
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,7 @@ def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) ->
     if problems:
         raise InputError(f"{counted(len(problems), 'problem')} in {row.place}", problems=problems)
     question = complete_question(**parts, profile=profile)
-    hardware = row.with_fields("hardware", question.hardware, HardwareProfile)
-    question = (
-        question.updated("hardware", **dict(hardware)) if hardware is not question.hardware else question
-    )
+    question = replace(question, hardware=row.with_fields("hardware", question.hardware, HardwareProfile))
     sized = "gpus" not in row.unstated
     return Case(row=row, question=question, layout=layout, assumptions=row.assumptions, sized=sized)
 
@@ -112,11 +109,9 @@ def _model_base(row: Row) -> TransformerSpec | dict[str, Any]:
     """Catalogue's model of the row's name; where the catalogue has none, and columns a shape, the name alone.
     Raises UnknownNameError."""
     has_shape = any(column.startswith("model.") for column in row.values)
-    return (
-        {"name": row.model}
-        if has_shape and row.model not in catalog.names("models")
-        else catalog.load_model(row.model)
-    )
+    if has_shape and row.model not in catalog.names("models"):
+        return {"name": row.model}
+    return catalog.load_model(row.model)
 
 
 _PCIE = LinkSpec.model_validate({"kind": "pcie", "bandwidth": "32 GB/s", "latency": "5 us"})
@@ -179,10 +174,8 @@ def read_rows(path: Path, *, check: bool = True) -> tuple[Row, ...]:
             found = error.problems or [Problem(place, error.headline)]
             problems += [one for one in found if one.where.rpartition("  ")[2] not in wrong]
     if problems:
-        headline, hint = (
-            f"{counted(len(problems), 'problem')} in {path}",
-            "docs/guides/validating.md explains the columns",
-        )
+        headline = f"{counted(len(problems), 'problem')} in {path}"
+        hint = "docs/guides/validating.md explains the columns"
         if unknown or missing:
             headline += ", which is no canonical table of runs"
             listed = ", ".join((*COLUMNS, *(f"{part}.*" for part in SPECS)))

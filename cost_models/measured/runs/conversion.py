@@ -400,14 +400,8 @@ def _micro_batch(row: PrintedRow, question: Question, degrees: Layout, notes: No
 _SHORTENED = {path: column for column, path in SHORT_NAMES.items()}
 _SWEEP = ("model_name", "seq_len", "num_gpus", "global_batch", "gpu", "precision")
 """Columns in which the rows of one sweep agree."""
-_TEXTS = {"row_id": "row_id", "source_id": "source_id", "source_cite": "source_cite", "task": "task"}
-_TEXTS |= {
-    "trainer": "framework",
-    "run_date": "run_date",
-    "model": "model_name",
-    "flags": "flags",
-    "notes": "notes",
-}
+_TEXTS = {name: name for name in ("row_id", "source_id", "source_cite", "task", "run_date", "flags", "notes")}
+_TEXTS |= {"trainer": "framework", "model": "model_name"}
 """Canonical column → printed column with its text."""
 _FIGURES = {"step_seconds": "step_time_best_s", "peak_gb": "peak_memory_gb", "mfu": "mfu"}
 _FIGURES |= {"tokens_per_second_per_gpu": "tokens_per_s_per_gpu", "tflops_per_gpu": "tflops_per_gpu"}

@@ -338,11 +338,10 @@ def pipeline_of(question: Question, layout: Layout) -> Pipeline:
     return Pipeline(table, {key: median(each) for key, each in seconds.items()})
 
 
-_PRICES: dict[str, Callable[..., Array]] = {
-    "all_reduce": collectives.all_reduce_seconds,
-    "all_gather": collectives.all_gather_seconds,
+_PRICES: dict[str, Callable[..., Array]] = {"broadcast": collectives.broadcast_seconds}
+_PRICES |= {"all_reduce": collectives.all_reduce_seconds, "all_gather": collectives.all_gather_seconds}
+_PRICES |= {
     "reduce_scatter": collectives.reduce_scatter_seconds,
-    "broadcast": collectives.broadcast_seconds,
     "all_to_all": collectives.all_to_all_seconds,
 }
 

@@ -120,17 +120,18 @@ def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
     return tuple(_score_source(*group) for group in group_by(predictions, lambda one: one.row.source).items())
 
 
+_JOB = ("sequence_length", "global_batch", "precision")
+"""Columns of the training job in which the runs of a sweep agree."""
+
+
 def sweep_of(row: Row) -> tuple[str, ...]:
     """Name of a row's sweep within its source, in parts; by default model, sequence length, GPUs, batch, cluster and
     precision."""
     if row.sweep:
         return tuple(row.sweep.split(" | "))
-    sequence, batch, precision = (
-        row.values.get(one, "") for one in ("sequence_length", "global_batch", "precision")
-    )
-    return tuple(
-        map(str, (row.model, sequence, row.layout and row.layout.num_gpus, batch, row.cluster, precision))
-    )
+    sequence, batch, precision = (row.values.get(one, "") for one in _JOB)
+    gpus = row.layout and row.layout.num_gpus
+    return tuple(map(str, (row.model, sequence, gpus, batch, row.cluster, precision)))
 
 
 def measured_seconds(row: Row) -> float | None:
