@@ -87,7 +87,7 @@ def write_rows(cases: Sequence[Case]) -> None:
             writer.writerow(
                 [
                     case.row.row_id,
-                    case.row.source,
+                    case.row.source_id,
                     case.row.model,
                     case.layout.model_copy(update={"layers": ()}).brief,
                     question.training.global_batch,
@@ -116,7 +116,7 @@ def folds(cases: Sequence[Case]) -> Folds:
 
 def _left_out(cases: Sequence[Case]) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
     of_all = fit_families(cases)
-    sources = [f"source {case.row.source}" for case in cases]
+    sources = [f"source {case.row.source_id}" for case in cases]
     dies = [f"die {die_of(case.question.cluster.gpu.name)}" for case in cases]
     every = [(name, marks) for marks in (sources, dies) for name in dict.fromkeys(marks)]
     for label, marks in every:

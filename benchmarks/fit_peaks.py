@@ -16,7 +16,7 @@ from judged_intervals import search
 
 from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
-from cost_models.measured.validation.scores import chance_ranges, measured_bytes, measured_seconds
+from cost_models.measured.validation.scores import chance_ranges, measured_bytes
 from cost_models.pipeline.pricing import estimate
 from cost_models.risk import PEAK_QUANTILE, PeakErrors
 from meshwright.verbs.validate.validated import CHANCE_HEADERS, chance_cells, chances_heading
@@ -71,11 +71,11 @@ def _runs() -> list[_Peak]:
         )
         known = one.fits_probability is not None
         off = None if oom or not measured or not one.peak_bytes else math.log(measured / one.peak_bytes)
-        ran = None if not known else False if oom else True if measured_seconds(one.row) or measured else None
+        ran = None if not known else False if oom else True if one.row.step_seconds or measured else None
         if off is not None or ran is not None:
             found.append(
                 _Peak(
-                    source=one.row.source,
+                    source=one.row.source_id,
                     error=priced.trust.memory_error,
                     room=math.log(priced.memory_limit / priced.peak_bytes),
                     ran=ran,

@@ -56,7 +56,7 @@ def anchored(cases: Sequence[Case], given: int) -> Sizes:
     for before, after in zip(plain, calibrated_rows, strict=True):
         errors = step_error(before), step_error(after)
         if _sweep(before.row) in enough and errors[0] is not None and errors[1] is not None:
-            sizes[before.row.source].append((abs(errors[0]), abs(errors[1])))
+            sizes[before.row.source_id].append((abs(errors[0]), abs(errors[1])))
     return {
         source: (pairs[:, 0], pairs[:, 1]) for source, pairs in ((s, np.array(p)) for s, p in sizes.items())
     }
@@ -72,12 +72,12 @@ def calibrated(cases: Sequence[Case], given: int) -> Sizes:
             rest = [case for place, case in enumerate(own) if place not in chosen]
             few = [own[place] for place in chosen]
             fit = fit_step_times(own[0].question.hardware, few, of_one_cluster=True)
-            sizes[own[0].row.source].append(np.abs([errors_of(rest), errors_of(under(fit.profile, rest))]))
+            sizes[own[0].row.source_id].append(np.abs([errors_of(rest), errors_of(under(fit.profile, rest))]))
     return {source: tuple(np.concatenate(found, axis=1)) for source, found in sizes.items()}
 
 
 def _sweep(row: Row) -> tuple[str, ...]:
-    return row.source, row.trainer, row.cluster
+    return row.source_id, row.trainer, row.cluster
 
 
 VERBS = {"anchors": anchored, "calibrate": calibrated}
@@ -101,7 +101,7 @@ class Unseen:
         """Profile of a die over all stacks → what its sources' medians are, in the middle."""
         found: dict[str, list[float]] = {}
         for source, errors in self._errors().items():
-            first = next(case for case in self.cases if case.row.source == source)
+            first = next(case for case in self.cases if case.row.source_id == source)
             name = blank_profile(first.question.cluster.gpu.name, ANY).name
             found.setdefault(name, []).append(float(np.median(np.abs(errors))))
         return {name: float(np.median(medians)) for name, medians in found.items()}

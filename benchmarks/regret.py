@@ -37,7 +37,7 @@ from cost_models.measured.calibration.profile_fits import fit_families, profiles
 from cost_models.measured.calibration.step_time_fit import errors_of, seconds_of
 from cost_models.measured.runs.cases import Case, read_rows, shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
-from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
+from cost_models.measured.validation.scores import MIN_RANKED, sweep_of
 from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.risk import interquartile_mean
 from planner.search.branching import MAX_COMPARED
@@ -78,13 +78,13 @@ class Ran:
 
 def left_out(predictions: Sequence[Prediction]) -> Iterator[Ran]:
     """Every row of a sweep, its source left out of every fit."""
-    timed = [one for one in predictions if measured_seconds(one.row)]
+    timed = [one for one in predictions if one.row.step_seconds]
     cases = [_case(one) for one in timed]
     of_all = fit_families(cases)
     everyone = {name: fit.profile for name, fit in of_all.items()}
     known = _rows(under_nearest(everyone.values(), cases))
     for source, profiles in profiles_without(cases, of_all):
-        own = [one for one in predictions if one.row.source == source]
+        own = [one for one in predictions if one.row.source_id == source]
         under = under_nearest(profiles, [_case(one) for one in own])
         rest = known["source"] != source
         others = (everyone | {profile.name: profile for profile in profiles}).values()
@@ -106,7 +106,7 @@ def _rows(cases: Sequence[Case]) -> Rows:
         under = seconds_under_scenarios(case.question, case.layout)
         spread = 0.15 if under is None else spread_of(under, float(paper))
         facts = features_of(case.question, case.layout) | labels_of(case.question)
-        table.append({**facts, "source": case.row.source, "spread": spread})
+        table.append({**facts, "source": case.row.source_id, "spread": spread})
     return rows_of(table)
 
 
@@ -119,11 +119,11 @@ def _ran(one: Prediction, case: Case, paper: float, known: Rows, errors: np.ndar
     mean, deviation = kernel.posterior(asked, known[near], errors[near])
     scenarios = question.hardware.scenarios
     return Ran(
-        source=one.row.source,
+        source=one.row.source_id,
         run=one.row.row_id,
         sweep=sweep_of(one.row),
         layout=layout,
-        measured=None if one.row.out_of_memory else measured_seconds(one.row),
+        measured=None if one.row.out_of_memory else one.row.step_seconds,
         paper=paper,
         under=under,
         unexplained=0.1 if scenarios is None else scenarios.unexplained,
@@ -142,9 +142,9 @@ def _ran(one: Prediction, case: Case, paper: float, known: Rows, errors: np.ndar
 def gathered(tables: Sequence[Path]) -> list[Prediction]:
     """Shipped rows and those of some tables that were timed or ran out of memory, predicted."""
     shipped = shipped_rows()
-    sources = {row.source for row in shipped}
-    more = [row for table in tables for row in read_rows(table) if row.source not in sources]
-    rows = [row for row in (*shipped, *more) if row.out_of_memory or measured_seconds(row)]
+    sources = {row.source_id for row in shipped}
+    more = [row for table in tables for row in read_rows(table) if row.source_id not in sources]
+    rows = [row for row in (*shipped, *more) if row.out_of_memory or row.step_seconds]
     return [one for one in predict(rows) if one.case is not None and one.step_seconds]
 
 

@@ -145,6 +145,12 @@ def format_count(value: float) -> str:
     return f"{number:.4g} {unit}" if unit else f"{value:,.0f}"
 
 
+def rounded(value: float, digits: int = 4) -> float:
+    """Round a number to significant digits; by default as many as a fitted or measured value, far finer than its
+    error, is short to read with."""
+    return float(f"{value:.{digits}g}")
+
+
 def grouped(number: int) -> str:
     """Convert an integer to text with commas between thousands, such as "3,911" for 3911."""
     return f"{number:,}"

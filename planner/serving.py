@@ -199,10 +199,9 @@ def require_host(question: ServingQuestion) -> None:
     """Raise InfeasibleError if host memory must hold all tables and is too small."""
     room, needs = usable_host_memory(question.cluster), question.tables.bytes
     if question.drive_rate is None and room and needs > room:
-        raise InfeasibleError(
-            f"tables of {format_bytes(needs)} do not fit host memory, of which they may fill {format_bytes(room)}",
-            hint="--drive-rate 7GB/s serves the rest from drives of that rate; or --host-memory",
-        )
+        filled = f"of which they may fill {format_bytes(room)}"
+        hint = "--drive-rate 7GB/s serves the rest from drives of that rate; or --host-memory"
+        raise InfeasibleError(f"tables of {format_bytes(needs)} do not fit host memory, {filled}", hint=hint)
 
 
 def rows_on_host(question: ServingQuestion) -> Array:

@@ -116,7 +116,7 @@ def _words(layout: Layout) -> Iterator[tuple[str, str]]:
 def chosen_rows(sources: Sequence[str]) -> Iterator[tuple[str, Row]]:
     """(source, row) of the published configurations that are compared."""
     shipped = shipped_rows()
-    rows = {source: [row for row in shipped if row.source == source] for source in SOURCES}
+    rows = {source: [row for row in shipped if row.source_id == source] for source in SOURCES}
     rows["megatron_sc21"] = rows["megatron_sc21"][:TABLE_1]
     for source in ("llama3", "deepseek"):
         rows[source] = list(read_rows(HERE / f"{source}.csv"))

@@ -36,7 +36,7 @@ class Pair:
 
     def __init__(self, case: Case, base: Case) -> None:
         self.case, self.base = case, base
-        self.host = case.row.source
+        self.host = case.row.source_id
         self.stated = (
             update_seconds(case.question) if "hardware.host_update_seconds" in case.row.values else None
         )
@@ -127,7 +127,9 @@ def _cases(rows: Sequence[Row]) -> tuple[list[Case], list[tuple[str, str]]]:
 def _pairs(cases: Sequence[Case]) -> list[Pair]:
     pairs = []
     for case in cases:
-        bases = [one for one in cases if one.row.source == case.row.source and one.layout.offload == NOWHERE]
+        bases = [
+            one for one in cases if one.row.source_id == case.row.source_id and one.layout.offload == NOWHERE
+        ]
         if case.layout.offload != NOWHERE and bases:
             pairs.append(Pair(case, max(bases, key=_likeness(case))))
     return pairs

@@ -30,7 +30,7 @@ from cost_models.discovery import USUAL_LATENCY
 from cost_models.errors import InputError, Problem, first_few
 from cost_models.fabric.fabric import Fabric, FabricLevel, most_common, odd_links
 from cost_models.specs.graph import MOST_DEVICES, Link, device_kind, natural, node_of, read_lines
-from cost_models.units import counted, parse_seconds
+from cost_models.units import counted, parse_seconds, rounded
 
 if TYPE_CHECKING:
     import networkx
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     Links = networkx.Graph[str]
 
+_DIGITS = 12
+"""Significant digits of usual rates and latencies, which removes floating-point noise."""
 _MOST_CUTS = 600
 """Most vertices for a Gomory-Hu tree; larger graphs are joined at once, and domains have all their cables."""
 
@@ -526,8 +528,8 @@ class _Cluster:
                 kind=Counter(link.kind for link in links).most_common(1)[0][0],
                 network=network,
                 opens=not levels,
-                bandwidth=most_common(_rounded(min(rate, widest)) for rate in rates if rate),
-                latency=most_common(_rounded(one) for one in seconds.tolist()),
+                bandwidth=most_common(rounded(min(rate, widest), _DIGITS) for rate in rates if rate),
+                latency=most_common(rounded(one, _DIGITS) for one in seconds.tolist()),
                 sharers=1 if levels else sharers,
                 **of_gpus,
                 bundle=bundle,
@@ -544,8 +546,3 @@ def _pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
     """Distinct pairs of two arrays (N,), sorted, as two arrays."""
     pairs = np.unique(np.stack((first, second)), axis=1)
     return pairs[0], pairs[1]
-
-
-def _rounded(rate: float) -> float:
-    """A number rounded to 12 significant digits, which removes floating-point noise."""
-    return float(f"{rate:.12g}")

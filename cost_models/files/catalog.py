@@ -126,11 +126,8 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
 
 
 KINDS: dict[str, type[Spec]] = {"transformer": TransformerSpec, "cluster": ClusterSpec, "pools": MixedCluster}
-KINDS |= {
-    "recommender": RecommenderSpec,
-    "training": TrainingSpec,
-    "recommender-training": RecommenderTraining,
-}
+KINDS |= {"recommender": RecommenderSpec, "training": TrainingSpec}
+KINDS["recommender-training"] = RecommenderTraining
 KINDS |= {"stack": StackSpec, "profile": HardwareProfile, "operations": OperationsSpec}
 """Kind of file → its spec; `pools` is a cluster of several pools."""
 

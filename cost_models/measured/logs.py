@@ -187,11 +187,9 @@ def chunks_of(path: Path) -> Iterator[bytes]:
     except InputError:
         raise
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(
-            f"`{name}` cannot be unpacked",
-            problems=[Problem(name, printable(str(error)[:1].lower() + str(error)[1:]))],
-            hint="copy it again, or unpack what is whole of it: gzip -dc FILE > log",
-        ) from None
+        problem = Problem(name, printable(str(error)[:1].lower() + str(error)[1:]))
+        hint = "copy it again, or unpack what is whole of it: gzip -dc FILE > log"
+        raise InputError(f"`{name}` cannot be unpacked", problems=[problem], hint=hint) from None
     except (OSError, ValueError) as error:  # which is a null character in the path
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot read `{name}`: {reason.lower()}") from None
@@ -379,24 +377,20 @@ def _first_step(path: Path) -> float:
 def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -> InputError:
     file_names = ", ".join(f"`{printable(str(path))}`" for path in paths)
     if batches := next((log.other_batch for log in logs.values() if log.other_batch), None):
-        return InputError(
-            "no step of the log has the plan's global batch",
-            problems=[Problem(place, f"global batch {grouped(batch)}") for batch, place in batches.items()],
-            hint="measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml",
-        )
+        problems = [Problem(place, f"global batch {grouped(batch)}") for batch, place in batches.items()]
+        hint = "measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml"
+        return InputError("no step of the log has the plan's global batch", problems=problems, hint=hint)
     for log in logs.values():
         if any("." in name or name in ("gpus", *log.format.fields) for name in log.settings):
-            return InputError(
-                f"{file_names} looks like a log of {log.format.called}, but has no line of a step",
-                problems=[Problem("", f"such a line has `{log.format.mark}`; {counted(lines, 'line')} read")],
-                hint="give the file that has stdout and stderr of the rank that prints: 2>&1 | tee train.log",
-            )
+            message = f"{file_names} looks like a log of {log.format.called}, but has no line of a step"
+            problem = Problem("", f"such a line has `{log.format.mark}`; {counted(lines, 'line')} read")
+            hint = "give the file that has stdout and stderr of the rank that prints: 2>&1 | tee train.log"
+            return InputError(message, problems=[problem], hint=hint)
     known = (log.format for log in logs.values())
-    return InputError(
-        f"{file_names} is the log of no known trainer: {counted(lines, 'line')} read, none of a step",
-        problems=[Problem("", f"{trainer.called}: lines with `{trainer.mark}`") for trainer in known],
-        hint="lines of steps must be in it, unbroken; another trainer's: a YAML of `data/logs/` says what it prints",
-    )
+    problems = [Problem("", f"{trainer.called}: lines with `{trainer.mark}`") for trainer in known]
+    message = f"{file_names} is the log of no known trainer: {counted(lines, 'line')} read, none of a step"
+    hint = "lines of steps must be in it, unbroken; another trainer's: a YAML of `data/logs/` says what it prints"
+    return InputError(message, problems=problems, hint=hint)
 
 
 def _read(log: Log, text: str, path: Path, line: int, work: Work) -> None:

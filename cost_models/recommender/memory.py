@@ -187,11 +187,7 @@ def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
     facts, is_gpu = question.facts, not is_own_host(question.cluster)
     states, activations = np.array(list(dense_bytes(question).values())).T
     communicates = is_gpu and question.cluster.num_gpus > 1
-    workspace = np.full(len(states), facts.workspace_bytes if is_gpu else 0.0)
-    buffers = np.full(len(states), facts.communicator_bytes if communicates else 0.0)
-    return {
-        "dense states": states,
-        "activations": activations,
-        "workspace": workspace,
-        "communicators": buffers,
-    }
+    always = {"workspace": facts.workspace_bytes if is_gpu else 0.0}
+    always["communicators"] = facts.communicator_bytes if communicates else 0.0
+    buffers = {part: np.full(len(states), size) for part, size in always.items()}
+    return {"dense states": states, "activations": activations} | buffers

@@ -148,9 +148,8 @@ class JobExport:
         is_idle = "mixtures" in argument.written and not self.job.model.has_experts
         is_idle |= "changed" in argument.written and value == argument.default
         self.sets(path, {} if is_idle else {argument.name: value})
-        self.lacks(
-            path, f"it has no {plan_value}", when=argument.values and plan_value not in argument.values
-        )
+        is_unknown = argument.values and plan_value not in argument.values
+        self.lacks(path, f"it has no {plan_value}", when=is_unknown)
 
     def choose(self, path: str, value: Any, choices: Mapping[Any, Written], reason: str) -> None:
         """Express a plan field by a table, value → settings; a value outside is lacking for the reason."""

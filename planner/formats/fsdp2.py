@@ -266,9 +266,8 @@ def _axolotl_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str
     data = [{"path": "data.jsonl", "type": "completion"}]
     defaults: dict[str, Any] = {"base_model": f"./{job.model.name}", "datasets": data, "output_dir": "./out"}
     defaults |= {"attn_implementation": "flash_attention_2", "learning_rate": 2e-5, "num_epochs": 1}
-    command = torchrun_by_hand(job).replace(
-        "torchrun", "axolotl train axolotl.yaml --launcher torchrun --", 1
-    )
+    launcher = "axolotl train axolotl.yaml --launcher torchrun --"
+    command = torchrun_by_hand(job).replace("torchrun", launcher, 1)
     text = f"# {command}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
     yours = "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data"
     return (text, yours, f"use it as {command}")

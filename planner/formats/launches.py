@@ -105,9 +105,8 @@ def _launch_in_script(text: str, also: str, options: Mapping[str, Any]) -> Launc
         hint = "paste the line that does, with its arguments"
         raise InputError("nothing here starts `pretrain_gpt.py`", hint=hint)
     if len(launches) > 1 and len({arguments for _, arguments in launches}) == 1:
-        script.values.assumptions[
-            f"one job of {len(launches)} commands with the same arguments, as `ps` lists"
-        ] = None
+        job = f"one job of {len(launches)} commands with the same arguments, as `ps` lists"
+        script.values.assumptions[job] = None
         launches = [one for one in launches if _value(one[0], _PER_NODE)] or launches[:1]
     if len(launches) > 1:
         problems = [Problem("", f"`{plain(' '.join((*one[0], *one[1])))[:120]}`") for one in launches]

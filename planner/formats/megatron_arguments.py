@@ -93,9 +93,8 @@ def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Argument
     first_values = {flag: "".join(values[:1]) for flag, values in reversed(flags)}
     default = "GPT2BPETokenizer" if first_values.get("--merge-file") else ""
     args.tokenizer = first_values.get("--tokenizer-type") or default
-    read_names = without(
-        {_setting_name(flag): None for flag, _ in flags}, [_setting_name(key) for key in ignore]
-    )
+    names = {_setting_name(flag): None for flag, _ in flags}
+    read_names = without(names, [_setting_name(key) for key in ignore])
     for flag, values in flags:
         if _setting_name(flag) in read_names:
             _take(args, flag, values)

@@ -277,10 +277,9 @@ def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
         values |= _bridge_settings(argument, value)
     body = [("config", call_source(_BASE)), *((f"config.{path}", value) for path, value in values.items())]
     about = f"{name} for NeMo's Megatron Bridge, as `meshwright export --to nemo` wrote it."
+    last = "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"
     return (
-        module_source(
-            about, _SOURCES, body, "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"
-        ),
+        module_source(about, _SOURCES, body, last),
         "data (here mock), tokenizer, learning rate and checkpoints are yours: change `config` at its end",
         f"run it as recipe.py: {torchrun_by_hand(job)} recipe.py",
     )

@@ -336,9 +336,8 @@ def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
     """Merge the documents of a run into one `Settings`, under current names; null and empty tables are dropped.
     Raises InputError as `with_current_names`."""
     entries = chain.from_iterable(map(by_path, documents))
-    return Settings(
-        with_current_names((entry for entry in entries if entry[1] not in (None, {})), table), table
-    )
+    stated = (entry for entry in entries if entry[1] not in (None, {}))
+    return Settings(with_current_names(stated, table), table)
 
 
 def with_current_names(entries: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:

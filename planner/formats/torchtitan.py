@@ -273,9 +273,8 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
     containers = (spec.fields.get("converters"), config.fields.pop("model_converters", ()))
     converters = tuple(chain.from_iterable(map(_converters, containers)))
     also = {name: value for name, value in arguments.items() if name not in ("config", "module")}
-    settings = with_current_names(_settings_of_config(config), table) | with_current_names(
-        also.items(), table
-    )
+    settings = with_current_names(_settings_of_config(config), table)
+    settings |= with_current_names(also.items(), table)
     family = _family(module.sources.get(spec.name.split(".")[0], ""), name, function)
     return settings, (family, flavour), spec.fields.get("attn_backend"), converters
 
@@ -318,9 +317,8 @@ def _settings_of_config(built: Call, prefix: str = "") -> Iterator[tuple[str, An
         InputError: a setting holds the `Config` that it is in.
     """
     if prefix.count(".") > _MAX_DEPTH:
-        raise InputError(
-            f"`{printable(prefix[:60])}..` holds itself", hint="a setting is a value or a `Config`"
-        )
+        hint = "a setting is a value or a `Config`"
+        raise InputError(f"`{printable(prefix[:60])}..` holds itself", hint=hint)
     for name, value in built.fields.items():
         path = f"{prefix}{name}"
         if isinstance(value, Call) and (not value.name or value.name.endswith(_FLAT)):

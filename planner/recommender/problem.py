@@ -281,9 +281,8 @@ def no_room_error(problem: Problem) -> DoesNotFitError:
     else:
         hint = f"use more GPUs; or let large tables be split{' or lie in host memory' if hosts else ''}"
     least = [UserProblem("needs", f"{format_bytes(needs)} or more; {have}")]
-    return DoesNotFitError(
-        f"the tables do not fit {counted(gpus, 'GPU')} together", problems=least, hint=hint
-    )
+    message = f"the tables do not fit {counted(gpus, 'GPU')} together"
+    return DoesNotFitError(message, problems=least, hint=hint)
 
 
 def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRestrictions) -> Problem:

@@ -84,11 +84,6 @@ def intervals(
     return interval_of
 
 
-def rounded(value: float, digits: int = 4) -> float:
-    """Round a fitted or measured value to significant digits: far finer than its error, and short to read."""
-    return float(f"{value:.{digits}g}")
-
-
 def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
     """Compute the errors at `point` and the errors' derivatives there, by forward differences."""
     errors = errors_at(np.concatenate([point[None], point + _PROBE * np.eye(len(point))]))

@@ -28,7 +28,6 @@ import numpy as np
 from cost_models.arrays import MAD_TO_DEVIATION, Array, group_by
 from cost_models.compute.gemm import gemm_seconds, rated_device
 from cost_models.errors import InputError
-from cost_models.measured.calibration.least_squares import rounded
 from cost_models.recommender.accesses import POLICIES
 from cost_models.recommender.prices import change_bytes, lookup_bytes, sum_bytes
 from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, Precision
@@ -46,7 +45,7 @@ from cost_models.specs.hardware import (
     curve_seconds,
 )
 from cost_models.specs.recommender.constants import ServedPoint, TablePoint, TableRates
-from cost_models.units import FP32_BYTES
+from cost_models.units import FP32_BYTES, rounded
 
 Kind = Literal[
     "matrix", "attention", "operator", "memory", "optimizer", "host", "offload", "collective", "table"

@@ -32,7 +32,6 @@ from cost_models.measured.calibration.step_time_fit import (
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction, predict
-from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.scores import step_error
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.hardware import HardwareProfile
@@ -111,7 +110,7 @@ def under_other_sources(
     """Yield each source with its cases, which have the nearest of the profiles fitted to all other sources."""
     of_all = fit_families(cases, min_runs=min_runs)
     for source, profiles in profiles_without(cases, of_all, min_runs=min_runs, on_source=on_source):
-        yield source, under_nearest(profiles, [case for case in cases if case.row.source == source])
+        yield source, under_nearest(profiles, [case for case in cases if case.row.source_id == source])
 
 
 def profiles_without(
@@ -122,9 +121,9 @@ def profiles_without(
     on_source: Callable[[str], None] = ignore,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
     """Yield each source with the profiles needed to predict its runs, fitted to all other sources."""
-    for source, members in group_by(cases, lambda case: case.row.source).items():
+    for source, members in group_by(cases, lambda case: case.row.source_id).items():
         on_source(source)
-        other_cases = [case for case in cases if case.row.source != source]
+        other_cases = [case for case in cases if case.row.source_id != source]
         other_pairs, source_pairs = ({pair_of(case) for case in some} for some in (other_cases, members))
         needed = source_pairs & other_pairs
         if source_pairs - other_pairs:
@@ -212,8 +211,8 @@ def select_runs(
     stack_name = catalog.load_stack(stack).name if stack else None
     die = die_of(catalog.load_gpu(gpu).name) if gpu else None
     distinct, left_out = _distinct_rows(rows)
-    timed = [row for row in distinct if timed_seconds(row) is not None]
-    left_out += [(row, "no step time") for row in distinct if timed_seconds(row) is None]
+    timed = [row for row in distinct if row.step_seconds is not None]
+    left_out += [(row, "no step time") for row in distinct if row.step_seconds is None]
 
     def predictions(*, forced: bool) -> Iterator[Prediction]:
         for rows_done, row in enumerate(timed, start=1):
@@ -286,7 +285,7 @@ def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = ignore) -> S
     """
     die, stack = pair
     start = nearest_profile(catalog.load_gpu(die), stack, family=cases[0].question.stack.family)
-    of_one_cluster = len({case.row.source for case in cases}) == 1
+    of_one_cluster = len({case.row.source_id for case in cases}) == 1
     fit = fit_step_times(start, cases, of_one_cluster=of_one_cluster, on_round=on_round)
     source = f"Fitted to timed runs: {fit.named_sources}; started from {start.name}."
     source += " The median error is that of the fit itself."
@@ -321,21 +320,21 @@ def anchor(
         if 0 < anchors < len(timed):
             timed.sort(key=lambda place: ordered[place].row.row_id)
             anchor_places = [timed[position] for position in spread_positions(len(timed), anchors)]
-            profile = cases[anchor_places[0]].question.hardware
-            offset, _ = cluster_offset(TimedCases(profile, [cases[place] for place in anchor_places]))
+            anchor_cases = [cases[place] for place in anchor_places]
+            offset, _ = cluster_offset(TimedCases(anchor_cases[0].question.hardware, anchor_cases))
             for place in places:
                 run, case = ordered[place], cases[place]
-                as_anchor = Prediction(row=run.row, case=case, skipped=IS_ANCHOR, anchor=True)
-                ordered[place] = (
-                    as_anchor if place in anchor_places else _calibrated(run, case, offset, anchors)
-                )
+                if place in anchor_places:
+                    ordered[place] = Prediction(row=run.row, case=case, skipped=IS_ANCHOR, anchor=True)
+                else:
+                    ordered[place] = _calibrated(run, case, offset, anchors)
         on_sweep(sweeps_done, len(sweeps))
     return tuple(ordered)
 
 
 def _sweep_of(case: Case) -> tuple[str, ...]:
     row = case.row
-    return row.source, row.trainer, row.cluster, case.question.hardware.name
+    return row.source_id, row.trainer, row.cluster, case.question.hardware.name
 
 
 def spread_positions(count: int, number: int) -> Sequence[int]:

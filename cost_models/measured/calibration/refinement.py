@@ -22,7 +22,7 @@ from cost_models.arrays import Array
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
-from cost_models.measured.calibration.least_squares import Interval, intervals, rounded, shrink
+from cost_models.measured.calibration.least_squares import Interval, intervals, shrink
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import (
@@ -33,6 +33,7 @@ from cost_models.specs.hardware import (
     HardwareProfile,
     OperatorCurve,
 )
+from cost_models.units import rounded
 
 Curve = TypeVar("Curve", OperatorCurve, AttentionCurve, CollectiveCurve)
 PROVENANCE_MARK = "; moved by "

@@ -50,19 +50,12 @@ import numpy as np
 from cost_models.arrays import MAD_TO_DEVIATION, Array, group_by
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_value
 from cost_models.documents import printable
-from cost_models.measured.calibration.least_squares import (
-    Expansion,
-    Interval,
-    expand,
-    intervals,
-    rounded,
-    shrink,
-)
+from cost_models.measured.calibration.least_squares import Expansion, Interval, expand, intervals, shrink
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.scores import source_weights, sweep_of, weighted_quantile
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
+from cost_models.units import rounded
 
 _SHARES_OF_ATTENTION = ("attention_forward_efficiency", "attention_backward_efficiency")
 _HOST = ("kernel_seconds", "host_layer_seconds", "tensor_parallel_host_seconds", "action_host_seconds")
@@ -157,7 +150,7 @@ class StepTimeFit:
 
 def measured_seconds(case: Case) -> float:
     """Published step seconds of a case's run."""
-    seconds = timed_seconds(case.row)
+    seconds = case.row.step_seconds
     assert seconds is not None, f"{case.row.row_id} has no step time"
     return seconds
 
@@ -233,7 +226,7 @@ def fit_step_times(
     `around`, by default at the constants of `start`, or at a slower host where that explains more.
     """
     timed, runs = TimedCases(start, cases), [case.row.row_id for case in cases]
-    sources, names = [case.row.source for case in cases], timed.constants
+    sources, names = [case.row.source_id for case in cases], timed.constants
     is_few = of_one_cluster and len(cases) <= MAX_FEW_RUNS
     if is_few:
         offset, expansion = cluster_offset(timed, share=_CAUTION)
@@ -444,13 +437,11 @@ def cluster_offset(timed: TimedCases, *, share: float = 1.0) -> tuple[Offset, Ex
     """Offset of the cluster that ran all of the cases from their profile, with the errors at that profile's
     constants. `share` of the prior variance counts."""
     around = expand(timed.errors_at, timed.origin)
-    sources = {case.row.source for case in timed.cases}
+    sources = {case.row.source_id for case in timed.cases}
     known_runs = sum(runs.runs for runs in timed.start.timed if runs.source in sources)
     covariance = share * prior_covariance(timed.start, timed.constants)
-    return (
-        offset_of(around.errors, around.slopes, covariance, timed.constants, known_runs=known_runs),
-        around,
-    )
+    errors, slopes = around.errors, around.slopes
+    return offset_of(errors, slopes, covariance, timed.constants, known_runs=known_runs), around
 
 
 MIN_PAIRS = 10
@@ -464,7 +455,7 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
     `errors` are predicted / measured − 1 by run. Every sweep weighs as much as it has runs, not pairs.
     """
     sizes, weights = [], []
-    for runs in group_by(cases, lambda case: (case.row.source, *sweep_of(case.row))).values():
+    for runs in group_by(cases, lambda case: (case.row.source_id, *sweep_of(case.row))).values():
         for first, second in combinations(runs, 2):
             if axes := axes_that_differ(first.layout, second.layout):
                 ratio = (1 + errors[first.row.row_id]) / (1 + errors[second.row.row_id])
@@ -479,7 +470,7 @@ def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[Time
     """Summary of the runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
 
     def identity(case: Case) -> tuple[str, str, str]:
-        return case.row.source, case.question.cluster.gpu.name, case.question.stack.name
+        return case.row.source_id, case.question.cluster.gpu.name, case.question.stack.name
 
     groups = group_by(cases, identity)
     plainest, runs = Layout(), []

@@ -128,9 +128,8 @@ def cluster_named(name: str) -> ClusterSpec:
     """Catalogue's cluster, with an adapter for each GPU; by a GPU's name nodes of eight that are joined by PCIe."""
     if name in catalog.names("gpus"):
         gpu = catalog.load_gpu(name)
-        return ClusterSpec(
-            name=name, gpu=gpu, gpus_per_node=_USUAL_BOX, links=Links(intra_node=host_link(gpu))
-        )
+        links = Links(intra_node=host_link(gpu))
+        return ClusterSpec(name=name, gpu=gpu, gpus_per_node=_USUAL_BOX, links=links)
     return catalog.load_cluster(name).model_copy(update={"rails": None})
 
 

@@ -224,15 +224,13 @@ def degrees_of(row: PrintedRow, notes: Notes) -> Layout:
     return Layout.model_construct(tp=tp, pp=pp, vpp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
 
 
-def chunks_of(
-    row: PrintedRow, model: TransformerSpec, stack: StackSpec, degrees: Layout, notes: Notes
-) -> int:
+def chunks_of(row: PrintedRow, blocks: int, stack: StackSpec, degrees: Layout, notes: Notes) -> int:
     """Model chunks a pipeline rank as the row says; where blank, as few as keep the pipeline busy, if the
     stack interleaves. They divide a rank's blocks evenly, or its blocks, embedding and head.
 
     Microbatches follow from the row's accumulation or batch; where both are blank, they are the stages.
     """
-    pp, blocks, batch = degrees.pp, model.num_layers, row.count("global_batch")
+    pp, batch = degrees.pp, row.count("global_batch")
     if pp == 1 or row.count("vp"):
         return degrees.vpp
     chunks, samples = 1, degrees.dp * (row.count("micro_batch") or 1)
@@ -268,7 +266,7 @@ def printed_case(row: PrintedRow, *, stack: str | None = None) -> Case:
     model = model_of(row, ran_stack, notes)
     degrees = degrees_of(row, notes)
     cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
-    chunks = chunks_of(row, model, ran_stack, degrees, notes)
+    chunks = chunks_of(row, model.num_layers, ran_stack, degrees, notes)
     zero = zero_of(row, ran_stack, degrees.data_ranks, notes)
     degrees = degrees.model_copy(update={"vpp": chunks, "zero": zero})
     if (sequence := row.count("seq_len")) is None:

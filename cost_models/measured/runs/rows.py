@@ -160,11 +160,6 @@ class Row(Spec):
     values: dict[str, Any] = Field(default_factory=dict)
     """Column → value, for columns that set a field of a spec."""
 
-    @property
-    def source(self) -> str:
-        """Short name of the run's publisher."""
-        return self.source_id
-
     def with_fields(self, part: str, base: S | dict[str, Any], spec_type: type[S]) -> S:
         """Spec of one `part` of the run: a `base`, or its fields, with those of the row's columns.
 

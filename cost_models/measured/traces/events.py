@@ -88,10 +88,8 @@ class TraceFile:
             first += following
         self._events = "item" if first.lstrip()[:1] == b"[" else "traceEvents.item"
         if not first.lstrip().startswith((b"{", b"[")):
-            raise InputError(
-                f"`{self._name}` is no trace: it does not begin as JSON does",
-                hint="torch.profiler writes one: export_chrome_trace, or tensorboard_trace_handler",
-            )
+            hint = "torch.profiler writes one: export_chrome_trace, or tensorboard_trace_handler"
+            raise InputError(f"`{self._name}` is no trace: it does not begin as JSON does", hint=hint)
         head = first.partition(b'"traceEvents"')[0]
         rank, world = _RANK.search(head), _WORLD.search(head)
         self.rank = int(rank[1]) if rank else rank_in_name(path)
@@ -126,11 +124,9 @@ class TraceFile:
             entry = str(error).splitlines()[0]
             ends = "premature" in entry or "ncomplete" in entry
             message = "the file ends inside an event" if ends else printable(entry, limit=100)
-            raise InputError(
-                f"`{self._name}` is no whole trace",
-                problems=[Problem(f"{self._name}  event {grouped(number + 1)}", message)],
-                hint="export it again, or copy it again where it was cut off",
-            ) from None
+            problem = Problem(f"{self._name}  event {grouped(number + 1)}", message)
+            hint = "export it again, or copy it again where it was cut off"
+            raise InputError(f"`{self._name}` is no whole trace", problems=[problem], hint=hint) from None
         if number == 0:
             raise InputError(f"`{self._name}` is no trace: it has no `traceEvents`")
 
@@ -193,8 +189,7 @@ class NsightFile(TraceFile):
                         entry = {"name": name, "cat": category, "ts": start, "dur": length, "tid": thread}
                         yield self._event(number, entry | {"args": {"device": device}})
         except (sqlite3.Error, OSError) as error:
-            raise InputError(
-                f"`{self._name}` is no whole export of Nsight Systems",
-                problems=[Problem(self._name, printable(str(error), limit=100))],
-                hint="nsys export --type sqlite report.nsys-rep",
-            ) from None
+            problem = Problem(self._name, printable(str(error), limit=100))
+            message = f"`{self._name}` is no whole export of Nsight Systems"
+            hint = "nsys export --type sqlite report.nsys-rep"
+            raise InputError(message, problems=[problem], hint=hint) from None

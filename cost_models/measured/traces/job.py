@@ -103,10 +103,8 @@ def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) 
         first = next(iter(traces.values()), None)
         trace = _read(path, layout, len(traces), None if first is None else first.step.number, on_cpu=on_cpu)
         if trace.rank in traces:
-            raise InputError(
-                f"`{printable(str(path))}` is a second trace of rank {trace.rank}",
-                hint="give one for each rank; a name with `rank3` says whose it is",
-            )
+            hint = "give one for each rank; a name with `rank3` says whose it is"
+            raise InputError(f"`{printable(str(path))}` is a second trace of rank {trace.rank}", hint=hint)
         traces[trace.rank] = trace
     return tuple(traces[rank] for rank in sorted(traces))
 
@@ -171,11 +169,9 @@ def _require_complete(
             hint = f"kernels are {either(list(KERNELS))}; the file has {words}"
         raise InputError(f"`{name}` has no kernel of a GPU", hint=hint)
     if layout.num_gpus > 1 and not any(seconds[kind] for kind in (*AXES, UNNAMED)):
-        words = ", ".join(patterns().kernels["communication"])
-        raise InputError(
-            f"`{name}` has no communication, and the plan is of {counted(layout.num_gpus, 'rank')} ({layout.brief})",
-            hint=f"it is told by names of kernels ({words}): profile whole steps",
-        )
+        ranks, words = counted(layout.num_gpus, "rank"), ", ".join(patterns().kernels["communication"])
+        message = f"`{name}` has no communication, and the plan is of {ranks} ({layout.brief})"
+        raise InputError(message, hint=f"it is told by names of kernels ({words}): profile whole steps")
 
 
 def _annotate(spans: Spans, event: Event) -> None:
@@ -338,12 +334,9 @@ def pipeline_of(question: Question, layout: Layout) -> Pipeline:
     return Pipeline(table, {key: median(each) for key, each in seconds.items()})
 
 
-_PRICES: dict[str, Callable[..., Array]] = {"broadcast": collectives.broadcast_seconds}
+_PRICES: dict[str, Callable[..., Array]] = {"reduce_scatter": collectives.reduce_scatter_seconds}
 _PRICES |= {"all_reduce": collectives.all_reduce_seconds, "all_gather": collectives.all_gather_seconds}
-_PRICES |= {
-    "reduce_scatter": collectives.reduce_scatter_seconds,
-    "all_to_all": collectives.all_to_all_seconds,
-}
+_PRICES |= {"broadcast": collectives.broadcast_seconds, "all_to_all": collectives.all_to_all_seconds}
 
 
 class Achieved(NamedTuple):

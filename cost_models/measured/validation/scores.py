@@ -117,7 +117,8 @@ class SourceScore:
 
 def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
     """Score the predictions of every source of published runs, in order of first appearance."""
-    return tuple(_score_source(*group) for group in group_by(predictions, lambda one: one.row.source).items())
+    sources = group_by(predictions, lambda one: one.row.source_id)
+    return tuple(_score_source(*group) for group in sources.items())
 
 
 _JOB = ("sequence_length", "global_batch", "precision")
@@ -134,11 +135,6 @@ def sweep_of(row: Row) -> tuple[str, ...]:
     return tuple(map(str, (row.model, sequence, gpus, batch, row.cluster, precision)))
 
 
-def measured_seconds(row: Row) -> float | None:
-    """Published step seconds of a row; None where it has none."""
-    return row.step_seconds
-
-
 def measured_bytes(row: Row) -> float | None:
     """Published peak memory of a row in bytes; None where it has none."""
     return None if row.peak_gb is None else row.peak_gb * 1e9
@@ -146,7 +142,7 @@ def measured_bytes(row: Row) -> float | None:
 
 def step_error(prediction: Prediction) -> float | None:
     """Relative error of the step time, predicted / measured − 1; None where either is missing."""
-    return relative_error(prediction.step_seconds, measured_seconds(prediction.row))
+    return relative_error(prediction.step_seconds, prediction.row.step_seconds)
 
 
 def memory_error(prediction: Prediction) -> float | None:
@@ -186,7 +182,7 @@ def _timed_sweeps(predictions: Iterable[Prediction]) -> dict[tuple[str, ...], li
     """Rows with measured and predicted step times, by sweep."""
     sweeps: dict[tuple[str, ...], list[_TimedRow]] = defaultdict(list)
     for run in predictions:
-        measured, predicted, case = measured_seconds(run.row), run.step_seconds, run.case
+        measured, predicted, case = run.row.step_seconds, run.step_seconds, run.case
         if measured and predicted:
             layout, pair_error = (case.layout, pair_error_of(case.question)) if case else (Layout(), math.nan)
             sweeps[sweep_of(run.row)].append(_TimedRow(run, measured, predicted, layout, pair_error))
@@ -201,7 +197,7 @@ def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
     outcomes = Counter(
         (bool(one.row.out_of_memory), not one.fits)
         for one in predicted
-        if one.fits is not None and (one.row.out_of_memory or measured_seconds(one.row))
+        if one.fits is not None and (one.row.out_of_memory or one.row.step_seconds)
     )
     caught, missed, false_alarms, agreed = (outcomes[pair] for pair in product((True, False), (True, False)))
     totals = caught + missed, caught + false_alarms
@@ -263,7 +259,7 @@ class ChoiceScore:
 def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
     """Score the choice of the fastest row in the sweeps of every source, in order of first appearance."""
     cases = (prediction for prediction in predictions if prediction.case is not None)
-    sources = group_by(cases, lambda prediction: prediction.row.source)
+    sources = group_by(cases, lambda prediction: prediction.row.source_id)
     scores = (_score_choices(name, list(_timed_sweeps(some).values())) for name, some in sources.items())
     return tuple(score for score in scores if score.pairs or score.point)
 
@@ -362,7 +358,7 @@ def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
         (one.fits_probability, not one.row.out_of_memory)
         for one in predictions
         if one.fits_probability is not None
-        and (one.row.out_of_memory or measured_seconds(one.row) or measured_bytes(one.row))
+        and (one.row.out_of_memory or one.row.step_seconds or measured_bytes(one.row))
     ]
 
 

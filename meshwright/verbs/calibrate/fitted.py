@@ -54,7 +54,7 @@ class Fitted(Answer):
         return {
             "profiles": [fit_record(*filed) for filed in zip(self.refits, files, strict=True)],
             "left_out": [
-                {"row_id": row.row_id, "source_id": row.source, "reason": reason}
+                {"row_id": row.row_id, "source_id": row.source_id, "reason": reason}
                 for row, reason in self.selection.left_out
             ],
             "read_as_stack": self.stack if self.selection.forced else None,

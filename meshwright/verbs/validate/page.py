@@ -14,13 +14,7 @@ from typing import Any, TypeVar
 from cost_models.documents import printable
 from cost_models.measured.runs.cases import source_notes
 from cost_models.measured.validation.predictions import Figures, Prediction
-from cost_models.measured.validation.scores import (
-    ChoiceScore,
-    SourceScore,
-    chance_ranges,
-    measured_seconds,
-    step_error,
-)
+from cost_models.measured.validation.scores import ChoiceScore, SourceScore, chance_ranges, step_error
 from cost_models.units import format_seconds
 from meshwright.pages.html import templates
 from meshwright.render.words import part_label, percent
@@ -157,10 +151,10 @@ def _worst(predictions: Sequence[Prediction]) -> Cells:
     timed = [(error, row) for row in predictions if (error := step_error(row)) is not None]
     cells = []
     ordered = sorted(timed, key=lambda pair: -abs(pair[0]))
-    for error, row in _examples(ordered, lambda pair: pair[1].row.source):
+    for error, row in _examples(ordered, lambda pair: pair[1].row.source_id):
         assert row.case is not None
         first = row.row.row_id, row.row.model, f"`{row.case.layout.brief}`"
-        times = measured_seconds(row.row) or 0.0, row.step_seconds or 0.0
+        times = row.row.step_seconds or 0.0, row.step_seconds or 0.0
         cells.append([*first, *map(format_seconds, times), text.signed_percent(error)])
     return cells
 

@@ -28,7 +28,6 @@ from cost_models.measured.validation.scores import (
     chance_ranges,
     choice_scores,
     measured_bytes,
-    measured_seconds,
     score,
     step_error,
 )
@@ -53,12 +52,12 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
     case = prediction.case
     return {
         "row_id": prediction.row.row_id,
-        "source_id": prediction.row.source,
+        "source_id": prediction.row.source_id,
         "predicted_step_seconds": prediction.step_seconds,
         "predicted_peak_bytes": prediction.peak_bytes,
         "predicted_fits": prediction.fits,
         **fields_of(prediction, "fits_probability", "verdict"),
-        "measured_step_seconds": measured_seconds(prediction.row),
+        "measured_step_seconds": prediction.row.step_seconds,
         "measured_peak_bytes": measured_bytes(prediction.row),
         "ran_out_of_memory": prediction.row.out_of_memory,
         "layout": case and str(case.layout),
@@ -138,9 +137,9 @@ def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
     for run in predictions:
         if run.case is not None and step_error(run) is not None:
             row, layout = run.row, run.case.layout
-            seconds = measured_seconds(row), run.step_seconds
+            seconds = row.step_seconds, run.step_seconds
             degrees = layout.tp, layout.pp, layout.mbs, layout.num_gpus
-            rows.append((row.row_id, row.source, *seconds, _bound_by(run.parts), *degrees, layout.brief))
+            rows.append((row.row_id, row.source_id, *seconds, _bound_by(run.parts), *degrees, layout.brief))
     return frame_of(rows, columns=[*columns, "tp", "pp", "mbs", "gpus", "layout"])
 
 
@@ -317,7 +316,7 @@ class ValidateQuestion:
             for prediction in predict(self.rows, stack=self.stack, profile=self.profile):
                 predictions.append(prediction)
                 count = f"{grouped(len(predictions))}/{grouped(len(self.rows))}"
-                say(f"predicting  {count} rows  {prediction.row.source}")
+                say(f"predicting  {count} rows  {prediction.row.source_id}")
         except KeyboardInterrupt:
             if not keep_on_interrupt or not predictions or self.anchors:
                 raise

@@ -182,7 +182,7 @@ def test_one_that_cannot_run_says_so() -> None:
 
 
 def test_rows_that_ask_the_same_are_priced_together(priced: Mock) -> None:
-    rows = [row for row in shipped_rows() if row.source == "bloom_prequel"][:40]
+    rows = [row for row in shipped_rows() if row.source_id == "bloom_prequel"][:40]
     found = list(predict(rows))
     assert [one.row for one in found] == rows
     assert 0 < priced.call_count < sum(one.case is not None for one in found)

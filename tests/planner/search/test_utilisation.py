@@ -11,7 +11,6 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.cases import timed_cases
-from cost_models.measured.validation.scores import measured_seconds
 from cost_models.operators.flops import causal_flops, model_flops, utilisation
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
@@ -52,7 +51,7 @@ def timed(gpu: str, precision: Precision) -> tuple[tuple[int, float, float], ...
         alike = cluster.gpu.name == gpu or cluster.gpu.name.startswith(f"{gpu}-")
         if not alike or training.precision != precision or case.row.suspect:
             continue
-        seconds, peak = measured_seconds(case.row), cluster.gpu.peak[precision]
+        seconds, peak = case.row.step_seconds, cluster.gpu.peak[precision]
         classical, causal = (
             utilisation(flops(model, training, case.layout.tp), seconds, cluster.num_gpus, peak)
             for flops in (model_flops, causal_flops)

@@ -35,7 +35,7 @@ def cases() -> tuple[Case, ...]:
     return tuple(
         replace(case, row=case.row.model_copy(update={"source_id": "mine"}))
         for case in timed_cases()
-        if case.row.source == "megatron_sc21" and case.question.stack.name == "megatron-2021"
+        if case.row.source_id == "megatron_sc21" and case.question.stack.name == "megatron-2021"
     )[:12]
 
 

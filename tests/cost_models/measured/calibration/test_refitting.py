@@ -86,7 +86,7 @@ def timed(cases: Sequence[Case], seconds: Sequence[float], *, sources: str = "on
         with_cells(
             case,
             step_seconds=float(time),
-            source_id=case.row.row_id if sources == "each" else case.row.source,
+            source_id=case.row.row_id if sources == "each" else case.row.source_id,
         )
         for case, time in zip(cases, seconds, strict=True)
     ]

@@ -12,7 +12,7 @@ from cost_models.measured.runs.cases import Case, read_case, shipped_rows
 
 @pytest.fixture(scope="module")
 def cases() -> tuple[Case, ...]:
-    rows = [row for row in shipped_rows() if row.source == "bloom_prequel" and row.step_seconds]
+    rows = [row for row in shipped_rows() if row.source_id == "bloom_prequel" and row.step_seconds]
     return tuple(read_case(row) for row in rows[:60])
 
 

@@ -164,7 +164,7 @@ def test_anchors_help_where_sources_differ_and_harm_little_where_rows_do(
 @pytest.mark.parametrize("source", ["megatron_sc21", "korthikanti22", "megascale"])
 def test_anchors_make_no_shipped_source_worse(source: str) -> None:
     """Within a point: five of MegaScale's sweeps of eight leave three rows each."""
-    plain = tuple(predict(row for row in shipped_rows() if row.source == source))
+    plain = tuple(predict(row for row in shipped_rows() if row.source_id == source))
     for anchors in (1, 3, 5):
         rows = anchor(plain, anchors)
         pairs = zip(plain, rows, strict=True)

@@ -41,7 +41,7 @@ def problems_of(path: Path, text: str) -> list[str]:
 
 def test_a_table_by_hand(tmp_path: Path) -> None:
     first, second, third = cases_of(tmp_path / "mine.csv", BY_HAND)
-    assert (first.row.row_id, first.row.source, first.row.step_seconds) == ("mine-0001", "mine", 2.9)
+    assert (first.row.row_id, first.row.source_id, first.row.step_seconds) == ("mine-0001", "mine", 2.9)
     assert (first.question.stack.name, second.question.stack.name) == ("fsdp", "megatron-core")
     assert (first.question.cluster.nodes, first.question.cluster.gpus_per_node) == (8, 8)
     assert first.layout.layers == (32,)

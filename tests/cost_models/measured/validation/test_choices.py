@@ -14,7 +14,7 @@ from cost_models.measured.validation.scores import choice_scores, sweep_of
 
 @pytest.fixture(scope="module")
 def predictions() -> list[Prediction]:
-    timed = [row for row in shipped_rows() if row.source == "bloom_prequel" and row.step_seconds]
+    timed = [row for row in shipped_rows() if row.source_id == "bloom_prequel" and row.step_seconds]
     return [one for one in predict(timed[:60]) if one.step_seconds]
 
 

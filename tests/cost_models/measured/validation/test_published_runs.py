@@ -8,7 +8,6 @@ import pytest
 from cost_models.files import catalog
 from cost_models.measured.calibration.profile_fits import ANY, is_fitted, pair_of
 from cost_models.measured.runs.cases import Case, timed_cases
-from cost_models.measured.validation.scores import measured_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.pipeline.pricing import estimate
 
@@ -31,7 +30,7 @@ def runs_of(profile: str) -> list[Case]:
 def test_a_profile_claims_the_median_error_it_has(profile: str) -> None:
     claimed = catalog.load_profile(profile)
     runs = runs_of(profile)
-    measured = np.array([measured_seconds(case.row) for case in runs], dtype=np.float64)
+    measured = np.array([case.row.step_seconds for case in runs], dtype=np.float64)
     errors = StepTimes(runs).seconds(claimed) / measured - 1
     assert len(errors) == claimed.validated_runs
     assert float(np.median(np.abs(errors))) == pytest.approx(claimed.median_error, abs=0.0005)
@@ -55,7 +54,7 @@ def test_the_published_order_of_layouts_is_kept_where_they_differ() -> None:
     found = {
         case.row.row_id: estimate(case.question, case.layout).step_seconds
         for case in timed_cases()
-        if case.row.source == "korthikanti22"
+        if case.row.source_id == "korthikanti22"
     }
     for full, selective in ((1, 2), (3, 4), (5, 6), (7, 8)):
         assert found[f"korthikanti22-{selective:04}"] < found[f"korthikanti22-{full:04}"]

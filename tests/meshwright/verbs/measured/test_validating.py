@@ -148,7 +148,7 @@ def test_a_page_with_plots(capsys, table: Path, tmp_path: Path) -> None:
 
 
 def test_every_shipped_source_has_its_note() -> None:
-    assert set(source_notes()) == {row.source for row in shipped_rows()}
+    assert set(source_notes()) == {row.source_id for row in shipped_rows()}
 
 
 def test_the_page_says_what_known_sources_leave_open(capsys, table: Path, tmp_path: Path) -> None:
