@@ -145,8 +145,7 @@ class PlacesProgram(OptionsProgram):
             for row, places in zip(placed.tolist(), self.places[placed].tolist(), strict=True)
         }
         self.every_shard_has_a_place()
-        self.every_gpu_holds_its_shards()
-        self.every_host_within_its_memory()
+        self.every_gpu_and_host_holds_its_shards()
         nodes_matter = problem.priced.nodes > 1 and (self.rows.on_nodes.any() or self.rows.shard[:, -1].any())
         are_alike = not nodes_matter and not np.ptp(problem.base, axis=0).any()
         if ordered and are_alike:
@@ -162,33 +161,25 @@ class PlacesProgram(OptionsProgram):
                 for place, y in enumerate(at):
                     self.problem += y - self.x[row] <= 0, f"apart_{row}_{place}"
 
-    def every_gpu_holds_its_shards(self) -> None:
+    def every_gpu_and_host_holds_its_shards(self) -> None:
         """Constrain stage lengths, T[k] ≥ E[k] + Σ_r shard[r, k] y[r, g] + load of tables with given places on GPU g,
-        and memory, base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1 at each moment m."""
-        stages, moments = self.base.shape[1], self.of.base.shape[1] - 1
-        everywhere = [*self.E, *(self.sum(self.rows.everywhere[:, m]) for m in range(stages, moments))]
-        for gpu, node in enumerate(self.of.node_of_gpu.tolist()):
-            at = [(row, y[node if self.rows.on_nodes[row] else gpu]) for row, y in self.y.items()]
-            for column, total in enumerate(everywhere):
-                use = weighted((y, float(self.rows.shard[row, column])) for row, y in at) + total
+        memory, base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1 at each moment m, and host memory alike,
+        base[n] + H + Σ_r host[r] y[r, p] ≤ 1 over the places p of each node n."""
+        stages, host, on_nodes = self.base.shape[1], self.of.base.shape[1] - 1, self.rows.on_nodes
+        everywhere = [*self.E, *(self.sum(self.rows.everywhere[:, m]) for m in range(stages, host + 1))]
+        gpus, per_node = range(self.of.priced.gpus), self.of.priced.gpus_per_node
+        holders = [(f"gpu_{gpu}", gpus[gpu : gpu + 1], range(host)) for gpu in gpus]
+        if self.rows.shard[:, host].any() or self.rows.everywhere[:, host].any():
+            firsts, host_column = gpus[::per_node], range(host, host + 1)
+            holders += [(f"host_{first}", gpus[first : first + per_node], host_column) for first in firsts]
+        for name, members, columns in holders:
+            first = members[0]
+            node = [first // per_node]
+            at = [(row, y[p]) for row, y in self.y.items() for p in (node if on_nodes[row] else members)]
+            for column in columns:
+                use = weighted((y, float(self.rows.shard[row, column])) for row, y in at) + everywhere[column]
                 limit = self.T[column] if column < stages else 1
-                self.problem += use - limit <= -float(self.of.base[gpu, column]), f"gpu_{gpu}_{column}"
-
-    def every_host_within_its_memory(self) -> None:
-        """Constrain host memory, base[n] + Σ_r everywhere[r] x[r] + Σ_r host[r] y[r, p] ≤ 1, over the places p
-        of each node n."""
-        if not (self.rows.shard[:, -1].any() or self.rows.everywhere[:, -1].any()):
-            return
-        everywhere, node_of_gpu = self.sum(self.rows.everywhere[:, -1]), self.of.node_of_gpu
-        for node in range(self.of.priced.nodes):
-            gpus = np.flatnonzero(node_of_gpu == node).tolist()
-            terms = [
-                (y[place], float(self.rows.shard[row, -1]))
-                for row, y in self.y.items()
-                for place in ([node] if self.rows.on_nodes[row] else gpus)
-            ]
-            base = float(self.of.base[gpus[0], -1])
-            self.problem += weighted(terms) + everywhere <= 1 - base, f"host_{node}"
+                self.problem += use - limit <= -float(self.of.base[first, column]), f"{name}_{column}"
 
     def alike_gpus_in_order_of_load(self) -> None:
         """Break symmetry by sorting GPUs that nothing tells apart, the most loaded first."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -210,15 +210,8 @@ OnStatus = Callable[[str], None]
 """Function called with a few words on the search that is running."""
 
 
-class AnyAnswer(Protocol):
-    """Answer of a search of any model family."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the user ended the search; the answer is then the best found so far."""
-
-
-Answer = TypeVar("Answer", bound=AnyAnswer)
+Answer = TypeVar("Answer", bound=Any)
+"""Answer of a search of any model family, which says whether the user `interrupted` it."""
 
 MAX_PROVEN = 2
 """Maximum number of cached answers, as every answer holds as much memory as its search."""
@@ -292,13 +285,13 @@ class Budget:
         answer: Answer | None = None
         try:
             answer = search()
+            self.interrupted = self.interrupted or answer.interrupted
         except RunError as error:
             self.failure = error
         except KeyboardInterrupt:
             if not self.keep_on_interrupt:
                 raise
             self.interrupted = True
-        self.interrupted = self.interrupted or (answer is not None and answer.interrupted)
         self.ended = self.ended or self.interrupted
         return answer
 
