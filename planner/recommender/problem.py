@@ -369,8 +369,7 @@ def _fitting(problem: Problem, rows: Rows) -> Rows:
     shards = np.stack([*[np.minimum(rows.shards, 1)] * (len(filled) - 1), on_node], axis=1)
     on_shards = np.where(shards > 0, shards * rows.shard[:, problem.memories], 0.0)
     fits = (filled + rows.everywhere[:, problem.memories] + on_shards <= FULL).all(axis=1)
-    places = np.where(rows.on_nodes, problem.priced.nodes, problem.priced.gpus)
-    return rows.select(np.flatnonzero(fits & (rows.shards <= places)))
+    return rows.select(np.flatnonzero(fits & (rows.shards <= replace(problem, rows=rows).places)))
 
 
 def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[int, tuple[int, Places]]:

@@ -50,8 +50,7 @@ class OptionsProgram:
         self.E = [variable(f"E_{k}", lowBound=0) for k in range(len(floors))]
         self.problem += pulp.lpSum(self.T), "seconds"
         self.every_unit_is_held()
-        self.stage_is_no_shorter_than_the_mean()
-        self.memory_holds_the_mean()
+        self.stages_and_memories_hold_the_mean()
         self.large_shards_lie_apart()
         if shards:
             self.stage_is_no_shorter_than_a_shard()
@@ -68,23 +67,20 @@ class OptionsProgram:
             rows = self.of.rows_of(class_index).tolist()
             self.problem += pulp.lpSum(self.x[row] for row in rows) == count, f"units_{class_index}"
 
-    def stage_is_no_shorter_than_the_mean(self) -> None:
-        """Define E[k], the load of stage k that the chosen options put on every GPU alike, and constrain stage
-        lengths: T[k] ≥ mean load over GPUs, T[k] ≥ E[k] + largest load of a GPU by tables with given places."""
-        for k, (length, total) in enumerate(zip(self.T, self.E, strict=True)):
-            self.problem += self.sum(self.rows.everywhere[:, k]) - total == 0, f"everywhere_{k}"
-            excess = self.sum(self.mean[:, k]) - length
-            self.problem += excess <= -float(self.base[:, k].mean()), f"mean_{k}"
-            self.problem += total - length <= -float(self.base[:, k].max()), f"there_{k}"
-
-    def memory_holds_the_mean(self) -> None:
-        """Constrain mean memory of GPUs at each moment, and of hosts, to their limit."""
-        for m in range(self.base.shape[1], self.of.base.shape[1]):
-            each = self.of.priced.gpus_per_node if m == self.of.base.shape[1] - 1 else 1
-            mean, everywhere, base = self.mean[:, m], self.rows.everywhere[:, m], self.of.base[::each, m]
-            if mean.any():
-                self.problem += self.sum(mean) <= 1 - float(base.mean()), f"memory_mean_{m}"
-                self.problem += self.sum(everywhere) <= 1 - float(base.max()), f"memory_there_{m}"
+    def stages_and_memories_hold_the_mean(self) -> None:
+        """Define E[k], the load of stage k that the chosen options put on every GPU alike, and limit the load of stage
+        k to T[k], and the share of each memory to 1: in the mean of GPUs (of hosts, of their memory), and of what they
+        take alike and the most that tables with given places take of one."""
+        stages, host = self.base.shape[1], self.of.base.shape[1] - 1
+        for column in range(host + 1):
+            base = self.of.base[:: self.of.priced.gpus_per_node if column == host else 1, column]
+            mean, everywhere, limit = self.mean[:, column], self.sum(self.rows.everywhere[:, column]), 1
+            if column < stages:
+                self.problem += everywhere - self.E[column] == 0, f"everywhere_{column}"
+                everywhere, limit = self.E[column], self.T[column]
+            if column < stages or mean.any():
+                self.problem += self.sum(mean) - limit <= -float(base.mean()), f"mean_{column}"
+                self.problem += everywhere - limit <= -float(base.max()), f"there_{column}"
 
     def large_shards_lie_apart(self) -> None:
         """Constrain large shards by dual feasible functions u, Σ_r u(size of a shard of r) x[r] ≤ G, where u
