@@ -116,8 +116,8 @@ def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ..
     without padding."""
     multiple = question.model.vocab_multiple
     padding = -model.vocab_size % multiple
-    padded = f"vocabulary of {model.vocab_size:,} padded to {model.vocab_size + padding:,}, with tp to a multiple of"
-    text = f"{padded} {multiple} x tp, as software stack `{question.stack.name}` does"
+    padded = f"`{question.stack.name}` pads the vocabulary of {model.vocab_size:,} to a multiple of {multiple} x tp"
+    text = f"{padded}: {model.vocab_size + padding:,} at tp1"
     return (text,) if padding and multiple != model.vocab_multiple else ()
 
 

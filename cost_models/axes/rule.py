@@ -33,7 +33,7 @@ hint."""
 
 
 class _Template(Formatter):
-    """Formatter of sentence templates that writes each item of a list in a pattern, as alternatives.
+    """Formatter of sentence templates in which a list becomes alternatives ("a, b or c"), each item put into a pattern.
     `{stack.zero_stages:zero*}` is "zero0, zero1 or zero2"."""
 
     def format_field(self, value: Any, format_spec: str) -> str:

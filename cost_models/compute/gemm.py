@@ -107,7 +107,7 @@ def require_rate(gpu: GpuSpec, precision: Precision) -> None:
     """Raise InputError if the GPU has no matrix rate in `precision`."""
     if precision not in gpu.peak:
         precisions = ", ".join(f"`{name}`" for name in gpu.peak)
-        hint = f"it has {precisions}: --precision {next(iter(gpu.peak))}"
+        hint = f"the GPU has {precisions}; try --precision {next(iter(gpu.peak))}"
         raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=hint)
 
 

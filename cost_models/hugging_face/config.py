@@ -114,7 +114,7 @@ def families() -> Mapping[str, Family]:
 
 
 def without_price(model_type: str, config: Config) -> list[str]:
-    """Phrases for operations without a price in the blocks of a model type that is not in the table of families."""
+    """Names of operations that the cost model does not cover, for a model type outside the table of families."""
     table = data_of("families.yaml")
     always = table["other_blocks"].get(model_type, table["features"])
     return [always] if isinstance(always, str) else list(active_phrases(always, config))

@@ -338,8 +338,7 @@ class TrainingSpec(Spec):
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """Tokens of each sequence in a sample. One number, or two (encoder, decoder) in an
-        encoder-decoder."""
+        """Lengths in tokens of the sequences of a sample: one, or two (encoder, decoder) in an encoder-decoder."""
         return (self.sequence_length, *([self.target_length] if self.target_length else []))
 
     @property

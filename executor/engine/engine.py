@@ -136,7 +136,7 @@ class Engine(Rank):
 
     @contextmanager
     def inside_step(self) -> Iterator[None]:
-        """A context for the forward and backward passes of a step."""
+        """Context manager for the forward and backward passes of a step, made of the contexts of all axes."""
         with ExitStack() as stack:
             for axis in self.axes:
                 stack.enter_context(axis.step())

@@ -412,7 +412,8 @@ class WholeNorms:
         self._group, self._join_tied, self._device = group, join_tied, device
 
     def find(self, optimizers: Sequence[Lamb], *, tied: bool = False) -> None:
-        """Begin the updates of optimizers and set the ratios of all their parameters, with one all-reduce."""
+        """Begin each optimizer's update and set every parameter's trust ratio (norm of the weight / norm of the
+        update), with one all-reduce for all."""
         squares_of = [optimizer.begin() for optimizer in optimizers]
         sums = torch.zeros(len(self._place), 2, device=self._device)
         for parameter, squares in (optimizer for pairs in squares_of for optimizer in pairs):

@@ -180,7 +180,7 @@ class RunReport(AnyReport):
 
     @property
     def step_noise(self) -> float:
-        """Share of the median step that the middle half of the steps spans."""
+        """Interquartile range of the step times as a share of their median."""
         return middle_half(self.all_step_seconds)
 
     @property

@@ -180,7 +180,7 @@ class Embedding(nn.Module):
         self.dropout = dropout
 
     def forward(self, tokens_BS: Tensor, images: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """(B, S) token numbers → (B, S, D), with what stands in place of images' tokens, and where text is."""
+        """(B, S) token numbers → (B, S, D). `images`: vectors in place of images' tokens; mask, 1 where text is."""
         x_BSD: Tensor = self.tokens(tokens_BS)
         if self.scale != 1.0:
             x_BSD = x_BSD * self.scale

@@ -87,7 +87,8 @@ class Part:
         return self.full_shape[0], self.full_shape[1] // self.block
 
     def stored(self, rows: int) -> dict[str, Tensor]:
-        """Allocate codes and scales for `rows` rows, and for NF4 the divisors of scales with their mean; in bytes."""
+        """Allocate byte buffers for `rows` quantised rows: codes and scales, and for NF4 the second-level scales
+        and their mean."""
         if self.base == "int8":
             return {"weight": _bytes(rows, self.columns, torch.int8), "scales": _bytes(rows, 4)}
         groups = -(-self.blocks[0] * self.blocks[1] // NF4_GROUP)

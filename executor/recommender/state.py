@@ -65,7 +65,7 @@ def to_blocks(
 def from_blocks(
     peers: Peers, siblings: Sequence[Slice], blocks: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """Convert blocks, as returned by `to_blocks`, into rows of this rank's slices."""
+    """Convert blocks of embedding tables, as `to_blocks` returns them, back into rows of this rank's slices."""
     sends = {
         (at, sibling): block[(sibling.residue - block_rows(at)[0]) % sibling.ways :: sibling.ways]
         for at, block in blocks.items()

@@ -180,7 +180,7 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Process id."""
+        """Process id of the worker that answers."""
         pid: int | None = self._process.pid
         return pid
 

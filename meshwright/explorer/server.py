@@ -35,7 +35,7 @@ SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking
 
 
 def page_of(start: Start, address: Mapping[str, str]) -> str:
-    """Render the page with the controls of the address; wrong values are left to the answer."""
+    """Render the page with its controls set from the URL's query; the answer refuses wrong values."""
     choices = {}
     for one in CONTROLS.values():
         if one.catalogue not in ("", "choice"):

@@ -225,7 +225,7 @@ class Amount(Options, kw_only=True):
 
 
 class Goal(Amount, Failures, kw_only=True):
-    """Options on the objective of the answer, with the amounts it needs."""
+    """Options that choose the objective (time, cost, ...), with the tokens, price or deadline that it needs."""
 
     objective: str | None = goal_flag(
         "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default: cost if there is a price, else time."

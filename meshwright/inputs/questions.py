@@ -159,7 +159,7 @@ def read_host_memory(text: str | None) -> float | None:
 
 
 def read_precisions(text: str | None) -> tuple[Precision, ...]:
-    """Read `bf16,fp8`, each once; a single one is left to the question, which knows its own default.
+    """Parse `bf16,fp8` into distinct precisions; empty for a single one, which the question reads itself.
 
     Raises:
         InputError: names that are no precision.

@@ -77,10 +77,10 @@ def ladder(frame: Frame, subject: str) -> Figure:
 
 
 def _ladder_finding(frame: Frame) -> str:
-    """ "From 38.2 % to 58.7 % MFU; most by tensor-parallel overlap"."""
+    """ "All techniques raise MFU from 38.2 % to 58.7 %; tensor-parallel overlap gains most"."""
     first, last = float(frame["mfu"].iloc[0]), float(frame["mfu"].iloc[-1])
-    sentence = f"From {percent(first)} to {percent(last)} MFU"
-    return f"{sentence}; most by {frame['name'].iloc[1]}" if len(frame) > 1 else sentence
+    sentence = f"All techniques raise MFU from {percent(first)} to {percent(last)}"
+    return f"{sentence}; {frame['name'].iloc[1]} gains most" if len(frame) > 1 else sentence
 
 
 _COLOUR_MAP = "cividis"

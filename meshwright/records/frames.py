@@ -123,8 +123,8 @@ def ranks_frame(report: RunReport) -> pd.DataFrame:
 
 
 def late_frame(report: RunReport) -> pd.DataFrame:
-    """A row per rank and piece of a step: `rank`, `share` of the step when it begins, `late_seconds` that others waited
-    for the rank; none where traces do not tell it."""
+    """How late ranks were, a row per rank and piece of a step: `rank`, `share` of the step when the piece begins,
+    `late_seconds` that others waited for the rank; no rows without traces."""
     rows = [
         (rank.rank, piece / len(rank.late_seconds), seconds)
         for rank in report.ranks

@@ -244,11 +244,11 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
         return wrapped(f"Timed {times}: {span} ({_whose(runs)})")
     if runs.differs == ("vpp",):
         return wrapped(f"Timed {times} with another vpp: {span} for {runs.layout} ({_whose(runs)})")
-    nearest = f"Nearest measured run: {span} for {runs.layout} ({_whose(runs)})"
-    words = f"{nearest} {_off(runs)}; it differs in {sentence_list(list(runs.differs))}"
+    nearest = f"The nearest measured run, {runs.layout} ({_whose(runs)}), took {span} and {_off(runs)}"
+    words = f"{nearest}; it differs in {sentence_list(list(runs.differs))}"
     of_layout = _LAYOUT.issuperset(runs.differs)
     if of_layout and runs.most_seconds < expected.seconds:
-        words += "; it ran faster than this layout is expected to"
+        words += ", and was faster than this layout is expected to be"
     if len(runs.differs) > _MAX_DIFFERENCES and not of_layout:
         words = f"No measured run resembles this; the nearest ({_whose(runs)}) {_off(runs)}"
     if expected.borrowed:

@@ -219,7 +219,7 @@ class Verbs(Protocol[P]):
 
 
 def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:
-    """The verbs for a model by its name, its file, what that holds, or itself."""
+    """Verbs of the family of a model given by name, as a file, as a file's parsed contents, or as a spec."""
     from cost_models.files.loading import family_of_model
 
     return _verbs(family_of_model(model))

@@ -127,7 +127,7 @@ class _SizeSearch:
     """Whether every tried size was either found to fit or proved not to; False if time ran out on one."""
 
     def largest(self, sure: int, guess: int) -> LargestSize:
-        """Find the largest size that fits, starting from `guess`; the size `sure` is known to fit.
+        """Find the largest size (blocks, width or tokens) that fits, starting from `guess`; `sure` is known to fit.
 
         A size above the last that fits may fit too, if other degrees divide it; none does if the first of
         every kind above does not fit.

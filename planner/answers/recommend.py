@@ -468,7 +468,7 @@ def choose_by_scenarios(
 
 
 def middle_seconds(question: Question, layout: Layout) -> float:
-    """Interquartile mean of a layout's step seconds over the scenarios, which the profile must have."""
+    """Interquartile mean of a layout's step seconds over the scenarios of a profile that has some."""
     seconds = seconds_under_scenarios(question, layout)
     assert seconds is not None
     return interquartile_mean(seconds)

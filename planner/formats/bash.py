@@ -366,7 +366,7 @@ class Values:
         if name.isdecimal():
             self.assumptions[_NO_ARGUMENTS] = None
         elif not _RUN_NAMES.match(name):
-            consequence = f", so that it is `{default}`" if default else ""
+            consequence = f"; its default `{default}` is used" if default else ""
             self.assumptions[f"`{name}` is not set{consequence}"] = None
 
     def number(self, text: str, depth: int = 0) -> int | None:

@@ -269,7 +269,7 @@ def _axolotl_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str
     launcher = "axolotl train axolotl.yaml --launcher torchrun --"
     command = torchrun_by_hand(job).replace("torchrun", launcher, 1)
     text = f"# {command}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
-    yours = "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data"
+    yours = "`base_model`, `datasets` and `output_dir` are yours to set: name the checkpoint and its data"
     return (text, yours, f"use it as {command}")
 
 

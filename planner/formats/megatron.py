@@ -703,7 +703,7 @@ def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
     comment = f"{name} for Megatron-LM, as `meshwright export --to megatron` wrote it; run it on every node"
     return (
         script(comment, lines),
-        "data, tokenizer, learning rate and checkpoints are yours: `bash run.sh --data-path .. --lr ..` appends them",
+        "data, tokenizer, learning rate, checkpoints are yours to set: `bash run.sh --data-path .. --lr ..` adds them",
         f"set MEGATRON to the checkout{several_nodes(job)}",
     )
 

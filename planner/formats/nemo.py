@@ -280,7 +280,7 @@ def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
     last = "if __name__ == '__main__':\n    pretrain(plan(), forward_step)"
     return (
         module_source(about, _SOURCES, body, last),
-        "data (here mock), tokenizer, learning rate and checkpoints are yours: change `config` at its end",
+        "data (here mock), tokenizer, learning rate and checkpoints are yours to set: change `config` at its end",
         f"run it as recipe.py: {torchrun_by_hand(job)} recipe.py",
     )
 

@@ -89,6 +89,8 @@ def _slurm(job: Job, plan_file: str) -> str:
 
 
 _OPTIONS = "steps, data and checkpoints are options behind it: `bash run.sh --steps 20`"
-_YOURS = f"account, partition and time ({_MINUTES} minutes here) are yours: `sbatch --partition .. job.sh`"
+_YOURS = (
+    f"account, partition and time ({_MINUTES} minutes here) are yours to set: `sbatch --partition .. job.sh`"
+)
 TORCHRUN = _exporter("torchrun", _torchrun, lambda job: _OPTIONS + several_nodes(job))
 SLURM = _exporter("slurm", _slurm, lambda job: _YOURS)

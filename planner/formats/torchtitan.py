@@ -222,7 +222,7 @@ def _file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
     about = f"{name} for {_FULL_NAME}, as `meshwright export --to torchtitan` wrote it."
     return (
         module_source(about, {**_SOURCES, "model_registry": f"torchtitan.models.{family}"}, body),
-        f"data, tokenizer, learning rate ({_RATE:g} here) and checkpoints are yours, as arguments at its end",
+        f"data, tokenizer, learning rate ({_RATE:g} here) and checkpoints are yours to set, as arguments at its end",
         f"run it as recipe.py: {torchrun_by_hand(job)} -m torchtitan.train --module recipe --config plan",
     )
 

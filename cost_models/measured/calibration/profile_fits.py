@@ -354,8 +354,8 @@ def _is_comparable(prediction: Prediction) -> bool:
 
 
 def _calibrated(prediction: Prediction, case: Case, offset: Offset, anchors: int) -> Prediction:
-    """Predict a step time again with constants moved by the `offset`, and scale it as that implies. Memory figures
-    stay."""
+    """Prediction with the profile's constants shifted by the offset's mean, and its step seconds scaled by the offset's
+    common factor. Memory figures stay."""
     old, factor = case.question.hardware, math.exp(offset.mean[0])
     new = offset.apply(old)
     priced = estimate(replace(case.question, hardware=new), case.layout)

@@ -194,7 +194,7 @@ def _parse_word(word: str, num_tables: int) -> TableWord:
         raise ValueError(f"`{printable(word)}` is no word of a sharding; write it like {like}")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first or last >= num_tables:
-        raise ValueError(f"`{printable(word)}` names tables beyond 0 to {num_tables - 1}")
+        raise ValueError(f"`{printable(word)}` names table {last}; the model's are 0 to {num_tables - 1}")
     parts, text = _OPTION.fullmatch(match[3]), printable(match[3])
     if parts is None:
         known = ", ".join(FORMS)

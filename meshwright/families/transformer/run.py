@@ -231,7 +231,7 @@ class Measured(Ran, SavedAnswer):
         save_report(self.report, Path(path))
 
     def next_commands(self, path: Path) -> str:
-        """Commands to use on the report in this file."""
+        """Commands to suggest next, where the run's report is the file at `path`."""
         if tells_of_its_device(self.report):
             return f"meshwright calibrate --from-run {path} -o profile.yaml"
         return f"meshwright plot accuracy {path}"

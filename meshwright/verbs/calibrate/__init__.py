@@ -45,8 +45,8 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
     choosing = {"--stack": options.stack, "--gpu": options.gpu, "--cross-validate": options.cross_validate}
     if options.from_run:
         flags = {"--from-runs": bool(options.from_runs), **measuring, **choosing}
-        problems = _flag_problems(flags, "means nothing beside `--from-run`")
-        _refuse("`--from-run` reads run reports and measures nothing", problems)
+        problems = _flag_problems(flags, "leave it out, or `--from-run`")
+        _refuse("`--from-run` learns from run reports alone", problems)
         _from_run(options, output)
         return
     stray = [Problem(str(path), "is not asked for") for path in options.more]
@@ -117,7 +117,7 @@ def _from_runs(options: CalibrateFlags, output: Output, measuring: Sequence[Prob
 
     problems, tables, out = Problems(), options.from_runs, options.out
     choices = {"stack": options.stack, "gpu": options.gpu}
-    problems.read(lambda: _refuse("`--from-runs` measures nothing", measuring))
+    problems.read(lambda: _refuse("`--from-runs` fits to tables alone, without measuring", measuring))
     rows = problems.read(lambda: read_tables(tables, **choices))
     problems.read(lambda: _check_profile_places(out, output))
     problems.require()

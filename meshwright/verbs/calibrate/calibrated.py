@@ -85,7 +85,9 @@ class Calibrated(SavedAnswer):
             settled = table(FACTOR_HEADERS, cells, words=FACTOR_HEADERS[:1])
             text += ["", settled, wrapped(_FACTOR_NOTE, indent=" ")]
         if silent := [part_label(one["kind"]) for one in factors if one["told"] < _SILENT]:
-            text.append(wrapped(f"The runs say nothing of {sentence_list(silent)}"))
+            text.append(
+                wrapped(f"These runs do not determine, and leave as calibrated: {sentence_list(silent)}")
+            )
         return tuple(text)
 
     def runs_to_frame(self) -> pd.DataFrame:

@@ -161,7 +161,7 @@ def _fit_text(fit: StepTimeFit) -> Iterator[str | Table]:
             movement = change(constant["before"], constant["after"])
             yield wrapped(f"  {constant['constant']} {movement}: most by {movers}", indent="    ")
     if silent := [constant["constant"] for constant in constants if constant not in spoken]:
-        yield wrapped(f"The rows say nothing of {sentence_list(silent)}")
+        yield wrapped(f"These rows do not determine, and leave as before: {sentence_list(silent)}")
     # runs that the fitted profile still misses, the worst first
     far = [(run, error) for run, error in fit.residuals.items() if abs(error) > _FAR]
     far.sort(key=lambda item: -abs(item[1]))

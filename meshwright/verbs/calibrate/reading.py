@@ -142,7 +142,7 @@ def fit_tables(
     if not pairs:
         reasons = Counter(reason for _, reason in selection.left_out).most_common(MAX_REASONS)
         raise InputError(
-            f"{subject} no row to fit to",
+            f"{subject} no usable row",
             problems=[Problem(counted(count, "row"), printable(reason)) for reason, count in reasons],
             hint="a row needs `step_seconds`, of a step; see docs/guides/calibrating-from-runs.md",
         )

@@ -25,7 +25,7 @@ from meshwright.verbs.cluster import DiscoverOptions, LinksOptions
 
 
 def discover_machine(options: DiscoverOptions) -> Discovered:
-    """Examine a machine. Raises InputError, HostError."""
+    """Detect this machine's GPUs, links and hosts, as a draft of its cluster file. Raises InputError, HostError."""
     nodes, stated = nodes_and_links(options.nodes, options.links)
     machine = options.machine or Machine()
     machine_seen = Discovered(seen=Discovery(machine, nodes, options.name, stated))

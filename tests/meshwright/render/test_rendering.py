@@ -242,7 +242,7 @@ def test_runs_that_differ_in_virtual_stages_alone_are_told_as_timed(question: Qu
     same = replace(expected, nearest=replace(near, differs=()))
     assert nearest_sentence(question, layout, same).startswith("Timed 3 times: 14.61 s to 14.72 s (dgxc: ")
     other = replace(expected, nearest=replace(near, differs=("vpp", "cp")))
-    assert nearest_sentence(question, layout, other).startswith("Nearest measured run: ")
+    assert nearest_sentence(question, layout, other).startswith("The nearest measured run, ")
     slower = replace(other, seconds=15.0)
     told = nearest_sentence(question, layout, slower), nearest_sentence(question, layout, other)
     assert ["ran faster than" in one for one in told] == [True, False]

@@ -17,10 +17,7 @@ from cost_models.risk import FITTING
 from cost_models.units import format_bytes
 from planner.plan import load_plan
 
-PADDED = (
-    "assumed: vocabulary of 50,257 padded to 50,304, with tp to a multiple of 128 x tp, as software stack "
-    "`megatron-core` does\n"
-)
+PADDED = "assumed: `megatron-core` pads the vocabulary of 50,257 to a multiple of 128 x tp: 50,304 at tp1\n"
 
 SMALL = ("gpt2-small", "dgx-a100-80gb", "--global-batch", "64", "--sequence", "1024", *QUICK)
 

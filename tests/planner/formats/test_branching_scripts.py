@@ -149,7 +149,7 @@ def test_a_script_chooses_by_what_it_is_started_with() -> None:
     assert " ".join(small.arguments).startswith(
         "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 "
     )
-    assert "`SIZE` is not set, so that it is `small`" in small.assumptions
+    assert "`SIZE` is not set; its default `small` is used" in small.assumptions
     large = launch_of(SCRIPT, "SIZE=large NNODES=4 --vocab-size 50304")
     assert large.arguments[:4] == ("--num-layers", "32", "--hidden-size", "4096")
     assert "--global-batch-size 128 --tensor-model-parallel-size 4" in " ".join(large.arguments)

@@ -153,7 +153,7 @@ def test_literal_words_of_a_script_are_put_in() -> None:
     """
     reading = read(text)
     assert (reading.model, reading.layout) == (read(COMMAND).model, read(COMMAND).layout)
-    assert "`BATCH` is not set, so that it is `64`" in reading.assumptions
+    assert "`BATCH` is not set; its default `64` is used" in reading.assumptions
 
 
 def test_words_of_gpt2_are_known_by_their_files() -> None:
