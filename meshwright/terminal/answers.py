@@ -96,3 +96,19 @@ class Asked(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """What its answer leaves out."""
+
+
+class Requested:
+    """Answer that keeps the request it answers, in the field `request`."""
+
+    request: Any
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Sentences on what had to be assumed to read the request."""
+        return tuple(self.request.assumptions)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the answer leaves out."""
+        return tuple(self.request.notes)

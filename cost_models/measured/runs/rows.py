@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
@@ -103,7 +103,7 @@ SHORT_NAMES = {
 }
 """Column → path of the field that it sets."""
 
-_Text = Annotated[str, BeforeValidator(str.strip)]
+_Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 _Listed = BeforeValidator(lambda cell: tuple(cell.split("; ")) if isinstance(cell, str) else cell)
 _Measured = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 

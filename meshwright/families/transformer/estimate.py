@@ -23,6 +23,7 @@ from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import layout_text
 from meshwright.render.tables import Table
 from meshwright.render.words import wrapped
+from meshwright.terminal.answers import Requested
 from meshwright.verbs.contract import PlanAnswer
 from meshwright.verbs.estimate import EstimateOptions
 from planner.explain.reasons import CompletedLayout, complete_layout
@@ -60,7 +61,7 @@ class EstimateQuestion:
         return Estimated(request=self, completed=completed)
 
 
-class Estimated(PlanAnswer):
+class Estimated(Requested, PlanAnswer):
     """A question and the price of one layout."""
 
     request: EstimateQuestion

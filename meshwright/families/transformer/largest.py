@@ -26,7 +26,7 @@ from meshwright.records.estimates import estimate_record, estimate_row, question
 from meshwright.render.ranked import question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list, spaced, wrapped
-from meshwright.terminal.answers import SavedAnswer
+from meshwright.terminal.answers import Requested, SavedAnswer
 from meshwright.verbs.plan import LargestOptions
 from planner.answers.feasibility import LargestSize, largest_sizes
 from planner.answers.optimum import PROVEN
@@ -58,7 +58,7 @@ class LargestQuestion:
         return Largest(request=self, sizes=sizes, searches=budget.searches, seconds=budget.seconds_spent)
 
 
-class Largest(SavedAnswer):
+class Largest(Requested, SavedAnswer):
     """A family on a cluster, and its largest sizes."""
 
     request: LargestQuestion

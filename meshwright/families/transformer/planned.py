@@ -47,6 +47,7 @@ from meshwright.render.ranked import (
 )
 from meshwright.render.tables import Table, in_notebook
 from meshwright.render.words import NEGLIGIBLE_SHARE, NOT_PROVED, Fact, change, facts_text, percent, wrapped
+from meshwright.terminal.answers import Requested
 from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import POINTS, PROVEN, Optimum
 from planner.answers.recommend import Alternative, Recommendation, refusing_trainer
@@ -274,7 +275,7 @@ _NOT_COMPARED = (
 )
 
 
-class Planned(PlanAnswer):
+class Planned(Requested, PlanAnswer):
     """Answer with a question, its best plans and the proof."""
 
     request: PlanQuestion

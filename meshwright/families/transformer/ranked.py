@@ -28,6 +28,7 @@ from meshwright.render.words import (
     sentence_list,
     wrapped,
 )
+from meshwright.terminal.answers import Requested
 from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import PROVEN, OfferAnswer, Ranking
 from planner.objectives import DAY
@@ -162,7 +163,7 @@ def _proof_words(ranking: Ranking) -> str:
     return f"stopped at {value}, {proved}, after {took}: {work}{open_}"
 
 
-class Ranked(PlanAnswer):
+class Ranked(Requested, PlanAnswer):
     """A question about several clusters, the best plan of each on each number of GPUs, and the proof."""
 
     request: ClustersQuestion

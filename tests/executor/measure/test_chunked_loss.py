@@ -12,7 +12,7 @@ import torch
 from effort import few, first_of
 from flop_counter import FlopCounter
 from processes import Processes
-from test_memory import peak
+from test_measured_memory import peak
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 from training import GPT, LLAMA, Trained, plan_for, question_for, stray, traced, train, train_weights

@@ -13,7 +13,7 @@ import pytest
 from covering import cases_of, in_every_run
 from effort import few, some_of
 from processes import Processes
-from test_memory import STEP_COUNTER, peak
+from test_measured_memory import STEP_COUNTER, peak
 from training import GPT, LLAMA, MOE, T5, plan_for
 
 from executor.measure.report import predicted_parts
