@@ -65,9 +65,8 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
         if not {"num_layers", "hidden_size"} <= values.keys():
             raise
     listed = f"nothing of what the log prints of {', '.join(unknown[:8])}: not known here"
-    launcher = (
-        ("--nproc-per-node", str(values["world_size"]), "--nnodes", "1") if "world_size" in values else ()
-    )
+    ranks = values.get("world_size")
+    launcher = () if ranks is None else ("--nproc-per-node", str(ranks), "--nnodes", "1")
     return Launch(launcher, (*words, *also_words(also)), {}, (listed,) if unknown else ())
 
 

@@ -359,12 +359,8 @@ def _calibrated(prediction: Prediction, case: Case, offset: Offset, anchors: int
     old, factor = case.question.hardware, math.exp(offset.mean[0])
     new = offset.apply(old)
     priced = estimate(replace(case.question, hardware=new), case.layout)
-    values = {name: (getattr(new, name), getattr(old, name)) for name in offset.constants}
-    changes = [
-        f"{name} × {value / before:.2f}"
-        for name, (value, before) in values.items()
-        if abs(value - before) > _MIN_CHANGE * before
-    ]
+    factors = {name: getattr(new, name) / getattr(old, name) for name in offset.constants}
+    changes = [f"{name} × {by:.2f}" for name, by in factors.items() if abs(by - 1) > _MIN_CHANGE]
     if abs(offset.mean[0]) > _MIN_CHANGE:
         changes.append(f"step time × {factor:.3f}")
     summary = f"{anchors} anchors of its sweep: {', '.join(changes) or 'nothing moved'}"

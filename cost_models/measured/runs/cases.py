@@ -43,14 +43,11 @@ Profile = str | HardwareProfile | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Published run that can be predicted, with its row, question, layout and assumptions."""
+    """Published run that can be predicted, with its row, question and layout."""
 
     row: Row
     question: Question
     layout: Layout
-    assumptions: tuple[str, ...]
-    sized: bool = True
-    """Whether the source says how many GPUs the run had; otherwise only its memory means something."""
 
 
 def case_or_reason(row: Row, *, stack: str | None = None, profile: Profile = None) -> Case | str:
@@ -101,8 +98,7 @@ def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) ->
         raise InputError(f"{counted(len(problems), 'problem')} in {row.place}", problems=problems)
     question = complete_question(**parts, profile=profile)
     question = replace(question, hardware=row.with_fields("hardware", question.hardware, HardwareProfile))
-    sized = "gpus" not in row.unstated
-    return Case(row=row, question=question, layout=layout, assumptions=row.assumptions, sized=sized)
+    return Case(row=row, question=question, layout=layout)
 
 
 def _model_base(row: Row) -> TransformerSpec | dict[str, Any]:

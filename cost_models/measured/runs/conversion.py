@@ -277,10 +277,13 @@ def printed_case(row: PrintedRow, *, stack: str | None = None) -> Case:
     question = complete_question(model, cluster, training, stack=ran_stack)
     layout = _layout(row, question, degrees, notes)
     question = with_host_update(row, question, layout, notes)
-    sized = row.count("num_gpus") is not None or row.count("dp") is not None
+    is_blank = {"gpus": row.count("num_gpus") is None and row.count("dp") is None}
+    is_blank["degrees"] = not any(map(row.text, ("tp", "pp", "cp", "ep")))
+    is_blank["recompute"] = not row.text("recompute")
+    unstated = tuple(word for word, blank in is_blank.items() if blank)
     assumptions = tuple(note.replace(";", ",") for note in notes)
-    names = Row(row_id=row.text("row_id"), source_id=row.text("source_id"))
-    return Case(row=names, question=question, layout=layout, assumptions=assumptions, sized=sized)
+    noted = Row.model_validate({"assumptions": assumptions, "unstated": unstated})
+    return Case(row=noted, question=question, layout=layout)
 
 
 def _global_batch(row: PrintedRow, degrees: Layout, notes: Notes) -> int:
@@ -461,24 +464,17 @@ def _case_cells(row: PrintedRow, measured: Cells, case: Case, stack: str | None)
         "gpus_per_node": str(question.cluster.gpus_per_node),
         "stack": stack or question.stack.name,
         "layout": layout.brief,
-        "assumptions": "; ".join(case.assumptions),
+        "assumptions": "; ".join(case.row.assumptions),
+        "unstated": "; ".join(case.row.unstated),
         "sequence_length": str(question.training.sequence_length),
         "global_batch": str(question.training.global_batch),
         "precision": question.training.precision,
     }
-    unstated = {
-        "gpus": not case.sized,
-        "degrees": not any(map(row.text, ("tp", "pp", "cp", "ep"))),
-        "recompute": not row.text("recompute"),
-    }
-    cells["unstated"] = "; ".join(word for word, is_unstated in unstated.items() if is_unstated)
     cells = {column: cell for column, cell in cells.items() if cell}
     if cells["model"] not in catalog.names("models"):
         shape = question.model.model_dump(mode="json", exclude_defaults=True)
-        derived = {"kind": "transformer", "name": cells["model"], "vocab_multiple": VOCABULARY_UNIT}
-        derived |= {"moe_ffn_hidden_size": 0}
-        shape = {name: value for name, value in shape.items() if derived.get(name) != value}
-        cells |= {f"model.{name}": _cell(value) for name, value in shape.items()}
+        derived = {"name": cells["model"], "vocab_multiple": VOCABULARY_UNIT, "moe_ffn_hidden_size": 0}
+        cells |= _changes("model", derived, shape)
     base = cluster_fields(parse_row(cells, row.text("row_id")), layout.num_gpus)
     cells |= _changes("cluster", base, question.cluster.model_dump(mode="json"))
     for _ in range(2):

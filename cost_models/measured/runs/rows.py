@@ -105,6 +105,7 @@ SHORT_NAMES = {
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 _Listed = BeforeValidator(lambda cell: tuple(cell.split("; ")) if isinstance(cell, str) else cell)
+_Notation = BeforeValidator(lambda cell: parse_layout(cell) if isinstance(cell, str) else cell)
 _Measured = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -128,9 +129,7 @@ class Row(Spec):
     """GPUs that the run had in a node; default: the cluster's. The layout has the number of all."""
     stack: _Text = ""
     """Software stack of the catalogue or a file; default: that of `plan`."""
-    layout: Annotated[
-        Layout | None, BeforeValidator(lambda cell: parse_layout(cell) if isinstance(cell, str) else cell)
-    ] = None
+    layout: Annotated[Layout | None, _Notation] = None
     """Layout in the notation, with `layers=` where blocks do not divide into stages."""
     unstated: Annotated[tuple[Literal["gpus", "degrees", "recompute"], ...], _Listed] = ()
     """What the source does not state: of its GPUs only the memory is predicted, of degrees nothing where the undivided

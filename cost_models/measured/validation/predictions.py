@@ -109,16 +109,17 @@ def _prediction(row: Row, case: Case | str, priced: Estimate | str) -> Predictio
         return Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
     # a run that recomputed more than is assumed had more room
     is_certain = priced.fits or "recompute" not in row.unstated
+    sized = "gpus" not in row.unstated  # else only its memory means something
     return Prediction(
         row=row,
         case=case,
-        step_seconds=priced.step_seconds if case.sized else None,
+        step_seconds=priced.step_seconds if sized else None,
         peak_bytes=peak_bytes(case, priced),
         fits=priced.fits if is_certain else None,
         fits_probability=priced.fits_probability if is_certain else None,
         verdict=priced.verdict if is_certain else None,
-        parts=dict(priced.time) if case.sized else {},
-        assumptions=case.assumptions,
+        parts=dict(priced.time) if sized else {},
+        assumptions=row.assumptions,
         trust=str(priced.trust),
     )
 

@@ -60,7 +60,7 @@ def test_precisions(words: str, wanted: str) -> None:
 
 
 def test_a_precision_nobody_knows_is_said() -> None:
-    assert any("int8" in words for words in read(precision="int8").assumptions)
+    assert any("int8" in words for words in read(precision="int8").row.assumptions)
 
 
 def test_tf32_runs_on_tensor_cores() -> None:
@@ -167,7 +167,7 @@ def test_torchtitan_keeps_every_other_product() -> None:
 def test_hybrid_sharding_of_no_size_is_a_node(cells: dict[str, str]) -> None:
     case = read(**cells)
     assert case.layout.shard == 8
-    assert any("hybrid" in words for words in case.assumptions)
+    assert any("hybrid" in words for words in case.row.assumptions)
     assert read(hybrid_shard="16").layout.shard == 16
     assert read(hybrid_shard="no").layout.shard is None
 
@@ -230,7 +230,7 @@ def test_stacks_and_kernels(cells: dict[str, Any], stack: str, kernel: str) -> N
 def test_offloading(cells: dict[str, str], wanted: Offload, said: str) -> None:
     case = read(**cells)
     assert case.layout.offload == wanted
-    assert said in "; ".join(case.assumptions)
+    assert said in "; ".join(case.row.assumptions)
 
 
 def test_a_box_written_before_the_gpu_is_the_node() -> None:

@@ -27,7 +27,7 @@ def test_a_log_says_how_fast_its_host_is(row_id: str, nanoseconds: float) -> Non
     """5.01 s of 1.72 B parameters, 7.38 s of 2.53 B, 4.19 s of 1.72 B."""
     case = read_case(rows()[row_id])
     assert update_seconds(case.question) == pytest.approx(nanoseconds * 1e-9, rel=0.01)
-    assert any("ns, as its log says" in one for one in case.assumptions)
+    assert any("ns, as its log says" in one for one in case.row.assumptions)
 
 
 @pytest.mark.parametrize(
