@@ -168,12 +168,10 @@ class JobExport:
         A fact of the software stack without an answer, and not among the `facts` that the trainer switches, is
         expressed by the choice of the trainer, where `trainer_stack` has the same value or this job costs the same.
         """
-        trainer_facts = {
-            name: getattr(trainer_stack, name)
-            for name in StackSpec.model_fields.keys() - ABOUT_STACKS - {*facts}
-            if f"stack.{name}" not in self.fields
-            and getattr(self.job.stack, name) != getattr(trainer_stack, name)
-        }
+        own, named = self.job.stack, StackSpec.model_fields.keys() - ABOUT_STACKS - {*facts}
+        unanswered = [name for name in named if f"stack.{name}" not in self.fields]
+        theirs = {name: getattr(trainer_stack, name) for name in unanswered}
+        trainer_facts = {name: fact for name, fact in theirs.items() if getattr(own, name) != fact}
         for name in _with_effect(self.job, trainer_facts) if trainer_facts else ():
             self.lacks(f"stack.{name}", f"`{trainer_stack.name}` has {value_text(trainer_facts[name])}")
         paths = field_paths()

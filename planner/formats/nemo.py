@@ -357,10 +357,8 @@ def _values(config: Call) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part, part_values in config.fields.items():
         if isinstance(part_values, Call):
-            values |= {
-                f"{part}.{name}": Unknown(str(value)) if isinstance(value, Call) else value
-                for name, value in part_values.fields.items()
-            }
+            for name, value in part_values.fields.items():
+                values[f"{part}.{name}"] = Unknown(str(value)) if isinstance(value, Call) else value
         else:
             values[part] = part_values
     if isinstance(model, Call) and _MODELS[model.name]:

@@ -282,11 +282,9 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
 def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
     """Name and result of the function that `--config` names, or of the only one that builds a
     `Trainer.Config`."""
-    functions = [
-        name
-        for name, node in module.functions.items()
-        if not node.args.args and any(isinstance(part, ast.Return) for part in ast.walk(node))
-    ]
+    alone = {name: node for name, node in module.functions.items() if not node.args.args}
+    parts = ((name, part) for name, node in alone.items() for part in ast.walk(node))
+    functions = list(dict.fromkeys(name for name, part in parts if isinstance(part, ast.Return)))
     if config_name is not None:
         if config_name not in module.functions:
             words, hint = printable(str(config_name)), f"it has {', '.join(functions)}"

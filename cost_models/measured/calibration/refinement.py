@@ -52,11 +52,9 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
     compute, transfer = factors.compute, factors.collectives
     # factors by which a measured peak and bandwidth rise so that no fitted rate exceeds them
     rise = bandwidth_rise = 1.0
-    changes: dict[str, object] = {
-        "operators": tuple(_slowed(curve, compute) for curve in profile.operators),
-        "attention": tuple(_slowed(curve, compute) for curve in profile.attention),
-        "collectives": tuple(_slowed(curve, transfer) for curve in profile.collectives),
-    }
+    changes = dict[str, object]()
+    for name, slower in (("operators", compute), ("attention", compute), ("collectives", transfer)):
+        changes[name] = tuple(_slowed(curve, slower) for curve in getattr(profile, name))
     if profile.gemm_operand_bandwidth is not None:
         changes["gemm_operand_bandwidth"] = rounded(profile.gemm_operand_bandwidth / compute, _DIGITS)
     if profile.measured_peak is not None:
@@ -66,15 +64,11 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
         rates = profile.memory_efficiency / compute, profile.optimizer_efficiency / factors.optimizer
         bandwidth_rise = max(bandwidth_rise, *rates)
         changes["measured_bandwidth"] = rounded(profile.measured_bandwidth * bandwidth_rise, _DIGITS)
-    shares = {
-        "gemm_efficiency": (compute, rise),
-        "attention_forward_efficiency": (compute, rise),
-        "attention_backward_efficiency": (compute, rise),
-        "memory_efficiency": (compute, bandwidth_rise),
-        "optimizer_efficiency": (factors.optimizer, bandwidth_rise),
-        "link_efficiency": (transfer, 1.0),
-        "network_efficiency": (transfer, 1.0),
-    }
+    products = ("gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
+    shares = dict.fromkeys(products, (compute, rise))
+    shares["memory_efficiency"] = compute, bandwidth_rise
+    shares["optimizer_efficiency"] = factors.optimizer, bandwidth_rise
+    shares |= dict.fromkeys(("link_efficiency", "network_efficiency"), (transfer, 1.0))
     for name, (slower, peak_rise) in shares.items():
         changes[name] = min(1.0, rounded(getattr(profile, name) / slower / peak_rise, _DIGITS))
     for name, kind in _SECONDS.items():
