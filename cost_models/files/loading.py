@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cost_models.base import MAX_GPUS, Spec
 from cost_models.documents import Document, printable
-from cost_models.errors import InputError, Problem, UnknownNameError, closest_name
+from cost_models.errors import InputError, Problem, UnknownNameError, closest_name, either
 from cost_models.families import FAMILIES, RECOMMENDER, TRANSFORMER, Family
 from cost_models.files import catalog, read_data
 from cost_models.files.catalog import Replacements, load_job, validate
@@ -347,7 +348,11 @@ def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     nodes, remainder = divmod(gpus, per_node)
     if remainder:
         message = f"{gpus} GPUs are no whole number of `{cluster.name}` nodes, which have {per_node} each"
-        raise InputError(message, hint=f"--gpus {nodes * per_node} or --gpus {(nodes + 1) * per_node}")
+        counts = (nodes, nodes + 1) if cluster.links.inter_node else (nodes,)
+        smaller = (name for name in catalog.names("clusters") if name.startswith(f"{cluster.name}-"))
+        fitting = (name for name in smaller if gpus % catalog.load_cluster(name).gpus_per_node == 0)
+        hints = [f"--gpus {count * per_node}" for count in counts]
+        raise InputError(message, hint=either([*hints, *(f"`{name}`" for name in islice(fitting, 1))]))
     if nodes > 1 and cluster.links.inter_node is None:
         message = f"`{cluster.name}` has no network between nodes, so it ends at {counted(per_node, 'GPU')}"
         raise InputError(message, hint="describe yours in a file with `links.inter_node`")

@@ -130,3 +130,13 @@ def test_a_cluster_may_say_its_size() -> None:
 def test_pools_without_sizes_are_told_how_to_say_them() -> None:
     with pytest.raises(InputError, match="dgx-a100-80gb:128\\+dgx-h100:128"):
         resolve_cluster("dgx-a100-80gb+dgx-h100", 256)
+
+
+@pytest.mark.parametrize(("cluster", "gpus", "number"), [("gb200-nvl72", 128, 3), ("dgx-h100", 12, 2)])
+def test_sizes_and_clusters_that_a_hint_names_are_there(cluster: str, gpus: int, number: int) -> None:
+    with pytest.raises(InputError, match="no whole number") as caught:
+        resolve_cluster(cluster, gpus)
+    named = re.findall(r"--gpus (\d+)|`([\w-]+)`", caught.value.hint)
+    assert len(named) == number
+    for size, other in named:
+        assert resolve_cluster(other or cluster, int(size or gpus)).num_gpus == int(size or gpus)
