@@ -211,7 +211,6 @@ def run(search: Search) -> None:
 
     Raises:
         DoesNotFitError: proven that no placement fits.
-        RunError: ended before any placement that fits was found.
     """
     problem, unit = search.problem, search.unit
     search.prove(float(problem.least_stages.sum()) + problem.fixed)
@@ -246,13 +245,6 @@ def run(search: Search) -> None:
             if search.gap > WIDE_GAP:
                 _descend(search, starts[0], seed)
         _prove_with_places(search)
-    if search.best is None:
-        if search.interrupt.is_set():
-            raise KeyboardInterrupt
-        if search.stopped():
-            raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
-        hint = "more memory gives it room"
-        raise RunError("no sharding that fits was found, nor shown that there is none", hint=hint)
 
 
 def _descend(search: Search, start: Placement, seed: int = 0) -> None:
@@ -305,7 +297,6 @@ def _prove_with_places(search: Search) -> None:
             work, is_open = _solve_with_places(search, work)
         else:
             search.prove(math.inf)
-            return
 
 
 def _solve_with_places(search: Search, work_before: float) -> tuple[float, bool]:
@@ -431,9 +422,13 @@ def plan_sharding(
     with interruptible(search.interrupt):
         run(search)
     ended = search.interrupt.is_set()
-    if ended and not budget.keep_on_interrupt:
+    if ended and not (budget.keep_on_interrupt and search.best):
         raise KeyboardInterrupt
-    assert search.best is not None
+    if search.best is None:
+        if search.stopped():
+            raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
+        hint = "more memory gives it room"
+        raise RunError("no sharding that fits was found, nor shown that there is none", hint=hint)
     certificate, held = certificate_of(search, objective, time.monotonic() - start), dict(problem.preplaced)
     for unit, row, at in zip(problem.units, search.best.row.tolist(), search.best.places, strict=True):
         held |= {table: (pick, at) for table, pick in zip(unit, problem.rows.picks[row], strict=True)}
