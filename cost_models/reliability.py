@@ -632,8 +632,7 @@ def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Array
         waits = rng.binomial(fails + retries, prediction.waiting.chance)
         seconds += np.where(waits > 0, rng.gamma(np.maximum(waits, 1), prediction.waiting.seconds), 0.0)
     seconds = prediction.job.start_seconds + seconds * prediction.segments / count + prediction.replacing
-    ends: Array = np.sort(seconds / (1 - prediction.maintained))
-    return ends
+    return np.asarray(np.sort(seconds / (1 - prediction.maintained)))
 
 
 def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Array:
@@ -659,14 +658,12 @@ def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: floa
     """Draw (N,) sums of `counts` exponential times each, all conditioned to be shorter than `threshold`."""
     if counts.sum() > _MOST_DRAWS:
         first, square = truncated(mean, threshold)
-        total: Array = rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2)))
-        return total
+        return np.asarray(rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2))))
     share = -math.expm1(-threshold / mean)
     times = -mean * np.log1p(-share * rng.random(int(counts.sum())))
     edges = np.concatenate(([0], np.cumsum(counts)))
     running = np.concatenate(([0.0], np.cumsum(times)))
-    sums: Array = running[edges[1:]] - running[edges[:-1]]
-    return sums
+    return np.asarray(running[edges[1:]] - running[edges[:-1]])
 
 
 def changes_of(current: Forecast, interval: int | None = None) -> dict[str, Forecast]:

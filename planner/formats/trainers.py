@@ -56,8 +56,7 @@ FSDP2, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
 
 def _holds_copies(x: LayoutColumns) -> Bools:
     """(N,) whether several replicas of a layout hold all weights each."""
-    copies: Bools = (x.zero == 0) & (x.replicas > 1)
-    return copies
+    return np.asarray((x.zero == 0) & (x.replicas > 1))
 
 
 class Breach(NamedTuple):
@@ -163,8 +162,7 @@ def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:
     any_share = (x.zero == 3) | (x.replicas == 1)
     states = any_share | ((x.zero >= 1) & (x.offload_states >= EVERY))
     weights = any_share & (x.offload_states == 0)
-    allowed: Bools = np.where(x.offload_streamed >= EVERY, weights, states & (x.offload_streamed == 0))
-    return allowed
+    return np.asarray(np.where(x.offload_streamed >= EVERY, weights, states & (x.offload_streamed == 0)))
 
 
 _DEEPSPEED = {

@@ -333,8 +333,7 @@ def anchor(
 
 
 def _sweep_of(case: Case) -> tuple[str, ...]:
-    row = case.row
-    return row.source_id, row.trainer, row.cluster, case.question.hardware.name
+    return case.row.source_id, case.row.trainer, case.row.cluster, case.question.hardware.name
 
 
 def spread_positions(count: int, number: int) -> Sequence[int]:

@@ -489,11 +489,6 @@ def _stack_name(row: PrintedRow, notes: Notes) -> str:
     return "megatron-lm" if year > 2023 else f"megatron-{max(year, 2021)}"
 
 
-def kernel_is_assumed(row: PrintedRow) -> bool:
-    """Whether the table's author filled in the row's attention kernel as an assumption."""
-    return re.search(r"attention[ _]kernel", row.words("assumed_fields")) is not None
-
-
 def _kernel(row: PrintedRow, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) -> AttentionKernel:
     """Attention kernel that the row names; where it names no known one, the stack's default. `facts` are those of the
     row's notes.
@@ -506,7 +501,8 @@ def _kernel(row: PrintedRow, stack: StackSpec, facts: Mapping[str, Any], notes: 
         return "unfused"
     words = row.words("attention_kernel")
     stated: AttentionKernel | None = meaning("attention", words)
-    if stated is not None and not kernel_is_assumed(row):
+    is_assumed = re.search(r"attention[ _]kernel", row.words("assumed_fields"))  # by the table's author
+    if stated is not None and not is_assumed:
         # a flash kernel that does not say which is that of the trainer's release
         any_flash = re.fullmatch(r"flash[- _]?(attn|attention)?", words)
         return stack.attention if any_flash and stack.attention.startswith("flash") else stated
