@@ -357,7 +357,10 @@ def simplest_competitive(
     kinds = [*layout_kinds(question, sure)]
     everything, can_run_all = LayoutKind(f"fit with {100 * FITTING:.0f} %", sure), True
     if _is_refused(question, kinds[-1].limits, reference):
-        runnable = budget.try_search(question, kinds[-1].limits)
+        near, runnable = _slowest_competitive(question, reference), None
+        for cutoff in (near, math.inf):  # a search among near steps is quicker, and mostly finds some
+            if runnable is None or not runnable.estimates:
+                runnable = budget.try_search(question, kinds[-1].limits, cutoff=cutoff, closes_with_ilp=False)
         if runnable is not None and runnable.estimates:
             fallback, everything, reference, can_run_all = runnable, kinds[-1], runnable.best, False
     cutoff = _slowest_competitive(question, reference)
@@ -377,7 +380,7 @@ def simplest_competitive(
     if reference is best:
         return result, everything
     fallback = fallback or budget.try_search(question, sure, cutoff=_no_slower_than(reference))
-    return None if fallback is None else (fallback, everything)
+    return None if fallback is None else (close_proof(fallback), everything)
 
 
 def fastest_feasible(
