@@ -245,4 +245,4 @@ def test_runs_that_differ_in_virtual_stages_alone_are_told_as_timed(question: Qu
     assert nearest_sentence(question, layout, other).startswith("The nearest measured run, ")
     slower = replace(other, seconds=15.0)
     told = nearest_sentence(question, layout, slower), nearest_sentence(question, layout, other)
-    assert ["ran faster than" in one for one in told] == [True, False]
+    assert ["was faster than" in one for one in told] == [True, False]
