@@ -357,12 +357,13 @@ def simplest_competitive(
     kinds = [*layout_kinds(question, sure)]
     everything, can_run_all = LayoutKind(f"fit with {100 * FITTING:.0f} %", sure), True
     if _is_refused(question, kinds[-1].limits, reference):
-        near, runnable = _slowest_competitive(question, reference), None
-        for cutoff in (near, math.inf):  # a search among near steps is quicker, and mostly finds some
-            if runnable is None or not runnable.estimates:
-                runnable = budget.try_search(question, kinds[-1].limits, cutoff=cutoff, closes_with_ilp=False)
+        # a search among near steps is quicker, and mostly finds some
+        near, limits = _slowest_competitive(question, reference), kinds[-1].limits
+        runnable = budget.try_search(question, limits, cutoff=near, closes_with_ilp=False)
+        if runnable is None or not runnable.estimates:
+            runnable = budget.try_search(question, limits, closes_with_ilp=False)
         if runnable is not None and runnable.estimates:
-            fallback, everything, reference, can_run_all = runnable, kinds[-1], runnable.best, False
+            fallback, everything, reference, can_run_all = runnable, kinds.pop(), runnable.best, False
     cutoff = _slowest_competitive(question, reference)
     for number, step in enumerate(kinds):
         if reference is best and is_allowed(best.layout, question, step.limits):
